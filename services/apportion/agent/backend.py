@@ -51,7 +51,7 @@ class Kept(NamedTuple):
 
 
 class DeviceBackend(Protocol):
-    """The devices of one node: their inventory, health, partitioning and use."""
+    """Reads the inventory, health and use of one node's devices, and partitions the devices."""
 
     @property
     def driver(self) -> str:
@@ -68,7 +68,7 @@ class DeviceBackend(Protocol):
         """Wait until the inventory may have changed since the last call."""
 
     def hung(self) -> tuple[str, ...]:
-        """Return the devices with a driver call that has not returned, for display."""
+        """Return the names of devices whose driver call has not returned, for display."""
 
     async def make_instance(
         self,
@@ -78,20 +78,20 @@ class DeviceBackend(Protocol):
         *,
         least_mib: int = 0,
     ) -> MadeInstance:
-        """Make the MIG instance, or reuse one that this agent made already.
+        """Create the MIG instance `wanted`, or reuse it if this agent created it earlier.
 
-        Destroys conflicting instances that this agent made, unless they are `needed` or in use.
+        Destroys conflicting instances that this agent created, unless they are `needed` or in use.
         Raises InTheWay if a conflicting instance is needed or in use. Raises NotMade if the
         instance is impossible, would have less memory than `least_mib` (what the ledger charges for
-        the share), or conflicts with one that this agent did not make. Raises OSError if the agent
-        cannot record the instance on disk."""
+        the share), or conflicts with one that this agent did not create. Raises OSError if the
+        agent cannot record the instance on disk."""
 
     async def keep_instances(self, device: str, needed: Collection[MigInstance]) -> Kept:
-        """Destroy MIG instances of this agent that are neither `needed` nor in use. Raises NotMade,
-        OSError."""
+        """Destroy the device's MIG instances that this agent created and that are neither `needed`
+        nor in use. Raises NotMade, OSError."""
 
     async def set_exclusive(self, device: str, *, exclusive: bool) -> None:
-        """If `exclusive`, permit only one process at a time, as MPS requires. Raises NotMade."""
+        """Allow one process at a time if `exclusive`, else any number. Raises NotMade."""
 
     async def hold_memory(self, device: str, cgroup: Path, memory: int) -> bool:
         """Limit the processes of the cgroup in folder `cgroup` to `memory` bytes of the device.

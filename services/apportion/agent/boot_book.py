@@ -26,7 +26,7 @@ class _File(Struct, Generic[T]):
 
 
 class BootBook(Generic[T]):
-    """A file of named entries. A reboot drops the entries unless the book `outlives_boot`."""
+    """Named entries in a file, kept across restarts. A reboot drops them unless `outlives_boot`."""
 
     def __init__(
         self, path: Path, proc: Path, kind: type[T], *, outlives_boot: bool = False

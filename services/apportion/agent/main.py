@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class Backends(NamedTuple):
-    """The devices that the agent reports: this machine's own, or simulated ones."""
+    """Settings of the devices that the agent reports: this machine's own or simulated ones."""
 
     node: str
     simulated: Sequence[SimulatedNode] = ()

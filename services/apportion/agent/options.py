@@ -104,7 +104,7 @@ _OPTIONS = (
 
 
 def places_options(command: Command) -> Command:
-    """Add the options, from which the command gets `Places`, or None, as the argument `places`."""
+    """Add these options to a command. Its argument `places` gets them; None: hand out no shares."""
 
     def run(**given: Any) -> None:
         if given["kubelet"] and given["runs"]:

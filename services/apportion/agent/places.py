@@ -51,7 +51,7 @@ class Places(Struct, frozen=True):
 
     @property
     def mps(self) -> Path:
-        """Return the folder of MPS daemons, which share memory through files in this folder."""
+        """Return the folder of the files through which MPS daemons and clients communicate."""
         return self.run / "mps"
 
     @property
@@ -60,7 +60,7 @@ class Places(Struct, frozen=True):
         return self.state / "ld.so.preload"
 
     def of_grants(self) -> grants.Node:
-        """Return the paths on the node from which grants are computed."""
+        """Return the node's paths that a grant (what a container gets) can contain."""
         return grants.Node(
             shares=str(self.state / "shares"),
             mps=str(self.mps),
@@ -95,7 +95,7 @@ def needed_glibc(library: Path) -> str:
 def label_for_containers(
     paths: Iterable[Path], selinux: Path = Path("/sys/fs/selinux/enforce")
 ) -> None:
-    """Label these paths so that containers can use them under SELinux; new files inherit it."""
+    """Label the paths so that SELinux lets containers use them. New files inherit the label."""
     if not selinux.exists():
         return
     for path in paths:

@@ -55,7 +55,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class RunNode:
-    """A machine without a kubelet, where commands run in the folders that `places` names."""
+    """Serves `apportion run` on a machine without a kubelet, with the folders in `places`."""
 
     def __init__(
         self, agent: Agent, node: Node, places: Places, *, metrics: Metrics, clock: Clock

@@ -50,6 +50,6 @@ def solve(program: Program) -> Solution:
 
 
 def learn(shapes: list[SeenShape], types: list[NodeType], *, pods: int) -> PricesLearnt:
-    """Compute prices from node types and the shapes that `pods` pods had. Raises NoPrices."""
+    """Compute prices from node types and the requests of `pods` pods. Raises NoPrices."""
     program = build(shapes, types)
     return appraise(shapes, types, program, solve(program), pods=pods)

@@ -1,4 +1,4 @@
-"""The gRPC methods of the kubelet's sockets: their names on the wire and their messages."""
+"""Defines the gRPC methods that the kubelet and its plugins call, and serves them on sockets."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -69,7 +69,7 @@ DRA_VERSIONS: Final = ("v1.DRAPlugin", "v1alpha1.DRAResourceHealth")
 
 
 async def listening(answers: dict[Call, Callable[..., Any]], *sockets: Path) -> grpc.aio.Server:
-    """Start a server for these calls on the sockets, in the given order. Raises ConfigError."""
+    """Start a gRPC server on the sockets that serves `answers`. Raises ConfigError."""
     server = grpc.aio.server(options=OPTIONS)
     serve(server, answers)
     for path in sockets:
@@ -84,7 +84,7 @@ async def listening(answers: dict[Call, Callable[..., Any]], *sockets: Path) -> 
 
 
 def serve(server: grpc.aio.Server, answers: dict[Call, Callable[..., Any]]) -> None:
-    """Register a handler with the server for each of these calls."""
+    """Register each function in `answers` with the server, as the handler of its method."""
     services: dict[str, dict[str, grpc.RpcMethodHandler]] = {}
     for call, answer in answers.items():
         service, method = call.path[1:].split("/")

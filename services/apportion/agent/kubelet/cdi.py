@@ -39,7 +39,7 @@ def device_name(slot: str) -> str:
 
 
 class Specifications:
-    """Writes the CDI files of our slots to `folder`; reads NVIDIA's from there or from `others`."""
+    """Writes one CDI file per slot to `folder`. Reads NVIDIA's CDI file from there or `others`."""
 
     def __init__(
         self, folder: Path, others: Sequence[Path] = (), proc: Path = Path("/proc")
@@ -50,7 +50,7 @@ class Specifications:
         self._lock = threading.Lock()
 
     def write(self, slots: Sequence[str], edits: Edits) -> None:
-        """Write the CDI files of a container's slots; only the first has edits. Raises OSError."""
+        """Write a CDI file per slot of a container; the first has the edits. Raises OSError."""
         self._folder.mkdir(parents=True, exist_ok=True)
         version, foreign = self._foreign(edits.cards)
         whole = _merged([*foreign, _own(edits)])
@@ -84,11 +84,11 @@ class Specifications:
         return self._folder / f"{_PREFIX}{slot}.json"
 
     def _foreign(self, cards: Sequence[str]) -> tuple[str, list[Json]]:
-        """Return NVIDIA's CDI version, the edits for all devices, and the edits of each GPU.
+        """Return the CDI version, then NVIDIA's edits: first for all devices, then for each GPU.
 
-        NVIDIA's specification (see nvidia-ctk) names a device by its UUID, or by another name
-        (`--device-name-strategy`) with its device node. A device in MIG mode only gets the edits
-        for all devices."""
+        NVIDIA's specification (see nvidia-ctk) names a device by UUID. With another
+        `--device-name-strategy`, the device node identifies the device. A device in MIG mode gets
+        only the edits for all devices."""
         said = self.vendors() if cards else None
         if said is None:
             return _text(OLDEST), []

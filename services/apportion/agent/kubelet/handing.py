@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class Handing:
-    """Answers the kubelet's `Allocate` calls on one node."""
+    """Answers a kubelet's `Allocate` calls with devices, for a container runtime without CDI."""
 
     holders: Holders
     view: NodeView

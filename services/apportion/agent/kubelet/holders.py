@@ -69,11 +69,11 @@ _decode = from_outside(msgspec.json.Decoder(_Checkpoint).decode)
 
 
 class Holders:
-    """Finds the pods of slots and processes (see `Books`) in the records of one kubelet.
+    """Finds the pod of a slot or a process in the records of one kubelet.
 
-    `prepared` maps uids of ResourceClaims to uids of pods, because the checkpoint lacks pods that
-    only have claims. A claim is in it from before its preparation until it is unprepared. Devices
-    of the resources `amounts` (memory and cores) are not slots."""
+    `prepared` maps the uid of each prepared ResourceClaim to its pod's uid, because the checkpoint
+    lacks pods that only have claims. A claim is added before it is prepared, and removed when it is
+    unprepared. Devices of the resources `amounts` (memory and cores) are not slots."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class Holders:
         return bool(answers) and not any(_OURS in answer for answer in answers)
 
     async def allocated(self, resource: str) -> dict[str, set[str]]:
-        """Return the names of containers with slots, by pod uid. Raises NotPrepared."""
+        """Return names of containers with slots of `resource`, by pod uid. Raises NotPrepared."""
         found: dict[str, set[str]] = {}
         for entry in await asyncio.to_thread(self._entries):
             if entry.resource_name == resource:
@@ -138,7 +138,7 @@ class Holders:
         return (known - self._over).union(by_claim)
 
     def owner(self, pid: int) -> Owner | None:
-        """Return the owner of the process `pid`; see `Books`."""
+        """Return the pod and container of a process, or None if the process has ended."""
         return self._owners.of(pid)
 
     def slots(self) -> set[str]:

@@ -1,4 +1,4 @@
-"""The agent on a node with a kubelet: its device plugins and its DRA plugin.
+"""Runs the agent's device plugins and its DRA plugin on a node with a kubelet.
 
 The device plugins offer a slot for every possible share of the devices, healthy or not. So the
 kubelet's counting never blocks a placement of the scheduler. Invariant: after a claim is answered
@@ -71,7 +71,7 @@ class ClaimDoor:
         seconds: Histogram,
         clock: Clock,
     ) -> None:
-        """Create the plugin. `kubelet` is the kubelet's folder; `prepared` is as in `Holders`."""
+        """Create the plugin for the kubelet in folder `kubelet`. See `Holders` for `prepared`."""
         self._node = node
         self._socket = kubelet / "plugins" / DRIVER / "dra.sock"
         self._registration = kubelet / "plugins_registry" / f"{DRIVER}-reg.sock"
@@ -220,7 +220,7 @@ class ClaimDoor:
 
 
 class KubeletNode:
-    """All plugins of a node with a kubelet. `places` has the node's paths and settings."""
+    """Runs all plugins of a node with a kubelet. `places` has the node's paths and settings."""
 
     def __init__(
         self,
@@ -424,7 +424,7 @@ class FrontDoor:
         ]
 
     async def offer(self, counts: Mapping[str, int]) -> None:
-        """Set the number of slots of each resource name. A missing name gets no slots."""
+        """Set the number of slots of each resource name. A name that is missing gets 0 slots."""
         for resource in (*self._plugins, *counts):
             if resource not in self._plugins:
                 self._plugins[resource] = self._plugin(resource)

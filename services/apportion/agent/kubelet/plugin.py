@@ -82,7 +82,7 @@ class Plugin:
         return f"apportion-{self.resource.replace('/', '.')}.sock"
 
     def options(self) -> Any:
-        """Return the plugin's options: the kubelet must call us before each container start."""
+        """Return options for the kubelet, such as to call `PreStartContainer` before each start."""
         return pb.Options(
             pre_start_required=not self.is_amount, get_preferred_allocation_available=False
         )
@@ -111,7 +111,7 @@ class Plugin:
         self._server = await calls.listening(answers, folder / self.endpoint)
 
     async def close(self) -> None:
-        """Stop serving. The kubelet retries a call that this interrupts."""
+        """Stop serving. The kubelet retries a call that was interrupted."""
         if self._server is not None:
             await self._server.stop(grace=None)
             self._server = None

@@ -11,14 +11,14 @@ HANDED_TO: Final = "apportion.dev/handed-to"
 
 
 class Handed(Struct, frozen=True):
-    """An answer to `Allocate`: the `edits`, and the container `to` for which they are, or ""."""
+    """An earlier answer to `Allocate`: its `edits` apply to the container `to`, or none if ""."""
 
     to: str
     edits: Edits
 
 
 class Holder(Struct, frozen=True):
-    """The container that the kubelet's records list for certain slots."""
+    """The container that has certain slots, according to the kubelet's records."""
 
     pod: str
     namespace: str

@@ -1,9 +1,9 @@
-"""Calls into the driver that may never return, XIDs, and the use of GPUs.
+"""Calls the NVIDIA driver with time limits, receives its XIDs (errors), and reads the use of GPUs.
 
 A driver that waits for a GPU which fell off the bus (XID 79, 119) blocks the calling thread for
 good. So calls run on daemon threads, one call at a time in each `Lane`. A call that exceeds the
 lane's limit is abandoned. A critical XID makes its GPU unhealthy for a while; a critical XID of a
-MIG instance closes only that instance's slices. Invariants: a hung lane refuses other calls at
+MIG instance blocks only that instance's slices. Invariants: a hung lane refuses other calls at
 once, and no call starts after its caller was refused. XIDs of every GPU that answers are received,
 even after another GPU was lost."""
 
@@ -57,14 +57,14 @@ class Hung(Exception):
 
 
 class Threads:
-    """The threads of all lanes, with one thread for each concurrent call."""
+    """Threads that make the driver calls of every `Lane`: one thread per call in progress."""
 
     def __init__(self) -> None:
         self._idle: list[_Jobs] = []
         self._closed = False
 
     def begin(self, function: Callable[[], T]) -> asyncio.Future[T]:
-        """Run the function on its own thread."""
+        """Run the function on a thread of its own, and return a future of the result."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         if self._idle:
@@ -109,7 +109,7 @@ class Threads:
 
 
 class Lane:
-    """A queue of driver calls about one GPU, which are made one after another."""
+    """Makes the driver calls about one GPU, one after another, each with a time limit."""
 
     def __init__(
         self, name: str, threads: Threads, limit_s: float, on_change: Callable[[], None]
@@ -124,7 +124,7 @@ class Lane:
         self._current: asyncio.Future[Any] | None = None
 
     async def call(self, function: Callable[[], T]) -> T:
-        """Return the function's result. Raises Hung if this or an earlier call is too slow."""
+        """Run the function and return its result. Raises Hung if this or an earlier call hangs."""
         async with self._alone:
             if self._current is not None:  # the caller of an earlier call may have been cancelled
                 await self._returned(self._current)
@@ -181,7 +181,7 @@ class Xids:
         ignored: frozenset[int],
         hung: Callable[[], Collection[str]],
     ) -> None:
-        """Ignore the XIDs in `ignored`; `hung` returns the calls that have not returned."""
+        """Ignore the XIDs in `ignored`. `hung` returns the devices whose driver call hangs."""
         self.ignored = ignored
         self._clock = clock
         self._quiet_s = quiet_s
@@ -206,7 +206,7 @@ class Xids:
                 nvml.nvmlEventSetFree(events)
 
     def watch(self, device: str, handle: Any) -> None:
-        """Subscribe to the GPU's critical XIDs, if it has such events. Raises NVMLError."""
+        """Subscribe to the GPU's critical XIDs, if the GPU reports any. Raises NVMLError."""
         if device in self._watched:
             return
         events = self._events
@@ -216,11 +216,11 @@ class Xids:
             self._watched.add(device)
 
     def keep_watching(self, devices: Collection[str]) -> None:
-        """Forget subscriptions of GPUs outside `devices`: a lost GPU has lost its subscription."""
+        """Forget the subscriptions of GPUs outside `devices`: a lost GPU must subscribe again."""
         self._watched.intersection_update(devices)
 
     def wait(self, wait_s: float) -> Any:
-        """Wait at most `wait_s`. Return a critical XID, True to check all GPUs, or else False."""
+        """Wait up to `wait_s`. Return an XID event, True to check all GPUs, or else False."""
         if self._events is None:
             time.sleep(wait_s)  # the driver was away at the last check
             return True
@@ -241,7 +241,7 @@ class Xids:
         return event if event.eventType == nvml.nvmlEventTypeXidCriticalError else False
 
     def note(self, device: str, xid: int) -> None:
-        """Record the XID of a GPU."""
+        """Record that the GPU had this XID just now."""
         self._xids[device] = (xid, self._clock.monotonic())
 
     def note_fault(self, device: str, cut: MigInstance, xid: int) -> None:
@@ -256,7 +256,7 @@ class Xids:
             )
 
     def recent(self, device: str) -> str:
-        """Return the GPU's critical XID within `quiet_s` seconds as a reason, or ""."""
+        """Return a reason such as "XID 79" if the GPU had one in the last `quiet_s` s, or ""."""
         xid, at_s = self._xids.get(device, (0, 0.0))
         if xid and self._clock.monotonic() - at_s < self._quiet_s:
             return f"XID {xid}"
@@ -272,7 +272,7 @@ class Xids:
                 yield cut, xid
 
     def check_place(self, device: str, wanted: MigInstance) -> None:
-        """Raise NotMade if an instance on the same slices had a critical XID recently."""
+        """Raise NotMade if an instance that overlaps `wanted` had a critical XID recently."""
         for cut, xid in self.faults(device):
             if overlap(cut, wanted):
                 raise NotMade(
@@ -295,7 +295,7 @@ class Loads:
         self._seen_us.clear()
 
     def read(self, device: str, card: Any) -> list[Load]:
-        """Return the loads of the GPU with this NVML handle. Raises NVMLError."""
+        """Return the loads of a GPU (NVML handle `card`) and its instances. Raises NVMLError."""
         used = int(nvml.nvmlDeviceGetMemoryInfo(card).used)
         running = _running(card)
         instances = list(_instances(card))

@@ -1,11 +1,10 @@
-"""Find, create and destroy the MIG instances of one GPU through NVML, in the GPU's lane.
+"""Find, create and destroy the MIG instances of one GPU through NVML.
 
-A share is a GPU instance at the slices in the ledger, with one compute instance that has all of its
-compute. Users and mig-manager make instances too, so `OurInstances` records the instances of this
-agent. Invariants: every call can be repeated after a crash. Only an instance that this agent made
-is ever given to a container or destroyed, and only while unneeded and unused is it destroyed. An
-instance is recorded before it exists. Records of an earlier boot are ignored, because instances do
-not survive a reboot."""
+A share gets a GPU instance at the slices in the ledger, with one compute instance that has all of
+its compute. Users and mig-manager make instances too, so `OurInstances` records the instances of
+this agent. Invariants: every call can be repeated after a crash. The agent gives to containers, and
+destroys, only instances that it made. It destroys none that is needed or in use. An instance is
+recorded before it exists. Records of an earlier boot are ignored: no instance survives a reboot."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -44,7 +43,7 @@ class Profile(NamedTuple):
 
 
 class OurInstances:
-    """A record of the MIG instances that this agent made. Without a `book`, a restart loses it."""
+    """A record of the MIG instances that this agent made. A restart clears it if `book` is None."""
 
     def __init__(self, book: BootBook[MigInstance] | None = None) -> None:
         self._book = book
@@ -52,7 +51,7 @@ class OurInstances:
 
     @property
     def kept(self) -> bool:
-        """Return True if the record is on disk, as it always is if the agent hands out shares."""
+        """Return True if the record is on disk. It is if the agent hands out shares."""
         return self._book is not None
 
     def made(self, card: str, cut: MigInstance) -> bool:
@@ -136,7 +135,7 @@ def ensure(
 
 
 def keep(card: Cut, needed: Collection[MigInstance]) -> Kept:
-    """Destroy instances of this agent that are not needed or in use. Raises NVMLError, OSError."""
+    """Destroy this agent's instances that nothing needs or uses. Raises NVMLError, OSError."""
     gone, held, foreign, there = [], [], [], []
     for made in list(instances(card.handle, profiles(card.handle))):
         there.append(made.cut)
@@ -157,7 +156,7 @@ def keep(card: Cut, needed: Collection[MigInstance]) -> Kept:
 
 
 def slices(cut: MigInstance) -> int:
-    """Return an instance's slices as a bit mask, without slices that a report cannot contain."""
+    """Return an instance's slices as a bit mask, limited to slices that a report can contain."""
     return ((1 << cut.size) - 1) << cut.start & FULL
 
 
@@ -200,7 +199,7 @@ def instances(card: Any, known: Mapping[str, Profile]) -> Iterator[Made]:
 
 
 def numbered(card: Any, number: int) -> MigInstance | None:
-    """Return the instance that has this number in the driver, or None. Raises NVMLError."""
+    """Return the MIG instance whose GPU instance id is `number`, or None. Raises NVMLError."""
     there = instances(card, profiles(card))
     return next((made.cut for made in there if made.id == number), None)
 

@@ -95,8 +95,8 @@ class NvmlBackend:
     ) -> None:
         """Open the driver. A call longer than `call_s` makes its GPU unhealthy.
 
-        `ours` are MIG instances made before a restart; `ignored` XIDs leave a GPU healthy.
-        Raises DevicesUnavailable if there is no driver or it does not answer."""
+        `ours` records the MIG instances of this agent; `ignored` XIDs leave a GPU healthy. Raises
+        DevicesUnavailable if there is no driver or it does not answer."""
         self._clock = clock
         self._probe_s = probe_s
         self._call_s = call_s
@@ -131,7 +131,7 @@ class NvmlBackend:
         return self._seen
 
     async def changed(self) -> None:
-        """Wait for an XID, a hung call, or a changed probe result; see `DeviceBackend`."""
+        """Wait for an XID, a hung driver call, or a change in the devices; see `DeviceBackend`."""
         while True:
             probe_at = self._clock.monotonic() + self._probe_s
             while (left_s := probe_at - self._clock.monotonic()) > 0:
@@ -141,7 +141,7 @@ class NvmlBackend:
                 return
 
     def hung(self) -> tuple[str, ...]:
-        """Return the devices with a driver call that has not returned, for display."""
+        """Return the names of devices whose driver call has not returned, for display."""
         lanes = (self._driver, self._listening, self._naming, *self._lanes.values())
         return tuple(lane.name for lane in lanes if lane.hung)
 

@@ -1,11 +1,11 @@
-"""Report the inventory of an agent's nodes and answer their bound placements.
+"""Report the devices of an agent's nodes, and answer each placement that is bound there.
 
-Without a kubelet, the agent answers every bound placement at once. With one, the agent answers a
-claim with shares when the first of its containers is about to start. An intake judges and appends
-the events. Invariants: every bound claim gets at most one answer, even across crashes. The agent
-appends nothing while the inventory is unchanged. Inventory events follow from the ledger and the
-devices alone. Their ids follow from content and previous revision, so restarts, retries and a
-second agent write the same event once."""
+The answer is SharesAllocated or AllocationFailed. Without a kubelet, the agent answers at once.
+With one, it answers a placement with shares when the first of its containers is about to start. An
+intake judges and appends the events. Invariants: every bound placement gets at most one answer,
+even across crashes. The agent appends nothing while the inventory is unchanged. Inventory events
+follow from the ledger and the devices alone. Their ids follow from content and previous revision,
+so restarts, retries and a second agent write the same event once."""
 
 import asyncio
 import contextlib
@@ -74,7 +74,7 @@ _log = logging.getLogger(__name__)
 
 
 class HeldBack(Exception):
-    """Error: the intake accepts this large change only if it is reported again after `again_s`."""
+    """Error: the intake accepts a large change only when it is reported again after `again_s`."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer.why)
@@ -93,7 +93,7 @@ class IntakeClient:
     async def append(self, draft: Draft) -> Appended:
         """Send a draft and return the intake's answer: a revision if it was appended, or a refusal.
 
-        Raises HeldBack to request another report, NotPermitted if the node is not ours."""
+        Raises HeldBack if the change must be reported again, NotPermitted for a foreign node."""
         return await self._insistence.append(draft)
 
     def not_ready(self) -> list[str]:
@@ -179,10 +179,11 @@ class Agent:
         remember: bool = False,
         kubelet: bool = False,
     ) -> None:
-        """Read the ledger by `rules`, or from the snapshot `state` if its beginning was dropped.
+        """Fold the ledger by `rules`, or from the snapshot `state` if its beginning was dropped.
 
-        `remember`: keep claims after they are answered. `kubelet`: the kubelet's plugins request
-        bound claims, so the agent answers only claims without shares on its own."""
+        `remember`: keep claims (bound placements) after they are answered. `kubelet`: claims with
+        shares are answered through the kubelet's plugins, so the agent itself answers the others.
+        """
         self._nodes = {node.name: node for node in nodes}
         self._ledger = ledger
         self._kubelet = kubelet
@@ -245,7 +246,7 @@ class Agent:
             group.create_task(self._watch_configuration(), name="report as configured")
 
     async def allocate(self) -> None:
-        """Answer due claims until cancelled. Claims of a lost node wait until the node returns."""
+        """Answer bound placements until cancelled. Those on a lost node wait until it returns."""
         await self._reported.wait()
         async with asyncio.TaskGroup() as later:
             while True:
@@ -407,7 +408,7 @@ class Agent:
             )
 
     async def reported(self, times: int) -> int:
-        """Wait until this agent has reported at least `times` times in all; return the count."""
+        """Wait until the agent has made at least `times` reports in total; return their number."""
         async with self._looked:
             await self._looked.wait_for(lambda: self._looks >= times)
         return self._looks
@@ -494,7 +495,7 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 def news(view: NodeView, now: NodeReported) -> list[Payload]:
-    """Return the events for a changed inventory: all of it after a refusal, else the changes."""
+    """Return the events that report `now`: only changes in health if possible, else all devices."""
     said = view.said
     if said == now and not view.refused:
         return []

@@ -1,4 +1,4 @@
-"""The part of the ledger about one agent's nodes on which the agent acts.
+"""Folds the events about one agent's nodes: their inventory, and the placements to answer.
 
 Invariants: a claim is due exactly while it is placed and bound in the ledger and neither answered
 nor voided. Any client may write a pod's annotations, from which PodAdopted is derived. So on a node
@@ -70,7 +70,7 @@ class Claim:
 
     @property
     def attempt(self) -> int:
-        """Return the number of the attempt whose placement was bound."""
+        """Return the number of the scheduling attempt whose placement was bound."""
         return self.placed.attempt
 
     @property
@@ -95,7 +95,7 @@ class Claim:
 
 @dataclass(slots=True, eq=False)
 class NodeView:
-    """One node in the ledger: its inventory, and the placements that have no answer yet."""
+    """What the ledger has about one node: the last inventory, and the placements and answers."""
 
     said: NodeReported | None = None  # the last inventory
     said_revision: int = 0
@@ -167,7 +167,7 @@ class NodeView:
         return self.held[pod]
 
     async def holding(self, container: str) -> Claim:
-        """Wait for a claim with shares of a container called so; return the newest one."""
+        """Wait for a claim with shares for a container of this name; return the newest claim."""
         while True:
             for claim in reversed(self.held.values()):
                 if any(share.container == container for share in claim.placed.shares):
@@ -179,7 +179,7 @@ class NodeView:
         await self._next(ANY)
 
     def unbound(self) -> bool:
-        """Return True if a pod with shares is placed here and its binding is not folded yet."""
+        """Return True if a pod is placed here with shares and its binding was not read yet."""
         return any(
             placed.shares
             for key, placements in self.placed.items()

@@ -1,3 +1,3 @@
-"""Applies grants on this node, with one module for each kind of resource.
+"""Creates on this node what containers get with their shares, one module per kind of resource.
 
 Invariant: every step can be repeated, and a running container keeps everything that it has."""

@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 
 class Daemons:
-    """The MPS daemons of one node, with one subfolder of `folder` for each device."""
+    """Starts and stops the MPS daemons of one node; each device has a subfolder of `folder`."""
 
     def __init__(self, folder: Path, backend: DeviceBackend, launcher: Sequence[str] = ()) -> None:
         """Use `launcher` as the prefix of a daemon's command, such as `systemd-run --scope`."""
@@ -83,9 +83,9 @@ class Daemons:
                 raise NotMade(f"the MPS daemon of {card} rejects the memory limit: {said}")
 
     async def keep(self, needed: Mapping[str, int]) -> dict[str, bool]:
-        """Stop unneeded daemons and restart dead ones. Return, by device, if the restart succeeded.
+        """Stop unneeded daemons and restart dead ones. Return, by device, whether a restart worked.
 
-        `needed` is the memory of the largest share of each device, in MiB."""
+        `needed` maps each device that needs a daemon to the MiB of its largest share."""
         died: dict[str, bool] = {}
         for card in sorted(path.name for path in self._folder.glob("*")):
             try:
@@ -181,7 +181,7 @@ class Instances:
         return made
 
     async def keep(self, cards: Iterable[str], needed: Collection[Share]) -> None:
-        """Destroy our MIG instances here that no pod needs or uses. Raises OSError."""
+        """Destroy this agent's instances on `cards` that nothing needs or uses. Raises OSError."""
         for card in cards:
             try:
                 kept = await self._backend.keep_instances(card, _of_card(needed, card))
@@ -222,7 +222,7 @@ def _names(instances: Iterable[MigInstance]) -> str:
 
 
 class Limit(NamedTuple):
-    """A limit, in bytes, of a cgroup's memory on a device; `cgroup` is the kernel's path for it."""
+    """The memory limit of a cgroup on a device, in bytes. The kernel reports the path `cgroup`."""
 
     device: str
     cgroup: str
@@ -242,7 +242,7 @@ def limits_of(
 
 
 class DriverLimits:
-    """The driver's memory limits on one node; `cgroups` is the folder of its version 2 cgroups."""
+    """Sets the driver's memory limits on one node; `cgroups` is the folder of its cgroups (v2)."""
 
     def __init__(self, backend: DeviceBackend, cgroups: Path) -> None:
         self._backend = backend

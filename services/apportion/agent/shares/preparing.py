@@ -145,7 +145,7 @@ class SharePreparing:
         return self.granted(self._held(claim, container, source)).edits
 
     def kept(self, configuration: object) -> list[Kept]:
-        """Return the required region of each container here. Results are cached by claim."""
+        """Return the region that each container on the node must have. Cached by claim."""
         planned_as = configuration, self.devices()
         if any(now is not then for now, then in zip(planned_as, self._planned_as, strict=True)):
             self._plans.clear()
@@ -256,7 +256,7 @@ class SharePreparing:
         return claim
 
     def _shares(self, claim: Claim, holder: Holder) -> tuple[list[Share], str]:
-        """Return the container's name and shares; for shared slots, those of the last container.
+        """Return the starting container's shares and name; the last if several have its slots.
 
         Raises GrantRefused if the pod has a device that is missing or unhealthy."""
         if trouble := trouble_of(claim.node, self.devices(), claim):

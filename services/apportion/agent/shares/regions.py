@@ -1,8 +1,8 @@
-"""The HAMi-core regions on this node's disk: one for each container, created before it starts.
+"""Manages the region files in which HAMi-core keeps a container's limits and use on this node.
 
-Invariants: a region that a container may have mapped is only changed in place, unless the container
-itself removed it. Nothing that a container puts into its folder can fail a cleanup round or make
-the round exceed its limits."""
+Each region exists before its container starts. Invariants: a region that a container may have
+mapped is only changed in place, unless the container itself removed it. Nothing that a container
+puts into its folder can fail a cleanup round or make the round exceed its limits."""
 
 import logging
 import os
@@ -49,7 +49,7 @@ class Breach(NamedTuple):
 
 
 class Regions:
-    """The HAMi-core regions of one node, each in a subfolder of `folder`."""
+    """Manages the HAMi-core region files of one node, each in a subfolder of `folder`."""
 
     def __init__(self, folder: Path, first: Collection[str] = ()) -> None:
         """Manage this folder. `first` are namespaces that take precedence; see `advise`."""
@@ -60,9 +60,9 @@ class Regions:
         self._lock = threading.Lock()
 
     def ensure(self, plan: RegionPlan, *, starting: bool = False) -> None:
-        """Create the region, or set these limits in the existing one. Raises OSError.
+        """Create the region that `plan` describes, or set its limits in an existing region.
 
-        `starting`: the container has no process yet. Raises RegionInvalid for too many devices."""
+        `starting`: the container has no process yet. Raises OSError, RegionInvalid."""
         path = Path(plan.path)
         with self._lock:
             open_to_all(path.parent)
@@ -99,7 +99,7 @@ class Regions:
         """Restore the ledger's limits in every region, then decide which containers must wait.
 
         Return a breach for each limit that a container raised or removed since the last round.
-        `now_s` and `recent_s` are as in `feedback`."""
+        `now_s` is in seconds since 1970. Use counts as recent for `recent_s` seconds."""
         breaches: list[Breach] = []
         with self._lock, ExitStack() as files:
             contenders = []
@@ -144,7 +144,7 @@ class Regions:
     def read(
         self, only: Collection[tuple[str, str]] | None = None
     ) -> Iterator[tuple[str, str, Region]]:
-        """Yield pod, container and region, for all containers or `only` for the given pairs."""
+        """Yield pod, container and region of all containers, or only of the pairs in `only`."""
         for pod, path in self.each():
             if only is not None and (pod, _container(path)) not in only:
                 continue

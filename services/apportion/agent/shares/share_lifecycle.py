@@ -1,6 +1,6 @@
 """Create, limit and remove the shares of one node, for a kubelet or for `apportion run`.
 
-Invariant: nothing that belongs to a pod in the books is removed."""
+Invariant: nothing that belongs to a pod is removed while `Books` lists the pod."""
 
 import asyncio
 import logging
@@ -54,7 +54,7 @@ class ShareLifecycle:
         clock: Clock,
         adapt: Adapt = lambda _pod, made: made,
     ) -> None:
-        """Set up the loops. `adapt` changes what a pod is granted that runs outside a container."""
+        """Set up the loops. `adapt` changes the grant of a pod that runs outside a container."""
         self._agent = agent
         self._node = node
         self._places = places
@@ -92,7 +92,7 @@ class ShareLifecycle:
         self.sampling.expose(metrics, places.metrics_as)
 
     async def look(self) -> set[str]:
-        """Return the uids of the pods in the books, and keep their claims. Raises NotPrepared."""
+        """Return the pods that `Books` lists, and keep their claims. Raises NotPrepared."""
         pods = await self._books.pods()
         self._view.there = frozenset(pods)
         return pods
@@ -192,7 +192,7 @@ _Key = tuple[str, str, str, str]
 
 
 class Breaches:
-    """Reports breaches, at most hourly per container and device to protect the ledger."""
+    """Reports containers that exceed their shares, at most once per hour, container and device."""
 
     def __init__(
         self,
@@ -214,7 +214,7 @@ class Breaches:
         self._doubtful: dict[str, set[_Key]] = {}
 
     def note(self, found: Iterable[Breach]) -> None:
-        """Queue these breaches, except those reported within the last hour."""
+        """Queue each breach that was not queued before in the current hour."""
         hour = self._hour_now()
         if hour != self._hour:
             self._hour = hour
@@ -226,7 +226,7 @@ class Breaches:
                 self._news.set()
 
     def note_again(self, source: str, found: Iterable[Breach]) -> None:
-        """Queue breaches that `source` found twice in a row: a process start may cause one."""
+        """Queue breaches that `source` found twice in a row: a process start may cause one only."""
         now = {_key(each): each for each in found}
         before = self._doubtful.get(source, set())
         self._doubtful[source] = set(now)

@@ -1,4 +1,4 @@
-"""Hourly sums of use for each share: memory and compute over time, and the peak.
+"""Adds up the use of each share by the hour: memory and compute over time, and the peak.
 
 Invariants: every sampled interval is in exactly one record. A share or program whose sums do not
 fit into an event is dropped and logged, and all others are kept."""

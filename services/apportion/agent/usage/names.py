@@ -194,11 +194,11 @@ _TABLE: Final[dict[str, _Row]] = {
 
 
 def families(also: tuple[Names, ...]) -> list[Family]:
-    """Return our gauges and the gauges of the other systems."""
+    """Return our gauges and the gauges of the systems in `also`."""
     return [family for names in ("", *also) for family in _TABLE[names][0]]
 
 
 def samples(seen: Seen, also: tuple[Names, ...]) -> Iterator[Sample]:
-    """Yield the values of our gauges and of the other systems' gauges."""
+    """Yield the values of our gauges and of the gauges of the systems in `also`."""
     for names in ("", *also):
         yield from _TABLE[names][1](seen)

@@ -91,9 +91,9 @@ def _text(path: str) -> str:
 
 
 class Books(Protocol):
-    """The record of this node's pods and their processes: the kubelet's, or our list of runs.
+    """Finds this node's pods and their processes, for a kubelet or for `apportion run`.
 
-    Invariant: if a pod is not in the books, everything that it has on the node may be removed."""
+    Invariant: if a pod is not listed, everything that it has on the node may be removed."""
 
     async def pods(self) -> set[str]:
         """Return the uids of the pods. Raises NotPrepared if they cannot be determined now."""

@@ -134,7 +134,7 @@ class _Open:
 
 
 class SimulatedUse:
-    """The use of all nodes of a simulated fleet; `state` is the fold of the whole ledger.
+    """Samples and records the use of a simulated fleet's nodes. `state` is the folded ledger.
 
     If the agent restarts, the use since a node's last record is lost."""
 

@@ -1,4 +1,4 @@
-"""Attribute loads and regions to shares, as the use of each share by its container.
+"""Compute what each container uses of its shares, from device loads and HAMi-core regions.
 
 Invariants: every share of a pod on the node has exactly one use, from zero to what the device has.
 Limits come from the ledger. A region, which its container can change, counts only where the driver
@@ -30,7 +30,7 @@ OwnerOf = Callable[[int], Owner | None]
 
 
 class Reading(NamedTuple):
-    """What a region counts on one of its devices: memory in bytes, and percent of compute."""
+    """The use of a device that a HAMi-core region reports: bytes of memory, percent of compute."""
 
     memory_used: int
     cores_used: int
@@ -145,7 +145,7 @@ class Look(NamedTuple):
 
 
 class Counted:
-    """The use of the claims' shares, added up from the processes that the driver reports."""
+    """Adds up the use of each share from the processes that the driver reports."""
 
     def __init__(self, claims: Iterable[Claim], loads: Iterable[Load], owner_of: OwnerOf) -> None:
         self._claims = {claim.pod: claim for claim in claims}

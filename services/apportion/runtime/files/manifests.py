@@ -112,7 +112,7 @@ def read_manifest_files(names: Sequence[str], stdin: BinaryIO) -> Iterator[Docum
 def read_manifest_bytes(
     names: Sequence[str], stdin: BinaryIO
 ) -> Iterator[tuple[str, bytes] | Problem]:
-    """Yield name and content of each file, as `read_manifest_files` reads; truncate large files."""
+    """Yield each file's name and content, in `read_manifest_files`' order; truncate large files."""
     for name in names:
         if name == STANDARD_INPUT:
             yield "standard input", stdin.read(TEXT_BYTES_MAX + 1)

@@ -1,1 +1,1 @@
-"""The ledger on NATS JetStream: the only NATS client, and the modules that build on it."""
+"""Implements the ledger on NATS JetStream, with our only NATS client."""

@@ -1,4 +1,4 @@
-"""The ledger on NATS JetStream, and the connection to its server.
+"""Connects to the ledger's nats-server, and sends and receives messages.
 
 The client reconnects without end. A lost connection or a forbidden subject ends the request.
 Invariants: no message shows a password, key or token. While disconnected, the client sends nothing,
@@ -66,7 +66,7 @@ def secure(client: LeavingClient, reach: Reach) -> None:
 
 
 def refusal(reach: Reach, distrusted: str) -> LedgerError:
-    """Return the error for a rejected login: LedgerUnavailable, so retried, if it used a token."""
+    """Return the error for a rejected login: NotPermitted, or LedgerUnavailable to retry it."""
     if distrusted:
         return LedgerUnavailable(f"cannot connect to {reach.shown}: {distrusted}")
     if reach.key:
@@ -230,7 +230,7 @@ class Connection:
 
     @property
     def owner(self) -> str:
-        """Return the prefix for the names of our consumers: the user's name."""
+        """Return the prefix for the names of this connection's consumers: the user's name."""
         return self.user
 
     @property
@@ -259,7 +259,7 @@ class Connection:
         return self._client.new_inbox()
 
     def new_delivery(self) -> str:
-        """Return a new subject for deliveries of a consumer of this connection."""
+        """Return a new subject on which the server delivers a consumer's records to us."""
         return f"{DELIVERIES}.{self.user or 'anyone'}.{self._client.new_inbox().rpartition('.')[2]}"
 
     async def publish(
@@ -450,7 +450,7 @@ async def connect(
 ) -> JetStreamLedger:
     """Connect to the ledger at a URL (`nats://user:password@host:port`) or a Reach.
 
-    The server lists the connection under `name`; `opened` opens it. The stream is not checked.
+    The server lists the connection as `name`; `opened` creates it. The stream is not checked.
     Raises LedgerUnavailable, NotPermitted, ServerTooOld."""
     reach = reach_of(to)
     wire = opened(reach)

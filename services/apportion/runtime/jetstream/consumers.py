@@ -1,4 +1,4 @@
-"""Consumers of the stream, created under the names of their owner and checked later.
+"""Creates consumers of the stream under names that their owner may use, and checks them later.
 
 The server lets an identity manage only consumers `<identity>-<number>`. If a killed process leaves
 a consumer behind, another process may replace it. A reader lists its supported formats in its
@@ -30,7 +30,7 @@ _NOBODY: Final = "reader"
 
 
 class ReaderThere(msgspec.Struct, frozen=True):
-    """A live reader: its name, and for each event the newest version that it can read."""
+    """A live reader: its name, and for each event type the newest version that it can read."""
 
     name: str
     formats: dict[str, int]
@@ -58,13 +58,13 @@ _decode = msgspec.json.Decoder(_Page).decode
 
 
 def described(config: Mapping[str, object], name: str) -> dict[str, object]:
-    """Return a consumer's settings with metadata that lists the formats which this build reads."""
+    """Return `config` with metadata: the reader's name, and the event formats that it reads."""
     formats = [f"{row.name}@{row.version}" for row in CATALOGUE if row.version > row.born]
     return {**config, "metadata": {NAME: name, KNOWS: ",".join(formats)}}
 
 
 async def list_readers(wire: Wire) -> list[ReaderThere]:
-    """Return our live readers in this account. Raises LedgerUnavailable, NotPermitted."""
+    """Return the live readers of the ledger. Raises LedgerUnavailable, NotPermitted."""
     found: list[ConsumerInfo] = []
     for _ in range(_PAGES_MAX):
         page = _decode(await call_api(wire, f"CONSUMER.LIST.{STREAM}", {"offset": len(found)}))

@@ -43,7 +43,7 @@ _log = get_logger(__name__)
 
 
 class Follower:
-    """One reader's position in the stream; implements `ledger.Subscription`."""
+    """Delivers the stream to one reader and keeps its position; a `ledger.Subscription`."""
 
     def __init__(
         self, wire: Wire, deliver: Callable[[Record], None], *, start: int, subjects: Sequence[str]
@@ -71,7 +71,7 @@ class Follower:
 
     @property
     def stored_ns(self) -> int:
-        """Return when the server stored the last sent record, in ns since 1970."""
+        """Return when the server stored the last delivered record, in ns since 1970."""
         return int(self._stored)
 
     @property
@@ -80,7 +80,7 @@ class Follower:
         return self._task is not None and not self._task.done()
 
     async def caught_up(self) -> None:
-        """Implement `Subscription.caught_up`. Raises the error that ended the delivery."""
+        """Wait for all earlier records; see `Subscription`. Raises what ended the delivery."""
         waiting = asyncio.ensure_future(self._caught_up.wait())
         ended = asyncio.ensure_future(self.join())
         try:
@@ -197,7 +197,7 @@ class Follower:
                     newest = (await stream.read_info(self._wire)).state.last_seq
 
     async def drift(self) -> list[LedgerDrifted]:
-        """Repair our consumer and return its changed settings. Raises LedgerUnavailable."""
+        """Return the changed settings of our consumer; if any, replace the consumer."""
         if not (self._consumer and self._live and self.running):
             return []
         drifted = await consumers.look(self._wire, self._consumer)

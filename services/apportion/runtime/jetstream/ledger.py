@@ -368,7 +368,7 @@ class JetStreamLedger:
     async def take_requests(
         self, subject: str, take: Callable[[Request], None], *, group: str
     ) -> Callable[[], Awaitable[None]]:
-        """Receive requests as one process of `group`. Raises LedgerUnavailable, NotPermitted."""
+        """Receive requests on `subject`, each in one process of `group`; see `Ledger`."""
 
         async def receive(message: Message) -> None:
             take(_Request(self.wire, message))

@@ -149,13 +149,13 @@ class Bucket:
         return data
 
     async def put_alone(self, name: str, payload: bytes, headers: Mapping[str, str]) -> None:
-        """Store a message under `name`, without an entry; replace the last. Raises LedgerError."""
+        """Store a message under `name` without an entry; replace the previous message."""
         await self._publish(self._alone(name), payload, {**headers, "Nats-Rollup": "sub"})
 
     async def get_alone(self, name: str) -> tuple[bytes, Mapping[str, str]] | None:
         """Return the message that `put_alone` stored and its headers, or None if there is none.
 
-        A user may be permitted this read and no other. Raises LedgerUnavailable, NotPermitted."""
+        Some users have no permission for other reads. Raises LedgerUnavailable, NotPermitted."""
         found = await self._direct(f".{self._alone(name)}", b"")
         return None if found is None else (found.data, found.headers or {})
 

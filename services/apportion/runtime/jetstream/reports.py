@@ -155,7 +155,7 @@ class _Books(StateFold):
         self._stored_ns = 0
 
     def apply(self, record: Record, event: Event) -> Change:
-        """Fold the event. Account for it at its server time; from an archive, at its own time."""
+        """Fold the event. Its time is that on the server; if archived, it is the event's own."""
         change = super().apply(record, event)
         self.account.observe(change, self._stored_ns // 1_000 or micros_of(event.time) or 0)
         return change
@@ -275,7 +275,7 @@ class PeriodError(ValueError):
 
 
 async def period_of(wire: Wire, start: str, end: str, step: str, *, now: datetime) -> Period:
-    """Parse the period; its default is the last day. Raises PeriodError, LedgerUnavailable."""
+    """Parse a report's period, by default the last day. Raises PeriodError, LedgerUnavailable."""
     last = await _micros(wire, "to", end, now) if end else micros_since(now)
     first = (
         await _micros(wire, "from", start, now)

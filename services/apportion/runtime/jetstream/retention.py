@@ -25,7 +25,7 @@ class CannotDrop(LedgerError):
 
 
 class Droppable(NamedTuple):
-    """Revisions `first` to `last` may be dropped; none if last < first. `because` is the limit."""
+    """Revisions `first` to `last` may be dropped; none if last < first. `because` says why."""
 
     first: int
     last: int
@@ -35,7 +35,7 @@ class Droppable(NamedTuple):
 async def droppable(
     ledger: JetStreamLedger, archive: Path, *, at_most: int, older_than_s: float
 ) -> Droppable:
-    """Return the revisions that may be dropped, within the operator's limits.
+    """Return the revisions that may be dropped, within the limits that the operator set.
 
     Any role that may read can call this. Raises CannotDrop, ArchiveError, OSError, LedgerError."""
     info = await stream.check(ledger.wire)
@@ -112,7 +112,7 @@ async def _folded(ledger: JetStreamLedger, state: State) -> State:
 
 
 def _span(archive: Path, wanted: int) -> tuple[int, int, Record | None]:
-    """Verify the archive. Return its first and last revision, and its last record to `wanted`."""
+    """Verify the archive. Return its first and last revision, and its newest record <= `wanted`."""
     first = last = 0
     record = None
     for each in read_archive(archive):

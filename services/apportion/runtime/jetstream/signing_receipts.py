@@ -127,7 +127,7 @@ async def _check_same(ledger: JetStreamLedger, info: StreamInfo, before: Checkpo
 
 
 async def _begin(ledger: JetStreamLedger, info: StreamInfo, before: Checkpoint | None) -> State:
-    """Return a state from which to fold: no newer than the newest receipt, else the oldest one."""
+    """Return the newest stored state up to the newest receipt; without a receipt, the oldest."""
     snapshots = Snapshots(ledger.wire)
     if before is not None or info.state.first_seq == 1:
         state = await snapshots.restore(at_most=before.last if before is not None else 0)

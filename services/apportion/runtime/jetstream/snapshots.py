@@ -42,7 +42,7 @@ _log = get_logger(__name__)
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """A snapshot's description. `record` is the digest of the ledger's record at its revision."""
+    """A snapshot's description. `record` is the digest of the ledger's record at `revision`."""
 
     revision: int
     record: str
@@ -68,7 +68,7 @@ class Beginning(msgspec.Struct, frozen=True):
 
 
 class Snapshots:
-    """The snapshots of one ledger in the object store, over one connection."""
+    """Reads and writes the snapshots of one ledger in the object store."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -123,7 +123,7 @@ class Snapshots:
         return None
 
     async def beginning_behind(self, last: int) -> Beginning | None:
-        """Return what to store before a drop to `last`; None if stored. Raises LedgerError."""
+        """Return the `Beginning` that a drop to `last` lacks, or None. Raises LedgerError."""
         for stored in reversed(await self.stored()):
             state = await self.load(stored) if stored.revision > last else None
             if state is None:

@@ -1,4 +1,4 @@
-"""The stream of the ledger: its required settings, and an error for each deviation.
+"""Creates the ledger's stream, checks its settings, and reports each that deviates.
 
 Invariant: no service uses a stream from which events could be deleted individually, rolled up,
 expired or stored in part. Only the bootstrap user may drop the archived beginning, through
@@ -73,7 +73,7 @@ FREE = frozenset({
 
 
 class StreamState(msgspec.Struct, frozen=True):
-    """The stream's revisions on the server. `subjects` counts the records on requested subjects."""
+    """The stream's revisions. `subjects` has the number of records on each requested subject."""
 
     messages: int = 0
     bytes: int = 0
@@ -159,7 +159,7 @@ _decode_stored = msgspec.json.Decoder(_StoredAnswer).decode
 
 
 async def find(wire: Wire, *, subject: str = "") -> StreamInfo | None:
-    """Return the stream's info with `subject`'s count; None if absent. Raises LedgerUnavailable."""
+    """Return stream info with the count of `subject`, None if absent. Raises LedgerUnavailable."""
     body = {"subjects_filter": subject} if subject else None
     answer = await call_api(wire, f"STREAM.INFO.{STREAM}", body, absent=STREAM_NOT_FOUND)
     return _decode_info(answer) if answer else None
@@ -298,7 +298,7 @@ COPY: Final[Mapping[str, object]] = {
 
 
 async def copy_for_auditors(wire: Wire) -> None:
-    """Create the auditors' copy as bootstrap, if the server allows it. Raises LedgerError."""
+    """Create the stream's copy for auditors if the server allows it. Raises LedgerError."""
     try:
         await call_api(wire, f"STREAM.CREATE.{STREAM}", COPY, api=COPY_API, absent=NAME_IN_USE)
     except ApiRefused as refused:

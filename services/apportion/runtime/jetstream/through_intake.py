@@ -1,4 +1,4 @@
-"""The ledger for the agent of one node, which reads through an intake.
+"""Lets the agent of one node read the ledger through an intake.
 
 Such an agent has no rights on the server's API (`core.intake.sight`). Invariant: each request to
 that API goes to an intake, everything else goes to the server."""
@@ -79,7 +79,7 @@ class NodeSnapshots(Snapshots):
     """Loads a node agent's state from an intake, if the ledger's beginning was dropped."""
 
     async def restore(self, *, at_most: int | None = None) -> State:  # noqa: ARG002 - always newest
-        """Return an intake's state of this node. Raises LedgerUnavailable, NotPermitted."""
+        """Return this node's state from an intake. Raises LedgerUnavailable, NotPermitted."""
         rules = await stream.read_rules(self._wire)
         try:
             answer = await call_api(self._wire, STATE)

@@ -40,7 +40,7 @@ class Wire(Protocol):
 
     @property
     def owner(self) -> str:
-        """Return the prefix of our consumers' names; like `user`, this may be empty."""
+        """Return the prefix of the names of our consumers. May be empty, as `user` may."""
 
     @property
     def connected(self) -> bool:
@@ -53,7 +53,7 @@ class Wire(Protocol):
         """Return a new subject that only this connection receives."""
 
     def new_delivery(self) -> str:
-        """Return a new subject for deliveries of a consumer of this connection."""
+        """Return a new subject on which the server delivers a consumer's records to us."""
 
     async def publish(
         self, subject: str, payload: bytes, *, reply: str = "", headers: dict[str, str]
@@ -71,7 +71,7 @@ class Wire(Protocol):
     ) -> Message:
         """Send a request and return the reply.
 
-        Raises LostReply, LedgerUnavailable (no receiver), NotPermitted (for `subject`, `also`)."""
+        Raises LostReply, LedgerUnavailable, NotPermitted (for `subject` or one in `also`)."""
 
     async def subscribe(
         self, subject: str, receive: Receiver, *, waits: bool = False, group: str = ""

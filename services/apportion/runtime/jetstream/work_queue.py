@@ -54,7 +54,7 @@ class QueueDelivery:
 
 
 class Queue:
-    """A `ledger.WorkQueue` on JetStream. The next fetch returns records that came after a fetch."""
+    """A `ledger.WorkQueue` on JetStream. Records that arrive between fetches go to the next one."""
 
     def __init__(self, wire: Wire, settings: Mapping[str, object]) -> None:
         self._wire = wire

@@ -1,1 +1,1 @@
-"""The Kubernetes API: our only client of it, and a watch that loses no changes."""
+"""Our only client of the Kubernetes API, and a watch that loses no changes."""

@@ -1,4 +1,4 @@
-"""The Kubernetes API over HTTP: configuration, credentials, transport.
+"""Connects to the Kubernetes API over HTTP: configuration, credentials and transport.
 
 Only this module uses the client library, and none of its models, which are slow to decode.
 Invariants: a request ends in time, with an answer or `KubeUnavailable`. Answers have a maximum
@@ -366,7 +366,7 @@ VERSION = "/version"  # readable by every authenticated user (ClusterRole `syste
 
 
 class Reach:
-    """A regular check that the API server answers, for services that only write to it."""
+    """Checks regularly that the API server answers, for services that only write to it."""
 
     def __init__(self, api: KubeApi, clock: Clock) -> None:
         self._api = api

@@ -63,7 +63,7 @@ _decode_resources = from_outside(msgspec.json.Decoder(_Resources).decode)
 
 
 class Discovery:
-    """Knows the collections that the server serves in some API groups; a change calls `changed`."""
+    """Tracks which resources the server serves in some API groups; calls `changed` on a change."""
 
     def __init__(self, api: KubeApi, clock: Clock, groups: Collection[str]) -> None:
         self._api = api
@@ -74,7 +74,7 @@ class Discovery:
         self.changed: Callable[[], None] = lambda: None
 
     def has(self, path: str) -> bool:
-        """Return True if the server serves the collection at `path`, or if that is unknown."""
+        """Return True if the server serves the resource at `path`, or if that is unknown."""
         other = path.split("/")[2] not in self._groups
         return other or self._paths is None or path in self._paths
 
@@ -87,18 +87,18 @@ class Discovery:
         return tuple(sorted(found))
 
     async def served(self, path: str) -> None:
-        """Wait until the server may serve the collection at this path."""
+        """Wait until the server may serve the resource at this path."""
         while not self.has(path):
             await self._news.wait()
 
     async def run(self) -> None:
-        """Read the collections at intervals, until cancelled."""
+        """Read the served resources at intervals, until cancelled."""
         while True:
             await self._clock.pause(FIRST_S if self._paths is None else LOOK_S)
             await self.look()
 
     async def look(self) -> None:
-        """Read the collections once. Without an answer, keep the previous collections."""
+        """Read the served resources once. Without an answer, keep the previous result."""
         try:
             groups = _decode_groups(await self._api.get(APIS)).groups
             paths = set[str]()
@@ -272,7 +272,7 @@ async def pages(
 
 
 class Watch:
-    """Keeps one audience in sync with one kind. `problem` says why it is not in sync, or is ""."""
+    """Keeps an `Audience` in sync with one kind. `problem` says why it is not in sync, or is ""."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Fences for subjects whose newest record is no longer on the server.
+"""Finds the revision to expect (the fence) on a subject whose newest record is gone.
 
 The server treats a subject as empty after its records were trimmed or lost. Invariants: a writer
 expects an empty subject only after folding those records. If a refusal names the subject's newest
@@ -14,7 +14,7 @@ MISSING_MAX: Final = 1_024  # records that are missing although the ledger begin
 
 
 class Fences:
-    """What a writer has learnt about which records the server still has after a trim."""
+    """Remembers for a writer which records are gone from the server since a trim or a loss."""
 
     def __init__(self) -> None:
         self._begins = 1
@@ -32,7 +32,7 @@ class Fences:
         return newest
 
     async def refused(self, refusal: FenceRefused, ledger: Ledger) -> None:
-        """Learn from a refused fence which records exist. Raises LedgerUnavailable."""
+        """Learn from a refused append which records exist. Raises LedgerUnavailable."""
         if refusal.found == 0 < refusal.expected:
             async with self._asking:
                 if refusal.expected >= self._begins:

@@ -18,7 +18,7 @@ SHOWN_IDS = 3
 
 
 class Draft(msgspec.Struct, frozen=True, gc=False):
-    """An event to append. `id` keeps it from being stored twice; `expect` fences its subject."""
+    """An event to append. `id` prevents duplicates; `expect` names the subject's newest event."""
 
     subject: str
     id: str  # pod fence: the server takes an id once in its duplicate window of two minutes
@@ -180,7 +180,7 @@ class Subscription(Protocol):
 
     @property
     def lag(self) -> int:
-        """Return how many newer records the server had when it sent the newest received one."""
+        """Return how many newer records existed when the server sent the last one received."""
 
     @property
     def stalled(self) -> bool:
@@ -188,7 +188,7 @@ class Subscription(Protocol):
 
     @property
     def stored_ns(self) -> int:
-        """Return when the server stored the last sent record, in ns since 1970; 0 if none."""
+        """Return when the server stored the last delivered record, in ns since 1970, or 0."""
 
     async def caught_up(self) -> None:
         """Wait until every record that existed when `follow` began has been delivered."""
@@ -250,7 +250,7 @@ class Request(Protocol):
 
 
 class Readable(Protocol):
-    """The readers' view of the stream, or of the part of it that a user may read."""
+    """Read access to the stream, or to the part of it that a user may read."""
 
     async def follow(
         self,
@@ -304,7 +304,7 @@ class Ledger(Readable, Protocol):
     async def take_requests(
         self, subject: str, take: Callable[[Request], None], *, group: str
     ) -> Callable[[], Awaitable[None]]:
-        """Receive requests, each in only one process of `group`. Return a function that stops it.
+        """Receive requests, each in only one process of `group`. Return an unsubscribe function.
 
         Raises LedgerUnavailable, NotPermitted."""
 

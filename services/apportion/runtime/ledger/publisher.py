@@ -19,7 +19,7 @@ Append = Callable[[Draft], Awaitable[Appended]]
 
 
 class Insistence:
-    """An append that is retried as long as the ledger is unavailable or full."""
+    """Appends a draft and retries as long as the ledger is unavailable or full."""
 
     def __init__(self, append: Append, clock: Clock | None = None) -> None:
         self._append = append

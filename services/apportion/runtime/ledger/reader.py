@@ -37,7 +37,7 @@ C_co = TypeVar("C_co", covariant=True)
 
 
 class Fold(Protocol[C_co]):
-    """Folds the records that a reader passes to it. Each change it returns goes to `on_change`."""
+    """Folds the records that a reader passes to it. The reader's `on_change` gets each change."""
 
     @property
     def refused_count(self) -> int:
@@ -55,7 +55,7 @@ class Fold(Protocol[C_co]):
 
 
 class StateFold:
-    """Core's fold over one `State` of the whole cluster. With `quiet`, refusals are not logged."""
+    """Folds the ledger into a `State` of the whole cluster. If `quiet`, refusals are not logged."""
 
     def __init__(self, state: State | None = None, *, quiet: bool = False) -> None:
         self.state = state or State()
@@ -96,7 +96,7 @@ class StateFold:
 
 
 def _chain_digest(record: Record) -> str:
-    """Return the digest of a placement, which the node's next placement must name; else ""."""
+    """Return the digest that the node's next placement must name, or "" if not a placement."""
     if not record.subject.startswith(PLACEMENT_SUBJECTS):
         return ""
     return sha256(record.payload).hexdigest()
@@ -139,7 +139,7 @@ class Reader(Generic[C]):
 
     @property
     def lag(self) -> int:
-        """Return how many newer events the ledger had when it sent the last received one."""
+        """Return how many newer events existed when the server sent the last one received."""
         return self._subscription.lag if self._subscription else 0
 
     @property
@@ -167,7 +167,7 @@ class Reader(Generic[C]):
     async def run(self) -> None:
         """Follow the ledger until cancelled. A halted fold waits, because a restart would halt too.
 
-        Raises LedgerError, and Superseded if a folded or halting event was set aside."""
+        Raises LedgerError, or Superseded if an operator set a folded or halting event aside."""
         self._subscription = await self._ledger.follow(
             self.take, start=self.revision + 1, subjects=self._subjects
         )
@@ -184,7 +184,7 @@ class Reader(Generic[C]):
             await self._subscription.stop()
 
     async def superseded(self) -> None:
-        """Wait until the halting event is set aside; raise Superseded. Raises as `run` does."""
+        """Wait until an operator sets the halting event aside, then raise; see `run`."""
 
         def look(record: Record) -> None:
             said = said_at(record.revision, record.subject, record.payload)
@@ -198,7 +198,7 @@ class Reader(Generic[C]):
             await subscription.stop()
 
     async def caught_up(self) -> None:
-        """Wait until all events from before `run` are folded and our own formats are enabled."""
+        """Wait until all events from before `run` are folded and our event formats are enabled."""
         await self._caught_up.wait()
         await self._may_write.wait()
 
@@ -223,7 +223,7 @@ class Reader(Generic[C]):
         return await waiting
 
     def take(self, record: Record) -> None:
-        """Fold the next record. Before `run`, it may come from another source."""
+        """Fold the next record. Before `run`, the record may come from another source."""
         try:
             event = self._fold.rules.read(record.revision, record.subject, record.payload)
         except UnknownEvent as error:

@@ -158,7 +158,7 @@ class Receipts:
         return state
 
     def write(self, key: SigningKey, ledger: Ledger, tree: Tree, state: State, time: str) -> Found:
-        """Write a receipt of the records in `tree`, which ended in `state`. Raises OSError."""
+        """Write a receipt for the records in `tree`, whose fold is `state`. Raises OSError."""
         newest = self.newest()
         fingerprints = tree.fingerprints()
         checkpoint = Checkpoint(

@@ -33,13 +33,13 @@ class Heard(msgspec.Struct, frozen=True):
 
 
 def is_command(owner: str) -> bool:
-    """Return True if the owner's pod represents a command of `apportion run`."""
+    """Return True if `owner` is the owner of a pod that represents an `apportion run` command."""
     kind, slash, _ = owner.partition("/")
     return bool(slash) and kind in {PROCESS, *ENGINES}
 
 
 class Greet(Struct, frozen=True, forbid_unknown_fields=True, tag_field="verb", tag="greet"):
-    """A request to an agent: does it start commands here, and can it see this process?"""
+    """Asks an agent whether it starts commands on this machine and can see the process."""
 
     pid: Annotated[int, Meta(ge=1)]
     started: Annotated[int, Meta(ge=0)]  # kernel clock ticks since the boot; see `process.lives`

@@ -1,4 +1,4 @@
-"""The scheduling policy under which our processes do not preempt others when they wake up.
+"""Sets a scheduling policy under which our processes preempt no others when they wake up.
 
 A pod passes through half a dozen processes, and each wakes the next. With too few processors, each
 wake-up would interrupt a process and cool its caches. Under this policy events wait and are handled
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 
 def interrupt_nobody() -> None:
-    """Make this thread, and all that it starts, wait for a free processor when they wake up."""
+    """Keep this thread, and all that it starts, from preempting other processes on wake-up."""
     if sys.platform == "linux":  # which alone has SCHED_BATCH, and may forbid it
         with contextlib.suppress(OSError):
             if os.sched_getscheduler(0) == os.SCHED_OTHER:
@@ -21,7 +21,7 @@ def interrupt_nobody() -> None:
 
 @contextlib.contextmanager
 def children_that_interrupt_nobody() -> Iterator[None]:
-    """Start child processes of this block under the policy; keep this process's own policy."""
+    """Start the block's child processes under SCHED_BATCH; this process keeps its own policy."""
     if sys.platform != "linux":
         yield
         return

@@ -35,7 +35,7 @@ class TookTooLong(ApartFailed):
 
 
 async def apart(work: Callable[[Tell], bytes], *, seconds: float) -> AsyncGenerator[bytes, None]:
-    """Run `work` in a fork. Yield all it sends, then its result. Raises ApartFailed, OSError."""
+    """Run `work` in a fork. Yield what it sends, then its result. Raises ApartFailed, OSError."""
     pid, pipe = _fork(work, seconds)
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()

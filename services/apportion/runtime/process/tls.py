@@ -55,7 +55,7 @@ def forget_files(setting: str) -> None:
 
 
 class ClientTls:
-    """Builds the TLS context of each connection, again after a file has changed."""
+    """Builds the TLS context for connections, and rebuilds it after a file has changed."""
 
     def __init__(self, files: TlsFiles) -> None:
         self.files = files

@@ -1,4 +1,4 @@
-"""The lifecycle of a service: start, run named loops, restart after an error, stop.
+"""Runs a service: starts it, runs its named loops, restarts it after an error, stops it.
 
 Crash-only: after an unexpected error, the body drops all that it had derived, starts again and
 refolds the ledger. Invariants: the process never continues with a failed loop. Restarts are
@@ -63,7 +63,7 @@ Connect = Callable[[], Awaitable[Ledger]]  # how a service that brings its own l
 
 
 class Service:
-    """The context of a service's body: settings, loops, health. `connect` opens its ledger."""
+    """What a service's main function gets: settings, loops, health. `connect` opens its ledger."""
 
     def __init__(
         self, name: str, config: ServiceConfig, *, clock: Clock, connect: Connect | None = None
@@ -127,7 +127,7 @@ class Service:
         return reasons + self.soundness.not_ready()
 
     def frozen(self) -> str:
-        """Return a key of `FREEZES`: why the ledger accepts no appends of this process; or ""."""
+        """Return why the ledger takes no appends from this process (a key of `FREEZES`), or ""."""
         if self.soundness.drifted():
             return "ledger-drifted"
         trouble = self.soundness.trouble()

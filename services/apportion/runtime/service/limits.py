@@ -172,7 +172,7 @@ class Bucket:
 
 
 class Pace:
-    """Limits each client's requests per second, with a token bucket of the size of a burst."""
+    """Limits each client's requests per second, with a token bucket that allows bursts."""
 
     def __init__(
         self, per_s: float, burst: float, *, now: Callable[[], float] = time.monotonic

@@ -1,1 +1,1 @@
-"""The nats-server of the ledger when Apportion runs it: its process, users and monitoring."""
+"""Runs a nats-server for the ledger: its process, users and monitoring."""

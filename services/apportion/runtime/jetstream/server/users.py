@@ -103,7 +103,7 @@ def _alone(change: Callable[Concatenate[Users, P], T]) -> Callable[Concatenate[U
 
 
 class Users:
-    """The users of one server, and their keys, in files of one folder."""
+    """Manages the users of one server and their keys, in files of one folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
