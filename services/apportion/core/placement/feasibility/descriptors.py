@@ -9,21 +9,22 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 import apportion_schemas as events
 from apportion.core.ledger.state import NodeState
+from apportion.core.placement.index.packed import Int64
 from apportion_schemas import RefusalCode, Shape
 from apportion_schemas.quantities import Payload
 
 # wake shape queues that have room on a changed node, and those whose needs are unknown
-SOME: Final = 1
+SOME: Final[Int64] = 1
 # also wake those whose containers may collide; another device order may avoid that
-REORDERED: Final = 2
-GANG: Final = 4  # wake the gang of the event
+REORDERED: Final[Int64] = 2
+GANG: Final[Int64] = 4  # wake the gang of the event
 
-TAKEN: Final = 1  # the fold applied the event
+TAKEN: Final[Int64] = 1  # the fold applied the event
 # the fold refused the event, so the room that a decision counted on was not taken
-REFUSED: Final = 2
-MOVED: Final = 4  # a node's count of selected pods changed, or the selectors did
+REFUSED: Final[Int64] = 2
+MOVED: Final[Int64] = 4  # a node's count of selected pods changed, or the selectors did
 # a queue or namespace may allocate more than before, or a node is no longer nominated
-FREED: Final = 8
+FREED: Final[Int64] = 8
 
 
 class Hint(NamedTuple):

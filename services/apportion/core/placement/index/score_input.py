@@ -7,7 +7,7 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from apportion.core.placement.index import board_loops, row_loops
+from apportion.core.placement.index import board_loops
 from apportion.core.placement.index.board_loops import BLOCK, REFUSED, Points, Rows
 from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.index.packed import POINTS, Int32s, Int64, Int64s, UInt8s
@@ -29,10 +29,6 @@ class ScoreInput:
         self.count: Int64 = len(columns.names)
         self.given: Int32s = given
         self.enough: UInt8s = columns.enough
-
-    def give(self, column: Int32s, base: Int64, step: Int64) -> None:
-        """Set the points of each row to `base` plus `step` times its value in `column`."""
-        row_loops.give(self.rows, self.count, column, base, step, self.given)
 
 
 class NodeScore(Protocol):

@@ -7,10 +7,10 @@ from typing import Final
 
 import numpy as np
 
-from apportion.core.placement.index import packed
+from apportion.core.placement.index import packed, row_loops
 from apportion.core.placement.index.board_loops import REFUSED
-from apportion.core.placement.index.columns import HOST, LEFT_MAX, Columns
-from apportion.core.placement.index.packed import POINTS, Int32s
+from apportion.core.placement.index.columns import HOST, LEFT_MAX
+from apportion.core.placement.index.packed import POINTS, Int32s, Int64
 from apportion.core.placement.index.score_input import NodeScore, ScoreInput
 from apportion_schemas import NodeWeights, Shape
 
@@ -24,13 +24,9 @@ class Binpack(NodeScore):
     def __init__(self, shape: Shape) -> None:
         self._uses_devices = bool(shape.asks)
 
-    def column(self, columns: Columns) -> Int32s:
-        """Return the device load of each row, or the host load for pods without devices."""
-        return columns.flat_load if self._uses_devices else columns.flat_host_load
-
     def rate(self, seen: ScoreInput) -> None:
-        """Set the points of every row from its column; see `NodeScore`."""
-        seen.give(self.column(seen.columns), self.base, self.step)
+        """Set the points by the device load, or the host load for pods without devices."""
+        _by_load(seen, self._uses_devices, self.base, self.step)
 
 
 class Spread(Binpack):
@@ -46,9 +42,24 @@ class Bestfit(Binpack):
     policy = "bestfit"
     base, step = POINTS, -(POINTS // LEFT_MAX)
 
-    def column(self, columns: Columns) -> Int32s:
-        """Return how much CPU and devices each row has free, at most `LEFT_MAX`."""
-        return columns.flat_left
+    def rate(self, seen: ScoreInput) -> None:
+        """Set the points by how much CPU and devices are free, at most `LEFT_MAX`."""
+        _by_left(seen, self.base, self.step)
+
+
+# Functions, because only these are compiled to C: in a method each column would become an object.
+
+
+def _by_load(seen: ScoreInput, uses_devices: Int64, base: Int64, step: Int64) -> None:
+    load: Int32s = seen.columns.flat_load
+    if not uses_devices:
+        load = seen.columns.flat_host_load
+    row_loops.give(seen.rows, seen.count, load, base, step, seen.given)
+
+
+def _by_left(seen: ScoreInput, base: Int64, step: Int64) -> None:
+    left: Int32s = seen.columns.flat_left
+    row_loops.give(seen.rows, seen.count, left, base, step, seen.given)
 
 
 LOADS: Final[dict[str, Callable[[Shape], NodeScore]]] = {

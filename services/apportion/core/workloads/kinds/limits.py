@@ -87,7 +87,7 @@ def _queue(document: Mapping[str, Any], config: DialectConfig) -> QueueObserved:
             raise ManifestError(field, value, "is out of range", fix)
     status = document.get("status") or {}
     if not isinstance(status, dict):
-        raise ManifestError("status", status, "is not an object", "write it as `status: {state: Open}`")
+        raise ManifestError("status", status, "is not an object", "write status: {state: Open}")
     if (state := status.get("state", "")) not in STATES:
         fix = f"write one of {', '.join(STATES[1:])}"
         raise ManifestError("status.state", state, "is not a queue state", fix)
