@@ -66,8 +66,9 @@ class RegionInvalid(ValueError):
 class Process(Struct, frozen=True):
     """One process of the container, as the region records it.
 
-    `pid` is its id in the container, `host_pid` that on the node (0: unknown). `memory` (bytes) and
-    `cores` (percent) are by device; `kinds` are the bytes of contexts, of modules and of data."""
+    `pid` is its id in the container, `host_pid` that on the node (0: unknown). Per device, `memory`
+    is in bytes, `cores` in percent, and `kinds` splits the bytes into contexts, modules and data.
+    """
 
     slot: int
     pid: int
@@ -162,7 +163,7 @@ class Region:
 
     @property
     def recently_used(self) -> bool:
-        """Return True if a kernel was launched in the last two rounds; see `count_down`."""
+        """Return True if a kernel was launched since the second last call of `count_down`."""
         return self._i32(_TAIL + _RECENT) > 0
 
     @property
@@ -171,7 +172,7 @@ class Region:
         return self._i32(_TAIL + _RECENT) < 0
 
     def count_down(self) -> None:
-        """End a round: count down `recent_kernel`, which HAMi-core sets to 2 at every launch."""
+        """Reduce `recent_kernel` by 1 if it is positive; HAMi-core sets it to 2 at every launch."""
         left = self._i32(_TAIL + _RECENT)
         if left > 0:
             self._write(_i32, _TAIL + _RECENT, left - 1)
@@ -223,7 +224,7 @@ class Region:
         self._write(_i32, _TAIL, 0)
 
     def tell_host_pid(self, slot: int, host_pid: int) -> None:
-        """Write a process's id on the node, because HAMi-core may guess it wrong."""
+        """Record the node's id of the process in this slot; HAMi-core may guess it wrong."""
         self._write(_i32, _PROCESSES + slot * _PROCESS_BYTES + _HOST_PID, host_pid)
 
     def processes(self) -> Iterator[Process]:
