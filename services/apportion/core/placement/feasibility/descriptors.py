@@ -27,7 +27,7 @@ FREED: Final = 8
 
 
 class Hint(NamedTuple):
-    """An `event` that may end a refusal: which shape queues it wakes (`asks`), and `when`."""
+    """An event type that may end a refusal; `asks` and `when` mask the queues and conditions."""
 
     event: type[Payload]
     asks: int
