@@ -1,4 +1,4 @@
-"""Encode the free part of a device as a number below 256, its state, and how a share changes it.
+"""Encode a device's free part as a number below 256, its state; compute the state after a share.
 
 For a MIG device, the state is the mask of occupied slices, whose position decides what fits; for
 others, the percent left of memory or compute. Invariant: after finitely many shares, none fits."""
