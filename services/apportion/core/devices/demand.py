@@ -34,9 +34,8 @@ FULL = SLICE_STATES - 1
 class Place(NamedTuple):
     """Where a MIG instance may be: its profile, its first slice and the mask of its slices.
 
-    In a group, `number` is the group's place in the model's list, from 1, and `position` the
-    instance's in the group, from 0, both as configured. A GPU that is cut freely has places without
-    a group."""
+    In a group, `number` is the group's place in the model's list, from 1, and `position` is the
+    instance's in the group, from 0, as configured. Places on a freely cut GPU are in no group."""
 
     profile: MigProfile
     start: int

@@ -67,8 +67,7 @@ class Process(Struct, frozen=True):
     """One process of the container, as the region records it.
 
     `pid` is its id in the container, `host_pid` that on the node (0: unknown). Per device, `memory`
-    is in bytes, `cores` in percent, and `kinds` splits the bytes into contexts, modules and data.
-    """
+    has bytes, `cores` percent, and `kinds` the bytes of contexts, of modules and of data."""
 
     slot: int
     pid: int

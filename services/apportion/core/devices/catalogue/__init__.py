@@ -21,7 +21,7 @@ _MIG_NAME = re.compile(r"(?P<compute>\d+g)\.(?P<gigabytes>\d+)gb")
 class MigProfile(Struct, frozen=True, forbid_unknown_fields=True):
     """A MIG profile: memory, cores (percent), `size` in memory slices, and possible start slices.
 
-    If `by_name` is True, another profile has as much memory, so this one must be requested by name.
+    If `by_name` is True, another profile has as much memory, so pods must request this one by name.
     """
 
     name: str
@@ -148,8 +148,7 @@ def sized(profile: MigProfile, sizes: tuple[MigSize, ...]) -> MigProfile:
 def registered(family: str, model: str) -> str:
     """Return the model's name with the brand first, as Volcano and HAMi up to 2.7 register it.
 
-    Even `NVIDIA A100` gets the brand again (`register.go`); later versions of HAMi do not repeat
-    it."""
+    Even `NVIDIA A100` gets the brand (`register.go`); later versions of HAMi do not repeat it."""
     brand = FAMILIES[family].brand if family in FAMILIES else ""
     return f"{brand}-{model}" if brand else model
 

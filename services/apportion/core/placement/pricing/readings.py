@@ -15,7 +15,7 @@ class Tables:
 
     `share_*` have an entry per kind of device and state, `device_*` per kind and number of idle
     devices. A value entry has a value for each CPU price, in millionths of a device. A room entry
-    has a number of pods for each frequent shape. `kinds`: MiB, cores, slots and whether it is MIG.
+    has a number of pods for each frequent shape. `kinds`: MiB, cores, slots and whether it has MIG.
     """
 
     def __init__(
@@ -64,8 +64,8 @@ class Readings:
 class Taken:
     """What one pod takes of a node: `count` devices (0 for none), host CPU and memory.
 
-    `after` maps a table index to the index after one share; `device` has the chosen one for each
-    row."""
+    `after` maps a table index to the index after one share; `device` has each row's chosen device.
+    """
 
     def __init__(
         self, after: NDArray[np.int32], count: Int64, cpu_milli: Int64, memory_mib: Int64

@@ -106,8 +106,8 @@ def still_waits(state: State, turn: Turn) -> bool:
 class ShapeQueue:
     """Pending pods with one `key`, or of one `gang`; `queue` is their queue for fair sharing.
 
-    `reasons` is set while the first pod is refused. `fresh` are the pods whose refusal the ledger
-    lacks."""
+    `reasons` is set while the first pod is refused. The ledger lacks the refusal of `fresh` pods.
+    """
 
     def __init__(self, key: bytes, gang: str = "", queue: str = DEFAULT_QUEUE) -> None:
         self.key = key

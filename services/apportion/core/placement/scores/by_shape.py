@@ -121,8 +121,8 @@ class Fgd(NodeScore):
 class Usable(NamedTuple):
     """How much of each node's devices is usable for each shape, in arrays by node and shape.
 
-    `sizes` is a share's size in percent, `devices` how many have room for one, and `left` the free
-    percent of these together. `all_left` is that of all devices, by node."""
+    `sizes` is one share's percent of a device, `devices` how many devices have room for it, and
+    `left` their free percent in total. `all_left`, by node, is the total of all devices."""
 
     sizes: Ints
     left: Ints
