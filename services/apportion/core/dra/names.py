@@ -1,4 +1,4 @@
-"""Name our DRA driver, device class and devices, and the ResourceClaims in the ledger.
+"""Names for our DRA driver, device class and devices, and for ResourceClaims in the ledger.
 
 Invariant: a device or share is published, allocated and prepared under the same name. The name is
 made only from what the ledger contains."""

@@ -162,7 +162,7 @@ class Region:
 
     @property
     def recently_used(self) -> bool:
-        """Return True if a kernel was launched since the second last call of `count_down`."""
+        """Return True if `count_down` was called less than twice since the last kernel launch."""
         return self._i32(_TAIL + _RECENT) > 0
 
     @property
@@ -223,7 +223,7 @@ class Region:
         self._write(_i32, _TAIL, 0)
 
     def tell_host_pid(self, slot: int, host_pid: int) -> None:
-        """Record the node's id of the process in this slot; HAMi-core may guess it wrong."""
+        """Record the host PID of the process in this slot, because HAMi-core may guess it wrong."""
         self._write(_i32, _PROCESSES + slot * _PROCESS_BYTES + _HOST_PID, host_pid)
 
     def processes(self) -> Iterator[Process]:

@@ -136,7 +136,7 @@ LASTING: Final = of_kind(Kind.LASTING)  # properties of nodes and devices
 
 
 def ranked(refused: PodRefused) -> list[tuple[RefusalCode, int]]:
-    """Sort the causes of a refusal: limits, the nearest node's, other by count, lasting ones."""
+    """Sort the causes of a refusal: limits, the nearest node's, others by count, lasting ones."""
     near = refused.nearest[0].code if refused.nearest else None
     return sorted(
         frequent(refused),

@@ -27,7 +27,9 @@ FREED: Final = 8
 
 
 class Hint(NamedTuple):
-    """An event type that may end a refusal; `asks` and `when` mask the queues and conditions."""
+    """A type of event that may end a refusal, so that refused pods are tried again.
+
+    `asks` is a bit mask of the shape queues to wake, and `when` one of conditions on the event."""
 
     event: type[Payload]
     asks: int

@@ -166,10 +166,10 @@ SHAPES_WEIGHED: Final = 16  # more cost time and gain nothing
 
 
 class Frequent(NamedTuple):
-    """A frequent pod shape, or one independent share of it, and the `weight` of room for one more.
+    """A frequent pod shape or independent share; `weight` is the value of room for one more.
 
-    The weight is half the frequency times the root of the size in thousandths, in device
-    millionths."""
+    It is half the shape's frequency times the square root of its size, in millionths of a device.
+    """
 
     sort: Sort
     cpu_milli: int

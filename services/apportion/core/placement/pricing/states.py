@@ -63,7 +63,7 @@ def after_share(ask: Ask | None, device: Device | None, size: int | None = None)
 
 
 def by_percent_left(device: Device, states: Iterable[int]) -> list[int]:
-    """Sort the states by what is left, least first, so that results come before what needs them."""
+    """Sort the states by what is left, least first, so that each follows those it leads to."""
     left = percent_left(device)
     return sorted(states, key=left.tolist().__getitem__)
 

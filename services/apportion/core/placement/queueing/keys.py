@@ -35,7 +35,7 @@ def wants_key(pod: PodState) -> bytes:
 
 
 def limits_key(state: State, pod: PodState) -> bytes:
-    """Return a key for pods of one queue and, if a quota limits it, of one namespace."""
+    """Return a key for pods of one queue and, if their namespace has a quota, of that namespace."""
     about = pod.submitted
     return _limits_key(about.queue, about.namespace if about.namespace in state.quotas else "")
 

@@ -24,8 +24,7 @@ class DeviceRequest(Struct, frozen=True, kw_only=True):
     """What devices a pod requests, and how they are chosen.
 
     An empty policy means the cluster's. `high_priority` names the containers whose tasks go first
-    on a shared GPU. `borrowing` are asks that use devices of another container while it does not
-    run."""
+    on a shared GPU. `borrowing` are asks for another container's devices while it does not run."""
 
     dialect: str = NO_DIALECT
     asks: tuple[Ask, ...] = ()
@@ -107,7 +106,7 @@ def _dialect(containers: Sequence[Container], config: DialectConfig) -> Dialect 
 def check_slots(
     containers: Sequence[Container], asking: Collection[str], counts: Collection[str]
 ) -> None:
-    """Raise ManifestError if a container with a slot resource has no device, or a count too."""
+    """Raise ManifestError if a container has a slot resource without a device or with a count."""
     for container in containers:
         said = {**container.requests, **container.limits}
         counted = sorted((said.keys() - {SLOT}).intersection(counts))
