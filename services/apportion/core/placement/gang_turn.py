@@ -146,7 +146,7 @@ class GangTurn:
     def take(self, shape_queue: ShapeQueue, events_left: int) -> list[Placed] | Reasons | None:
         """Reserve and return placements for all pods that the gang needs, or reasons to refuse.
 
-        Return None if it needs more than `events_left` events; it then gets its own batch."""
+        Return None if the gang needs more than `events_left` events; it then gets its own batch."""
         # the newest reservation may be of this gang, and counts
         before = self._reservations.checkpoint()
         group = self._state.groups[shape_queue.gang]
