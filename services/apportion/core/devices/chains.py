@@ -1,7 +1,7 @@
 """Parse a chain of device policies, as in HAMi's `hami.io/gpu-scheduler-policy`.
 
 `binpack`, `spread` and `numa` are sort keys, in the order as written. `mutex` allows only idle
-devices, and `topology-aware` puts links before all keys, at any position. A chain of only those two
+devices. `topology-aware`, anywhere in the chain, sorts by links first. A chain without sort keys
 sorts as `spread`. Invariant: every chain that `known` accepts has a meaning here."""
 
 from functools import lru_cache
@@ -19,9 +19,9 @@ CHAINABLE: Final = ("binpack", "spread", NUMA, MUTEX, TOPOLOGY_AWARE)
 class Chain(NamedTuple):
     """A parsed chain of device policies.
 
-    `keys` are the sort keys of devices. `idle_only`: the device must be unused. `best_linked`: an
-    ask for several devices gets the best linked ones, an ask for one gets the least linked device.
-    """
+    `keys` are the sort keys of devices. `idle_only`: the device must be unused. `best_linked`: pods
+    that ask for several devices get the best linked ones; pods that ask for one get the least
+    linked."""
 
     keys: tuple[str, ...]
     idle_only: bool = False

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 
 class Stated(Protocol):
-    """Interface of a cordon with author, reason and time, in the ledger or in an answer."""
+    """What a cordon in the ledger and a cordon in an API answer have in common."""
 
     @property
     def by(self) -> str:

@@ -1,4 +1,4 @@
-"""Compute what an ask needs of a type of device, and which MIG instances can serve it.
+"""Compute what an ask (a container's device request) needs, and which MIG instances can serve it.
 
 A `Demand` depends on the ask and the type of device, never on what is free. So it is computed once
 per class of pods and type of device.
@@ -34,9 +34,8 @@ FULL = SLICE_STATES - 1
 class Place(NamedTuple):
     """Where a MIG instance may be: its profile, its first slice and the mask of its slices.
 
-    In a group, `number` counts the model's groups from 1, and `position` the group's instances from
-    0. Both are in the order as written, as in Volcano. A GPU that is cut freely has places without
-    a group."""
+    In a group, `number` is the group's place in the model's list, from 1, and `position` is the
+    instance's in the group, from 0, as configured. Places on a freely cut GPU are in no group."""
 
     profile: MigProfile
     start: int
@@ -74,7 +73,7 @@ def groups_of(
 def laid_out(
     group: MigGroup, number: int, model: str, sizes: tuple[MigSize, ...] = ()
 ) -> tuple[Place, ...]:
-    """Return the slices of each instance of a group, by position. Raises Unlaid."""
+    """Assign slices to each instance of a group, in order. Raises Unlaid if that is impossible."""
     wanted: list[MigProfile] = []
     for entry in group.geometries:
         known = mig_profile(model, entry.name, sizes)
@@ -104,7 +103,7 @@ def place_at(profile: MigProfile, start: int) -> Place:
 
 
 def cut_state(slices: int, group: str, groups: Groups) -> int:
-    """Return how a GPU is cut, as a number: slices in use, plus 256 times its group's number.
+    """Encode how a GPU is cut as a number: its slices in use, plus 256 times its group's number.
 
     A GPU that is cut in a way no longer allowed counts as full until it is empty."""
     if not slices or (not group and not groups):
@@ -156,9 +155,9 @@ Known = tuple[MigGeometries, ...]
 
 
 class Demand(NamedTuple):
-    """What an ask needs free on a device (`*_needed`), and what its share takes.
+    """What a device must have free for an ask, and what the resulting share takes of it.
 
-    `alone`: the device must be otherwise unused. `profile`: the smallest MIG profile that suffices.
+    `alone`: the device must have no other share. `profile`: the smallest MIG profile that suffices.
     The instance is created at the first free place in `options`, which can be larger where only
     certain geometries are allowed. `charges` has the MiB that each option takes; `memory_mib` is
     the smallest."""
@@ -190,7 +189,7 @@ class Demand(NamedTuple):
 
 
 def demand(ask: Ask, device: Device, known: Known = ()) -> Demand | RefusalCode:
-    """Return what the ask needs of such a device, or why it can never fit there.
+    """Return what the ask needs on this type of device, or why it can never fit there.
 
     `known` are the allowed MIG geometries (`knownMigGeometries`)."""
     if device.mode == "mig":
@@ -264,9 +263,9 @@ def _instance_needed_mib(ask: Ask, device: Device) -> int:
 
 
 def largest_part(ask: Ask, device: Device, known: Known = ()) -> tuple[int, int]:
-    """Return the MiB that the ask needs, and the size of the device or its largest MIG instance.
+    """Return the MiB that the ask needs, and the MiB of the device or its largest MIG instance.
 
-    Both are 0 for an ask by profile: a device that lacks the profile has no size for it."""
+    Both are 0 if the ask names a MIG profile: a device without that profile has no size for it."""
     if device.mode != "mig":
         return memory_needed_mib(ask, device), device.memory_mib
     if ask.profile:

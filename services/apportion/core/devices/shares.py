@@ -13,13 +13,13 @@ MIG_SLICES = 8  # the most memory slices that a GPU has
 
 
 class DeviceState(Struct, eq=False, gc=False):
-    """A device, what is free of it, and whether it may be used.
+    """A device with its free amounts, and whether new shares may be allocated on it.
 
-    `slices` is a bit mask of the MIG memory slices in use; `group` is the group of instances that
-    the device is bound to while any is allocated. `template_cpu_free` are the free AI CPUs of an
-    NPU. `present` is false once the node's agent no longer reports the device. `agent_health` is
-    the health that the agent reported, with the reason; `healthy` also counts the health marks of
-    Kubernetes. `cordon` joins the reasons of `cordons`."""
+    `slices` is a bit mask of the MIG memory slices in use; `group` is the MIG group that the device
+    is bound to while it has instances. `template_cpu_free` are the free AI CPUs of an NPU.
+    `present` is False once the node's agent no longer reports the device. `agent_health` is the
+    health that the agent reported, and why; `healthy` also counts Kubernetes' health marks.
+    `cordon` joins the reasons of `cordons`."""
 
     device: Device
     memory_free_mib: int
@@ -56,13 +56,13 @@ class Oversold(Exception):
 
 
 def slice_mask(share: Share) -> int:
-    """Return the MIG memory slices of the share as a bit mask; 0 for other shares."""
+    """Return the MIG memory slices of the share as a bit mask; 0 if it has no MIG instance."""
     instance = share.instance
     return ((1 << instance.size) - 1) << instance.start if instance else 0
 
 
 def template_cpu(share: Share, state: DeviceState) -> int:
-    """Return the AI CPUs of the share's vNPU template; 0 for other shares."""
+    """Return the AI CPUs of the share's vNPU template; 0 if it has no template."""
     if share.template is None:
         return 0
     template = template_of(state.device.family, share.template)
@@ -76,7 +76,7 @@ def template_cpu_of(device: Device) -> int:
 
 
 def occupy(state: DeviceState, share: Share) -> None:
-    """Take the share from the device's free amounts; `Oversold` if too little is free."""
+    """Take the share from the device's free amounts. Raises Oversold if too little is free."""
     if share.instance is None and share.template is None:
         memory_free_mib, cores_free = state.memory_free_mib, state.cores_free
         if (

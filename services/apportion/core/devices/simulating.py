@@ -1,8 +1,8 @@
 """Create simulated devices from a short text, for laptops, tests and imagined fleets.
 
-A text such as `8xH100-80GB` or `4xA100-40GB:mig+2xT4:mps` has count and model, and a mode other
-than the model's default. Invariants: the same node name and text give the same devices everywhere;
-every model of `models.toml` makes a valid `Device` in each of its `modes`."""
+A text such as `8xH100-80GB` or `4xA100-40GB:mig+2xT4:mps` has count, model and, optionally, sharing
+mode. Invariants: the same node name and text give the same devices everywhere; every model of
+`models.toml` makes a valid `Device` in each of its `modes`."""
 
 import hashlib
 import re
@@ -72,7 +72,7 @@ def models() -> dict[str, Model]:
 
 
 class SimulationInvalid(ValueError):
-    """Raised for an invalid description of simulated devices: field, value and fix."""
+    """Raised if a description of simulated devices is invalid; names the field, value and fix."""
 
 
 def simulated_devices(node: str, spec: str) -> tuple[Device, ...]:
@@ -115,7 +115,7 @@ def simulated_devices(node: str, spec: str) -> tuple[Device, ...]:
 
 
 def find_model(name: str) -> Model:
-    """Return the model with this short name in any case. Raises SimulationInvalid."""
+    """Return the model with this short name, ignoring case. Raises SimulationInvalid if unknown."""
     known = {key.lower(): (key, model) for key, model in models().items()}
     if name.lower() in known:
         return known[name.lower()][1]

@@ -1,4 +1,4 @@
-"""The names of our driver, device class and devices, and of claims in the ledger.
+"""Names for our DRA driver, device class and devices, and for ResourceClaims in the ledger.
 
 Invariant: a device or share is published, allocated and prepared under the same name. The name is
 made only from what the ledger contains."""
@@ -22,12 +22,12 @@ _OTHERS = re.compile("[^a-z0-9]+")
 
 
 def container_of(claim: str) -> str:
-    """Return the name, with a colon, that replaces a container's name for a claim in the ledger."""
+    """Return the ledger's container name for a claim's shares: `claim:` and the claim's uid."""
     return f"{_CLAIM}{claim}"
 
 
 def claim_of(container: str) -> str:
-    """Return the uid of the claim that has this name in the ledger; empty for a container."""
+    """Return the uid of the claim that a container name stands for; empty for a real container."""
     return container.removeprefix(_CLAIM) if container.startswith(_CLAIM) else ""
 
 

@@ -78,7 +78,7 @@ class Named(NamedTuple):
 
 
 class PodClaims:
-    """The claims that one pod references, as in the API server."""
+    """The ResourceClaims that one pod references, read from its object in the API server."""
 
     def __init__(self, raw: bytes) -> None:
         """Decode the pod. Raises ManifestError if it has too many claims or containers."""

@@ -1,8 +1,8 @@
-"""Convert a ResourceClaim to asks, and its placement to an allocation.
+"""Convert a ResourceClaim to asks, and the placement of those asks to the claim's allocation.
 
 In CEL, only comparisons of our attributes are supported. Invariants: a field that would change a
 decision is refused by name, never ignored. The same placement always gives the same allocation, so
-a retry can detect that it is already written."""
+a retry can detect that the allocation is already written."""
 
 import math
 import re
@@ -184,7 +184,7 @@ read_resource_claim = from_outside(msgspec.json.Decoder(ResourceClaim).decode)
 
 
 class Wanted(Struct, frozen=True):
-    """The asks of a claim, in the order of its requests, and the device constraints."""
+    """What a claim requests: its asks, in the order of its requests, and its device constraints."""
 
     asks: tuple[Ask, ...]
     devices: DeviceConstraints = DeviceConstraints()
@@ -213,7 +213,7 @@ def wanted(claim: ResourceClaim) -> Wanted:
 
 
 def requests_of(claim: ResourceClaim) -> list[str]:
-    """Return for each share of the claim, in order, the name of its request."""
+    """Return, for each share of the claim in order, the name of the request that it satisfies."""
     return [
         each.name
         for each in claim.requests

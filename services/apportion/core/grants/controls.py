@@ -27,7 +27,7 @@ def priority_of(controls: dict[str, str]) -> int:
 
 
 def heeded(controls: Mapping[str, str], *, may_be_unheld: bool) -> dict[str, str]:
-    """Return the variables that take effect. Those that lift limits need `may_be_unheld`."""
+    """Return the variables that take effect; without `may_be_unheld`, none that lifts a limit."""
     return {
         name: value
         for name, value in controls.items()

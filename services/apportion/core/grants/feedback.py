@@ -1,7 +1,7 @@
 """Decide which containers wait for others on their device, and whose compute is limited.
 
 HAMi's monitor does this every few seconds (`feedback.go`); otherwise HAMi-core always limits
-compute. A region reports use by the time of the last kernel, and by `recent_kernel`, which
+compute. A container's region, a file, has the time of its last kernel, and `recent_kernel`, which
 HAMi-core of mid 2026 sets only while the limit applies. Devices and priority come from the ledger.
 So a container that reports false use only causes limits on compute, for itself and its neighbours.
 Invariant: a container of priority 0 never waits. Others wait only for their own namespace, or for
@@ -16,7 +16,7 @@ ANY = "*"  # matches every namespace
 
 
 class Contender(NamedTuple):
-    """A container that shares a device with others: its region, and facts from the ledger."""
+    """A container that may share devices, with its region (HAMi-core's file) and priority."""
 
     region: Region
     namespace: str
@@ -31,7 +31,7 @@ def advise(
 
     A container uses its devices if it launched a kernel within `recent_s` seconds of `now_s`
     (seconds since 1970). It is blocked while a container with precedence uses one of its devices,
-    and limited to its compute while any other container does. Containers of priority 0 in the
+    and its compute is limited while any other container uses one. Containers of priority 0 in the
     namespaces `first` precede those of other namespaces."""
     using: dict[str, list[Contender]] = {}
     for each in contenders:

@@ -1,8 +1,8 @@
 """Create grants for HAMi-core, a library that is preloaded before CUDA and limits a container.
 
-The environment is that of HAMi's and Volcano's device plugins (`CUDA_DEVICE_MEMORY_LIMIT_<i>`...).
-The region is made before the container starts, so a process that empties its environment is limited
-too."""
+The variables are those of HAMi's and Volcano's device plugins (`CUDA_DEVICE_MEMORY_LIMIT_<i>`...).
+The region (a file with the limits) exists before the container starts, so emptying the environment
+does not lift the limits."""
 
 from typing import Final
 
@@ -20,7 +20,7 @@ _BARE: Final = "/tmp/cudevshr.cache"  # noqa: S108 - HAMi-core has this path bui
 
 
 def grant(held: Held, node: Node) -> Grant:
-    """Return the limits (environment and region), and the library unless the pod declines it."""
+    """Return a grant with the limits and, unless the pod declines it, the library."""
     env = {"NVIDIA_VISIBLE_DEVICES": ",".join(held.cards)}
     for position, part in enumerate(held.parts):
         env[f"CUDA_DEVICE_MEMORY_LIMIT_{position}"] = f"{part.share.memory_mib}m"

@@ -1,4 +1,4 @@
-"""The shares of a container, the grant made from them, and the paths of the node.
+"""Data types for a container's shares, the grant made from them, and the paths of the node.
 
 Invariant: no two edits conflict, so the order in which a runtime applies them does not matter."""
 
@@ -28,7 +28,7 @@ class DeviceNode(Struct, frozen=True):
 
 
 class Edits(Struct, frozen=True):
-    """What to change in a container: environment by name, mounts and device nodes.
+    """What to change in a container: environment variables, mounts and device nodes.
 
     For each device in `cards`, the vendor's own CDI specification is applied too: it adds the
     device nodes and libraries that the device needs."""
@@ -53,7 +53,7 @@ class RegionPlan(Struct, frozen=True):
 
 
 class Grant(Struct, frozen=True):
-    """All that gives one container its devices: changes of the container, files and daemons.
+    """What a node must set up so that one container can use its devices: edits, files and daemons.
 
     `daemons` are the GPUs whose MPS daemon must run for the container. Its processes, of any user,
     must be able to write to `folders`."""
@@ -76,7 +76,7 @@ class MadeInstance(Struct, frozen=True):
 
 
 class Part(Struct, frozen=True):
-    """One share with its device, and the MIG instance that was created for it."""
+    """One share with its device and, in MIG mode, the MIG instance created for the share."""
 
     share: Share
     device: Device
@@ -97,7 +97,7 @@ class Held(Struct, frozen=True):
 
     @property
     def cards(self) -> tuple[str, ...]:
-        """Return the ids of the container's devices in this order, without duplicates."""
+        """Return the ids of the container's devices in the order of `parts`, without duplicates."""
         return tuple(dict.fromkeys(part.device.id for part in self.parts))
 
     @classmethod
@@ -135,12 +135,12 @@ class Held(Struct, frozen=True):
 
 
 class Node(Struct, frozen=True):
-    """Where this node has the files that grants need, and its settings.
+    """The settings of one node's grants, and the paths of the files that they need.
 
     `library` is HAMi-core's `libvgpu.so` and `preload` the file mounted as `/etc/ld.so.preload`; if
     both are empty, nothing enforces a container's share. `shares` has a folder per container, `mps`
-    one per MPS daemon of a GPU. `npu_library` is the folder of HAMi's library for NPUs; `npus` is
-    shared by the containers on one NPU. `log_level` is HAMi-core's, 0 to 4."""
+    one per MPS daemon of a GPU. `npu_library` is the folder of HAMi's library for NPUs; `npus` is a
+    folder for all containers with part of an NPU. `log_level` is HAMi-core's, 0 to 4."""
 
     shares: str = "/var/lib/apportion/shares"
     library: str = ""

@@ -20,7 +20,7 @@ def grant(held: Held, node: Node) -> Grant:  # noqa: ARG001 - the signature of e
 
 
 def cut(instance: MigInstance) -> MigInstance:
-    """Return the instance with only those fields that the GPU knows."""
+    """Return the instance with only its profile, start and size, which are what the GPU reports."""
     return MigInstance(profile=instance.profile, start=instance.start, size=instance.size)
 
 

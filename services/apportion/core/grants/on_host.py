@@ -1,4 +1,4 @@
-"""Convert a grant for a process that runs on the machine itself, outside of containers.
+"""Adapt a container's grant to a process that runs on the machine itself, outside of containers.
 
 Without a container, no file can be mounted and no GPU hidden. Instead, paths are the node's,
 `LD_PRELOAD` loads the library, and `CUDA_VISIBLE_DEVICES` selects the GPUs. Invariant: HAMi-core

@@ -66,8 +66,8 @@ class RegionInvalid(ValueError):
 class Process(Struct, frozen=True):
     """One process of the container, as the region records it.
 
-    `pid` is its id in the container, `host_pid` that on the node (0: unknown). `memory` (bytes) and
-    `cores` (percent) are by device; `kinds` are the bytes of contexts, of modules and of data."""
+    `pid` is its id in the container, `host_pid` that on the node (0: unknown). Per device, `memory`
+    has bytes, `cores` percent, and `kinds` the bytes of contexts, of modules and of data."""
 
     slot: int
     pid: int
@@ -162,7 +162,7 @@ class Region:
 
     @property
     def recently_used(self) -> bool:
-        """Return True if a kernel was launched in the last two rounds; see `count_down`."""
+        """Return True if `count_down` was called less than twice since the last kernel launch."""
         return self._i32(_TAIL + _RECENT) > 0
 
     @property
@@ -171,7 +171,7 @@ class Region:
         return self._i32(_TAIL + _RECENT) < 0
 
     def count_down(self) -> None:
-        """End a round: count down `recent_kernel`, which HAMi-core sets to 2 at every launch."""
+        """Reduce `recent_kernel` by 1 if it is positive; HAMi-core sets it to 2 at every launch."""
         left = self._i32(_TAIL + _RECENT)
         if left > 0:
             self._write(_i32, _TAIL + _RECENT, left - 1)
@@ -223,7 +223,7 @@ class Region:
         self._write(_i32, _TAIL, 0)
 
     def tell_host_pid(self, slot: int, host_pid: int) -> None:
-        """Write a process's id on the node, because HAMi-core may guess it wrong."""
+        """Record the host PID of the process in this slot, because HAMi-core may guess it wrong."""
         self._write(_i32, _PROCESSES + slot * _PROCESS_BYTES + _HOST_PID, host_pid)
 
     def processes(self) -> Iterator[Process]:

@@ -1,7 +1,7 @@
 """Keep an up-to-date score of every node for all pods of one shape, which form a class.
 
-A query evaluates only the rows that changed since the last one. Invariant: after `refresh` the
-board has each node's points, or marks the node as refused by a filter. The board cannot detect that
+A query evaluates only the rows (nodes) that changed since the last one. Invariant: after `refresh`,
+the class has each node's points, or marks the node as refused by a filter. It cannot detect that
 two containers need the same device; `assign` does."""
 
 from collections.abc import Callable
@@ -53,8 +53,8 @@ READ_MAX: Final = 2_500  # nodes that one decision reads for new prices
 class PlacementClass:
     """All pods of one shape, with the score of every node for them.
 
-    `picks_one`: the pod asks for one device, chosen without regard to links. `needs` has the
-    filters that no index covers. Device kinds in `without` and node rows in `kept` are excluded."""
+    `picks_one` is True if the pod asks for one device, whatever its links. `needs` has the filters
+    that no index covers. Device kinds in `without` and node rows in `kept` are excluded."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class PlacementClass:
 
     @property
     def fitting(self) -> int:
-        """Return how many nodes pass every filter, even where containers need the same device."""
+        """Return how many nodes pass every filter, including those that `exclude` refused."""
         return self.board.fitting + len(self.collided)
 
     @property
@@ -184,7 +184,7 @@ class PlacementClass:
                 self.board.refuse(row)
 
     def exclude(self, row: int) -> None:
-        """Refuse this row's node until it changes: two containers need the same device."""
+        """Refuse this row's node until it changes, as two containers need the same device."""
         self.board.refuse(row)
         self.collided.add(row)
 
@@ -217,14 +217,14 @@ class PlacementClass:
         return found
 
     def pick(self, columns: Columns, row: int) -> int:
-        """Return the position of the node's device to use, for a class that `picks_one`; or -1."""
+        """If `picks_one`, return the position of the node's device to use; -1 if none fits."""
         device = self.scored_device(row)
         if device == NO_DEVICE and self._picked is not None:
             return self._picked.pick(columns, row, SPREAD if self._order is spread else BINPACK)
         return device
 
     def device_order(self, columns: Columns, row: int) -> Order:
-        """Return the order in which to try devices: the score's choice, then the policy's."""
+        """Return the order to try devices in: the one the node's score chose, then by policy."""
         device = self.scored_device(row)
         if device == NO_DEVICE:
             return self._order
@@ -303,7 +303,7 @@ class ClassCache:
         self.looks: Int64 = 0
 
     def prepare(self) -> bool:
-        """Value at most `READ_MAX` more nodes at new prices. True when all are valued."""
+        """Value at most `READ_MAX` more nodes at new prices. Return True when all are valued."""
         if not self._weighs_shapes and self._state.policy.node_policy not in WEIGH_SHAPES:
             return True
         self._columns.sync()

@@ -66,7 +66,7 @@ DecisionEvent = PodPlaced | PodRefused | PlacementVoided | PodEvicted | PodResiz
 
 
 class Decision(Struct):
-    """Events to append, all or nothing, and the pods to `retry` if the append fails.
+    """Events to append together or not at all; if the append fails, call `Engine.retry`.
 
     `more` is True if the decision ended early to stay short; call `decide` again."""
 
@@ -166,7 +166,7 @@ class Engine:
         self._waking.observe(change, moved, freed)
 
     def retry(self, decision: Decision) -> None:
-        """Queue the pods of a decision again, because it was not appended."""
+        """Queue the pods of a decision again, because the decision could not be appended."""
         self._waking.note_freed()  # other pods may wait for the room that it had assumed
         self._limits.note_freed()
         for pod in decision.placed + decision.reported:
@@ -178,9 +178,9 @@ class Engine:
     def decide(self, *, events_max: int = EVENTS_MAX, looks_max: int = LOOKS_MAX) -> Decision:
         """Decide for as many pending pods as one batch allows; empty if no pod needs a decision.
 
-        The call ends early, with `more`, after about `looks_max` rows or while indexes are not
-        ready. It first rechecks every shape queue that an event may have helped, because its pods
-        may come first."""
+        The call ends early, with `more`, after evaluating about `looks_max` nodes or while indexes
+        are not ready. It first rechecks every group of identical pods that an event may have
+        helped, because they may come first."""
         counted = not self._limits.active or self._limits.count(COUNTED_MAX)
         counted = counted and self._neighbours.count(COUNTED_MAX)
         if not (counted and self._finder.classes.prepare()):  # done in parts, because it takes long

@@ -170,7 +170,7 @@ class PlaceFinder:
         return found
 
     def kept_from(self, pod: PodState) -> tuple[str, ...]:
-        """Return nodes nominated for pods outside its gang, of equal or higher priority."""
+        """Return nodes nominated for pods of equal or higher priority outside the pod's gang."""
         found = set()
         for uid, node in self._state.nominated.items():
             other = self._state.pods.get(uid)

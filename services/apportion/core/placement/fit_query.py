@@ -47,7 +47,7 @@ def devices_shape(shape: Shape) -> Shape:
 
 
 class FilterResult(NamedTuple):
-    """The points of nodes that fit, and the refusal codes of others (None: not in the ledger)."""
+    """The points of nodes that fit; the refusal codes of others (None if not in the ledger)."""
 
     fits: dict[str, int]
     refused: dict[str, RefusalCode | None]
@@ -160,7 +160,7 @@ class ExternalChoices:
     def decide(
         self, owns: Callable[[PodState], bool], *, events_max: int
     ) -> list[tuple[PodState, PodPlaced | PodRefused]]:
-        """Place or refuse our pods on the chosen nodes, in order; each placement counts at once."""
+        """Place or refuse our pods on the chosen nodes, in order; each takes room from the next."""
         decided: list[tuple[PodState, PodPlaced | PodRefused]] = []
         reservations: Reservations | None = None
         for uid, name in self._nodes.items():

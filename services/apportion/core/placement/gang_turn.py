@@ -33,7 +33,7 @@ APART: Final = (RefusalCode.POD_ANTI_AFFINITY, RefusalCode.TOPOLOGY_SPREAD_EXCEE
 
 
 class BoundPods:
-    """Gang pods that affinity binds to one topology domain; the first may use the `open` rows."""
+    """Gang pods that affinity binds to one topology domain; the first may use `open` nodes only."""
 
     def __init__(self, domains: NDArray[np.int64], allowed: NDArray[np.bool_]) -> None:
         self.domains = domains
@@ -68,8 +68,8 @@ class GangDomains:
     def next(self, placed: list[Placed]) -> bool:
         """Choose the domain for the next try. Return False if none is left.
 
-        `placed` is what the last try placed. Of the sets of bound pods that it began, the last set
-        skips its domain. The sets after it may use all their domains again."""
+        `placed` is what the last try placed. The last set of bound pods in it may not use the same
+        domain again. The sets after that one may use all their domains again."""
         begun: dict[BoundPods, int] = {}
         for pod, found in placed:
             if pod.uid in self.of:
@@ -146,7 +146,7 @@ class GangTurn:
     def take(self, shape_queue: ShapeQueue, events_left: int) -> list[Placed] | Reasons | None:
         """Reserve and return placements for all pods that the gang needs, or reasons to refuse.
 
-        Return None if there are more than `events_left`; the gang then gets its own batch."""
+        Return None if the gang needs more than `events_left` events; it then gets its own batch."""
         # the newest reservation may be of this gang, and counts
         before = self._reservations.checkpoint()
         group = self._state.groups[shape_queue.gang]

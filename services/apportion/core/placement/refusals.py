@@ -152,7 +152,7 @@ def _stop(ranks: Ranks, where: NDArray[np.bool_], code: RefusalCode) -> None:
 def miss(
     class_: PlacementClass, columns: Columns, row: int, code: RefusalCode
 ) -> tuple[float, NearMiss]:
-    """Return how the pod misses this node, and the shortage as a fraction of the need."""
+    """Return the shortage as a fraction of the need, and the node as a near miss."""
     node = columns.nodes[row]
     found = _verdict(class_, columns, row, code)
     missed = NearMiss(

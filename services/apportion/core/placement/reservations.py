@@ -16,9 +16,9 @@ Placed = tuple[PodState, PodPlaced]
 class Reservations:
     """The placements that the current decision assumes, oldest first.
 
-    The newest is not subtracted from the free amounts until `charge`, so call it before reading
-    them; most decisions about one pod need no charge. `met` is set when a reserved pod is one that
-    others have affinity to; `version` changes with every charge or undo."""
+    The newest is subtracted from the free amounts only by `charge`, which most decisions about one
+    pod do not need; call it before reading those amounts. `met` is set when a reserved pod is one
+    that others have affinity to; `version` changes with every charge or undo."""
 
     def __init__(
         self, state: State, columns: Columns, limits: Limits, neighbours: Neighbours | None

@@ -38,7 +38,7 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 class ToAttach(NamedTuple):
-    """A pod's volumes of one CSI driver: how many no other pod mounts, and which others do."""
+    """A pod's volumes of one CSI driver: how many no other pod mounts, and the `shared` ones."""
 
     fresh: int
     shared: tuple[ClaimKey, ...]
@@ -63,7 +63,7 @@ class VolumeNeeds:
         self.key = b"volumes " + _encode((places, attached, epoch if attached else 0))
 
     def check(self, _shape: object, node: NodeState) -> tuple[int, int]:
-        """Return (needed, available) of the first driver that lacks room on the node, or zeros."""
+        """Return (needed, available) of the first driver without room on the node, or (0, 0)."""
         limits = node.observed.volume_limits if node.observed is not None else {}
         for driver, (fresh, shared) in sorted(self.attached.items()):
             limit = limits.get(driver)

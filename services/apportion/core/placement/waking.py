@@ -1,4 +1,4 @@
-"""Decide when unschedulable shape queues are retried.
+"""Decide when to retry unschedulable shape queues (groups of identical pods).
 
 Invariant: a shape queue stays unschedulable only while none of its pods could be placed. The
 exception is a gang, which is retried only after a release, although any placement may help it."""

@@ -1,7 +1,7 @@
 """Structs for the fields of Kubernetes and Volcano objects that we read, named as in their APIs.
 
-Other fields are ignored, or refused by `unsupported.py`. Invariant: every list and every name has
-its limit in its type."""
+Other fields are ignored, or refused by `unsupported.py`. Invariant: the types limit the length of
+every list and every name."""
 
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
@@ -178,7 +178,7 @@ class CephImage(Kube, frozen=True):
 
 
 class Volume(Kube, frozen=True):
-    """An entry of `volumes`: the sources that matter for placement; `ephemeral` makes a claim."""
+    """An entry of `volumes`: the sources that affect placement; `ephemeral` creates a claim."""
 
     name: Text = ""
     persistent_volume_claim: ClaimSource | None = None

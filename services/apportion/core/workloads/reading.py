@@ -168,7 +168,7 @@ _NAMELESS: Final = "a document without a kind"
 
 
 def others_in(document: object) -> Iterator[str]:
-    """Yield the name of each document to skip: of this one, or of the items of a List.
+    """Yield the name of this document, or of each item if it is a List, that is to be skipped.
 
     A PriorityClass is not skipped, because it applies to the pods given with it."""
     for _, item in items_of(document)[0]:

@@ -19,9 +19,10 @@ _MIG_NAME = re.compile(r"(?P<compute>\d+g)\.(?P<gigabytes>\d+)gb")
 
 
 class MigProfile(Struct, frozen=True, forbid_unknown_fields=True):
-    """A MIG profile: memory, cores (percent), `size` in slices, and the slices to start at.
+    """A MIG profile: memory, cores (percent), `size` in memory slices, and possible start slices.
 
-    A profile `by_name` has as much memory as another profile, so only its name selects it."""
+    If `by_name` is True, another profile has as much memory, so pods must request this one by name.
+    """
 
     name: str
     memory_mib: int
@@ -32,12 +33,12 @@ class MigProfile(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def places(self) -> tuple[tuple[int, int], ...]:
-        """Return the possible positions of an instance, preferred first: start and slice mask."""
+        """Return each possible position of an instance as (start, slice mask), preferred first."""
         return tuple((start, ((1 << self.size) - 1) << start) for start in self.starts)
 
 
 class Model(Struct, frozen=True, forbid_unknown_fields=True):
-    """A model of a family, and its MIG profiles, smallest first. The name matches by words."""
+    """A device model with its MIG profiles, smallest first; `match` has words of its name."""
 
     match: tuple[str, ...]
     profiles: tuple[MigProfile, ...] = ()
@@ -58,8 +59,8 @@ class Family(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     `modes` are the ways in which the devices are shared, the default first. A family with templates
     is shared by templates; a model with profiles can also be cut into MIG instances. `brand` is the
     word that device plugins put before a model that does not begin with it. `printed_mib` is the
-    nominal memory of a device, which may offer less. `module` is how many devices, by consecutive
-    index, share a module and are allocated together."""
+    nominal memory; a device may report less. `module` is the number of devices with consecutive
+    indexes that form one module and are allocated together."""
 
     name: str
     title: str
@@ -109,7 +110,7 @@ def normal(model: str) -> str:
 def mig_profiles(
     family: str, model: str, sizes: tuple[MigSize, ...] = ()
 ) -> tuple[MigProfile, ...]:
-    """Return the MIG profiles of a device, smallest first; memory in `sizes` takes precedence."""
+    """Return the model's MIG profiles, smallest first; `sizes` may replace their memory."""
     known = FAMILIES.get(family)
     words = f"-{normal(model)}-"
     for candidate in known.models if known else ():
@@ -119,7 +120,7 @@ def mig_profiles(
 
 
 def mig_profile(model: str, name: str, sizes: tuple[MigSize, ...] = ()) -> MigProfile | None:
-    """Return this profile of an NVIDIA model, or None; memory in `sizes` takes precedence.
+    """Return the profile called `name` of an NVIDIA model, or None; `sizes` may replace its memory.
 
     Drivers round gigabytes differently: 7g.79gb is the same profile as 7g.80gb. A larger difference
     in memory makes another profile, as does a suffix for other engines (`+me`, `-me`, `+gfx`,
@@ -145,7 +146,7 @@ def sized(profile: MigProfile, sizes: tuple[MigSize, ...]) -> MigProfile:
 
 
 def registered(family: str, model: str) -> str:
-    """Return the model's name as registered by Volcano and by HAMi up to 2.7: the brand first.
+    """Return the model's name with the brand first, as Volcano and HAMi up to 2.7 register it.
 
     Even `NVIDIA A100` gets the brand (`register.go`); later versions of HAMi do not repeat it."""
     brand = FAMILIES[family].brand if family in FAMILIES else ""
@@ -156,9 +157,9 @@ def registered(family: str, model: str) -> str:
 def type_matches(pattern: str, model: str) -> bool:
     """Return True if a device type that a user wrote selects this model, ignoring case.
 
-    Users write it in `nvidia.com/use-gputype`. A whole name matches no longer one: `A10` does not
-    match an A100, nor `910B4` a 910B4-1. Other text, such as `SXM4`, may be any part of a model's
-    name."""
+    Users write it in `nvidia.com/use-gputype`. A whole name does not match a longer one: `A10`
+    matches no A100, and `910B4` no 910B4-1. Other text, such as `SXM4`, may be any part of a
+    model's name."""
     wanted, whole = normal(pattern), normal(model)
     tokens = _TOKEN.findall(whole)
     if wanted == whole or wanted in tokens or "ascend" + wanted in tokens:

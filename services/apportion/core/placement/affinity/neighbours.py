@@ -28,7 +28,7 @@ _Counted = tuple[PodSelector, bool]  # a selector, and True if its count is for 
 
 
 class Counts:
-    """For one selector, the number of matching pods per node; each change gets a new `version`."""
+    """How many pods on each node one selector matches; `version` grows at every change."""
 
     def __init__(self, clock: Iterator[int]) -> None:
         self.by_node: Counter[str] = Counter()
@@ -76,10 +76,10 @@ class _Kind:
 
 
 class Concern(NamedTuple):
-    """The affinity and spread rules that restrict one pod; `guards` are those of other pods.
+    """The affinity and spread rules that restrict one pod; `guards` are other pods' anti-affinity.
 
-    `wishes` is True if the pod has its own terms. `itself` has, for each of its affinity and then
-    spread selectors, True if the selector matches the pod itself."""
+    `wishes` is True if the pod has its own terms. `itself` has an entry per affinity, then spread
+    selector: True if the selector matches the pod itself."""
 
     guards: tuple[PodTerm, ...]
     wishes: bool

@@ -21,7 +21,7 @@ Numbers = NDArray[np.int64]
 
 
 class _Here(NamedTuple):
-    """For the node in each row: its topology domain, and the number of pods in that domain."""
+    """For each row (node), the number of its topology domain and how many pods the domain has."""
 
     ids: Numbers
     pods: Numbers
@@ -140,7 +140,7 @@ class Relations:
 
 
 class _Sums(NamedTuple):
-    """For each row, the pods in its node's domain; also the lowest sum, and how many domains."""
+    """Pod counts by topology domain: `here` by row, the `least` of all, and how many `domains`."""
 
     here: Numbers
     least: int

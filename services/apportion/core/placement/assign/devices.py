@@ -1,8 +1,8 @@
 """Choose the exact devices of each container on the chosen node.
 
-The hardest asks go first: exclusive devices, then the most memory. If the next container finds no
-device, the search goes back and tries other devices for the ones before. Otherwise a pod that fits
-could be refused, and no event would retry it. Invariant: `assign` does not change the columns."""
+The hardest asks go first: exclusive devices, then the most memory. If a container finds no device,
+the search goes back and tries other devices for earlier containers. Otherwise a pod that fits could
+be refused, and no event would retry it. Invariant: `assign` does not change the columns."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations

@@ -136,7 +136,7 @@ LASTING: Final = of_kind(Kind.LASTING)  # properties of nodes and devices
 
 
 def ranked(refused: PodRefused) -> list[tuple[RefusalCode, int]]:
-    """Return the causes in order: limits, the nearest miss's cause, then by frequency."""
+    """Sort the causes of a refusal: limits, the nearest node's, others by count, lasting ones."""
     near = refused.nearest[0].code if refused.nearest else None
     return sorted(
         frequent(refused),
@@ -145,7 +145,7 @@ def ranked(refused: PodRefused) -> list[tuple[RefusalCode, int]]:
 
 
 def frequent(refused: PodRefused) -> list[tuple[RefusalCode, int]]:
-    """Return the causes in order: limits, then by count; lasting properties of nodes are last."""
+    """Sort the causes of a refusal: limits first, lasting node properties last, others by count."""
     order = list(RefusalCode)
     return sorted(
         refused.reasons.items(),
@@ -179,7 +179,7 @@ class BeyondLimit(NamedTuple):
 
 
 class TooFewPlaces(NamedTuple):
-    """A gang that needs room for more pods than an empty cluster has; `none` fit on no node."""
+    """A gang that needs more room than the empty cluster has; pods like `none` fit on no node."""
 
     needed: int
     places: int
@@ -189,8 +189,8 @@ class TooFewPlaces(NamedTuple):
 class Explained(NamedTuple):
     """A refusal with the nearest nodes that could run the pod; if `never`, no node ever could.
 
-    `limit` is too small even without other pods. `own` counts nodes with room, but only for the
-    gang's other pods; they count as in use. `shape` is None if the gang has several shapes."""
+    `limit` is a limit that would be too small even without other pods. `own` is how many nodes have
+    room only for the gang's other pods. `shape` is None if the gang has several shapes."""
 
     refused: PodRefused
     never: bool

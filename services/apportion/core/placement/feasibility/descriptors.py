@@ -28,7 +28,9 @@ FREED: Final[Int64] = 8
 
 
 class Hint(NamedTuple):
-    """An `event` that may end a refusal: which shape queues it wakes (`asks`), and `when`."""
+    """A type of event that may end a refusal, so that refused pods are tried again.
+
+    `asks` is a bit mask of the shape queues to wake, and `when` one of conditions on the event."""
 
     event: type[Payload]
     asks: int

@@ -1,11 +1,11 @@
 """Check whether a pod fits a node: the filters in order, and the evaluator that applies them.
 
 A filter returns the amounts needed and available, and passes if there is enough. A device is
-refused by the first rule that it fails, a node by the rule of the last device that it would have
-needed. An `Occupancy` is a function that returns the node to check: unchanged, empty, or without
-some pods or a cordon. The engine checks affinity and spread, and whether all containers fit at
-once. Invariant: a node fits here exactly if no filter of the index refuses it; a property test
-compares the two.
+refused by the first rule that it fails. A node that lacks devices is refused by the rule of the
+last device that it would need. An `Occupancy` is a function that returns the node to check:
+unchanged, empty, or without some pods or a cordon. The engine checks affinity and spread, and
+whether all containers fit at once. Invariant: a node fits here exactly if no filter of the index
+refuses it; a property test compares the two.
 
 `Room` evaluates the whole fleet for advice, which must not name a node that is always too small."""
 
@@ -340,7 +340,7 @@ Build = tuple[tuple[str, str, str, int, int, int, int, tuple[MigSize, ...]], ...
 
 
 class Lifting(Enum):
-    """Whether a pod fits once a cordon is removed, or failures or other pods must end too."""
+    """Whether removing a cordon lets a pod fit, or what else must end before the pod fits."""
 
     SUFFICES = auto()
     WITH_OTHERS = auto()  # other cordons or failures must end too
@@ -348,7 +348,7 @@ class Lifting(Enum):
 
 
 class Room:
-    """Answers which nodes could run a pod when empty; use one instance for one unchanged state."""
+    """Finds the nodes that could run a pod when empty; caches results for one unchanged state."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -374,8 +374,8 @@ class Room:
     ) -> tuple[PodRefused, bool]:
         """Return the refusal with the nearest nodes that could run the pod when empty, and False.
 
-        If no node could, return what each node lacks even when empty, and True. With `brief`, for
-        lists, keep the nearest nodes in `refused` if any of them could run the pod."""
+        If no node could, return what each node lacks even when empty, and True. With `brief`, keep
+        the nearest nodes that `refused` names if any of them could run the pod."""
         shape = pod.submitted.shape
         kept = self.possible(pod, refused)
         if brief and kept:
@@ -469,7 +469,7 @@ class Room:
         return tuple(miss for miss in there if self.holds(shape, nodes[miss.node]))
 
     def nearest_nodes(self, shape: Shape) -> tuple[NearMiss, ...] | None:
-        """Return what the nearest nodes lack now, of those that could run the pod when empty."""
+        """Of the nodes that could run the pod when empty, return what the nearest lack now."""
         could = list(islice(self.could(shape), NODES_WEIGHED))
         misses = [found for node in could if (found := self.miss(shape, node)) is not None]
         misses.sort(key=lambda each: (self.devices_short(shape, each[1]), each[0]))

@@ -105,7 +105,7 @@ def helped(
     kinds: Int64,
     found: Int64s,
 ) -> Int64:
-    """Write to `found` the slots of the shape queues that now have room; return their number."""
+    """Write to `found` the indexes of the shape queues that now have room; return their number."""
     helped_count: Int64 = 0
     slot: Int64
     i: Int64

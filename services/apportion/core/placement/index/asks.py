@@ -28,7 +28,7 @@ _NOWHERE: Final = np.zeros(0, np.bool_)
 class AskColumns:
     """One ask, compared with all devices: what each kind must have free, and which never fit.
 
-    `module` devices are taken together. By kind of device: `demands`, `needs` (packed, `NEVER` if
+    `module` devices are taken together. Per kind, there are `demands`, `needs` (packed, `NEVER` if
     refused) and `instance_fits`. `without` has the excluded kinds. `elsewhere` marks the devices
     that the pod's uuids and indexes exclude; it is None if the pod has neither."""
 
@@ -111,7 +111,7 @@ class AskColumns:
     def look(self, look: ScoreInput, times: Int64, noted: Int64) -> None:
         """Refuse rows whose host or devices lack room; if `noted`, record which devices have room.
 
-        An ask for one device must fit `times` at once, not counting MIG instances."""
+        An ask for one device must fit `times` times, not counting MIG instances."""
         columns = look.columns
         ask_loops.look(
             look.rows,

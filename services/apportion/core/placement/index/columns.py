@@ -132,12 +132,12 @@ class Touch(Struct, gc=False):
 
 
 class Columns:
-    """Free amounts, device kinds and load of every node; `every` has the numbers of all rows.
+    """Free amounts, device kinds and load, with a row per node; `every` has all row numbers.
 
-    When `generation` changes, caches by row must be rebuilt. Column 0 is the host; the devices
-    follow. `free` has packed amounts with their guards set. `load` and `host_load` are in `POINTS`.
-    `left` is the free devices and CPU, in percent of one device. `host_total` is in MiB and
-    milli-cores. `schedulable` is False where a filter of cluster facts may refuse the node."""
+    When `generation` changes, caches by row must be rebuilt. Column 0 is the node's host; its
+    devices follow. `free` has amounts packed with guard bits. `load` and `host_load` are in
+    `POINTS`. `left` is the free devices and CPU, in percent of one device. `host_total` is in MiB
+    and milli-cores. `schedulable` is False where a filter of cluster facts may refuse the node."""
 
     def __init__(self, state: State) -> None:
         self.device_kinds = DeviceKinds()
@@ -167,7 +167,7 @@ class Columns:
         self.allocate(0, 1)
 
     def touch(self, node: NodeState, shares: Iterable[Share] | None = None) -> None:
-        """Record for `sync` what changed: `shares` and their pods, or maybe all if it is None."""
+        """Mark the node for the next `sync`: only `shares` and their pods, or all if None."""
         name = node.name
         before = self._touched.get(name)
         if shares is None or name not in self._row_of:

@@ -25,7 +25,7 @@ _NODE_GONE: Final = RANK[RefusalCode.NODE_GONE]
 
 
 class Eligible(NamedTuple):
-    """By row, whether the node counts for topology spread: present, labels match, tolerated."""
+    """Three flags per row that decide whether the node counts for topology spread constraints."""
 
     present: Flags
     allowed: Flags
@@ -38,10 +38,10 @@ class Eligible(NamedTuple):
 
 
 class FactColumns:
-    """The result of the fact filters for one shape, by row; `places` are the nodes of its volumes.
+    """The result of the filters of cluster facts for one shape; `places` are its volumes' nodes.
 
-    `ranks` is the rank of the filter that refuses the node, or `FITS`. `eligible`: nodes that count
-    for spread. `preferred`: points for preferred node affinity and taints."""
+    `ranks` has the rank of the filter that refuses the node, or `FITS`. `eligible`: nodes that
+    count for spread. `preferred`: points for preferred node affinity and taints."""
 
     def __init__(self, shape: Shape, places: tuple[Terms, ...] = ()) -> None:
         self._shape = shape
@@ -60,7 +60,7 @@ class FactColumns:
         self._prefer_among(rows if self.prefers else 0)
 
     def rebuild(self, columns: Columns, rows: Rows) -> bool:
-        """Evaluate these rows. True if the points of all other rows must change too."""
+        """Evaluate these rows. Return True if the points of all other rows must change too."""
         needs, vacant = self._shape.node, columns.vacant[rows]
         allowed = columns.labels.allowed(columns, needs, rows)
         self.ranks[rows] = np.where(allowed, FITS, _LABELS_MISMATCH)

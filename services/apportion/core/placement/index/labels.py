@@ -41,7 +41,7 @@ def label(node: NodeState, key: str) -> str | None:
 
 
 class LabelColumns:
-    """The columns by label key; always pass the same nodes. `value_of` reads a node's value."""
+    """Caches a column of node values per label key, read with `value_of`; for one `Nodes` only."""
 
     def __init__(self, value_of: ValueOf = label) -> None:
         self._value_of = value_of
@@ -92,7 +92,7 @@ class LabelColumns:
 
 
 class _Key:
-    """The column of one label: `ids` by row, and the `values` by id, `NO_VALUE`'s last."""
+    """One label's values: `ids` has a number per row, and `values[id]` its text or None."""
 
     def __init__(self, key: str, value_of: ValueOf) -> None:
         self.ids: Ids = np.zeros(0, np.int64)

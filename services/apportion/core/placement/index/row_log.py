@@ -18,7 +18,7 @@ Rows = NDArray[np.int64]
 
 
 class RowLog:
-    """The changed rows, oldest first: the first `count` of `cells`; `end` is the next position."""
+    """The changed rows, oldest first, in the first `count` cells; `end` is the next position."""
 
     def __init__(self) -> None:
         self._rows = np.empty(LOG_ROWS_MAX, np.int64)

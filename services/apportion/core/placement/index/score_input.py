@@ -32,7 +32,7 @@ class ScoreInput:
 
 
 class NodeScore(Protocol):
-    """Interface of a score for one shape; `ask_at` is the ask for which it chooses a device."""
+    """Interface of a score for one shape; it chooses a device for the ask at index `ask_at`."""
 
     policy: str
     ask_at: int = NO_ASK

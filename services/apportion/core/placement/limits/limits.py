@@ -128,7 +128,7 @@ class Holdings:
     def exceeded(
         self, pod: PodState, node: str = "", shares: Sequence[Share] = ()
     ) -> LimitExceeded | None:
-        """Return the limit that these shares would exceed; without `node`, on any node."""
+        """Return the limit that these shares exceed on `node` or, without one, on every node."""
         name, shape = self.account_of(pod), pod.submitted.shape
         limits = self._limits.get(name)
         if limits is None:
@@ -348,7 +348,7 @@ class Namespaces(Holdings):
 
 
 class Kept(NamedTuple):
-    """A limit that refused a pod: on the device kinds `without`, or on every node if None.
+    """A limit that refused a pod on the device kinds `without`, or on every node if it is None.
 
     Kinds that exceed it only in combination are not in `without`. `seen` is from `Limits.seen`."""
 
@@ -401,7 +401,7 @@ class Limits:
     def exceeded(
         self, pod: PodState, node: str = "", shares: Sequence[Share] = ()
     ) -> LimitExceeded | None:
-        """Return the limit that these shares would exceed; without `node`, on any node."""
+        """Return the limit that these shares exceed on `node` or, without one, on every node."""
         found = self._queues.exceeded(pod, node, shares)
         return found or self._namespaces.exceeded(pod, node, shares)
 

@@ -93,7 +93,7 @@ class _Vain(NamedTuple):
 class GangRoom:
     """Searches for evictions that let a whole gang fit, by placing its pods one after the other.
 
-    Invariant: before it returns, the state is restored: no reservation or lifted pod is left."""
+    Invariant: before it returns, the state is restored: no reservation or removal is left."""
 
     def __init__(
         self, state: State, finder: PlaceFinder, reservations: Reservations, dry_run: DryRun

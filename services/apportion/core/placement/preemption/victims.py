@@ -55,8 +55,8 @@ class Victims(NamedTuple):
     def better_than(self, other: "Victims") -> bool:
         """Return True if kube-scheduler would rather evict these victims; False for a tie.
 
-        The criteria in order: fewest pods that exceed a budget, lowest highest priority, lowest sum
-        of priorities, fewest pods, and latest start of the most important ones."""
+        The criteria in order: fewest pods that exceed a budget, lowest priority of the highest pod,
+        lowest sum of priorities, fewest pods, latest start of the most important ones."""
         mine, others = self.cost, other.cost
         if mine != others:
             return mine < others

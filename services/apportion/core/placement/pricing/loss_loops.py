@@ -1,5 +1,5 @@
 # cython: boundscheck=False, wraparound=False, initializedcheck=False, nonecheck=False
-"""Compiled loops that compute what placing a pod costs a node: value, and kinds of pods that fit.
+"""Compiled loops that compute what placing a pod costs a node: value, and room for frequent pods.
 
 `read` computes a node's values before the pod, `weigh` those after it; see `scores.by_shape`.
 Compiled loops do not check array bounds. Invariant: see `row_loops`."""

@@ -43,14 +43,14 @@ _ENDLESS: Final = 1 << 40
 
 
 def cpu_prices(shapes: tuple[PricedShape, ...]) -> Values:
-    """Return the CPU prices to compute values for; pods without devices pay the lowest one."""
+    """Return the CPU prices at which to compute values; pods without devices pay the lowest one."""
     alone = [s.value // s.cpu_milli for s in shapes if s.ask is None and s.cpu_milli]
     floor = min(max(alone, default=0), CPU_PRICE_MAX)
     return np.array([floor + step for step in CPU_PRICES], np.int64)
 
 
 def share_values(shapes: tuple[PricedShape, ...], device: Device, prices: Values) -> Values:
-    """Return the most that a device's shares can earn net of CPU, by CPU price and device state."""
+    """Return the most that shares on a device are worth, less CPU: [CPU price, device state]."""
     best_of: dict[bytes, tuple[States, Values]] = {}
     for shape in shapes:
         sort = sort_of(shape)
@@ -76,7 +76,7 @@ def share_values(shapes: tuple[PricedShape, ...], device: Device, prices: Values
 def device_values(
     shapes: tuple[PricedShape, ...], device: Device, prices: Values, one_shared: Values
 ) -> Values:
-    """Return the most that idle devices can earn together, by CPU price and number of devices."""
+    """Return the most that idle devices are worth, less CPU: [CPU price, number of devices]."""
     net = np.full((len(prices), DEVICE_COUNTS), _NOTHING, np.int64)
     for shape in shapes:
         sort = sort_of(shape)
@@ -121,7 +121,7 @@ def _net(shape: PricedShape, pieces: int, prices: Values) -> Values:
 
 
 class _OfKind(NamedTuple):
-    """The tables of one kind of device, by its state or by the number of idle devices."""
+    """Tables for one kind of device: shares by device state, devices by number of idle ones."""
 
     share_value: Ints
     device_value: Ints
@@ -139,7 +139,7 @@ TOO_BIG = WHOLE + 1
 
 
 class Fragments:
-    """The frequencies of pod shapes, for the score `fgd`; `pods` has the counts, `total` their sum.
+    """What the score `fgd` needs about pod shapes: frequencies (`pods`, in `total`) and sizes.
 
     `sizes` is by device kind and shape: percent of one device, or `TOO_BIG` if it does not fit."""
 
@@ -166,10 +166,10 @@ SHAPES_WEIGHED: Final = 16  # more cost time and gain nothing
 
 
 class Frequent(NamedTuple):
-    """A frequent pod shape, or one independent share of it, and the `weight` of room for one more.
+    """A frequent pod shape or independent share; `weight` is the value of room for one more.
 
-    The weight is half the frequency times the root of the size in thousandths, in device
-    millionths."""
+    It is half the shape's frequency times the square root of its size, in millionths of a device.
+    """
 
     sort: Sort
     cpu_milli: int

@@ -13,10 +13,10 @@ Ints = NDArray[np.int64]
 class Tables:
     """The tables of one set of prices, flat for the compiled loops.
 
-    `share_*` are by kind of device and state, `device_*` by kind and number of idle devices. A
-    value table has one value per entry of `cpu_prices`, in millionths of a device. A room table has
-    one number of pods per frequent shape. `kinds`: MiB, cores, slots and whether it is a MIG
-    device."""
+    `share_*` have an entry per kind of device and state, `device_*` per kind and number of idle
+    devices. A value entry has a value for each CPU price, in millionths of a device. A room entry
+    has a number of pods for each frequent shape. `kinds`: MiB, cores, slots and whether it has MIG.
+    """
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Readings:
 class Taken:
     """What one pod takes of a node: `count` devices (0 for none), host CPU and memory.
 
-    `after` maps a table index to the index after one share; `device` has the choice for each row.
+    `after` maps a table index to the index after one share; `device` has each row's chosen device.
     """
 
     def __init__(

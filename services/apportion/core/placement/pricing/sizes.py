@@ -25,7 +25,7 @@ class SeenShape(NamedTuple):
 
 
 class Sort(NamedTuple):
-    """The key by which pods share a price: one ask, the accepted sharing modes, and CPU.
+    """What pods of one price have in common: one ask, the accepted sharing modes, and CPU.
 
     Empty `modes` accept any. Required models are left out, because prices by model packed worse."""
 
@@ -45,7 +45,7 @@ class Sort(NamedTuple):
 
 
 def sort_of(shape: SeenShape | PricedShape) -> Sort:
-    """Return the key that this shape has in common with all shapes of the same price."""
+    """Return what the shape has in common with all shapes of the same price."""
     return Sort(shape.ask, shape.modes, shape.cpu_milli)
 
 

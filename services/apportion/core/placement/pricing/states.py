@@ -1,4 +1,4 @@
-"""Encode the free part of a device as a number below 256, its state, and how a share changes it.
+"""Encode a device's free part as a number below 256, its state; compute the state after a share.
 
 For a MIG device, the state is the mask of occupied slices, whose position decides what fits; for
 others, the percent left of memory or compute. Invariant: after finitely many shares, none fits."""
@@ -63,7 +63,7 @@ def after_share(ask: Ask | None, device: Device | None, size: int | None = None)
 
 
 def by_percent_left(device: Device, states: Iterable[int]) -> list[int]:
-    """Sort the states by what is left, least first, so that results come before what needs them."""
+    """Sort the states by what is left, least first, so that each follows those it leads to."""
     left = percent_left(device)
     return sorted(states, key=left.tolist().__getitem__)
 

@@ -11,7 +11,7 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 def queue_key(state: State, pod: PodState) -> bytes:
-    """Return the shape queue's key for a pod without a gang."""
+    """Return the key of the shape queue (identical pods) for a pod that is in no gang."""
     return affinity_key(pod) if has_wishes(pod.submitted.shape.pods) else plain_key(state, pod)
 
 
@@ -35,7 +35,7 @@ def wants_key(pod: PodState) -> bytes:
 
 
 def limits_key(state: State, pod: PodState) -> bytes:
-    """Return a key for pods of one queue and, if a quota limits their namespace, of that too."""
+    """Return a key for pods of one queue and, if their namespace has a quota, of that namespace."""
     about = pod.submitted
     return _limits_key(about.queue, about.namespace if about.namespace in state.quotas else "")
 
@@ -54,5 +54,5 @@ def keys_of(pod: PodState) -> tuple[bytes, ...]:
 
 
 def gang_key(gang: str) -> bytes:
-    """Return the shape queue's key for all pods of one gang, whatever their shapes."""
+    """Return the key of the shape queue that has all pods of one gang, whatever their shapes."""
     return b"gang " + gang.encode()

@@ -48,7 +48,7 @@ class PendingQueue:
         return sum(len(shape_queue) for shape_queue in self._shape_queues.values())
 
     def add(self, pod: PodState, reported: bool = False) -> None:  # noqa: FBT001, FBT002 - hot path
-        """Add a pending pod to its shape queue, unless it has a chooser or scheduling gates.
+        """Add a pending pod, unless kube-scheduler chooses its node or it has scheduling gates.
 
         `reported`: the ledger already has a refusal of the pod by another scheduler."""
         about = pod.submitted
@@ -78,7 +78,7 @@ class PendingQueue:
         return self._held_back[0][0] if self._held_back else 0
 
     def due(self) -> list[PodState]:
-        """Remove and return pods whose backoff ended, for a gang only once all have ended."""
+        """Remove and return pods whose backoff ended. A gang's pods wait until all have ended."""
         found: list[PodState] = []
         while self._held_back and self._held_back[0][0] <= self.now:
             pod = self._state.pods.get(heappop(self._held_back)[1])
@@ -122,12 +122,12 @@ class PendingQueue:
         return other
 
     def with_unreported(self) -> list[ShapeQueue]:
-        """Return the unschedulable shape queues with pods whose refusal is not reported."""
+        """Return the unschedulable shape queues with pods whose refusal the ledger lacks."""
         found = map(self._shape_queues.get, self.to_report)
         return [each for each in found if each is not None and each.tells]
 
     def unreported(self) -> Iterator[tuple[PodState, Reasons]]:
-        """Yield pods of unschedulable shape queues whose refusal is not reported, with reasons."""
+        """Yield pods of unschedulable shape queues whose refusal the ledger lacks, with reasons."""
         for key in list(self.to_report):
             shape_queue = self._shape_queues.get(key)
             while shape_queue is not None and shape_queue.tells and shape_queue.fresh:

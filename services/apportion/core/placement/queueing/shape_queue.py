@@ -1,7 +1,7 @@
 """A queue of pending pods that are alike for placement, with the result for its first pod.
 
-If the head, the first pod, fits nowhere, no pod behind it fits, and the queue is unschedulable.
-Invariant: a pod is in it once, in the order of priority, then revision of submission."""
+If the first pod fits nowhere, no pod behind it fits, and the queue is unschedulable. Invariant: the
+queue has each pod once, ordered by priority, then revision of submission."""
 
 from collections.abc import Iterable
 from heapq import heappop, heappush
@@ -59,7 +59,7 @@ def _reason_key(
 
 
 def reason_key_of(refused: PodRefused) -> ReasonKey:
-    """Return the key of the reasons in this event, made like `Reasons.reason_key`."""
+    """Return the key of the reasons in a refusal, comparable with `Reasons.reason_key`."""
     return _reason_key(refused.reasons, refused.quota, refused.volume)
 
 
@@ -98,7 +98,7 @@ def is_pending(state: State, pod: PodState) -> bool:
 
 
 def still_waits(state: State, turn: Turn) -> bool:
-    """Return True if the pod is still pending with this turn; resubmission gives a new turn."""
+    """Return True if the pod of this turn still waits; a pod submitted again has a new turn."""
     pod = state.pods.get(turn.uid)
     return pod is not None and pod.phase is PENDING and pod.submitted_revision == turn.revision
 
@@ -106,8 +106,8 @@ def still_waits(state: State, turn: Turn) -> bool:
 class ShapeQueue:
     """Pending pods with one `key`, or of one `gang`; `queue` is their queue for fair sharing.
 
-    `reasons` is set while the first pod is refused; the refusal of `fresh` pods is not reported
-    yet."""
+    `reasons` is set while the first pod is refused. The ledger lacks the refusal of `fresh` pods.
+    """
 
     def __init__(self, key: bytes, gang: str = "", queue: str = DEFAULT_QUEUE) -> None:
         self.key = key

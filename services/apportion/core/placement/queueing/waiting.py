@@ -75,13 +75,13 @@ class Waiting:
     def come_back(self, pod: PodState) -> None:
         """Queue a pod that is pending again, after removing it from its old shape queue.
 
-        The pod is still there if another scheduler placed it, its namespace got or lost a quota, or
-        its refusal because of affinity was not appended."""
+        It is still in the old one if another scheduler placed the pod, its namespace got or lost a
+        quota, or a refusal because of affinity could not be appended."""
         self.queue.leave(pod)
         self.add(pod)
 
     def tell_time(self, now: int) -> bool:
-        """Queue the pods whose backoff ended by `now`, and wake their gangs. True if any did."""
+        """Queue the pods whose backoff ended by `now`, and wake their gangs. True if any ended."""
         self.queue.now = now
         due = self.queue.due()
         for pod in due:

@@ -36,7 +36,7 @@ STEPS: Final = tuple(round(MILLION * log(step / (100 - step))) for step in range
 
 
 class Fgd(NodeScore):
-    """The policy `fgd`: expected fragmentation rises least, judged by the pod's largest ask."""
+    """The policy `fgd`: choose the node where the pod's largest ask fragments devices least."""
 
     policy = "fgd"
 
@@ -119,9 +119,10 @@ class Fgd(NodeScore):
 
 
 class Usable(NamedTuple):
-    """By node and shape: the devices with room for one share, their number and their free percent.
+    """How much of each node's devices is usable for each shape, in arrays by node and shape.
 
-    `all_left` is by node; `sizes` has the size of each shape on the node's kind of device."""
+    `sizes` is one share's percent of a device, `devices` how many devices have room for it, and
+    `left` their free percent in total. `all_left`, by node, is the total of all devices."""
 
     sizes: Ints
     left: Ints
@@ -130,7 +131,7 @@ class Usable(NamedTuple):
 
     @classmethod
     def of(cls, left: Ints, sizes: Ints) -> "Usable":
-        """Return `Usable` for nodes whose devices have `left` percent free, by row and column."""
+        """Return `Usable` for nodes whose devices have `left` percent free, by node and device."""
         usable = cls(sizes, np.zeros_like(sizes), np.zeros_like(sizes), left.sum(1))
         for column in range(HOST + 1, left.shape[1]):
             here = left[:, column, np.newaxis]
@@ -152,7 +153,7 @@ class Usable(NamedTuple):
 
 
 class Price:
-    """The policy `price`: the node loses least of what it can earn; the pod's largest ask counts.
+    """The policy `price`: choose the node that loses least value; the pod's largest ask counts.
 
     A node is worth what frequent pods could still earn there, at the worst of several CPU prices.
     Each shape that still fits adds a little. Among a node's devices, the fullest wins a tie."""

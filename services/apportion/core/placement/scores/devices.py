@@ -44,7 +44,7 @@ _LAST_NUMA: Final = 1 << 20
 
 
 def order_of(chain: Chain, weights: DeviceWeights | None) -> Order:
-    """Return the order for a chain of keys; a policy that weighs shapes counts as `binpack`."""
+    """Return the order for a chain of device policies; policies that weigh shapes use `binpack`."""
     names = tuple(name if name in {"spread", NUMA} else "binpack" for name in chain.keys)
     if weights is None and len(names) == 1 and names[0] in _PLAIN:
         return _PLAIN[names[0]]

@@ -11,7 +11,7 @@ AS_IN_CHART: Final = "write it as in HAMi's chart"
 
 
 def expect(value: object, nothing: tuple[object, ...], path: str, fix: str) -> None:
-    """Raise ManifestError if the value is not in `nothing`; an empty `nothing` allows all."""
+    """Raise ManifestError for a value other than those in `nothing`; if it is empty, allow any."""
     if nothing and not any(value == each and type(value) is type(each) for each in nothing):
         raise ManifestError(path, value, "is not supported", fix)
 

@@ -41,7 +41,7 @@ COUNTED: Final = (SHARES, DEVICE_MEMORY, CORES, ENTIRE, PARTIAL_MEMORY, INSTANCE
 
 
 class Bound(NamedTuple):
-    """What a limit of a resource counts: one of `COUNTED`, for a device family or MIG profile.
+    """What a limit of a resource caps: `counts` (one of `COUNTED`) of a family or MIG profile.
 
     A limit of 1 allows `unit` devices, MiB or percent."""
 

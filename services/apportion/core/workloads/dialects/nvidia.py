@@ -105,7 +105,7 @@ class Manner(NamedTuple):
         )
 
     def idle(self, config: DialectConfig) -> tuple[str, str, str]:
-        """Return the memory resource that is ignored if both are set, the other, and the system."""
+        """Return the memory resource that is ignored, the one that overrides it, and `system`."""
         amount, part = self.names(config).memory, self.names(config).memory_percent
         idle, counting = (amount, part) if self.percentage_first else (part, amount)
         return idle, counting, self.system

@@ -23,9 +23,8 @@ NO_DIALECT = "none"  # the dialect of a pod that requests no device
 class DeviceRequest(Struct, frozen=True, kw_only=True):
     """What devices a pod requests, and how they are chosen.
 
-    With an empty policy, the cluster's applies. `high_priority` names the containers whose tasks go
-    first on a shared GPU. `borrowing` are asks that use another container's devices while that one
-    does not run."""
+    An empty policy means the cluster's. `high_priority` names the containers whose tasks go first
+    on a shared GPU. `borrowing` are asks for another container's devices while it does not run."""
 
     dialect: str = NO_DIALECT
     asks: tuple[Ask, ...] = ()
@@ -107,7 +106,7 @@ def _dialect(containers: Sequence[Container], config: DialectConfig) -> Dialect 
 def check_slots(
     containers: Sequence[Container], asking: Collection[str], counts: Collection[str]
 ) -> None:
-    """Raise ManifestError for a slot resource in a container without devices, or with a count."""
+    """Raise ManifestError if a container has a slot resource without a device or with a count."""
     for container in containers:
         said = {**container.requests, **container.limits}
         counted = sorted((said.keys() - {SLOT}).intersection(counts))

@@ -113,7 +113,7 @@ def suspects(document: object, config: DialectConfig, *, placed: bool = False) -
 
 
 def of_no_device(document: object, config: DialectConfig) -> Iterator[Suspect]:
-    """Yield the fields of containers that request 0 devices and nothing else, as charts write."""
+    """Yield container fields that request 0 devices and nothing else, as Helm charts write."""
     for key, at, found in _parts(document, "", 0):
         zero, besides = _zero(found, config) if key == "resources" else ("", "")
         if zero and not besides:

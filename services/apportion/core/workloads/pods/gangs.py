@@ -30,8 +30,7 @@ def gang_of(
     """Return the gang that the pod names, without its namespace; empty for none.
 
     The annotation overrides the label, because authors who write both mean Volcano. `at` is the
-    path of the pod's template. Raises ManifestError if the name is invalid or the pod is in two
-    gangs."""
+    path of the pod's template. Raises ManifestError for an invalid name, or two gangs."""
     notes_field, labels_field, field = (
         f"{at}.{part}".lstrip(".")
         for part in ("metadata.annotations", "metadata.labels", "spec.schedulingGroup.podGroupName")

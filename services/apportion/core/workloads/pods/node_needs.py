@@ -284,7 +284,7 @@ OWN_CLAIM: Final = "-"
 
 
 def claims(volumes: Iterable[kube.Volume]) -> tuple[str, ...]:
-    """Return the sorted claim names in `volumes`; an ephemeral claim lacks the pod's name."""
+    """Return the sorted claim names in `volumes`; those of ephemeral claims lack the pod's name."""
     found: set[str] = set()
     for volume in volumes:
         if volume.persistent_volume_claim is not None:

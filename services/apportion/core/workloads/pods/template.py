@@ -1,7 +1,6 @@
 """Read one pod spec into what all pods created from it have in common.
 
-Invariant: the resulting shape is valid for the event schema, so a pod that was read can be
-submitted."""
+Invariant: the resulting shape is valid for the event schema, so the pod can be submitted."""
 
 from collections.abc import Iterable
 from typing import Any, Final, get_args
@@ -40,9 +39,9 @@ PRIORITY_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-criti
 class ManifestConfig(Struct, frozen=True, kw_only=True):
     """The settings for reading manifests: dialects, priority classes and schedulers.
 
-    `gangs` is False if another scheduler has chosen the node and handles gangs; they are then not
-    read. `resource_claims`: accept pods with ResourceClaims, which the caller handles (`core.dra`).
-    `schedulers` only serves to report which scheduler would choose in Kubernetes."""
+    `gangs` is False if another scheduler chooses the node and handles gangs; they are then not
+    read. `resource_claims` is True if pods with ResourceClaims are accepted; the caller handles the
+    claims. `schedulers` only serves to report which scheduler would choose in Kubernetes."""
 
     dialects: DialectConfig = DialectConfig()
     priority_classes: dict[str, Priority] = msgspec.field(

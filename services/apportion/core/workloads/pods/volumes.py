@@ -315,7 +315,7 @@ def claim_fact(
 
 
 def matching(claim: Claim, volumes: Iterable[Volume]) -> list[Volume]:
-    """Return volumes that the claim can use, smallest first; if any is reserved, only those."""
+    """Return volumes the claim can use, smallest first; if any is reserved for it, only those."""
     wanted = size_of(claim)
     selector = claim.spec.selector
     means = affinity.expressions(selector, "spec.selector") if selector else ()
