@@ -44,8 +44,8 @@ def test_whatever_is_read_back_as_held_is_guarded() -> None:
 
 @pytest.mark.parametrize("module", [ascend, cambricon, hami, vcuda, volcano_share])
 def test_whatever_is_written_for_a_device_plugin_is_guarded(module: object) -> None:
-    """The admission policy protects every annotation that a dialect writes for its device
-    plugin."""
+    """The admission policy protects every pod annotation that Apportion writes for HAMi's or
+    Volcano's device plugin."""
     (pattern,) = patterns("annotations")
     text = Path(str(module.__file__)).read_text("utf-8")  # type: ignore[attr-defined]
     written = re.findall(

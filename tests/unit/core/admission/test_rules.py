@@ -171,8 +171,8 @@ def test_D3_what_is_left_out_is_filled_in(asked: dict[str, str], filled: dict[st
     """The webhook sets missing amounts to HAMi's defaults: one GPU, exclusive if the pod requests
     the GPU's whole memory.
 
-    A container whose resource names contain no device count also requests one `apportion.dev/slot`.
-    """
+    Some resource names (vcuda, Volcano's `gpu-memory`) have no matching name for a device count. A
+    container that uses them also requests one `apportion.dev/slot`."""
     pod = kube_pod("p", asked)
     assert limits(patched(pod, admitted(pod))) == asked | filled
 
@@ -192,8 +192,8 @@ def test_D3_defaults_are_those_of_the_configuration() -> None:
 
 @pytest.mark.parametrize("sample", samples())
 def test_filling_in_changes_nothing_of_what_is_asked(sample: dict[str, Any]) -> None:
-    """Filling in defaults keeps every sample pod's shape and dialect. A second pass changes
-    nothing."""
+    """The webhook's defaults do not change how Apportion reads any sample pod. If the webhook runs
+    again, it changes nothing."""
     under = rules()
     made = patched(sample, admitted(sample, under))
     (before,), (after,) = (read_document(pod, under.config).pods for pod in (sample, made))

@@ -99,7 +99,7 @@ def offers(document: dict[str, Any], *devices: Device, switchable: bool = True) 
 
 
 def test_D4_split_count_and_scaling() -> None:
-    """The configuration sets the slots of shared GPUs and scales their memory and cores.
+    """The configuration sets how many pods may share a GPU, and scales the GPU's memory and cores.
 
     NPUs and MIG devices are unaffected."""
     document = {
@@ -187,7 +187,7 @@ def test_a_policy_in_the_document_is_a_change_of_policy() -> None:
 
 
 def test_a_foreign_writer_s_nonsense_is_refused_by_every_fold() -> None:
-    """The fold refuses an event with a contradictory configuration, and leaves the state
+    """The fold refuses an event that contains a contradictory configuration, and leaves the state
     unchanged."""
     nonsense = changed(nvidia=NvidiaConfiguration(resource_memory_name="nvidia.com/gpu"))
     said = Ledger().contradict(nonsense)

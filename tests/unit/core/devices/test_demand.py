@@ -42,7 +42,8 @@ MEMORY = [
     ("asked", "device", "mib"), [case[1:] for case in MEMORY], ids=[case[0] for case in MEMORY]
 )
 def test_memory(asked: Ask, device: Device, mib: int) -> None:
-    """The memory that an ask needs on a device follows from an amount, a percentage or a cap."""
+    """A request may state its memory as an amount or a percentage; without either, it needs the
+    whole memory. An amount may be capped at the device's memory."""
     assert memory_needed_mib(asked, device) == mib
 
 
@@ -68,9 +69,10 @@ SHARES = [
     ("asked", "device", "wanted"), [case[1:] for case in SHARES], ids=[case[0] for case in SHARES]
 )
 def test_shared_whole_and_exclusive(asked: Ask, device: Device, wanted: Demand) -> None:
-    """A demand contains the amounts that must be free and the amounts that are charged.
+    """A demand states how much of a device must be free, and how much of its cores is charged.
 
-    An ask without cores is charged none, but needs a device with one percent of its cores free."""
+    A request without cores is charged no cores, but needs a device with at least one percent free.
+    """
     assert demand(asked, device) == wanted
 
 
@@ -99,7 +101,7 @@ INSTANCES = [
     ids=[case[0] for case in INSTANCES],
 )
 def test_smallest_instance(asked: Ask, device: Device, profile: str, mib: int) -> None:
-    """On a MIG device, an ask gets the smallest instance that has enough memory and cores."""
+    """On a MIG device, a request gets the smallest instance that has enough memory and cores."""
     wanted = demand(asked, device)
     assert isinstance(wanted, Demand)
     assert wanted.profile is not None
@@ -112,9 +114,9 @@ B300 = gpu(model="NVIDIA B300", mode="mig", memory_mib=275_040)
 
 
 def reporting(device: Device, **sizes: int) -> Device:
-    """Return the device as if it had reported these memory sizes of its MIG profiles.
+    """Return the device as if it had reported these memory sizes (MiB) of its MIG profiles.
 
-    The keyword is the number of compute slices of a profile, such as `1g`."""
+    Each keyword is the first two characters of a profile's name, such as `1g`."""
     profiles = mig_profiles(device.family, device.model)
     return structs.replace(
         device,
@@ -146,8 +148,8 @@ def test_the_size_that_a_card_reports_counts(
 
 
 def test_no_profile_holds_more_than_the_largest_that_a_card_reports() -> None:
-    """On a MIG device, an ask for more memory than the largest reported instance is refused. An ask
-    for the whole device gets that instance."""
+    """On a MIG device, a request for more memory than the largest reported instance is refused. A
+    request for the whole device gets that instance."""
     less = reporting(MIG_40, **{"7g": 40_000})
     assert demand(ask(40_001), less) is RefusalCode.MIG_NO_PROFILE
     assert largest_part(ask(40_001), less) == (40_001, 40_000)
@@ -202,8 +204,8 @@ TEMPLATES = [
     ids=[case[0] for case in TEMPLATES],
 )
 def test_templates(asked: Ask, device: Device, wanted: Demand) -> None:
-    """An ask for part of an NPU is charged the memory, AI cores and AI CPUs of its vNPU
-    template."""
+    """A request for part of an NPU is charged the memory, AI cores and AI CPUs of the vNPU template
+    that it gets."""
     assert demand(asked, device) == wanted
 
 
@@ -219,5 +221,5 @@ def test_templates(asked: Ask, device: Device, wanted: Demand) -> None:
     ],
 )
 def test_never(asked: Ask, device: Device, code: RefusalCode) -> None:
-    """An ask that no device of this kind could ever meet is refused with a code."""
+    """A request that the device could not meet even when empty is refused with a code."""
     assert demand(asked, device) is code

@@ -50,14 +50,15 @@ def cluster(*found: list[tuple[str, int, int]], cards: int = 1) -> Ledger:
 def placed(ledger: Ledger, uid: str, *memory_mib: int) -> str:
     """Submit a pod with one container for each of these memory amounts.
 
-    Return the position of its first MIG instance, or an empty string if the pod is not placed."""
+    Return its first MIG instance as text (see `where`), or an empty string if the pod is not
+    placed."""
     asks = [ask(memory, container=f"c{i}") for i, memory in enumerate(memory_mib)]
     ledger.submit(pod(uid, *asks)).settle()
     return where(ledger.shares(uid)[0]) if ledger.where(uid) else ""
 
 
 def where(share: Share) -> str:
-    """Return the group, position, profile and first slice of a share's MIG instance.
+    """Return a share's MIG instance as text: group, position in the group, profile and first slice.
 
     For example: `group1-3 1g.5gb@6`."""
     cut = share.instance
@@ -120,8 +121,8 @@ def test_A2_the_smallest_free_instance_of_the_group_that_holds_the_ask() -> None
 
 
 def test_no_instance_is_larger_than_what_a_card_has_left() -> None:
-    """If a device switches to MIG while a share is in use, new instances use only the slices that
-    the share leaves free."""
+    """If a device switches to MIG while a pod still uses a share of it, new instances use only the
+    slices that the share leaves free."""
     ledger = Ledger(configured(groups(MIXED)), rack("n1", 1, model=A100_40), pod("x"))
     ledger.play(placement("x", "n1", [share("n1-g0", 27_000, 0)]))
     ledger.play(rack("n1", 1, model=A100_40, mode="mig", slots=7))
@@ -197,7 +198,7 @@ def test_a_document_may_help_a_pod_that_waits() -> None:
 
 
 def test_a_share_of_another_group_is_refused_by_every_fold(golden: Golden) -> None:
-    """Every fold refuses a share that belongs to another group than the device's current group."""
+    """The fold refuses a share whose MIG group is not the group into which its device is split."""
     ledger = cluster(MIXED, HALVES)
     placed(ledger, "p1", SMALL)
     foreign = cluster(MIXED, HALVES)

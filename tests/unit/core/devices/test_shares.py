@@ -1,4 +1,5 @@
-"""Tests that occupying and releasing a share are exact inverses, and that nothing is oversold."""
+"""Tests of charging a share to a device and releasing it: release restores exactly what was
+charged, and no device is oversold."""
 
 import pytest
 
@@ -27,7 +28,7 @@ def state_of(device: Device) -> DeviceState:
 
 
 def amounts(state: DeviceState) -> tuple[int, int, int, int, int]:
-    """Return every amount that a share can use up."""
+    """Return what the device has free (memory, cores, slots, AI CPUs) and its mask of MIG slices."""
     return (
         state.memory_free_mib,
         state.cores_free,
@@ -101,12 +102,12 @@ def test_oversold_charges_nothing(taken: list[Share], asked: Share, because: str
     ("start", "size", "mask"), [(0, 1, 0b1), (6, 1, 0b1000000), (4, 4, 0b11110000), (0, 8, 0xFF)]
 )
 def test_slices_of_an_instance(start: int, size: int, mask: int) -> None:
-    """An instance occupies the slices `[start, start + size)`, one bit per slice."""
+    """The slice mask of a MIG instance has one bit for each slice in `[start, start + size)`."""
     assert slice_mask(share(instance=instance("p", start, size))) == mask
 
 
 def test_only_templates_take_ai_cpus() -> None:
-    """Only devices that are split by templates charge AI CPUs."""
+    """A share is charged AI CPUs only if it uses a vNPU template on an NPU."""
     assert slice_mask(share()) == 0
     assert template_cpu(share(), state_of(npu())) == 0
     assert template_cpu(share(template="vir04"), state_of(npu())) == 4

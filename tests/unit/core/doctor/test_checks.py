@@ -1,5 +1,5 @@
-"""Tests of every doctor check with a passing and a failing installation: result, subject and
-fix."""
+"""Tests of every doctor check, each with a healthy and an unhealthy installation. They compare the
+result, the affected object and the suggested fix."""
 
 import re
 from typing import Any
@@ -226,7 +226,8 @@ def test_all_is_well() -> None:
 
 @pytest.mark.parametrize(("name", "state", "facts", "part"), CASES)
 def test_what_is_wrong_is_said_with_its_fix(name: str, state: str, facts: Facts, part: str) -> None:
-    """If a fact is unhealthy, only the affected check fails, with its subject, a fix and a link."""
+    """If a fact is unhealthy, only the check of that fact fails. It names the affected object, a
+    fix and a link."""
     check = found(facts, name)
     assert (check.state, part in check.words) == (state, True), check
     assert check.fix
@@ -370,7 +371,7 @@ def test_a_failed_card_that_is_cordoned_takes_no_pods_by_itself(
 
 
 def test_nothing_is_said_of_what_nobody_gathered() -> None:
-    """The doctor runs no check whose facts are missing."""
+    """The doctor skips a check if the facts that the check needs were not collected."""
     assert examined(Facts()) == ()
     assert {check.id for check in examined(Facts(cluster=CALM))} == {
         "agents", "reports", "devices", "cordons", "nodes-without-agent", "agents-without-node",
@@ -401,8 +402,8 @@ def test_what_a_fold_says_of_nodes_and_agents() -> None:
 
 
 def test_a_refused_report_is_told_with_what_to_do_until_one_is_taken(golden: Golden) -> None:
-    """The doctor shows a refused report with advice until a report is accepted, even if the node is
-    unknown."""
+    """If a node's report was refused, the doctor shows the refusal with advice until a report of
+    that node is accepted. The node need not be known."""
     refused = ReportRefused(node="n7", cause="device-of-another-node", message="it is on n1")
     ledger = Ledger(rack("n1", 1), refused)
     told = found(others(cluster=cluster_facts(ledger.state)), "reports")

@@ -42,7 +42,7 @@ def claims(**fields: Any) -> dict[str, ResourceClaim]:
 
 
 def test_a_pod_asks_for_what_its_claim_says() -> None:
-    """A pod with a ResourceClaim gets the claim's request as its ask. The ask's container name is
+    """A pod with a ResourceClaim requests what the claim requests, under a container name that is
     made from the claim's uid."""
     found = PodClaims(raw()).drafted(DRAFT, claims(), nobody)
     assert found is not None
@@ -52,7 +52,7 @@ def test_a_pod_asks_for_what_its_claim_says() -> None:
 
 
 def test_a_claim_that_is_named_twice_is_held_once() -> None:
-    """A claim that a pod names twice counts once."""
+    """If a pod names the same claim twice, the claim counts once."""
     twice = [{"name": name, "resourceClaimName": "mine"} for name in ("card", "same")]
     found = PodClaims(raw(resourceClaims=twice)).drafted(DRAFT, claims(), nobody)
     assert found is not None
@@ -147,8 +147,8 @@ MAIN = {"resources": {"claims": [{"name": "card"}]}}
 def test_a_part_of_a_card_is_for_one_container_at_a_time(
     spec: dict[str, Any], asked: dict[str, Any], *, taken: bool
 ) -> None:
-    """Containers that run at the same time may not use one share, because HAMi-core counts per
-    container. They may use one whole device or MIG instance."""
+    """Containers that run at the same time may not use the same share, because HAMi-core counts
+    usage per container. They may use the same whole device or MIG instance."""
     known = claims(requests=[request(**asked)])
     pod = PodClaims(raw(**spec))
     if taken:

@@ -1,4 +1,5 @@
-"""Tests of reading a ResourceClaim's requests as asks, and of refusals that name the field."""
+"""Tests of converting a ResourceClaim's requests to device requests ("asks"), and of refusals that
+name the field."""
 
 from typing import Any
 
@@ -23,7 +24,8 @@ def claim(*requests: dict[str, Any], **devices: Any) -> ResourceClaim:
 
 
 def asked(**fields: Any) -> Ask:
-    """Return the ask that a claim with a single request of these fields should become."""
+    """Return the device request (ask) that is expected from a claim with one request of these
+    fields."""
     return Ask(container=container_of(UID), family="nvidia", **fields)
 
 
@@ -43,16 +45,16 @@ def asked(**fields: Any) -> Ask:
     ],
 )
 def test_a_request_is_an_ask(fields: dict[str, Any], asks: tuple[Ask, ...]) -> None:
-    """A request of a ResourceClaim becomes an ask, or one ask per MIG instance. A request without
-    amounts means a whole device."""
+    """Each request of a ResourceClaim becomes one device request, or one per MIG instance. A
+    request without amounts means a whole device."""
     found = wanted(claim(request(**fields)))
     assert found.asks == asks
     assert found.devices == DeviceConstraints()
 
 
 def test_selectors_that_compare_our_attributes_choose_among_devices() -> None:
-    """Selectors on Apportion's attributes restrict the devices. A selector on the driver name alone
-    restricts nothing."""
+    """A claim's selectors on Apportion's attributes restrict the devices. A selector on the driver
+    name alone restricts nothing."""
     cel = f'device.driver == "{DRIVER}" && {ATTRIBUTES}.mode == "mps"'
     one = request(cel=cel, memory="1Gi")
     one["exactly"]["selectors"].append(
@@ -63,8 +65,8 @@ def test_selectors_that_compare_our_attributes_choose_among_devices() -> None:
 
 
 def test_every_share_knows_its_request() -> None:
-    """Asks and shares follow the order of the claim's requests, so that every share can be matched
-    to its request."""
+    """A claim's shares are in the order of its requests, so that each share can be matched to the
+    request that it meets."""
     of = claim(request("a", count=2, memory="1Gi"), request("b", memory="2Gi"))
     assert requests_of(of) == ["a", "a", "b"]
     assert [ask.memory_mib for ask in wanted(of).asks] == [1024, 2048]
@@ -97,7 +99,8 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 def test_what_is_not_understood_is_refused_by_its_name(
     fields: dict[str, Any], devices: dict[str, Any], field: str
 ) -> None:
-    """An unsupported feature is refused with the claim's field and advice."""
+    """A claim that uses an unsupported feature is refused, with advice and the name of the claim's
+    field."""
     one = request(**{key: value for key, value in fields.items() if key != "exactly"})
     first = one["exactly"].pop("firstAvailable", None)
     if first:

@@ -1,4 +1,5 @@
-"""Tests of devices as ResourceSlices, and of placements as claim allocations."""
+"""Tests that devices are published as ResourceSlices, and that placements become allocations of
+ResourceClaims."""
 
 from typing import Any
 
@@ -35,8 +36,8 @@ def test_a_shared_card_is_one_device_with_capacity_to_consume() -> None:
 
 
 def test_a_cut_card_is_every_instance_at_every_place() -> None:
-    """A ResourceSlice lists a MIG device as one entry for each profile at each start. Shared
-    counters keep Kubernetes from allocating overlapping instances."""
+    """A ResourceSlice lists every MIG instance that a device could have: each profile at each start
+    slice. Shared counters keep Kubernetes from allocating overlapping instances."""
     counters, devices = specs(gpu("g0", mode="mig"))
     (counted,) = counters["sharedCounters"]
     assert len(counted["counters"]) == 8
@@ -52,9 +53,9 @@ def test_a_cut_card_is_every_instance_at_every_place() -> None:
 
 
 def test_a_pool_stays_within_what_one_slice_may_have() -> None:
-    """If a node has too many devices for one ResourceSlice, they are spread over several.
+    """If a node has too many devices for one ResourceSlice, the devices are spread over several.
 
-    Each ResourceSlice states how many of them the node has."""
+    Each ResourceSlice states the number of ResourceSlices that the node has."""
     found = specs(*(gpu(f"g{index}", mode="mig") for index in range(16)))
     assert all(len(each.get("devices", ())) <= DEVICES_MAX for each in found)
     assert all(len(each.get("sharedCounters", ())) <= COUNTERS_MAX for each in found)
@@ -81,7 +82,7 @@ CARDS = {each.id: each for each in (gpu("g0"), gpu("g1"), gpu("g2", mode="mig", 
 
 
 def held(device: str, memory_mib: int, instance: MigInstance | None = None) -> Share:
-    """Return a share that was allocated for claim `c-1`."""
+    """Return a share of this device that was allocated for claim `c-1`."""
     return Share(
         container=container_of("c-1"),
         device=device,
@@ -111,8 +112,8 @@ def test_a_placement_is_the_allocation_of_its_claim() -> None:
 
 
 def test_whether_an_allocation_is_there_can_be_seen() -> None:
-    """A claim counts as allocated only if it has the allocation of the current attempt, even if an
-    earlier attempt had the same devices."""
+    """A claim counts as allocated only if its allocation is from the pod's current attempt. An
+    allocation of an earlier attempt does not count, even with the same devices."""
     shares = [held("g0", 1024), held("g1", 1024), held("g0", 2048)]
     made = allocation(CLAIM, shares, CARDS, node="n1", attempt=1)
     raw = resource_claim("mine") | {
@@ -126,15 +127,16 @@ def test_whether_an_allocation_is_there_can_be_seen() -> None:
 
 
 def test_shares_of_another_number_are_not_of_the_claim() -> None:
-    """Shares are refused if the claim requests another number of devices.
+    """A placement is refused if its number of shares differs from the number of devices that the
+    claim requests.
 
-    The claim was then deleted and created again under the same name."""
+    That happens if the claim was deleted and created again under the same name."""
     with pytest.raises(NotOfClaim, match="requests 3 devices"):
         allocation(CLAIM, [held("g0", 1024)], CARDS, node="n1", attempt=1)
 
 
 def test_the_id_of_a_share_is_a_uuid_of_claim_attempt_and_position() -> None:
-    """A share's id is derived from claim, attempt and position, so binder and agent compute the
+    """A share's id is computed from claim, attempt and position, so that binder and agent get the
     same id."""
     assert share_id("c-1", 1, 0) == share_id("c-1", 1, 0)
     others = {share_id("c-1", 1, 1), share_id("c-1", 2, 0), share_id("c-2", 1, 0)}

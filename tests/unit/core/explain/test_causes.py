@@ -1,5 +1,5 @@
-"""Tests of why a pod is pending and of the advice for each cause. Advice that would not help the
-pod is left out."""
+"""Tests of the answer to why a pod is pending: its causes, and advice for each of them. Advice that
+would not help the pod is left out."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ def answer_of(ledger: Ledger, wanted: PodSubmitted) -> Why:
 
 
 def cures(answer: Why) -> dict[RefusalCode, str]:
-    """Return the advice of the answer for each refusal code."""
+    """Return the answer's advice, by the refusal code that the advice is for."""
     assert answer.refused is not None
     return {cause.code: cause.unblocked_by for cause in answer.refused.causes}
 
@@ -114,8 +114,8 @@ def test_a_slip_of_the_pen_is_told_what_may_be_meant(wanted: PodSubmitted, meant
 def test_a_device_that_recovers_is_no_cure_where_others_hold_the_rest(
     golden: Golden, *, full: bool
 ) -> None:
-    """If a pod needs all devices of a node and one has failed, its repair is not enough. The advice
-    also mentions the pods on the other devices."""
+    """If a pod needs all devices of a node and one has failed, repairing that device is not enough.
+    The advice also mentions the pods on the other devices."""
     ledger = Ledger(rack("n1", 4))
     if full:
         ledger.submit(pod("held", ask(60_000, count=3))).settle()
@@ -182,10 +182,10 @@ def test_of_a_limit_who_holds_it_is_named_and_no_node(golden: Golden, kind: str)
 def test_a_list_of_very_many_sorts_goes_by_the_events(
     golden: Golden, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For a long list of pending pods, only the first few distinct shapes are compared with the
+    """In a long list of pending pods, only the first few distinct requests are compared with the
     fleet.
 
-    The other rows show the cause that the pod's refusal event recorded."""
+    The other rows show the cause from the event that recorded the pod's refusal."""
     monkeypatch.setattr("apportion.core.explain.explainer.LISTED_LOOKS", 20)
     ledger = Ledger(rack("n1", 1), rack("n2", 1))
     ledger.submit(*(pod(f"p{at}", ask(90_000 + at)) for at in range(11))).settle()
@@ -198,8 +198,8 @@ def test_a_list_of_very_many_sorts_goes_by_the_events(
 
 
 def test_to_lift_a_cordon_is_advised_where_that_alone_helps(golden: Golden) -> None:
-    """The advice lifts the cordon of a healthy node. If no such node exists, the advice names what
-    else must be repaired."""
+    """The advice is to uncordon a healthy node. If every cordoned node has another fault, the
+    advice also names what must be repaired."""
     cordons = [NodeCordoned(node=name, by="ann", reason="fan") for name in ("n1", "n2")]
     failed = DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79")
     both = answer_of(Ledger(rack("n1", 1), rack("n2", 1), *cordons, failed), pod("a", cards()))
@@ -219,8 +219,8 @@ def test_a_label_may_be_called_as_what_a_cure_names() -> None:
 
 
 def test_members_of_a_gang_that_want_different_cards() -> None:
-    """If the members of a gang differ, no answer shows device constraints, because the refusal does
-    not record which member did not fit."""
+    """If the members of a gang request different devices, no answer shows device constraints. The
+    refusal does not record which member did not fit."""
     only = shape(cards(), devices=DeviceConstraints(indexes=(5,)))
     ledger = Ledger(rack("n1", 2), gang("team/job", 2))
     ledger.submit(member("a", cards()), member("b", shape=only)).settle()
@@ -235,8 +235,8 @@ def test_members_of_a_gang_that_want_different_cards() -> None:
 
 
 def test_members_of_a_gang_that_differ_are_told_who_holds_what_is_near() -> None:
-    """If the members of a gang differ, each answer names the nearest node of the refusal and the
-    pods that use its device."""
+    """If the members of a gang request different devices, the answer for each still names the node
+    that came nearest to fitting, and the pods on that node's device."""
     ledger = Ledger(rack("n1", 1), pod("there", cards())).settle().play(gang("team/job", 2))
     ledger.submit(member("a", cards()), member("b", ask(1000))).settle()
     for name in ("a", "b"):
@@ -247,8 +247,8 @@ def test_members_of_a_gang_that_differ_are_told_who_holds_what_is_near() -> None
 
 
 def test_members_of_a_gang_that_differ_are_told_whose_cordon_it_is() -> None:
-    """If the members of a gang differ, each answer still advises lifting a cordon, because a cordon
-    blocks every member."""
+    """If the members of a gang request different devices, the answer for each still advises lifting
+    a cordon, because a cordon blocks every member."""
     nodes = [rack(f"m{number}", 1) for number in range(3)]
     ledger = Ledger(*nodes, rack("n1", 1), gang("team/job", 4))
     ledger.play(NodeCordoned(node="n1", by="ann", reason="fan"))
@@ -271,8 +271,8 @@ def test_whoever_has_a_place_does_not_make_the_rest_of_its_gang_differ() -> None
 
 
 def test_one_that_is_lacking_is_told_in_nobodys_wishes_either(golden: Golden) -> None:
-    """If pending pods of a running gang differ, no answer and no event shows a constraint of only
-    one."""
+    """If pending members of a running gang have different constraints, no answer or event mentions
+    a constraint that only one of them has."""
     ledger = Ledger(rack("n1", 2), gang("team/job", 1)).submit(member("a", cards())).settle()
     ledger.submit(pod("other", cards())).settle()
     only = shape(cards(), devices=DeviceConstraints(indexes=(0,)))
@@ -297,7 +297,7 @@ def test_where_no_node_is_left_nothing_can_never_fit() -> None:
 
 
 def test_a_gang_that_waits_for_pods_has_nobody_spared() -> None:
-    """While a gang lacks pods, the answer does not explain why no lower-priority pod is evicted."""
+    """While a gang has too few pods, its answer does not mention pods of lower priority."""
     ledger = Ledger(rack("n1", 1), gang("team/job", 2)).submit(pod("a", cards(), queue="b"))
     answer = answer_of(ledger.settle(), member("m", cards(), priority=9))
     assert "lower priority" not in answer.sentence

@@ -56,8 +56,8 @@ def shown(row: Difference) -> tuple[str, str, str, str]:
 
 
 def test_a_picture_stays_when_its_state_goes_on() -> None:
-    """A picture of the state stays as it was, although the fold then changes nodes and pods in
-    place."""
+    """A picture (a copy of the state for comparison) does not change when the fold later modifies
+    the state's nodes and pods."""
     state = begun()
     before = picture(state)
     uid = next(iter(state.pods))
@@ -116,15 +116,15 @@ def test_a_node_that_joins_is_one_row_with_its_cards() -> None:
 
 
 def waiting(before: Picture, state: State) -> list[tuple[str, str, str]]:
-    """Return the rows about pods that joined or left the queue since the picture was taken."""
+    """Return the differences about pods that joined or left the queue after picture `before`."""
     return [
         (row.name, row.was.state, row.now.state) for row in SHOWN["waiting"](before, picture(state))
     ]
 
 
 def test_pods_that_wait_are_told_apart_from_those_that_have_a_place() -> None:
-    """New and ended pods are in the list of pending pods, and newly placed pods are in another
-    list.
+    """The differences list pods that joined or left the queue separately from pods that were
+    placed.
 
     A pending pod that was recreated under the same name is no difference."""
     state = happen(State(), rack("n1", 2), pod("left"), pod("same"), pod("found"), pod("stays"))

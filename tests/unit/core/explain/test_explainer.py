@@ -55,8 +55,8 @@ def answer_of(ledger: Ledger) -> Why:
     ],
 )
 def test_the_nearest_is_the_node_that_could_be_freed(holds: Ask, code: RefusalCode) -> None:
-    """The nearest node is the large node, which could fit the pod once freed. The small nodes,
-    which the refusal event lists, never could."""
+    """The answer's nearest node (the one closest to fitting the pod) is the large node, which would
+    fit the pod once freed. The small nodes, which the refusal event lists, never could."""
     ledger = held_up(ask(70_000, count=8), holds=holds)
     answer = answer_of(ledger)
     assert answer.refused is not None
@@ -72,8 +72,8 @@ def test_the_nearest_is_the_node_that_could_be_freed(holds: Ask, code: RefusalCo
 
 
 def test_of_nodes_that_are_all_too_small_the_largest_is_the_nearest(golden: Golden) -> None:
-    """If all nodes are too small, the largest of them is the nearest, even if little of its memory
-    is free."""
+    """If all nodes are too small for a pod, the answer calls the largest node the nearest to
+    fitting, even if little of its memory is free."""
     ledger = held_up(ask(100_000))
     answer = answer_of(ledger)
     assert answer.refused is not None
@@ -110,8 +110,8 @@ def test_a_type_that_is_not_there_is_named_beside_those_that_are() -> None:
 
 
 def test_the_nearest_has_most_of_the_empty_cards_that_are_wanted() -> None:
-    """If a pod requests empty devices, the nearest node is the one with the most of them, not the
-    first by name."""
+    """If a pod requests empty devices, the node nearest to fitting is the one with the most of
+    them, not the first by name."""
     ledger = Ledger(rack("a-full", 8)).submit(pod("all", ask(60_000, count=8))).settle()
     ledger.play(rack("b-half", 8)).submit(pod("four", ask(80_000, count=4))).settle()
     answer = answer_of(ledger.submit(pod("p", cards(8))).settle())
@@ -159,7 +159,8 @@ def told(ledger: Ledger) -> str:
 
 
 def test_an_event_says_why_nothing_was_evicted() -> None:
-    """A refused pod's Kubernetes event says why no pod is evicted from the nearest nodes."""
+    """If preemption rules keep lower-priority pods on the nearest nodes, the refused pod's
+    Kubernetes event says so."""
     for policy, spared in (({"preempts": False}, True), ({}, False)):
         ledger = Ledger(large("n", 1)).submit(pod("low", ask(60_000), priority=1)).settle()
         ledger.submit(pod("p", ask(60_000), priority=9, **policy)).settle()
@@ -178,7 +179,7 @@ def test_an_event_advises_no_node_that_could_never_hold_the_pod(golden: Golden) 
 
 
 def test_the_line_names_the_same_node() -> None:
-    """The pending list and `why` name the same nearest node."""
+    """The list of pending pods and `why` name the same node as nearest to fitting the pod."""
     [line] = lines_answer(held_up(ask(70_000, count=8), holds=ask(30_000, count=8)).state).lines
     assert [miss.node for miss in line.nearest] == ["z-large"]
     assert (line.first[0].nearest, line.first[0].missing) == ("z-large", "18,441 MiB")
