@@ -161,10 +161,10 @@ class Log:
         await reading.stop()
 
     def binding_s(self, pods: int, turn: int) -> float:
-        """Return the seconds in which the services bound all `pods` pods.
+        """Return how many seconds the services took to bind all `pods` pods.
 
-        The pods came in turns of `turn` pods. The result is the sum over all turns, each from its
-        first submission to its last binding."""
+        The pods were created in turns of `turn` pods. The result is the sum over all turns, each
+        from its first submission to its last binding."""
         submitted = [moment_s for moment_s, _ in self.of(PodSubmitted)]
         bound = [moment_s for moment_s, _ in self.of(PodBound)]
         turns = range(0, pods, turn)

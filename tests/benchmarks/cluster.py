@@ -66,7 +66,7 @@ def say(text: str) -> None:
 
 @asynccontextmanager
 async def apportion(plane: ControlPlane, folder: Path) -> AsyncIterator[Start]:
-    """Yield a function that starts the three services on an empty ledger."""
+    """Yield a function that starts watcher, scheduler and binder on an empty ledger."""
     kube = {
         verb: ("--kubeconfig", str(plane.kubeconfig_of(verb))) for verb in ("watcher", "binder")
     }

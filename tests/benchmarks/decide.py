@@ -96,7 +96,9 @@ class FleetTooSmall(Exception):
 
 @dataclass
 class Bench:
-    """A fleet with its pods for the benchmark: a state folded from events, and an engine on it."""
+    """A simulated fleet and an engine that places pods on it.
+
+    Its state is folded from events, as in a scheduler."""
 
     nodes: int
     policy: Policy
@@ -182,7 +184,7 @@ class Bench:
                 raise RuntimeError("the fleet cannot be filled that far")
 
     def learn(self) -> None:
-        """Learn prices from the pods so far, as the scheduler does between decisions.
+        """Compute the prices of devices from the pods so far, as the scheduler does now and then.
 
         Until the first call, the state has no prices."""
         types = node_types(self.state)
@@ -216,7 +218,7 @@ class Measured(NamedTuple):
 
 
 class Fleet:
-    """A fleet in a process of its own, which the benchmark can ask to make decisions."""
+    """Runs a `Bench` in a process of its own, and measures its decisions."""
 
     _bench: ClassVar[Bench]
 

@@ -102,7 +102,9 @@ def _measured(nodes: int, policy: Policy) -> dict[str, float]:
 
 
 class EventCosts:
-    """Measures the costs of events on one fleet, which serves no other purpose."""
+    """Measures the cost of each type of event on one fleet.
+
+    The fleet must not be used for other measurements, because the events change it."""
 
     def __init__(self, bench: Bench, part: float) -> None:
         self._bench = bench

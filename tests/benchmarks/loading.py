@@ -25,10 +25,10 @@ PLACEMENTS = "apportion.v1.placement.*"
 
 @dataclass
 class Seen:
-    """What the load recorded for each pod, by the pod's uid.
+    """The times that the load generator recorded for each pod, by the pod's uid.
 
     These are the times at which the pod was sent, its submission was acknowledged, and its
-    placement was observed. `cpu_s` is the CPU time of the load itself, in seconds."""
+    placement was observed. `cpu_s` is the CPU time of the load generator itself, in seconds."""
 
     sent: dict[str, float] = field(default_factory=dict)
     acknowledged: dict[str, float] = field(default_factory=dict)
@@ -39,14 +39,14 @@ class Seen:
 
 @dataclass(frozen=True)
 class Urls:
-    """The URLs of nats-server with which the load writes and reads."""
+    """The nats-server URLs for the load generator: one for writing, one for reading."""
 
     writer: str
     reader: str
 
 
 class _Load:
-    """The load's two connections and the times that it records."""
+    """The load generator's two connections and the times that it records."""
 
     def __init__(self, urls: Urls) -> None:
         self._urls = urls
@@ -78,7 +78,7 @@ class _Load:
 
     @property
     def count(self) -> int:
-        """Return how many placements the load has observed."""
+        """Return how many placements the load generator has observed."""
         return len(self._records)
 
     async def until(self, done: Callable[[], bool]) -> None:

@@ -86,13 +86,13 @@ def say(text: str) -> None:
 
 
 class Kubelet(Protocol):
-    """What the benchmark needs from a kubelet and its cluster, fake or real."""
+    """The interface through which the benchmark runs pods, with a fake or a real kubelet."""
 
     facts: Facts
     agent: ServiceProcess
 
     async def start(self, names: list[str]) -> None:
-        """Run these pods: have them placed, bound, admitted and started."""
+        """Start these pods: place and bind each pod, and wait until its container runs."""
 
     async def end(self, names: list[str]) -> None:
         """End these pods, and wait until their shares and slots are free."""
@@ -294,7 +294,7 @@ async def play(
 
 @contextlib.contextmanager
 def used(folder: Path, driver: FakeDriver) -> Iterator[None]:
-    """Run a process in each share of the node until the block ends.
+    """Run one process for each share on the node until the block ends.
 
     The share's usage region, the driver and the kernel all list that process."""
     cgroups = cgroup2()

@@ -48,9 +48,10 @@ MODULE = b"apportion.gateway.past_process"
 
 
 class PastProcess:
-    """The process in which a gateway reads past states, observed through /proc.
+    """Finds the process in which a gateway reads past states, and reads its figures from /proc.
 
-    `kept` is the folder of its index, by which the process is found."""
+    `kept` is the folder of the gateway's index. The process is recognized by this folder in its
+    command line."""
 
     def __init__(self, kept: Path) -> None:
         self._kept = str(kept).encode()

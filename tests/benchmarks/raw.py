@@ -35,9 +35,9 @@ async def measure_raw_append(
 async def measure_group_commit(
     ledger: Ledger, payloads: Sequence[bytes], writers: int, *, subject: str = RAW_SUBJECT
 ) -> float:
-    """Let concurrent writers append one draft at a time through one group commit.
+    """Let concurrent writers append single events through one group commit.
 
-    Return the events per second."""
+    A group commit combines concurrent appends into batches. Return the events per second."""
     run = secrets.token_hex(8)
     left = enumerate(payloads)
 

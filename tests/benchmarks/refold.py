@@ -94,7 +94,8 @@ def life(number: int, nodes: int) -> list[Payload]:
 def happenings(events: int, nodes: int) -> Iterator[Payload]:
     """Yield `events` events of many pods.
 
-    As under load, ten thousand pods pass each stage together."""
+    The events of ten thousand pods are interleaved, as under load: first all their submissions,
+    then all their placements, and so on."""
 
     def endless() -> Iterator[Payload]:
         yield from (rack(f"node-{n:05}", DEVICES, slots=64) for n in range(nodes))

@@ -53,7 +53,7 @@ TOLD = {"apportion_decided_again_total": "again", "process_cpu_seconds_total": "
 
 
 def reported(node: str) -> Draft:
-    """Return a draft of the report that an agent writes about this node."""
+    """Return the NodeReported event that an agent would append for this node, as a draft."""
     data = rack(node, DEVICES)
     event = Event(id=f"{node}/reported", source="agent/bench", time=TIME, data=data)
     return Draft(subject_of(data), event.id, encode(event))
@@ -81,12 +81,12 @@ async def cluster(
 
 
 def urls_of(bus: Bus) -> Urls:
-    """Return the URLs with which the load writes as a watcher and reads as an auditor."""
+    """Return the URLs with which the load generator writes as a watcher and reads as an auditor."""
     return Urls(bus.server.url_for("watcher"), bus.server.url_for("auditor"))
 
 
 async def told_by(services: list[ServiceProcess]) -> dict[str, float]:
-    """Return the sums over all running schedulers of the counters in their metrics."""
+    """Add up each counter of the schedulers' metrics over all running schedulers."""
     told = dict.fromkeys(("taken", "refused", "again", "cpu_s"), 0.0)
     for service in services:
         if not service.running:

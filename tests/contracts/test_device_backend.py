@@ -65,7 +65,7 @@ async def test_ids_and_indexes_of_devices_are_unique(backend: DeviceBackend) -> 
 async def test_two_inventories_of_an_idle_machine_are_equal(backend: DeviceBackend) -> None:
     """Two inventories of an idle machine are equal.
 
-    So an agent that restarts appends no event."""
+    So an agent that restarts has no change to report."""
     assert await backend.inventory() == await backend.inventory()
 
 
@@ -130,7 +130,7 @@ async def test_a_process_is_in_a_load_once(
 async def test_memory_is_held_of_cgroups_that_are_there(
     backend: DeviceBackend, tmp_path: Path
 ) -> None:
-    """A backend refuses to limit memory for a folder that is not a cgroup.
+    """A backend refuses to limit the memory of a folder that is not a cgroup.
 
     A backend that cannot limit memory at all raises NotMade."""
     with pytest.raises(NotMade):
@@ -178,9 +178,9 @@ async def test_a_repeated_request_returns_the_same_instance(
 
 
 async def test_a_needed_instance_stays(backend: DeviceBackend, card: Device) -> None:
-    """A request for a MIG instance fails if a needed instance occupies its slices.
+    """A request for a MIG instance fails if an instance that is still needed occupies its slices.
 
-    An instance that is not needed is removed to make room."""
+    The backend removes an instance that is not needed, to make room."""
     needed = smallest(card, 2)
     await backend.make_instance(card.id, needed, [])
     with pytest.raises(InTheWay, match=f"{needed.profile} from slice 2 occupies slices of"):
@@ -201,7 +201,7 @@ async def test_an_instance_has_a_load_of_its_own(backend: DeviceBackend, card: D
 
 
 async def test_only_what_is_needed_is_kept(backend: DeviceBackend, card: Device) -> None:
-    """The backend removes MIG instances that are not needed, and frees their slices."""
+    """The backend removes MIG instances that are no longer needed, and frees their slices."""
     kept = await backend.make_instance(card.id, smallest(card, 1), [])
     await backend.make_instance(card.id, smallest(card, 4), [])
     kept_ones = await backend.keep_instances(card.id, [smallest(card, 1)])

@@ -56,7 +56,7 @@ class Place(NamedTuple):
         cores: int = 30,
         controls: dict[str, str] | None = None,
     ) -> Grant:
-        """Grant a container a share of the GPU."""
+        """Grant a container of this pod a share of the GPU, and return what the agent made for it."""
         (device_id,) = self.driver.ids
         card = Device(
             id=device_id, index=0, family="nvidia", model="NVIDIA T4", memory_mib=15_360,
@@ -71,9 +71,9 @@ class Place(NamedTuple):
         return made
 
     def advised(self) -> list[bool]:
-        """Run one round of the agent.
+        """Run one round in which the agent controls the running containers.
 
-        Return, for each container, whether the round limits its compute."""
+        Return, for each container, whether the agent now limits its compute."""
         assert not self.regions.round(self.kept.values(), time.time(), RECENT_S)
         return [region.cores_held for _, _, region in self.regions.read()]
 
@@ -83,11 +83,11 @@ class Place(NamedTuple):
         return str(self.folder / "lib" / "probe")
 
     def run(self, made: Grant, *command: str) -> list[str]:
-        """Run a program inside the container, and return its output as lines."""
+        """Run a program inside the container of this grant, and return its output as lines."""
         return contained.run(made.edits, self.folder, self.given, *command)
 
     def start(self, stack: ExitStack, made: Grant, *command: str) -> subprocess.Popen[str]:
-        """Start a program inside the container. It is stopped when the stack closes."""
+        """Start a program inside the container of this grant. It is stopped when the stack closes."""
         return stack.enter_context(contained.holding(made.edits, self.folder, self.given, *command))
 
 
@@ -128,7 +128,8 @@ def test_B3_memory_beyond_the_share_is_refused(place: Place) -> None:
 def test_B3_an_empty_environment_lifts_no_limit(place: Place) -> None:
     """A process that a container starts with an empty environment is still limited to the share.
 
-    The library finds the limits in HAMi-core's default region file."""
+    Without environment variables, the library finds the limits in HAMi-core's default region file.
+    """
     bare = ("/usr/bin/env", "-i", *(f"{name}={value}" for name, value in place.given.items()))
     said = place.run(place.share("a"), *bare, place.probe, "alloc:400", "alloc:400")
     assert said[-1] == "alloc:400 CUDA_ERROR_OUT_OF_MEMORY"
@@ -187,10 +188,9 @@ def test_D6_compute_is_limited_under_contention(place: Place) -> None:
 def test_D6_a_container_without_a_limit_of_compute_waits_for_the_first_priority(
     place: Place, cores: int
 ) -> None:
-    """A container of lower priority waits while a container of priority 0 uses the GPU.
+    """A container without a compute limit waits while a container of priority 0 uses the GPU.
 
-    This holds for containers without a compute limit. HAMi-core itself obeys priorities only below
-    a limit of 100 percent."""
+    It has a lower priority. HAMi-core itself obeys priorities only below a limit of 100 percent."""
     high = place.share("high", cores=cores, controls={"CUDA_TASK_PRIORITY": "0"})
     low = place.share("low", cores=cores)
 
@@ -215,7 +215,8 @@ def test_a_restarted_container_drops_its_old_processes(place: Place) -> None:
 
 
 def test_a_limit_that_a_container_raised_is_restored_while_it_runs(place: Place) -> None:
-    """If a running container raises its own limit, the agent restores the limit and reports it."""
+    """If a running container raises its own limit, the agent restores the limit and reports the
+    change."""
     made = place.share("a")
     assert made.region is not None
     with ExitStack() as stack:

@@ -66,7 +66,7 @@ def main() -> int:
 
 
 async def _play(seed: int, given: argparse.Namespace, kinds: Sequence[str]) -> Outcome:
-    """Play one round. If SIGINT or SIGTERM interrupts it, clean up first."""
+    """Play one round. If SIGINT or SIGTERM interrupts the round, clean up first."""
     round_of_seed = play(
         seed, span_s=given.seconds, rate=given.rate, kinds=kinds, keep=not given.forget
     )

@@ -1,9 +1,9 @@
-"""The users of a round: a separate process that submits and withdraws pods at a given rate.
+"""The load generator of a round: a process that submits and withdraws pods at a given rate.
 
 It runs as `python -m tests.faults.loader`. After the ledger has acknowledged an append, the loader
-writes it to its journal. Invariant: every line of the journal names an event that the ledger has
-promised to keep. If the loader is killed, a new one repeats the step in progress, with the same
-ids."""
+writes the append to its journal. Invariant: every line of the journal names an event that the
+ledger has promised to keep. If the loader is killed, a new one repeats the step in progress, with
+the same ids."""
 
 from __future__ import annotations
 
@@ -55,8 +55,7 @@ class Journal:
 
 
 class Loader:
-    """A user that submits one pod after another. If too many pods exist, it withdraws the
-    oldest."""
+    """Submits one pod after another. If too many pods exist, it withdraws the oldest."""
 
     def __init__(self, publisher: Publisher, append: Insistence, journal: Journal) -> None:
         self._publisher = publisher

@@ -36,7 +36,7 @@ HISTORY_SHOWN = 80
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a round that passed: which faults struck, and how many events were checked."""
+    """The result of a passed round: which faults were injected, and how many events were checked."""
 
     seed: int
     struck: Counter[str]
@@ -49,7 +49,7 @@ class Outcome:
 
 
 class Round:
-    """One round of faults from its start to its verdict, with everything that runs in it."""
+    """One round of random faults, with the cluster, services and load that it runs."""
 
     def __init__(self, seed: int, folder: Path, rate: float, kinds: Sequence[str]) -> None:
         self.seed = seed

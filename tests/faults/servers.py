@@ -1,8 +1,8 @@
 """A cluster of three nats-servers on this machine, each with its own disk.
 
 The servers use the product's nats.conf with three additions: a name, the cluster, and a user who
-may only request a change of leader. Invariant: when a method that kills, starts, suspends or
-resumes a server returns, that has happened."""
+may only request a change of leader. Invariant: a method that kills, starts, suspends or resumes a
+server returns only after the server has reached that condition."""
 
 from __future__ import annotations
 
@@ -145,8 +145,8 @@ class Server:
     async def holds(self) -> Holding | None:
         """Return which revisions of the ledger are in the server's own store.
 
-        Return None if the server does not answer. Tests need this because a healthy server may lack
-        records: one that has just started may not know of newer records yet."""
+        Return None if the server does not answer. A healthy server may lack records, because one
+        that has just started may not know of newer records yet."""
         url = f"http://127.0.0.1:{self._monitor_port}/jsz?acc=APPORTION&streams=true"
         try:
             async with (

@@ -1,4 +1,4 @@
-"""The processes of a round: its services and its loader, which faults kill, suspend and restart.
+"""The processes of one round: the services and the loader. Faults kill, suspend and restart them.
 
 Invariant: if a process has reported an append as acknowledged, the test still knows that after the
 process has ended."""

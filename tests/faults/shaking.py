@@ -49,7 +49,9 @@ RECOVERY_S = 10.0
 
 
 class Deed(NamedTuple):
-    """A fault for the history: its time of day, as in the servers' logs, and what it hit."""
+    """One injected fault, for the round's history: its time of day and what it hit.
+
+    The time has the format of the servers' logs."""
 
     time: str
     what: str
@@ -97,7 +99,8 @@ class Shaking:
                 task.result()
 
     async def mend(self) -> None:
-        """Repair everything: wait until all servers are healthy, and start what is not running.
+        """End all faults: wait until all servers are healthy, and start every process that is not
+        running.
 
         A server that stopped because its disk was full is restarted."""
         for server in self._filled:

@@ -105,14 +105,15 @@ async def test_a_client_fails_over_to_unnamed_servers(cluster: Cluster) -> None:
 
 
 class Said:
-    """Publishes test messages and records which listener received which."""
+    """Publishes test messages on several servers, and records which listener received which
+    message."""
 
     def __init__(self) -> None:
         self.speakers: list[tuple[str, JetStreamLedger]] = []
         self.heard: dict[tuple[str, int], list[bytes]] = {}
 
     async def hear(self, listener: JetStreamLedger, role: str, number: int) -> None:
-        """Start a listener with this role on server `number`."""
+        """Start a listener that connects to server `number` with this role."""
         heard = self.heard[role, number] = []
 
         async def note(_subject: str, payload: bytes) -> None:

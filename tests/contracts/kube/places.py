@@ -23,8 +23,9 @@ LINES_S = 30.0
 class Place(Protocol):
     """An empty cluster for one test. Its client `api` has all rights.
 
-    Two flags describe the server's version. `checks_uid`: it refuses a binding with a wrong uid.
-    `keeps_lists`: it still serves the next pages of a list after a compaction."""
+    Two flags describe the server's version. `checks_uid` is True if the server refuses a binding
+    with a wrong uid. `keeps_lists` is True if it still serves the next pages of a list after a
+    compaction."""
 
     api: KubeApi
     checks_uid: bool

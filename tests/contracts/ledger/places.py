@@ -30,10 +30,12 @@ class Place(Protocol):
         The fault methods affect only `shaky` connections, which also have a short timeout."""
 
     def silence(self) -> None:
-        """From now on, carry out the requests of shaky connections without replying."""
+        """Stop replying to connections opened with `shaky=True`, but still carry out their
+        requests."""
 
     async def heal(self) -> None:
-        """Break the shaky connections, let their clients reconnect, and reply again."""
+        """Break the connections opened with `shaky=True`, let their clients reconnect, and reply
+        again."""
 
     async def drop(self, last: int) -> None:
         """Drop all records up to and including revision `last`, as only the bootstrap user may."""
@@ -43,7 +45,9 @@ class Place(Protocol):
 
 
 class NatsPlace:
-    """A ledger on nats-server with our permissions. Shaky connections go through a proxy."""
+    """A ledger on nats-server with the product's permissions.
+
+    Connections opened with `shaky=True` go through a proxy."""
 
     def __init__(self, folder: Path) -> None:
         self.bus = Bus(folder / "data")

@@ -42,7 +42,8 @@ async def test_revisions_count_from_one(place: Place) -> None:
 async def test_a_stale_fence_is_refused_with_the_current_revision(place: Place) -> None:
     """The ledger refuses a stale fence and reports the subject's last revision.
 
-    A fence on that revision is accepted."""
+    A fence is the last revision of a subject that the writer expects. One on the current revision
+    is accepted."""
     ledger = await place.connect()
     assert await ledger.append([draft("workload.a", expect=0)]) == [1]
     assert await ledger.append([draft("workload.b")]) == [2]
@@ -75,7 +76,7 @@ async def test_one_stale_fence_refuses_the_whole_batch_and_is_named(place: Place
 
 
 async def test_several_drafts_of_a_subject_share_the_fence_of_the_first(place: Place) -> None:
-    """In a batch, the first draft of a subject has the subject's fence.
+    """If a batch has several drafts of one subject, the first of them has the subject's fence.
 
     The client refuses a batch in which only a later draft of the subject has a fence."""
     ledger = await place.connect()
@@ -120,8 +121,9 @@ async def test_a_repeated_id_is_refused(place: Place) -> None:
 async def test_a_repeated_fenced_draft_is_a_duplicate_and_not_stale(
     place: Place, *, moved_on: bool
 ) -> None:
-    """If a stored draft with a fence is appended again, the ledger reports a duplicate, not a stale
-    fence."""
+    """If a stored draft with a fence is appended again, the ledger reports it as a duplicate.
+
+    It does not report a stale fence, although the subject's last revision has changed."""
     ledger = await place.connect()
     await ledger.append([draft("workload.a", key="one", expect=0)])
     if moved_on:

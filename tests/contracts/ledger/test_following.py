@@ -76,8 +76,9 @@ async def test_a_reader_ahead_of_the_ledger_gets_a_hole(
     [("apportion.v1.cluster.>",), ("apportion.v1.cluster.node.*", "apportion.v1.cluster.queue.*")],
 )
 async def test_a_reader_of_some_subjects(place: Place, subjects: Sequence[str]) -> None:
-    """A reader of some subjects gets only their records. Records of other subjects are no holes for
-    it."""
+    """A reader of some subjects gets only their records.
+
+    It does not take the missing records of other subjects for lost ones."""
     ledger = await place.connect()
     for number in range(5):
         await ledger.append([draft(f"workload.{number}"), draft(f"cluster.node.n{number}")])
@@ -134,8 +135,9 @@ async def test_nothing_is_delivered_after_stop(place: Place) -> None:
 
 
 async def test_a_missing_record_is_a_hole(lawless: LawlessPlace) -> None:
-    """A reader of the whole ledger stops before a missing record with a LedgerHole that names its
-    revision."""
+    """A reader of the whole ledger stops before a missing record.
+
+    It raises a LedgerHole that names the missing record's revision."""
     ledger = await lawless.connect()
     await ledger.append([draft() for _ in range(5)])
     await lawless.lose(3)

@@ -112,7 +112,7 @@ async def _keeps(delivery: Delivery, other: WorkQueue, held_s: float) -> bool:
     """Report progress on a delivery for longer than the acknowledgement timeout `held_s`.
 
     Return True if the other worker never gets the record. Return False if this machine stalled for
-    that long, because the other worker may then have the record."""
+    longer than the timeout, because the other worker may then have received the record."""
     loop = asyncio.get_running_loop()
     end_s = loop.time() + 1.2 * held_s
     before_s = loop.time()

@@ -26,10 +26,10 @@ async def test_readers_must_start_at_the_beginning(place: Place) -> None:
 
 
 async def test_a_fence_on_a_dropped_record_is_refused(place: Place) -> None:
-    """The ledger refuses a fence on a dropped record.
+    """The ledger refuses a fence on a record that the ledger has dropped.
 
-    A writer that has folded all dropped records then expects an empty subject, and its retry
-    succeeds."""
+    A writer that has folded all dropped records then retries: it expects an empty subject, and the
+    ledger accepts that."""
     ledger = await place.connect()
     (placed, *_) = await ledger.append([draft("workload.a"), draft("workload.b")])
     await place.drop(2)
@@ -53,7 +53,7 @@ async def test_a_fence_on_a_dropped_record_is_refused(place: Place) -> None:
 async def test_a_writer_learns_a_forgotten_revision_from_the_server(place: Place) -> None:
     """A writer that does not know a subject's last revision learns it when its fence is refused.
 
-    It uses that revision only if it has already folded that record."""
+    The writer uses that revision only if it has already folded the record with that revision."""
     ledger = await place.connect()
     (placed,) = await ledger.append([draft("workload.n1")])
     fences, subject = Fences(), "apportion.v1.workload.n1"
