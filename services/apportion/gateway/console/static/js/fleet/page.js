@@ -631,8 +631,9 @@ class FleetPage {
       this.chosen.card !== chosen.card
     )
       return;
+    const first = !this.more; // an update may answer before the request of the selection
     this.more = more;
-    this.drawPanel(isNew);
+    this.drawPanel(isNew || first);
   }
 
   drawPanel(isNew) {
