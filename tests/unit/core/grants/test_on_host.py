@@ -98,8 +98,8 @@ def test_a_library_that_the_loader_would_not_find_is_refused(library: str) -> No
 def test_who_is_not_held_is_told() -> None:
     """The caller is warned about every limit of a host process that cannot be enforced.
 
-    Without HAMi-core's library, no limit can be enforced. With the library, core limits work only
-    on the node's first device."""
+    Without HAMi-core's library, no limit can be enforced. With the library, a core limit is
+    enforced only if the process has the node's first devices."""
     assert unheld(granted("GPU-1").edits, BOTH) == ""
     assert unheld(granted("GPU-1", "GPU-2").edits, BOTH) == ""
     assert "--library" in unheld(granted("GPU-1", node=BARE).edits, BOTH)

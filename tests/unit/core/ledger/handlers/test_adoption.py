@@ -179,7 +179,7 @@ def test_a_ledger_with_pods_is_not_rebuilt(golden: Golden) -> None:
 
 
 def test_a_snapshot_has_claims_on_absent_devices() -> None:
-    """A snapshot keeps the shares of adopted pods even if no node has reported their devices yet."""
+    """A snapshot keeps shares of adopted pods even if no node has reported their devices yet."""
     found = DifferenceFound(kind="gone", name="default/p9")
     ledger = Ledger(adopted("p1", share("g0")), found, adopted("p2", share("g1"), running=True))
     again = restore(take(ledger.state))

@@ -47,7 +47,7 @@ def devices(shares: tuple[Share, ...] | None) -> list[str]:
 
 
 def test_count_is_different_devices() -> None:
-    """A request for two devices gets two different devices, with the whole amount on each of them."""
+    """A request for two devices gets two different devices, each with the whole amount."""
     found = chosen(shape(ask(3000, count=2, cores=50)), rack("n1", 3))
     assert devices(found) == ["n1-g0", "n1-g1"]
     assert [(s.memory_mib, s.cores) for s in found or ()] == [(3000, 50)] * 2
