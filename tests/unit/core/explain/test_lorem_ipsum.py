@@ -47,7 +47,7 @@ def a_ledger() -> Ledger:
 
 
 def plans(ledger: Ledger) -> Iterator[PlanRequest]:
-    """Yield requests to plan for pods that exist, that fit, that must wait and that never fit.
+    """Yield plan requests for pods that exist, that fit, that must wait and that never fit.
 
     Some of the plans also remove nodes, add nodes or change the policy."""
     pods = (("holds-1", 1), ("large", 1), ("small", 1), ("two", 2), ("huge", 9))
@@ -92,7 +92,8 @@ def test_with_other_sentences_the_facts_are_the_same(monkeypatch: pytest.MonkeyP
 
 
 def test_code_that_reads_a_sentence_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The comparison finds code that reads a sentence, here a planted count of punctuation."""
+    """The comparison detects code that depends on a sentence. Here, a planted function computes a
+    fact from a sentence's punctuation."""
 
     def reads(refused: WhyRefused) -> WhyRefused:
         made = answer_text.refused_with_text(refused)

@@ -55,7 +55,7 @@ def sees(namespace: str) -> bool:
 
 
 def through(answer: msgspec.Struct) -> tuple[str, msgspec.Struct]:
-    """Redact the answer for the tenant. Return it as JSON and as decoded from that JSON."""
+    """Redact the answer for the tenant. Return its JSON, and the answer decoded from that JSON."""
     body = msgspec.json.encode(redacted(answer, sees))
     return body.decode(), msgspec.json.decode(body, type=type(answer))
 
@@ -154,8 +154,8 @@ def test_evictions_of_others_are_left_out() -> None:
 
 
 def test_rows_about_events_go_by_the_namespaces_of_the_event() -> None:
-    """A tenant sees the text of a log row only if its event belongs to the tenant's namespaces or
-    to none."""
+    """A tenant sees the text of a log row only if the row's event belongs to one of the tenant's
+    namespaces, or to no namespace."""
     row = LogRow(
         revision=3, time="t", type="PodBound", parts=("pod uid-of-ops bound",), source="b",
         subject="apportion.v1.binding.n1", namespaces=("ops",),

@@ -83,8 +83,8 @@ SPREAD = "within n1, spread prefers the device with the fewest containers, then 
     ],
 )  # fmt: skip
 def test_how_its_card_was_chosen_is_said(policy: Policy, own: str, said: str) -> None:
-    """The answer names the policy that chose the pod's device. Until prices are learnt, that is
-    best fit instead of a policy by price."""
+    """The answer names the policy that chose the pod's device. Until the scheduler has learnt
+    prices, a policy by price acts like best fit, and the answer names best fit."""
     ledger = Ledger(rack("n1", 4))
     ledger.play(PolicyChanged(by="ann", node_policy=policy, device_policy=policy))
     ledger.submit(pod("p1", shape=shape(ask(1000), device_policy=own))).settle()

@@ -226,7 +226,7 @@ def test_C4_an_npu_that_is_split_softly_has_the_environment_of_hamis_plugin() ->
 def test_several_npus_have_the_part_of_the_first() -> None:
     """If a container has parts of several NPUs, the first NPU's amounts apply to all, as in HAMi.
 
-    A share without cores sets no `NPU_PRIORITY`."""
+    If the container's share has no cores, `NPU_PRIORITY` is not set."""
     found = granted(share("NPU-5", 1000, 0), share("NPU-3", 2000, 0), devices=soft_npus(3, 5))
     assert found.edits.env == {
         "ASCEND_VISIBLE_DEVICES": "3,5",
@@ -246,8 +246,8 @@ def test_a_whole_npu_is_shown_by_its_index() -> None:
 
 
 def test_what_is_not_there_is_refused_by_name() -> None:
-    """A grant is refused if the container has no share, if a device is missing, or if its devices
-    have different modes."""
+    """Granting a container its environment and mounts fails if the container has no share, if a
+    device is missing, or if its devices have different modes."""
     with pytest.raises(GrantRefused, match="has no share on this node"):
         grant(Held.of("uid-1", "other", [share()], {"GPU-1": FIRST}), NODE)
     with pytest.raises(GrantRefused, match="GPU-9, which is not on this node"):

@@ -19,8 +19,8 @@ BARE = Node()
 
 
 def granted(*devices: str, cores: int = 30, node: Node = NODE) -> Grant:
-    """Return the grant of a host process with these devices: 1000 MiB of the first, 2000 MiB of the
-    second."""
+    """Return the environment that a host process gets for these devices. Its share is 1000 MiB of
+    the first device and 2000 MiB of the second."""
     shares = [
         Share(container="run", device=device, memory_mib=1000 * number, cores=cores)
         for number, device in enumerate(devices, 1)
@@ -48,8 +48,8 @@ def test_paths_are_those_of_the_node_and_the_loader_has_the_library() -> None:
 
 
 def test_limits_stand_where_cuda_counts_the_cards() -> None:
-    """CUDA numbers a process's devices from 0, so HAMi-core's limits are numbered in the same
-    way."""
+    """CUDA numbers the devices that a process sees from 0, so HAMi-core's limits are numbered from
+    0 too, whatever the devices' indexes on the node."""
     alone, two = granted("GPU-2"), granted("GPU-1", "GPU-2")
     assert alone.edits.env["CUDA_VISIBLE_DEVICES"] == "GPU-2"
     assert alone.edits.env["CUDA_DEVICE_MEMORY_LIMIT_0"] == "1000m"
@@ -60,7 +60,8 @@ def test_limits_stand_where_cuda_counts_the_cards() -> None:
 
 
 def test_instances_and_whole_cards_are_shown_by_their_ids() -> None:
-    """A process sees MIG instances and whole devices by id, without region and library."""
+    """A host process sees MIG instances and whole devices by id. It gets neither HAMi-core's
+    library nor its usage region."""
     instance = MigInstance(profile="1g.5gb", start=0, size=1)
     card = structs.replace(FIRST, mode="mig")
     part = Share("run", card.id, 5000, 0, instance=instance)
@@ -97,8 +98,8 @@ def test_a_library_that_the_loader_would_not_find_is_refused(library: str) -> No
 def test_who_is_not_held_is_told() -> None:
     """The caller is warned about every limit of a host process that cannot be enforced.
 
-    Without the library, these are all limits. With it, a core limit fails on every device but the
-    node's first."""
+    Without HAMi-core's library, no limit can be enforced. With the library, a core limit is
+    enforced only if the process has the node's first devices."""
     assert unheld(granted("GPU-1").edits, BOTH) == ""
     assert unheld(granted("GPU-1", "GPU-2").edits, BOTH) == ""
     assert "--library" in unheld(granted("GPU-1", node=BARE).edits, BOTH)
@@ -108,8 +109,8 @@ def test_who_is_not_held_is_told() -> None:
 
 
 def test_so_is_who_starts_a_container() -> None:
-    """For a container, the caller is warned only if the library is missing, because a container's
-    devices are numbered from 0."""
+    """For a container, the caller is warned only if HAMi-core's library is missing. Core limits
+    work on every device, because devices in a container are numbered from 0."""
     share = Share("run", "GPU-2", 1000, 30)
     held = Held.of("uid-1", "run", [share], BOTH)
     assert unheld(grant(held, NODE).edits, BOTH) == ""

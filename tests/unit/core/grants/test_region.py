@@ -32,12 +32,12 @@ def use(of: Region) -> None:
 
 
 def held(of: Region) -> bool:
-    """Return True if the container currently has a core limit."""
+    """Return True if the core limit of this region's container is currently enforced."""
     return of.cores_held
 
 
 def waits(of: Region) -> bool:
-    """Return True if the container must wait before its next kernel launch."""
+    """Return True if the container of this region must wait before its next kernel launch."""
     return of.blocked
 
 
@@ -66,8 +66,8 @@ def test_a_resize_goes_to_the_place_where_hami_core_looks() -> None:
     ("minor", "size", "shift"), [(2, SIZE, 0), (1, SIZE, 0), (1, 2_008_985, 32)]
 )
 def test_processes_of_each_version_are_read(minor: int, size: int, shift: int) -> None:
-    """The processes in a region of every version are read; one variant of version 1.1 is shifted by
-    32 bytes."""
+    """The list of processes is read from regions of every version. In one variant of version 1.1,
+    the fields are shifted by 32 bytes."""
     data = StoredBytes(size)
     struct.pack_into("<iII", data, 0, 19_920_718, 1, minor)
     struct.pack_into("<Q", data, 56 + shift, 1)

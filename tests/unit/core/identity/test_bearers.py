@@ -37,8 +37,8 @@ def test_an_identity_has_the_name_of_its_pod_and_an_agent_its_node() -> None:
 
 @pytest.mark.parametrize("name", ["scheduler-7c-x", "operator", "apportion", "gateway-0"])
 def test_a_pod_of_another_namespace_that_is_called_as_one_of_ours_is_not_it(name: str) -> None:
-    """A pod of another namespace may have the name of one of Apportion's pods. Its identity,
-    consumers and inbox are still different ones."""
+    """A pod of another namespace may have the same name as one of Apportion's pods. It still gets a
+    different identity, different consumers and a different inbox."""
     stranger = Bearer("monitoring", "billing", name, "n1")
     with pytest.raises(InvalidIdentity, match=f"connects as monitoring_{name}"):
         identity_of(stranger, name, ACCOUNTS)
@@ -74,8 +74,8 @@ def test_no_two_pods_of_other_namespaces_have_one_name() -> None:
     ],
 )
 def test_what_is_asked_for_beyond_is_refused(bearer: Bearer, asked: str, words: str) -> None:
-    """A connection is refused with the reason if its token has no role, or if it asks for another
-    name than the token's."""
+    """A NATS login is refused, with the reason, if the token's ServiceAccount has no role, or if
+    the client asks for another name than the token gives."""
     with pytest.raises(InvalidIdentity, match=words):
         identity_of(bearer, asked, ACCOUNTS)
 

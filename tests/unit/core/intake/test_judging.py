@@ -109,7 +109,7 @@ def used(device: str, uid: str, **more: int) -> ShareUsed:
 def test_nobody_signs_for_another(ledger: Ledger) -> None:
     """The intake refuses an event that an agent signs for another node.
 
-    It also refuses an event whose basis is a future revision."""
+    It also refuses an event that claims to be based on a future revision."""
     assert cause(said(ledger, rack("n1", 2), by="n2")) == "foreign-source"
     assert cause(said(ledger, rack("n1", 2), basis=1, cause=2)) == "future-basis"
 
@@ -160,8 +160,8 @@ def test_answers_are_for_pods_of_the_node(ledger: Ledger) -> None:
 
 
 def test_use_is_what_a_card_can_do_and_of_whose_it_is(ledger: Ledger) -> None:
-    """The intake refuses usage of another node's device, usage beyond a device's capacity, and
-    usage under a wrong namespace."""
+    """The intake refuses a usage record for another node's device, beyond a device's capacity, or
+    under a wrong namespace."""
     for use, name in (
         (used("n2-g0", "p1"), "device-of-another-node"),
         (used("not-reported-yet", "p1"), "unknown-device"),

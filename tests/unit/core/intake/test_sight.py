@@ -118,8 +118,8 @@ def test_the_part_of_a_node_is_a_state_that_can_be_restored() -> None:
 
 
 def test_the_part_has_all_that_containers_are_given() -> None:
-    """The partial state contains all that a pod's containers get, such as borrowed shares and
-    HAMi-core controls. It contains no labels."""
+    """The partial state contains all that a pod's containers get, including the shares that init
+    containers borrow and the settings of HAMi-core. It contains no labels."""
     state = State()
     happen(state, node("n1", gpu("g0")))
     submitted = pod(

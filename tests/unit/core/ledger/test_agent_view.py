@@ -21,8 +21,8 @@ def pod(**more: object) -> PodSubmitted:
 
 
 def test_most_pods_need_no_more_words() -> None:
-    """If a pod has no init containers and no HAMi-core controls, its agent gets the placement
-    unchanged."""
+    """If a pod has no init containers and no HAMi-core settings, the node's agent gets the
+    placement unchanged."""
     assert handed(PLACED, pod(), [CARD]) is PLACED
 
 

@@ -44,8 +44,8 @@ KIND = {PodPlaced: "placed", PlacementVoided: "voided", PodEvicted: "evicted"}
 
 
 class Written:
-    """A ledger written as the real services write it, and audited. Tests override fields to break
-    rules."""
+    """Appends events to a ledger as the real services do, and audits them. Tests override event
+    fields to break a rule."""
 
     def __init__(self, auditor: Auditor | None = None) -> None:
         self.auditor = auditor or Auditor()
@@ -198,7 +198,8 @@ def test_a_broken_chain(ledger: Written) -> None:
 def test_a_node_that_was_forgotten_long_ago_begins_its_chain_again(
     ledger: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first placement on a forgotten node that returns names no previous placement."""
+    """When a node that the state has forgotten returns, its first placement need not contain the
+    digest of a previous placement."""
     monkeypatch.setattr(departures, "LEFT_MAX", 1)
     monkeypatch.setattr(departures, "DEPARTED_MAX", 0)
     ledger.write(on("p1")).write(PodGone(uid="p1")).write(NodeGone(node="n1"))
@@ -238,8 +239,10 @@ def test_an_identity_that_lets_a_pod_be_placed_twice(ledger: Written) -> None:
 def test_an_eviction_is_told_once_for_each_attempt_of_whom_it_is_for(
     ledger: Written, event_id: str, found: list[tuple[int, str]]
 ) -> None:
-    """An eviction's event id must name both pods and their attempts. A pod is thereby evicted at
-    most once per attempt of the pod that needs room."""
+    """An eviction's event id must name the evicted pod and the pod that needs room, with their
+    attempts.
+
+    A pod is thereby evicted at most once per attempt of the pod that needs room."""
     ledger.write(on("p1")).write(EVICTED, id=event_id)
     assert ledger.checks() == found
 

@@ -116,8 +116,8 @@ def test_idle_device_may_become_another_family() -> None:
 
 
 def test_health_changes_one_device() -> None:
-    """A health event changes one device and its reason. The next report of the node replaces
-    both."""
+    """A health event changes one device's health and the reason for it. The next report of the node
+    replaces both."""
     sick = DeviceHealthChanged(node="n1", device="g0", healthy=False, reason="XID 79")
     ledger = Ledger(node("n1", gpu("g0"), gpu("g1")), sick)
     assert (ledger.device("g0").healthy, ledger.device("g0").health_reason) == (False, "XID 79")

@@ -69,8 +69,8 @@ def test_agent_may_be_faster_than_the_binder() -> None:
 
 
 def test_a_breach_changes_nothing_and_must_be_of_the_pods_own_device() -> None:
-    """A breach changes no state. The fold refuses it if the pod's current attempt does not use the
-    device."""
+    """An event that reports a breached share changes no state. The fold refuses the event if the
+    pod's current attempt does not use that device."""
     ledger = placed().play(BOUND, ALLOCATED)
     breach = ShareBreached(**AT, container="main", device="n1-g0", code="unheld")
     assert ledger.play(breach).pod("p1").phase is Phase.ALLOCATED
@@ -163,7 +163,7 @@ def test_gang_is_known_while_it_has_pods() -> None:
 
 
 def test_shapes_are_shared() -> None:
-    """Pods with equal shapes share one `Shape` object, which saves memory."""
+    """Pods with equal requests and constraints share one `Shape` object, which saves memory."""
     ledger = Ledger(*(pod(f"p{n}", ask(1000)) for n in range(3)), pod("q", ask(1001)))
     shapes = {id(state.submitted.shape) for state in ledger.state.pods.values()}
     assert len(shapes) == len(ledger.state.shapes) == 2
@@ -304,7 +304,7 @@ def test_oversold(device: object, shares: list[object], because: str) -> None:
 def test_placement_that_skips_a_fence(wrong: dict[str, object], because: str) -> None:
     """The fold refuses a placement with a wrong attempt, node or previous digest.
 
-    If the attempt number was right, it is used up, and the pod's next attempt has the next number.
+    If the attempt number was right, it counts as used: the pod's next attempt has the next number.
     """
     ledger = pending()
     assert because in ledger.contradict(placement("p1", **wrong))  # type: ignore[arg-type]

@@ -1,5 +1,5 @@
-"""Tests of rejected pods, whose manifests Apportion cannot read: until they are repaired or
-deleted."""
+"""Tests of rejected pods: pods whose manifests Apportion cannot read. They stay rejected until they
+are repaired or deleted."""
 
 from typing import Any
 

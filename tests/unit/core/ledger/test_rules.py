@@ -127,7 +127,8 @@ def test_a_snapshot_anywhere_and_the_tail_are_the_whole(at: int) -> None:
 def test_a_snapshot_of_before_a_rule_is_used_as_long_as_it_holds(at: int) -> None:
     """A snapshot stays usable after an operator adds a rule about the ledger.
 
-    It does not if the rule makes readers ignore an event that the snapshot already contains."""
+    The exception is a rule that makes readers ignore an event that the snapshot already contains.
+    """
     known = ahead(LEDGER[:at])
     state = State(rules=known)
     try:
@@ -158,8 +159,8 @@ def test_who_has_folded_what_is_set_aside_begins_anew() -> None:
 
 
 def test_a_format_is_legal_behind_the_event_alone() -> None:
-    """The event that enables a format allows it only at later revisions, and only up to its
-    version."""
+    """The event that enables a format applies only to later revisions, and only to versions up to
+    the enabled one."""
     rules = ahead([enabled(3, 2)])
     for at, version in ((2, 1), (3, 1), (4, 3)):
         with pytest.raises(NotEnabledEvent):
@@ -192,7 +193,7 @@ def test_a_snapshot_that_knows_what_no_ledger_says_is_not_used() -> None:
 
 
 def test_nobody_waits_for_what_is_legal_everywhere() -> None:
-    """No service must wait for a format to be enabled if every build can read that format."""
+    """If every build can read a format, services may use it without an event that enables it."""
     for writer in {row.writer for row in CATALOGUE}:
         assert missing(Rules(), writer, 1) == []
 

@@ -114,8 +114,8 @@ def test_every_event_has_a_line(row: EventType) -> None:
     ],
 )
 def test_whose_cordon_is_lifted(by: str, said: str) -> None:
-    """If an operator removes another operator's cordon, the line names both. An operator's own
-    cordon is called their own."""
+    """If an operator removes another operator's cordon, the line names both. If operators remove
+    their own cordon, the line says "their own"."""
     assert Teller().line(NodeCordonLifted(node="n1", of="ada", by=by)) == said
     card = DeviceCordonLifted(device="g0", of="ada", by=by)
     assert Teller().line(card) == said.replace("node n1", "device g0")
@@ -220,8 +220,8 @@ def test_an_adopted_pod_is_told_with_what_it_holds_and_who_said_so(golden: Golde
 
 
 def test_a_difference_says_what_each_side_has() -> None:
-    """The line of a difference shows what the ledger has and what the cluster has. A side without a
-    value reads "nothing"."""
+    """The line of a DifferenceFound event shows what the ledger has and what the cluster has. A
+    side without a value reads "nothing"."""
     found = DifferenceFound(kind="gone", name="default/a", ledger="node n1")
     said = "difference (gone): default/a: the ledger has node n1, the cluster has nothing"
     assert Teller().line(found) == said
@@ -246,7 +246,7 @@ def test_memory_of_names_is_bounded() -> None:
     ],
 )
 def test_shares_in_words(held: object, said: str) -> None:
-    """A share is shown by amount, or by instance on a split device."""
+    """A share is shown by its amounts. On a split device, it is shown by its instance."""
     assert share_words(held) == said  # type: ignore[arg-type]
 
 
@@ -263,7 +263,7 @@ def test_equal_shares_are_said_once(golden: Golden) -> None:
 
 
 def test_asks_in_words(golden: Golden) -> None:
-    """An ask is shown as an amount, as a percentage or as whole devices."""
+    """A device request is shown as an amount, as a percentage or as whole devices."""
     golden({
         "3000 MiB, 30 cores": ask_words(ask(3000, cores=30)),
         "50 percent": ask_words(ask(memory_percent=50)),

@@ -44,8 +44,8 @@ def test_what_a_table_shows_of_an_id_is_enough(device: str) -> None:
 
 
 def test_what_is_wrong_with_a_name() -> None:
-    """If several ids begin with the name, the error lists them. A name that is too short is also an
-    error; other names are left to the caller."""
+    """It is an error if several device ids begin with the name, or if the name has too few
+    characters of an id. A name that cannot be a device id is accepted here."""
     assert unclear("GPU-1a2b3c4d", meant("GPU-1a2b3c4d", ALL)) == (
         f"'GPU-1a2b3c4d' is the beginning of 2 device ids: {A}, {B}"
     )

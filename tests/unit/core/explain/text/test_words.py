@@ -70,7 +70,8 @@ def test_amounts_carry_their_unit(code: RefusalCode, value: int, said: str) -> N
 
 
 def test_only_yes_or_no_codes_have_no_unit() -> None:
-    """Exactly the yes-or-no codes have no unit."""
+    """Refusal codes without an amount (yes-or-no conditions) have no unit; all other codes have
+    one."""
     assert {code for code in RefusalCode if CAUSES[code].unit is Unit.NOTHING} == {
         RefusalCode.DEVICE_IN_USE,
         RefusalCode.NODE_GONE,

@@ -42,7 +42,7 @@ def test_an_adopted_pod_holds_its_shares() -> None:
 
 def test_attempts_after_an_adoption_are_those_of_no_earlier_life() -> None:
     """A placement after an adoption skips attempt numbers that a previous pod with the same uid may
-    have used: NATS would drop its event as a duplicate."""
+    have used. NATS would drop an event with a used number as a duplicate."""
     void = PlacementVoided(pod="p1", node="n1", attempt=1, reason="no such card")
     ledger = Ledger(CARD, adopted("p1", share("g0"), attempt=1))
     assert ledger.pod("p1").adopted
@@ -161,7 +161,8 @@ def test_devices_that_nobody_names_are_closed() -> None:
 
 
 def test_differences_are_counted_and_kept_while_the_pod_lives() -> None:
-    """The state keeps a difference until its pod ends. The count of differences never decreases."""
+    """The state keeps a difference between ledger and cluster until the pod ends. The count of
+    differences never decreases."""
     found = DifferenceFound(kind="annotation", name="default/p1", pod="p1", ledger="a", cluster="b")
     ledger = Ledger(CARD, adopted("p1", share("g0")), found, found)
     assert ledger.state.differences == {"annotation": 2}
@@ -178,7 +179,7 @@ def test_a_ledger_with_pods_is_not_rebuilt(golden: Golden) -> None:
 
 
 def test_a_snapshot_has_claims_on_absent_devices() -> None:
-    """A snapshot keeps the shares of adopted pods on devices that no node has reported yet."""
+    """A snapshot keeps shares of adopted pods even if no node has reported their devices yet."""
     found = DifferenceFound(kind="gone", name="default/p9")
     ledger = Ledger(adopted("p1", share("g0")), found, adopted("p2", share("g1"), running=True))
     again = restore(take(ledger.state))

@@ -94,7 +94,7 @@ def test_a_state_of_many_nodes_that_come_and_go_does_not_grow() -> None:
 
 
 def test_an_engine_decides_as_one_that_never_knew_the_node() -> None:
-    """After nodes were forgotten, an engine decides exactly like a new engine."""
+    """After the state has forgotten nodes, an old scheduling engine decides like a new one."""
     ledger = Ledger(observed("m", version=1), rack("m", 2))
     uids = (f"p{at}" for at in count())
     for name in ("a", "z", "k", "b", "y", "l", "n"):

@@ -42,8 +42,8 @@ def app(*names: str) -> PodSelector:
 
 
 def near(key: str, *names: str) -> PodTerm:
-    """Return a term that is met in a zone or node (by `key`) with a pod of one of these
-    applications."""
+    """Return an affinity term for a pod of one of these applications. `key` is the topology label,
+    such as that of the zone, whose value must be equal."""
     return PodTerm(pods=app(*names), topology_key=key)
 
 
@@ -79,8 +79,8 @@ def test_anti_affinity_keeps_pods_apart() -> None:
 
 
 def test_anti_affinity_holds_against_those_who_do_not_mind() -> None:
-    """A placed pod's anti-affinity keeps the pods that it selects off its node, even if they have
-    none themselves. Other pods are placed there."""
+    """If a placed pod's anti-affinity selects another pod, that pod cannot join it on its node,
+    even without anti-affinity of its own. Pods that it does not select can."""
     ledger = fleet(a="x")
     ledger.submit(minding("guard", anti_affinity=(near(HOST, "web"),))).settle()
     ledger.submit(minding("w1", "web"), minding("w2", "web"), minding("other", "db")).settle()
@@ -91,9 +91,7 @@ def test_anti_affinity_holds_against_those_who_do_not_mind() -> None:
 
 
 def test_a_line_that_waited_does_not_wait_for_its_head() -> None:
-    """A pending pod keeps its turn if a pod with anti-affinity to it is submitted later.
-
-    The later pod waits."""
+    """A pending pod is placed before a pod with anti-affinity to it that is submitted later."""
     ledger = fleet(a="x").play(observed("a", pods=1))
     ledger.submit(minding("x", "db")).settle()
     ledger.submit(minding("w", "web"), minding("d", "db")).settle()

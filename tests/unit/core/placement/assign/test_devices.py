@@ -47,7 +47,7 @@ def devices(shares: tuple[Share, ...] | None) -> list[str]:
 
 
 def test_count_is_different_devices() -> None:
-    """An ask for two devices gets two different devices, with the whole amount on each of them."""
+    """A request for two devices gets two different devices, each with the whole amount."""
     found = chosen(shape(ask(3000, count=2, cores=50)), rack("n1", 3))
     assert devices(found) == ["n1-g0", "n1-g1"]
     assert [(s.memory_mib, s.cores) for s in found or ()] == [(3000, 50)] * 2
@@ -130,8 +130,8 @@ HARD: list[tuple[str, list[Ask], list[Device], list[Share], str, list[str]]] = [
 def test_hardest_first(
     asks: list[Ask], offered: list[Device], held: list[Share], policy: Policy, where: list[str]
 ) -> None:
-    """Of a pod's asks, the most demanding one gets its devices first. Otherwise a smaller ask could
-    use up the only device that fits both."""
+    """If a pod has several device requests, the most demanding gets its devices first. Otherwise a
+    smaller request could use up the only device that fits both."""
     found = chosen(shape(*asks), node("n1", *offered), *held, policy=policy)
     assert devices(found) == where
 
@@ -218,8 +218,8 @@ def test_ids_and_indexes_leave_devices_out() -> None:
 
 @pytest.mark.parametrize("policy", ["binpack", "spread"])
 def test_whether_a_pod_fits_does_not_depend_on_the_order_of_devices(policy: Policy) -> None:
-    """If the policy's preferred device for one ask leaves no room for another ask, the search tries
-    other devices, so the pod still fits."""
+    """If the policy's preferred device for one request leaves no room for another request, the
+    search tries other devices, so the pod still fits."""
     report = node("n1", gpu("g0", memory_mib=15_360), gpu("g1", memory_mib=15_360))
     held = share("g0", 9_000, 0), share("g1", 13_000, 0)
     small, both = ask(2048, container="a"), ask(1024, container="b", count=2)

@@ -81,8 +81,8 @@ CLOSED = (
 
 @pytest.mark.parametrize(("key", "ready", "unschedulable"), CLOSED)
 def test_taints_of_conditions_end_with_them(key: str, *, ready: bool, unschedulable: bool) -> None:
-    """Kubernetes' own taints for cordoned and unready nodes do not make a pod one that never fits,
-    because they end with the condition."""
+    """Kubernetes taints cordoned and unready nodes itself. A pod that only such a taint keeps out
+    is not one that never fits, because the taint ends with the condition."""
     taint = Taint(key=key, effect="NoSchedule")
     ledger = Ledger(
         observed("n1", taints=(taint,), ready=ready, unschedulable=unschedulable), rack("n1", 1)
@@ -159,8 +159,8 @@ def test_other_devices_of_the_node_are_too_few_and_not_none() -> None:
 
 
 def test_amounts_are_of_the_ask_that_lacks_something() -> None:
-    """If a pod has several asks, the refusal shows the needed and available amount of the ask that
-    does not fit."""
+    """If a pod has several device requests, the refusal shows the needed and available amount of
+    the request that does not fit."""
     asks = (
         Ask(container="a", family="ascend310p", count=3, memory_mib=1000),
         Ask(container="b", family="nvidia", count=1, memory_mib=300),

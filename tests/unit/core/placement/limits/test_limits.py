@@ -1,4 +1,4 @@
-"""Tests of the code that counts usage, which queues and namespaces share."""
+"""Tests of the base class that counts usage, for queue limits and for namespace quotas."""
 
 import pytest
 

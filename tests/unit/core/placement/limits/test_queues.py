@@ -132,8 +132,8 @@ def test_other_families_have_limits_of_their_own() -> None:
 
 
 def test_an_instance_counts_as_what_it_takes_of_the_card() -> None:
-    """A MIG instance counts against the limit with its whole size, even if the pod requested
-    less."""
+    """A MIG instance counts against the queue's limit with its whole size, even if the pod
+    requested less."""
     ledger = Ledger(rack("n1", 1, model=A100_40, mode="mig", slots=7))
     ledger.play(queue(capability={"volcano.sh/vgpu-memory": 9000}))
     ledger.submit(queued("a", ask(3000)), queued("b", ask(3000))).settle()
@@ -249,8 +249,8 @@ def test_room_on_other_devices_wakes_those_whom_the_queue_kept_from_the_best() -
 
 
 def test_the_card_quota_counts_shares_by_model() -> None:
-    """A queue's GPU quota counts shares of a model's GPUs too. The model may be written like a type
-    name."""
+    """A queue's GPU quota for a model counts shares too, not only whole GPUs. The model may be
+    written in full or in part, such as `T4`."""
     quota = queue(cards={"NVIDIA-A100-SXM4-80GB": 1, "T4": 1})
     ledger = Ledger(rack("a", 2), rack("b", 2, model=T4), rack("c", 2, model=A30), quota)
     ledger.submit(*(queued(f"p{n}", ask(1000)) for n in range(3))).settle()
@@ -268,7 +268,8 @@ def test_a_card_that_the_quota_does_not_name_is_not_for_the_queue() -> None:
 
 
 def test_parts_of_a_card_have_quotas_of_their_own() -> None:
-    """Parts of GPUs have separate quotas: `MODEL/mig-PROFILE-mixed` and `MODEL/mps-…`."""
+    """MIG instances and MPS shares have quotas of their own, named `MODEL/mig-PROFILE-mixed` and
+    `MODEL/mps-…`."""
     quota = {"A100": 1, "A100/mig-1g.5gb-mixed": 2, "A30/mps-24g*1/4": 1}
     mig, mps = rack("a", 1, model=A100_40, mode="mig"), rack("b", 1, model=A30, mode="mps")
     ledger = Ledger(mig, mps, rack("c", 4), queue(cards=quota))

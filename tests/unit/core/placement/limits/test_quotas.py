@@ -177,7 +177,7 @@ def test_a_name_that_comes_to_mean_devices_binds_from_then_on() -> None:
 
 def test_pods_of_another_namespace_are_not_held_up_behind_one_that_is() -> None:
     """A pod that exceeds its namespace's quota does not block pods of other namespaces, even if
-    their shapes are equal."""
+    these request the same."""
     ledger = Ledger(rack("n1", 4), quota(count=1), quota(namespace="web", count=2))
     ledger.submit(*(inside(f"t{n}", ask(1)) for n in range(3)))
     ledger.submit(*(inside(f"w{n}", ask(1), namespace="web") for n in range(3)))
@@ -186,8 +186,8 @@ def test_pods_of_another_namespace_are_not_held_up_behind_one_that_is() -> None:
 
 
 def test_a_quota_that_comes_while_pods_wait_holds_back_its_own_alone() -> None:
-    """A new quota blocks only pods of its namespace, even if pending pods of other namespaces have
-    the same shape. When the quota is removed, the scheduler retries the pods."""
+    """A new quota blocks only pods of its namespace, not pods of other namespaces with the same
+    request. When the quota is removed, the scheduler retries the blocked pods."""
     ledger = Ledger(rack("n1", 1, slots=2)).submit(pod("x", cards())).settle()
     ledger.submit(inside("t0", ask(1)), inside("t1", ask(1)), pod("f", ask(1))).settle()
     assert len(ledger.engine._queue.unschedulable()) == 1
@@ -210,8 +210,8 @@ def test_pods_that_end_make_room_in_their_namespace_alone() -> None:
 
 
 def test_a_quota_that_is_raised_too_little_is_told_anew() -> None:
-    """If a quota is raised but still too small, the pod gets another refusal with the new limit. A
-    change of the namespace's usage causes none."""
+    """If a quota is raised but still too small, the pod gets another refusal with the new limit. It
+    gets none when only the namespace's usage changes."""
     ledger = Ledger(rack("n1", 4), quota(memory=1000)).submit(inside("a", ask(3000))).settle()
     first = ledger.refusal("a")
     ledger.play(quota(memory=2000)).settle()

@@ -288,8 +288,8 @@ def test_a_card_with_closed_slices_is_worth_what_is_left_of_it() -> None:
 
 
 def test_nothing_learnt_from_no_pods_is_no_reason_to_stop() -> None:
-    """If prices were learnt from no pods, all nodes have equal scores, and the scheduler chooses
-    the first by name."""
+    """If there were no pods to learn prices from, all nodes have equal scores, and the scheduler
+    chooses the first by name."""
     ledger = Ledger(node("n1", gpu("a-g0")), node("n2", gpu("b-g0")), learnt())
     ledger.submit(pod("p1", shape=Shape(asks=(whole(),)))).decide()
     assert ledger.where("p1") == "n1"
@@ -320,8 +320,8 @@ def test_prices_outlive_the_devices(policy: Policy) -> None:
 
 
 def test_what_fits_by_a_fraction_is_no_gift() -> None:
-    """A share of 22.9 % counts as 23 %. If it is placed where 22 % are left, the score still
-    charges for these 22 %."""
+    """A share of 22.9 % counts as 23 %, yet fits where 22.9 % of a device are left. The score then
+    still charges the pod for what these could have earned."""
     exact = priced(ask(2_290, container="any"), 300_000)
     ledger = Ledger(
         node("n1", gpu("a-g0", memory_mib=MEMORY_MIB)),

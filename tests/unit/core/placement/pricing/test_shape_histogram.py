@@ -1,5 +1,5 @@
-"""Tests of the histogram that counts the shapes of submitted pods, and of when prices are learnt
-from it again."""
+"""Tests of the histogram that counts submitted pods by shape (what a pod requests), and of when
+prices are learnt from it again."""
 
 import pytest
 

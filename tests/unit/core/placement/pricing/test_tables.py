@@ -74,7 +74,7 @@ def test_cpu_is_worth_at_least_what_it_earns_alone() -> None:
 
 
 def masks(wanted: Ask, occupied: int = 0) -> list[int]:
-    """Place instances for this ask on a MIG device until no more fit.
+    """Place MIG instances for this request on a device until no more fit.
 
     Return the mask of used slices after each instance. `occupied` is the mask at the start."""
     after, found = after_share(wanted, CUT), []
@@ -128,6 +128,6 @@ def test_a_share_always_leaves_less(device: object, wanted: Ask) -> None:
 
 
 def test_another_family_goes_nowhere() -> None:
-    """An ask for another device family does not fit the device."""
+    """A request for another device family does not fit the device."""
     assert (after_share(ask(3_000, family="ascend310p"), CARD) == NOWHERE).all()
     assert (after_share(None, CARD) == NOWHERE).all()

@@ -85,7 +85,7 @@ def test_priority_then_submission() -> None:
 
 
 def test_a_refused_shape_holds_up_no_other() -> None:
-    """Pods behind a pod whose shape was refused are still decided."""
+    """If a pod is refused, the scheduler still decides the pods with other requests behind it."""
     ledger = Ledger(rack("n1", 1), pod("big", ask(99_999)), pod("small", ask(1000)))
     events = ledger.decide()
     assert names(events, PodPlaced) == ["small"]
@@ -93,8 +93,8 @@ def test_a_refused_shape_holds_up_no_other() -> None:
 
 
 def test_every_pod_of_a_shape_queue_is_told_once() -> None:
-    """If a shape is refused, each of its pods gets one refusal, including a pod that is submitted
-    later."""
+    """If pods with the same request do not fit, each of them gets one refusal, including a pod that
+    is submitted later."""
     ledger = Ledger(rack("n1", 1), *(pod(f"p{n}", ask(99_999)) for n in range(3)))
     assert sorted(names(ledger.decide(), PodRefused)) == ["p0", "p1", "p2"]
     assert ledger.decide() == []
@@ -104,8 +104,8 @@ def test_every_pod_of_a_shape_queue_is_told_once() -> None:
 
 
 def test_new_reasons_are_told_to_all() -> None:
-    """The pods of a shape get another refusal if the refusal codes change, but not if only the
-    numbers of nodes do."""
+    """Pods with the same request get another refusal if the refusal codes change, but not if only
+    the numbers of nodes do."""
     ledger = Ledger(rack("n1", 1, healthy=False), pod("a", cards()), pod("b", cards())).settle()
     assert ledger.reasons("b") == {RefusalCode.DEVICE_UNHEALTHY: 1}
     ledger.play(DeviceHealthChanged(node="n1", device="n1-g0", healthy=True))
@@ -220,8 +220,8 @@ def test_room_that_is_too_small_costs_no_look(work: Work) -> None:
 
 
 def test_a_hundred_thousand_unschedulable_pods_cost_nothing(work: Work) -> None:
-    """A hundred thousand unschedulable pods of one shape need no more nodes scored than one such
-    pod."""
+    """A hundred thousand unschedulable pods with the same request need no more nodes scored than
+    one such pod."""
     ledger = Ledger(*(rack(f"n{n}", 1) for n in range(10)))
     state = ledger.state
     ledger.submit(pod("q0", ask(99_999)))
@@ -319,7 +319,8 @@ def test_a_pod_that_is_told_again_is_told_once() -> None:
 
 
 def test_the_same_answer_again_goes_to_nobody_who_has_heard_it() -> None:
-    """If a shape is refused again with the same codes, its pods are not reported again."""
+    """If pods with the same request are refused again with the same codes, they get no second
+    refusal."""
     state, queue = queue_of("a", "b")
     shape_queue = queue.next_shape_queue()
     assert shape_queue is not None
@@ -334,8 +335,8 @@ def test_the_same_answer_again_goes_to_nobody_who_has_heard_it() -> None:
 
 
 def test_who_has_left_is_dropped() -> None:
-    """The queue drops pods that have ended. It also drops the queue of a shape that has no pods
-    left."""
+    """The queue drops pods that have ended. If no pod with the same request is left, the sub-queue
+    for that request is dropped too."""
     ledger = Ledger(pod("a", ask(1)), pod("b", ask(1)))
     queue = PendingQueue(ledger.state)
     ledger.gone("a")
