@@ -33,50 +33,31 @@ SCHEDULERS_MAX = 32
     name="watcher", epilog="Example:  apportion watcher --manifests /etc/apportion/manifests"
 )
 @click.option(
-    "--manifests",
-    "folder",
+    "--manifests", "folder", help="Folder of manifests to submit.",
     type=click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path),
-    help="Folder of manifests to submit.",
-)
+)  # fmt: skip
 @click.option(
     "--name", help="Name that identifies this folder's pods.  [default: the folder's path]"
 )
 @click.option("--by-hand", is_flag=True, help="Watch no folder; only resubmit users' evicted pods.")
 @click.option(
-    "--interval",
-    "interval_s",
-    type=click.FloatRange(0.05, 3600),
-    default=1.0,
-    show_default=True,
+    "--interval", "interval_s", type=click.FloatRange(0.05, 3600), default=1.0, show_default=True,
     help="Seconds between checks of the folder.",
-)
+)  # fmt: skip
 @kubernetes_options
 @click.option(
-    "--scheduler-name",
-    "schedulers",
-    multiple=True,
-    default=SCHEDULERS,
-    show_default=True,
-    metavar="NAME",
-    help="Manage pods with this schedulerName. Repeatable.",
-)
+    "--scheduler-name", "schedulers", multiple=True, default=SCHEDULERS, show_default=True,
+    metavar="NAME", help="Manage pods with this schedulerName. Repeatable.",
+)  # fmt: skip
 @click.option(
-    "--annotation-writer",
-    "writers",
-    multiple=True,
-    default=sorted(WRITERS),
-    metavar="NAME",
+    "--annotation-writer", "writers", multiple=True, default=sorted(WRITERS), metavar="NAME",
     help="Trust device annotations on other schedulers' pods if this field manager wrote them. "
     "Repeatable.  [default: programs of HAMi, Volcano and gpu-manager]",
-)
+)  # fmt: skip
 @click.option(
-    "--compare-every",
-    "compare_every_s",
-    type=click.FloatRange(1, 86_400),
-    default=300.0,
-    show_default=True,
-    help="Seconds between full comparisons of the cluster with the ledger.",
-)
+    "--compare-every", "compare_every_s", type=click.FloatRange(1, 86_400), default=300.0,
+    show_default=True, help="Seconds between full comparisons of the cluster with the ledger.",
+)  # fmt: skip
 @dra_option
 @service_options
 def command(*, folder: Path | None, by_hand: bool, config: ServiceConfig, **given: Any) -> None:

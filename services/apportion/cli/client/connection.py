@@ -19,7 +19,7 @@ from apportion.cli.usage import CONNECTION as CONNECTION_OPTIONS
 from apportion.cli.usage import FILE
 from apportion.runtime.process.reach import Reach
 from apportion.runtime.process.tls import NATS_TLS, forget_files
-from apportion.runtime.service.options import client_tls_options
+from apportion.runtime.service.options import client_tls_options, keep
 
 CONNECTION = "connection.json"
 LOOK_S = 1.0
@@ -155,13 +155,8 @@ _GATEWAY: Option = click.option(
 )
 
 
-def _keep_token(_context: click.Context, _option: click.Parameter, path: str | None) -> None:
-    if path is not None:
-        os.environ[TOKEN_ENV] = path  # where the gateway client reads it
-
-
 _GATEWAY_TOKEN: Option = click.option(
-    "--token", metavar="FILE", callback=_keep_token, expose_value=False,
+    "--token", metavar="FILE", envvar=TOKEN_ENV, callback=keep, expose_value=False,
     help=f"Token for a gateway that requires a login.  [{TOKEN_ENV}]",
 )  # fmt: skip
 _NATS_TLS: Option = client_tls_options("nats", NATS_TLS, "the ledger's")

@@ -37,7 +37,8 @@ _FILES = (
 )
 
 
-def _tell(context: click.Context, parameter: click.Parameter, value: Path | None) -> None:  # noqa: ARG001 - click's signature
+def keep(context: click.Context, parameter: click.Parameter, value: Path | None) -> None:  # noqa: ARG001 - click's signature
+    """Put an option's value into its environment variable, where the client reads it."""
     if value is not None and isinstance(parameter.envvar, str):
         os.environ[parameter.envvar] = str(value)
 
@@ -88,7 +89,7 @@ def client_tls_options(flag: str, setting: str, whose: str) -> Callable[[Command
             option: Callable[[Any], Any] = click.option(
                 f"--{flag}-{name}", type=click.Path(dir_okay=False, path_type=Path),
                 help=f"{meaning.format(whose=whose)}  [{variable}]{default}",
-                envvar=variable, metavar="FILE", callback=_tell, expose_value=False,
+                envvar=variable, metavar="FILE", callback=keep, expose_value=False,
             )  # fmt: skip
             command = option(command)
         return command

@@ -59,7 +59,6 @@ class Soundness:
         self._log = log
         self._outcome = ""
         self._at_s = 0.0
-        self._unserved = False
         self._drifted: tuple[str, ...] = ()
         self._lost = 0
         self._free = 1.0
@@ -96,19 +95,14 @@ class Soundness:
     def note(self, outcome: str, drafts: int, seconds: float) -> None:
         """Record the outcome of one append that has ended."""
         self._metrics.appended(outcome, drafts, seconds)
-        if outcome == "unserved":
-            if not self._unserved:
-                self._due.set()
-            self._unserved = True
-        elif outcome != "unavailable":  # a lost connection is no sign of missing room
-            self._unserved = False
+        if outcome == "unserved" and outcome != self._outcome:
+            self._due.set()
+        if outcome != "unavailable":  # a lost connection is no sign of missing room
             self._outcome, self._at_s = outcome, self._clock.monotonic()
 
     def trouble(self) -> str:
         """Return a key of `TROUBLES`: why appends fail, or failed within the last minute; or ""."""
-        if self._unserved:
-            return "unserved"
-        recent = self._clock.monotonic() - self._at_s < FORGOTTEN_S
+        recent = self._clock.monotonic() - self._at_s < FORGOTTEN_S or self._outcome == "unserved"
         return self._outcome if recent and self._outcome in TROUBLES else ""
 
     def drifted(self) -> bool:
@@ -142,11 +136,11 @@ class Soundness:
             try:
                 look = await ledger.look()
             except NotServed:
-                self._unserved = True
+                self._outcome = "unserved"
             except LedgerUnavailable:
                 pass
             else:
-                self._unserved = False
+                self._outcome = "" if self._outcome == "unserved" else self._outcome
                 self._free, self._room_bytes = look.free, look.room_bytes
                 self._spent_before_bytes = before_bytes
                 self._spent_bytes -= before_bytes
@@ -158,7 +152,7 @@ class Soundness:
                     )
                 self._lost = look.lost
             # Wait for the next check, or until enough was appended to make it due.
-            wrong = self._drifted or self._unserved or self._free <= 0
+            wrong = self._drifted or self._outcome == "unserved" or self._free <= 0
             pause = self._clock.pause(LOOK_AGAIN_S if wrong else LOOK_S)
             waits = [asyncio.ensure_future(each) for each in (pause, self._due.wait())]
             try:

@@ -3,15 +3,21 @@
 The command line, API, console, documentation and scheduler read these fields. Invariant: apart from
 this package, only the module that returns a code refers to the code by name."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from enum import Enum
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 import apportion_schemas as events
 from apportion.core.ledger.state import NodeState
-from apportion.core.placement.index.packed import Int64
 from apportion_schemas import RefusalCode, Shape
 from apportion_schemas.quantities import Payload
+
+if TYPE_CHECKING:
+    from apportion.core.placement.index.packed import Int64
+
+# `Final[Int64]`: compiled code that imports such a constant has the number instead of the name
 
 # wake shape queues that have room on a changed node, and those whose needs are unknown
 SOME: Final[Int64] = 1
