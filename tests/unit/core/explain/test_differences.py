@@ -89,10 +89,10 @@ def test_each_side_of_a_thing_is_a_row() -> None:
 
 
 def test_a_node_that_joins_is_one_row_with_its_cards() -> None:
-    """A new node is one row with the number of its devices. Of these devices, only failed ones have
-    a row.
+    """A new node is one row with its number of devices. Its failed devices have a row each; its
+    healthy devices have none.
 
-    A device that an existing node reports later has a row."""
+    If an existing node later reports a new device, that device has a row."""
     before = picture(State())
     first, second = rack("node-00000", 8), rack("node-00001", 1)
     broken = structs.replace(first.devices[3], healthy=False, health_reason="XID 79")
