@@ -138,9 +138,10 @@ def test_pods_that_wait_are_told_apart_from_those_that_have_a_place() -> None:
 
 
 def test_the_one_before_under_a_name_is_named() -> None:
-    """If a placed pod was recreated and placed again, its row also has the old pod's uid.
+    """If a placed pod was recreated under the same name and placed again, its row also has the old
+    pod's uid.
 
-    If a pod ended without a successor, its row has no other uid."""
+    If a pod ended and was not recreated, its row has no other uid."""
     state = happen(State(), rack("n1", 1), pod("a"), placed("a", "n1", [share("n1-g0", 1000)]))
     before = picture(state)
     happen(state, PodGone(uid="a", reason="drained"), pod("a2", name="a"), rack("n2", 1))

@@ -126,10 +126,10 @@ def test_no_device_of_a_node_is_open_that_takes_nothing_new(closed: Payload) -> 
 
 
 def test_node_says_what_is_refused_of_its_agent() -> None:
-    """The answer for a node shows the newest report of its agent that was refused, with its
-    revision.
+    """If the intake refused reports of a node's agent, the node's answer shows the newest of them
+    and its revision.
 
-    It shows this until a later report is accepted."""
+    The refused report is no longer shown once the ledger has a later report from the agent."""
     ledger = Ledger(rack("n1", 1))
     for cause in ("too-many", "implausible-device"):
         ledger.play(ReportRefused(node="n1", cause=cause, message="why"))

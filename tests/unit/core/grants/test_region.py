@@ -152,7 +152,7 @@ def test_alone_on_its_card_a_container_is_not_held_to_its_cores() -> None:
 def test_a_kernel_of_a_container_that_is_free_counts_as_well() -> None:
     """A container whose core limit is off still counts as active after a kernel launch.
 
-    The monitor sees this by the launch time, because HAMi-core of mid 2026 does not set
+    The monitor reads the time of the last launch, because HAMi-core of mid 2026 does not set
     `recent_kernel` for such a container."""
     free, other = region(), region()
     for each in (free, other):

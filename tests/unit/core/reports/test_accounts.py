@@ -121,7 +121,8 @@ def test_the_user_is_a_label() -> None:
 
 
 def test_what_nobody_held_stands_apart_from_who_has_no_label() -> None:
-    """Unallocated capacity and pods without the label have separate rows, also in every step."""
+    """Unallocated capacity and pods without the label have separate rows, also in each time step of
+    the report."""
     accounted = Accounted("label:team", hours=4, step=4).at(0, rack("n1", 1), pod("p1"))
     answer = accounted.at(0, placement("p1", shares=[share("n1-g0", HALF)])).report()
     nobody, unnamed = answer.steps

@@ -135,8 +135,8 @@ def test_F5_a_blank_value_is_no_constraint(limits: dict[str, int], key: str, val
 
 
 def test_F5_a_blank_value_differs_from_no_other_spelling() -> None:
-    """If an annotation is set under two names and one of them is blank, the blank one does not
-    contradict the other."""
+    """If an annotation is set under two names and one of the values is blank, the blank value is
+    ignored and causes no contradiction."""
     notes = {"nvidia.com/use-gpuuuid": "", "volcano.sh/vgpu-use-gpuuuid": "GPU-b"}
     assert draft(pod(GPU, notes)).shape.devices == DeviceConstraints(use_ids=("GPU-b",))
 
@@ -164,8 +164,8 @@ def test_F5_a_blank_value_differs_from_no_other_spelling() -> None:
     ],
 )
 def test_F11_amounts_at_the_edge(document: dict[str, Any], wanted: tuple[Ask, ...]) -> None:
-    """Amounts that are unset, zero, too large or set twice are read as the original system reads
-    them."""
+    """Amounts that are zero, too large or set twice are read as the system whose resource names
+    they use (such as HAMi) reads them."""
     assert asks(document) == wanted
 
 
@@ -603,8 +603,8 @@ def test_G7_a_pod_on_a_card_that_is_cut_without_its_instances_is_not_understood(
     ],
 )
 def test_G9_what_the_others_pass_over_is_refused(document: dict[str, Any]) -> None:
-    """Apportion refuses a pod, with a fix, that another system would run with a different share
-    than the manifest says."""
+    """If another system would run a pod with a different share than its manifest requests,
+    Apportion refuses the pod and suggests a fix."""
     assert refused(document).fix
 
 

@@ -129,8 +129,8 @@ def test_renamed_resources() -> None:
 
 
 def test_requests_stand_in_for_limits() -> None:
-    """A device amount may be set under `requests` only. If it is set under `limits` too, both must
-    be equal."""
+    """A device amount may be set under `requests` alone. If it is also set under `limits`, the two
+    amounts must be equal."""
     alone = pod(containers=[{"name": "main", "resources": {"requests": {"nvidia.com/gpumem": 7}}}])
     assert asks(alone) == ask(memory_mib=7)
     both = container(limits={"nvidia.com/gpumem": "1k"})
@@ -155,8 +155,8 @@ def test_high_priority_containers() -> None:
 
 
 def test_init_containers_and_sidecars() -> None:
-    """A sidecar's share is charged in addition to all others. Of the other init containers and main
-    containers, only the largest amount counts."""
+    """A sidecar gets a share of its own. Any other init container uses the main container's share,
+    which is enlarged if the init container requests more."""
     document = pod(
         containers=[container("main", {"nvidia.com/gpumem": 3})],
         initContainers=[
