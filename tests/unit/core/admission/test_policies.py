@@ -29,13 +29,16 @@ PLAIN = (
 
 
 def patterns(name: str) -> set[str]:
-    """Return every regular expression that the admission policy of this name matches against."""
+    """Return every regular expression that the admission policy called `name` contains."""
     (policy, _) = yaml.safe_load_all((POLICIES / f"{name}.yaml").read_text("utf-8"))
     return set(re.findall(r"k\.matches\('([^']+)'\)", str(policy["spec"]).replace("\\'", "'")))
 
 
 def test_whatever_is_read_back_as_held_is_guarded() -> None:
-    """The admission policy protects every annotation from which a bound pod's devices are read."""
+    """The admission policy protects every annotation that tells Apportion which devices a bound pod
+    has.
+
+    `volcano.sh/gpu-index` is not protected, because a user may set it to request a device."""
     (pattern,) = patterns("annotations")
     missed = {key for key in RECOVERS if not re.fullmatch(pattern, key)}
     assert missed == {WISHED}

@@ -123,16 +123,17 @@ def test_what_is_no_business_of_ours_goes_through_unchanged(pod: dict[str, Any],
 
 @pytest.mark.parametrize("name", ["apportion", "volcano", "hami-scheduler"])
 def test_a_scheduler_whose_place_we_take_stays_named(name: str) -> None:
-    """A pod that names a scheduler which Apportion replaces keeps that scheduler name."""
+    """The webhook leaves a pod's scheduler name unchanged if that scheduler is Apportion, or one
+    that Apportion replaces."""
     pod = kube_pod("p", share(), schedulerName=name)
     assert admitted(pod) == Admitted("read")
 
 
 def test_an_extended_scheduler_keeps_its_pods_and_what_it_minds() -> None:
-    """Pods of a scheduler that is configured as extended keep that scheduler.
+    """If `extendedSchedulerNames` lists a pod's scheduler, the pod keeps that scheduler.
 
-    The webhook checks and completes only their device amounts. The other scheduler checks the rest.
-    """
+    The webhook only checks the pod's device amounts and fills in missing ones. The scheduler checks
+    the rest of the pod."""
     under = rules({"extendedSchedulerNames": ["default-scheduler"]})
     pod = kube_pod("p", {"nvidia.com/gpumem": "3000"}, schedulerName="default-scheduler")
     pod["spec"]["volumes"] = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
@@ -168,11 +169,11 @@ def test_an_extended_scheduler_keeps_its_pods_and_what_it_minds() -> None:
     ],
 )  # fmt: skip
 def test_D3_what_is_left_out_is_filled_in(asked: dict[str, str], filled: dict[str, str]) -> None:
-    """The webhook sets missing amounts to HAMi's defaults: one GPU, exclusive if the pod requests
-    the GPU's whole memory.
+    """The webhook sets missing amounts to HAMi's defaults: one GPU, which is exclusive if the pod
+    requests the GPU's whole memory.
 
-    Some resource names (vcuda, Volcano's `gpu-memory`) have no matching name for a device count. A
-    container that uses them also requests one `apportion.dev/slot`."""
+    Some resource names (vcuda, Volcano's `gpu-memory`) have no matching name for a device count.
+    For a container that uses them, the webhook adds a request for one `apportion.dev/slot`."""
     pod = kube_pod("p", asked)
     assert limits(patched(pod, admitted(pod))) == asked | filled
 

@@ -29,7 +29,8 @@ def test_all_are_named_and_not_only_the_first() -> None:
 
 
 def test_entries_keep_their_positions() -> None:
-    """Errors keep the positions of list entries, even after invalid entries are removed."""
+    """An error in a list entry states the entry's position in the document, even if earlier entries
+    are invalid too."""
     sound = {"name": "b", "devicesplitcount": 5}
     document = {"nodeconfig": [{"nam": "a"}, sound, {"name": "c", "bogus": 1}, {}]}
     found = keys(document)

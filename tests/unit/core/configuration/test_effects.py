@@ -80,10 +80,11 @@ def test_D3_defaults() -> None:
 
 
 def test_D4_mig_strategy() -> None:
-    """With the mixed strategy, pods request MIG instances by profile.
+    """With `migStrategy: mixed`, a resource name with a MIG profile requests MIG instances of that
+    profile.
 
-    A pod with three instances of a profile makes three separate requests, which one GPU may
-    satisfy."""
+    A count of three makes three separate requests, so one GPU may provide several of the instances.
+    Without the setting, the name counts as an extended resource of the node."""
     limits: dict[str, object] = {"nvidia.com/mig-1g.5gb": 3}
     mixed = draft(limits, migStrategy="mixed")
     assert mixed.shape.asks == (ask(profile="1g.5gb"),) * 3
@@ -94,7 +95,7 @@ def test_D4_mig_strategy() -> None:
 
 
 def offers(document: dict[str, Any], *devices: Device, switchable: bool = True) -> list[Device]:
-    """Return those of these devices that node n1 offers under this configuration."""
+    """Return the devices that node n1 offers under this configuration, of the given `devices`."""
     return list(offered(devices, "n1", read_configuration(document), switchable=switchable))
 
 
@@ -147,8 +148,10 @@ def test_devices_that_are_not_offered() -> None:
     ],
 )
 def test_A3_the_mode_of_a_node(device: Device, mode: str, switchable: bool, says: str) -> None:
-    """A device gets the mode that the configuration sets for its node. If it cannot have that mode,
-    it counts as unhealthy, and the reason advises a fix."""
+    """A device gets the mode that the configuration sets for its node.
+
+    If the device cannot be switched to that mode, it counts as unhealthy, and the reason suggests a
+    fix."""
     document = {"nodeconfig": [{"name": "n1", "operatingmode": mode}]}
     (found,) = offers(document, device, switchable=switchable)
     assert found.healthy is not bool(says)
@@ -162,7 +165,8 @@ def changed(**fields: Any) -> ConfigurationChanged:
 
 
 def test_the_fold_takes_the_whole_document() -> None:
-    """A new document replaces the previous document; omitted keys return to their defaults."""
+    """A new configuration replaces the whole previous one: keys that it omits return to their
+    defaults."""
     first = changed(nvidia=NvidiaConfiguration(default_memory=5000))
     ledger = Ledger(first, PolicyChanged(by="ann", node_policy="spread"), changed())
     assert ledger.state.configuration == Configuration()

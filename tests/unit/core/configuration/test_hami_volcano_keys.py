@@ -145,8 +145,10 @@ def test_G6_a_known_npu_by_another_word_is_refused() -> None:
 
 
 def test_F6_templates_of_the_910b4_1_in_older_charts(golden: Golden) -> None:
-    """A 910B4-1 with the templates of the 910B4, as in charts 2.7 to 2.9, is refused with an error
-    that names both models."""
+    """A configuration that gives NPU model 910B4-1 the templates of the 910B4 is refused. The error
+    names both models.
+
+    HAMi's charts 2.7 to 2.9 contain this mistake."""
     b4, b4_1 = (
         next(npu for npu in NPUS if npu.word == w) for w in ("Ascend910B4", "Ascend910B4-1")
     )
@@ -210,8 +212,8 @@ def test_F6_a_core_policy_of_disable_is_obeyed() -> None:
 def test_F6_what_would_be_otherwise_is_refused_by_its_key(
     path: str, value: object, says: str
 ) -> None:
-    """If HAMi obeys a value and Apportion cannot, the configuration is refused with the key's
-    path."""
+    """If HAMi supports a key's value and Apportion does not, the configuration is refused. The
+    error has the key's path."""
     with pytest.raises(ManifestError) as caught:
         read_configuration(changed(path, value))
     assert says in str(caught.value)

@@ -103,8 +103,8 @@ def test_what_is_wanted_is_said_beside_what_is_there(
     ],
 )
 def test_a_slip_of_the_pen_is_told_what_may_be_meant(wanted: PodSubmitted, meant: str) -> None:
-    """A mistyped label or device type gets a suggestion; a correctly spelled other model does
-    not."""
+    """For a mistyped label or device type, the answer suggests the right one. For the correct name
+    of another model, it suggests none."""
     answer = answer_of(Ledger(rack("n1", 2), observed("n1", labels={"pool": "train"})), wanted)
     (cure,) = cures(answer).values()
     assert cure.endswith(meant)
@@ -219,8 +219,8 @@ def test_a_label_may_be_called_as_what_a_cure_names() -> None:
 
 
 def test_members_of_a_gang_that_want_different_cards() -> None:
-    """If the members of a gang request different devices, no answer shows device constraints. The
-    refusal does not record which member did not fit."""
+    """If the members of a gang request different devices, the answers do not show device
+    constraints, because the refusal does not record which member did not fit."""
     only = shape(cards(), devices=DeviceConstraints(indexes=(5,)))
     ledger = Ledger(rack("n1", 2), gang("team/job", 2))
     ledger.submit(member("a", cards()), member("b", shape=only)).settle()
@@ -260,8 +260,8 @@ def test_members_of_a_gang_that_differ_are_told_whose_cordon_it_is() -> None:
 
 
 def test_whoever_has_a_place_does_not_make_the_rest_of_its_gang_differ() -> None:
-    """Pending members with equal requests count as equal, even if an already placed member requests
-    something else."""
+    """If all pending members of a gang have equal requests, the answers show that request, even if
+    a placed member of the gang requested something else."""
     ledger = Ledger(rack("n1", 3), gang("team/job", 3))
     ledger.submit(member("m", ask(1000)), member("w1", cards()), member("w2", cards())).settle()
     ledger.gone("w1", "w2").submit(pod("o1", cards()), pod("o2", cards())).settle()
@@ -321,8 +321,8 @@ def test_a_list_counts_as_why_does_and_says_what_never_fits() -> None:
 
 
 def test_how_few_nodes_could_hold_it_is_said_of_few_alone() -> None:
-    """The advice does not say how many nodes could fit the pod if most of the fleet's nodes
-    could."""
+    """The advice states the number of nodes that could fit the pod only if these are a minority of
+    the fleet."""
     ledger = Ledger(
         *(rack(f"n{number}", 1) for number in range(2)), rack("t", 1, memory_mib=15_360)
     )

@@ -89,10 +89,10 @@ def test_each_side_of_a_thing_is_a_row() -> None:
 
 
 def test_a_node_that_joins_is_one_row_with_its_cards() -> None:
-    """A new node is one row with the number of its devices. Of these devices, only failed ones have
-    a row.
+    """A new node is one row with its number of devices. Its failed devices have a row each; its
+    healthy devices have none.
 
-    A device that an existing node reports later has a row."""
+    If an existing node later reports a new device, that device has a row."""
     before = picture(State())
     first, second = rack("node-00000", 8), rack("node-00001", 1)
     broken = structs.replace(first.devices[3], healthy=False, health_reason="XID 79")
@@ -138,9 +138,10 @@ def test_pods_that_wait_are_told_apart_from_those_that_have_a_place() -> None:
 
 
 def test_the_one_before_under_a_name_is_named() -> None:
-    """If a placed pod was recreated and placed again, its row also has the old pod's uid.
+    """If a placed pod was recreated under the same name and placed again, its row also has the old
+    pod's uid.
 
-    If a pod ended without a successor, its row has no other uid."""
+    If a pod ended and was not recreated, its row has no other uid."""
     state = happen(State(), rack("n1", 1), pod("a"), placed("a", "n1", [share("n1-g0", 1000)]))
     before = picture(state)
     happen(state, PodGone(uid="a", reason="drained"), pod("a2", name="a"), rack("n2", 1))

@@ -55,8 +55,10 @@ def answer_of(ledger: Ledger) -> Why:
     ],
 )
 def test_the_nearest_is_the_node_that_could_be_freed(holds: Ask, code: RefusalCode) -> None:
-    """The answer's nearest node (the one closest to fitting the pod) is the large node, which would
-    fit the pod once freed. The small nodes, which the refusal event lists, never could."""
+    """The answer calls the large node the nearest to fitting, because the pod would fit there once
+    the pods on it end.
+
+    The refusal event lists the small nodes instead, but the pod could never fit them."""
     ledger = held_up(ask(70_000, count=8), holds=holds)
     answer = answer_of(ledger)
     assert answer.refused is not None
@@ -87,8 +89,8 @@ def test_of_nodes_that_are_all_too_small_the_largest_is_the_nearest(golden: Gold
 
 
 def test_what_ends_on_a_small_node_is_said_to_help_nobody(golden: Golden) -> None:
-    """If a pod waits for other pods to end, the advice counts only the nodes that could then fit
-    the pod."""
+    """If a pending pod must wait until other pods end, the advice counts only the nodes that could
+    then fit it."""
     answer = answer_of(held_up(ask(70_000, count=8), holds=ask(30_000, count=8)))
     assert answer.refused is not None
     [cause] = answer.refused.causes
@@ -179,7 +181,7 @@ def test_an_event_advises_no_node_that_could_never_hold_the_pod(golden: Golden) 
 
 
 def test_the_line_names_the_same_node() -> None:
-    """The list of pending pods and `why` name the same node as nearest to fitting the pod."""
+    """The list of pending pods and `why` name the same node as the nearest to fitting the pod."""
     [line] = lines_answer(held_up(ask(70_000, count=8), holds=ask(30_000, count=8)).state).lines
     assert [miss.node for miss in line.nearest] == ["z-large"]
     assert (line.first[0].nearest, line.first[0].missing) == ("z-large", "18,441 MiB")
@@ -187,8 +189,8 @@ def test_the_line_names_the_same_node() -> None:
 
 
 def test_a_node_that_lacks_less_is_nearer() -> None:
-    """The nearest nodes are those that could fit the pod once freed, the one that lacks least
-    first. Nodes that are too small are left out."""
+    """The answer lists as nearest only nodes that could fit the pod once their pods end. The node
+    that lacks least comes first."""
     ledger = Ledger(large("m"), small("s1"), small("s2"), small("s3"))
     ledger.submit(pod("all", ask(30_000, count=8))).settle()
     ledger.play(large("n"))
@@ -241,7 +243,8 @@ def test_what_no_node_could_hold_is_said_to_never_fit(golden: Golden, kind: str)
 
 
 def waits_for(*fleet: object, wanted: PodSubmitted) -> Why:
-    """Submit a pod that this fleet could fit once empty. Return why the pod is pending."""
+    """Submit pod `wanted` to this fleet, which could fit it if no other pod ran there. Return why
+    it is pending."""
     ledger = Ledger(*fleet)  # type: ignore[arg-type]
     ledger.submit(wanted).settle()
     assert EmptyFleet(ledger.state).lasting(ledger.pod("p")) is None

@@ -1,8 +1,8 @@
-"""Tests that replacing every sentence leaves the facts of answers unchanged.
+"""Tests that no fact in an answer depends on the wording of a sentence.
 
 Every answer is built twice from one state. The second time, every function of `core/explain/text`
 that returns a text, and some named functions elsewhere, return *lorem ipsum*. Only sentences may
-differ, also for a tenant. Device names are not sentences."""
+then differ, also in answers that are redacted for a tenant. Device names are not sentences."""
 
 from collections.abc import Iterator
 
@@ -47,7 +47,8 @@ def a_ledger() -> Ledger:
 
 
 def plans(ledger: Ledger) -> Iterator[PlanRequest]:
-    """Yield plan requests for pods that exist, that fit, that must wait and that never fit.
+    """Yield planning requests for pods that fit, that must wait, that never fit, and that already
+    exist.
 
     Some of the plans also remove nodes, add nodes or change the policy."""
     pods = (("holds-1", 1), ("large", 1), ("small", 1), ("two", 2), ("huge", 9))
@@ -92,8 +93,8 @@ def test_with_other_sentences_the_facts_are_the_same(monkeypatch: pytest.MonkeyP
 
 
 def test_code_that_reads_a_sentence_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The comparison detects code that depends on a sentence. Here, a planted function computes a
-    fact from a sentence's punctuation."""
+    """The comparison detects code that derives a fact from a sentence. The test plants such code:
+    it counts semicolons."""
 
     def reads(refused: WhyRefused) -> WhyRefused:
         made = answer_text.refused_with_text(refused)

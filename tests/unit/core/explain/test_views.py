@@ -30,8 +30,8 @@ from tests.support.pods import ask, cards, gang, instance, member, placed, pod, 
 
 
 def test_pod_with_a_place_and_without() -> None:
-    """The answer for a placed pod shows its node, shares and score. The answer for a refused pod
-    shows the reasons."""
+    """The answer for a placed pod shows its shares and ledger revisions. The answer for a refused
+    pod shows the reasons."""
     ledger = Ledger(rack("n1", 1), pod("a", ask(4000, cores=20)), pod("b", ask(900_000))).settle()
     there, refused = (pod_answer(ledger.state, ledger.pod(uid)) for uid in "ab")
     assert (there.node, there.shares) == ("n1", ledger.shares("a"))
@@ -117,8 +117,8 @@ def test_node_counts_open_devices() -> None:
     ids=["silent", "cordoned", "not ready"],
 )
 def test_no_device_of_a_node_is_open_that_takes_nothing_new(closed: Payload) -> None:
-    """If a node is silent, cordoned or not ready, neither the node's answer nor the summary counts
-    its devices as open."""
+    """If a node is silent, cordoned or not ready, none of its devices counts as open (available to
+    new pods). This holds for the node's answer and for the summary."""
     ledger = Ledger(rack("n1", 3), closed)
     answer = node_answer(ledger.node("n1"))
     assert (answer.devices, answer.devices_open, answer.closed) == (3, 0, ())
@@ -126,10 +126,10 @@ def test_no_device_of_a_node_is_open_that_takes_nothing_new(closed: Payload) -> 
 
 
 def test_node_says_what_is_refused_of_its_agent() -> None:
-    """The answer for a node shows the newest report of its agent that was refused, with its
-    revision.
+    """If the intake refused reports of a node's agent, the node's answer shows the newest of them
+    and its revision.
 
-    It shows this until a later report is accepted."""
+    The refused report is no longer shown once the ledger has a later report from the agent."""
     ledger = Ledger(rack("n1", 1))
     for cause in ("too-many", "implausible-device"):
         ledger.play(ReportRefused(node="n1", cause=cause, message="why"))

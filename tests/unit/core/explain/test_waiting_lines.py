@@ -50,8 +50,8 @@ def test_lines_stand_as_their_first_pods_in_the_queue() -> None:
 
 
 def test_a_line_says_why_with_the_words_of_why(golden: Golden) -> None:
-    """A group counts nodes per cause as `why` does, and its nearest node shows the missing
-    amount."""
+    """A group of identical pending pods shows the number of nodes per cause, as `why` does. It also
+    shows the nearest node and the amount missing there."""
     ledger = Ledger(rack("n1", 1), pod("a", ask(60_000)), pod("b", ask(60_000))).settle()
     [line] = lines_answer(ledger.state).lines
     assert (line.pods, line.nodes) == (1, 1)
@@ -187,7 +187,8 @@ def test_gated_and_unreadable_pods_stand_in_no_line() -> None:
 
 
 def test_namespaces_by_their_pods() -> None:
-    """The answer lists namespaces by their number of live pods."""
+    """The answer lists the namespaces with the number of live pods in each, the largest number
+    first."""
     ledger = Ledger(
         pod("a", namespace="x"), pod("b", namespace="y"), pod("c", namespace="y"),
         pod("d", namespace="a"),
@@ -197,8 +198,8 @@ def test_namespaces_by_their_pods() -> None:
 
 
 def test_who_waits_says_that_room_is_made(golden: Golden) -> None:
-    """A pod for which pods are being evicted shows the node, and how many of those pods have not
-    yet ended."""
+    """If pods are being evicted to make room for a pending pod, its row shows the node and the
+    number of pods that have not yet ended."""
     ledger = Ledger(rack("n1", 1), pod("low", cards(1))).settle()
     ledger.submit(pod("high", cards(1), priority=9), pod("other", cards(1))).settle()
     answer = lines_answer(ledger.state)

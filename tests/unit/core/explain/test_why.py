@@ -83,8 +83,10 @@ SPREAD = "within n1, spread prefers the device with the fewest containers, then 
     ],
 )  # fmt: skip
 def test_how_its_card_was_chosen_is_said(policy: Policy, own: str, said: str) -> None:
-    """The answer names the policy that chose the pod's device. Until the scheduler has learnt
-    prices, a policy by price acts like best fit, and the answer names best fit."""
+    """The answer names the policy by which the pod's device was chosen.
+
+    While no prices are learnt, the policy `price` falls back to best fit, and the answer names best
+    fit."""
     ledger = Ledger(rack("n1", 4))
     ledger.play(PolicyChanged(by="ann", node_policy=policy, device_policy=policy))
     ledger.submit(pod("p1", shape=shape(ask(1000), device_policy=own))).settle()
@@ -123,7 +125,8 @@ def test_only_node_that_fits_is_said_so(golden: Golden) -> None:
 
 
 def test_a_pod_whose_node_is_chosen_elsewhere_waits_for_that(golden: Golden) -> None:
-    """A pod whose node another scheduler chooses has no position in the queue and no runner-up."""
+    """If another scheduler chooses a pod's node, the answer shows no queue position and no
+    runner-up."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1), pod("p1", ask(1000), chooser="kube-scheduler"))
     waits = explained(ledger, "p1").sentence
     ledger.play(placed("p1", "n1", [share("n1-g0")]))
@@ -172,8 +175,8 @@ def test_history_has_every_revision() -> None:
 
 
 def test_refused_says_what_is_missing_and_since_when(golden: Golden) -> None:
-    """The answer for a refused pod has counts per cause, the nearest node with amounts, and the
-    refusal's revision."""
+    """The answer for a refused pod shows the number of nodes per cause, what the nearest node
+    lacks, and the revision of the refusal."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1, model=T4)).submit(pod("p1", ask(100_000)))
     answer = explained(ledger.settle(), "p1")
     assert answer.refused
@@ -472,7 +475,8 @@ def test_what_never_fits_is_not_said_to_lack_what_is_free(golden: Golden) -> Non
 
 
 def test_a_card_with_closed_slices_could_hold_the_pod() -> None:
-    """A MIG device whose slices other schedulers use counts as one that could fit the pod later."""
+    """If all slices of a MIG device are used by other schedulers' pods, the device still counts as
+    one that could fit the pod later."""
     shut = gpu("m1", model=A100_80, mode="mig", closed_slices=255)
     ledger = Ledger(node("n1", shut)).submit(pod("p1", ask(70_000))).settle()
     refused = explained(ledger, "p1").refused

@@ -44,7 +44,8 @@ def test_hami_core_has_the_environment_of_hamis_plugin() -> None:
     """A container gets the environment that HAMi's plugin (`server.go`) sets. Memory limits are
     numbered by device index; the core limit is the first device's.
 
-    Only the policy differs: see `test_F18_a_container_declines_hami_core_only_where_it_may`."""
+    Only the core policy may differ: see
+    `test_F18_a_container_declines_hami_core_only_where_it_may`."""
     found = granted(share("GPU-2", 1000, 20), share("GPU-1", 2000, 30))
     assert found.edits.env == {
         "NVIDIA_VISIBLE_DEVICES": "GPU-1,GPU-2",

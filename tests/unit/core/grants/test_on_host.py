@@ -60,8 +60,8 @@ def test_limits_stand_where_cuda_counts_the_cards() -> None:
 
 
 def test_instances_and_whole_cards_are_shown_by_their_ids() -> None:
-    """A host process sees MIG instances and whole devices by id. It gets neither HAMi-core's
-    library nor its usage region."""
+    """A process on the host sees MIG instances and whole devices by id. It gets neither HAMi-core's
+    library nor a usage region."""
     instance = MigInstance(profile="1g.5gb", start=0, size=1)
     card = structs.replace(FIRST, mode="mig")
     part = Share("run", card.id, 5000, 0, instance=instance)
@@ -98,8 +98,8 @@ def test_a_library_that_the_loader_would_not_find_is_refused(library: str) -> No
 def test_who_is_not_held_is_told() -> None:
     """The caller is warned about every limit of a host process that cannot be enforced.
 
-    Without HAMi-core's library, no limit can be enforced. With the library, a core limit is
-    enforced only if the process has the node's first devices."""
+    Without HAMi-core's library, no limit can be enforced. With the library, a core limit can be
+    enforced only on the node's first device."""
     assert unheld(granted("GPU-1").edits, BOTH) == ""
     assert unheld(granted("GPU-1", "GPU-2").edits, BOTH) == ""
     assert "--library" in unheld(granted("GPU-1", node=BARE).edits, BOTH)

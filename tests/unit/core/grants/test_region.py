@@ -152,7 +152,7 @@ def test_alone_on_its_card_a_container_is_not_held_to_its_cores() -> None:
 def test_a_kernel_of_a_container_that_is_free_counts_as_well() -> None:
     """A container whose core limit is off still counts as active after a kernel launch.
 
-    The monitor sees this by the launch time, because HAMi-core of mid 2026 does not set
+    The monitor reads the time of the last launch, because HAMi-core of mid 2026 does not set
     `recent_kernel` for such a container."""
     free, other = region(), region()
     for each in (free, other):
@@ -256,7 +256,9 @@ def test_what_a_container_changed_is_found_and_put_right() -> None:
 
 def test_D6_a_container_without_a_limit_of_compute_waits_as_well() -> None:
     """A container without a core limit gets a limit of 99, because HAMi-core cannot block a
-    container with 0 or 100. Containers of priority 0 keep the limit that they have."""
+    container whose limit is 0 or 100.
+
+    Containers of priority 0 keep the limit that they have."""
     for cores, priority, written in ((0, 1, 99), (100, 1, 99), (30, 1, 30), (0, 0, 0)):
         plan = RegionPlan("r", ("GPU-1",), (1 << 20,), (cores,), priority)
         data = StoredBytes(made(plan))

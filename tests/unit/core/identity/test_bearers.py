@@ -1,4 +1,4 @@
-"""Tests of the identity that a ServiceAccount token gives its bearer on NATS, and of requests that
+"""Tests of the identity that a ServiceAccount token gives a pod on NATS, and of connections that
 are refused."""
 
 import pytest

@@ -56,8 +56,8 @@ def test_a_service_under_one_subject_is_for_all_in_the_account(account: str) -> 
 
 @by_role
 def test_who_answers_whatever_he_is_asked_cannot_ask_himself(role: Role) -> None:
-    """A role that may reply to any request cannot send a request to itself. Otherwise it could
-    choose any subject as the reply subject, and then publish there."""
+    """A role that may reply to any request may not publish to a subject to which it subscribes. It
+    could otherwise send itself a request, and then reply to any subject."""
     may = permissions_of(identity(role.name, "n1"))
     if may.responses:
         assert not [(a, b) for a in may.publish for b in may.subscribe if overlap(a, b)]
@@ -81,8 +81,10 @@ def test_an_agent_without_nodes_speaks_for_none() -> None:
 
 @by_role
 def test_nobody_appends_what_the_catalogue_gives_to_another(role: Role) -> None:
-    """A role may append only the event types that the catalogue assigns to it. Operator, intake and
-    gateway may also append the event types of the role for which they act."""
+    """A role may append only the event types that the catalogue assigns to it.
+
+    The operator, intake and gateway roles may also append the types of the one role on whose behalf
+    they act."""
     stands_in = {"operator": "watcher", "intake": "agent", "gateway": "operator"}
     may = permissions_of(identity(role.name, "x"))
     for row in CATALOGUE:

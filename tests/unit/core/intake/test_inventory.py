@@ -1,5 +1,7 @@
-"""Tests of an intake's checks of a node's report: whether its devices are plausible, and which
-changes must be confirmed."""
+"""Tests of how the intake checks an agent's report about its node.
+
+The intake is the service that receives agents' events. It refuses implausible devices, and asks for
+confirmation of large changes."""
 
 from typing import Any
 

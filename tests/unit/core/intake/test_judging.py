@@ -109,7 +109,8 @@ def used(device: str, uid: str, **more: int) -> ShareUsed:
 def test_nobody_signs_for_another(ledger: Ledger) -> None:
     """The intake refuses an event that an agent signs for another node.
 
-    It also refuses an event that claims to be based on a future revision."""
+    It also refuses an event that claims to be based on a ledger revision which does not exist yet.
+    """
     assert cause(said(ledger, rack("n1", 2), by="n2")) == "foreign-source"
     assert cause(said(ledger, rack("n1", 2), basis=1, cause=2)) == "future-basis"
 

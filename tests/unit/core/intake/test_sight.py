@@ -77,7 +77,7 @@ def test_a_record_of_another_subject_is_not_there(subject: str) -> None:
 
 @pytest.mark.parametrize("payload", [b"", b"[]", b'{"api":1}', b"\xff", b'{"api":"x","y":1}'])
 def test_what_cannot_be_read_is_refused(payload: bytes) -> None:
-    """The intake refuses a request that it cannot decode with the error NotForAgents."""
+    """If the intake cannot decode a request, it raises NotForAgents."""
     with pytest.raises(NotForAgents):
         read_asked(payload)
 
@@ -93,8 +93,9 @@ def test_a_body_that_is_none_is_refused(body: object) -> None:
 
 
 def test_the_part_of_a_node_is_a_state_that_can_be_restored() -> None:
-    """The partial state for an agent restores like a snapshot. It contains the agent's node with
-    its pods, but no other nodes, quotas and gangs."""
+    """The partial state for an agent can be restored like a snapshot.
+
+    It contains only the agent's own node and the pods on that node, and no gangs."""
     state = State()
     for data in (
         node("n1", gpu("g0")),
@@ -118,8 +119,8 @@ def test_the_part_of_a_node_is_a_state_that_can_be_restored() -> None:
 
 
 def test_the_part_has_all_that_containers_are_given() -> None:
-    """The partial state contains all that a pod's containers get, including the shares that init
-    containers borrow and the settings of HAMi-core. It contains no labels."""
+    """The partial state for an agent has all data that a pod's containers receive, such as borrowed
+    shares and HAMi-core controls. It has no pod labels."""
     state = State()
     happen(state, node("n1", gpu("g0")))
     submitted = pod(

@@ -53,8 +53,8 @@ def test_the_rest_of_a_card_is_free_cordoned_or_broken() -> None:
 
 
 def test_a_card_that_moved_counts_in_one_node() -> None:
-    """If a device moves to another node, it counts for that node from the node's first report with
-    the device."""
+    """If a device moves to another node, it counts for the new node as soon as that node first
+    reports it."""
     accounted = Accounted("node").at(0, node("n1", gpu("g0")), observed("n1", version=1))
     accounted.at(3, observed("n2", version=2), observed("n1", ready=False, version=3))
     rows = accounted.at(4, node("n1"), node("n2", gpu("g0"))).rows()
@@ -63,8 +63,8 @@ def test_a_card_that_moved_counts_in_one_node() -> None:
 
 
 def test_a_card_counts_in_the_node_that_took_it_from_one_that_is_gone() -> None:
-    """If a device moves from a removed node to another node, it counts for that node from the
-    node's first report with the device."""
+    """If a device of a removed node moves to another node, it counts for the new node as soon as
+    that node first reports it."""
     accounted = Accounted("node").at(0, node("n1", gpu("g0")), node("n2"), pod("p1"))
     accounted.at(0, placement("p1", shares=[share("g0", HALF)]))
     accounted.at(2, observed("n2", version=1)).at(4, node("n2", gpu("g0")))
@@ -121,7 +121,8 @@ def test_the_user_is_a_label() -> None:
 
 
 def test_what_nobody_held_stands_apart_from_who_has_no_label() -> None:
-    """Unallocated capacity and pods without the label have separate rows, also in every step."""
+    """Unallocated capacity and pods without the label have separate rows, also in each time step of
+    the report."""
     accounted = Accounted("label:team", hours=4, step=4).at(0, rack("n1", 1), pod("p1"))
     answer = accounted.at(0, placement("p1", shares=[share("n1-g0", HALF)])).report()
     nobody, unnamed = answer.steps

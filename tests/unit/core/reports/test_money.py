@@ -80,7 +80,8 @@ def test_a_wrong_file_is_named(text: str, said: str) -> None:
 
 @pytest.mark.parametrize("text", ["'T4' = 1", "currency = 'EUR'"])
 def test_a_file_of_another_form_is_shown_one_that_will_do(text: str) -> None:
-    """The error for a price file of another format shows three lines to paste."""
+    """If a price file has another format, the error contains the lines of a valid price file to
+    copy."""
     with pytest.raises(PriceError) as refused:
         prices_of(text.encode())
     example = "\n".join(str(refused.value).splitlines()[1:])

@@ -122,7 +122,7 @@ def test_whose_cordon_is_lifted(by: str, said: str) -> None:
 
 
 def test_names_are_remembered(golden: Golden) -> None:
-    """The line of an event that has only a uid shows the pod name from an earlier event."""
+    """If an event has only a pod's uid, `tail` prints the pod's name from an earlier event."""
     teller = Teller()
     bound = PodBound(pod="u1", node="n1", attempt=1)
     before = teller.line(bound)
@@ -135,8 +135,8 @@ def test_names_are_remembered(golden: Golden) -> None:
 
 
 def test_a_pod_that_goes_after_its_successor_came_is_the_one_before(golden: Golden) -> None:
-    """If a pod ends after a pod of the same name was submitted, its line calls it the previous
-    pod."""
+    """If a pod ends after a pod of the same name was submitted, `tail` calls the ended pod the
+    previous one."""
     teller = Teller()
     teller.line(pod("u1", name="a"))
     teller.line(pod("u2", name="a"))
@@ -148,7 +148,7 @@ def test_a_pod_that_goes_after_its_successor_came_is_the_one_before(golden: Gold
 
 
 def test_a_refusal_names_the_resource_that_the_submission_asked_for() -> None:
-    """The line of a refusal names the resource that the pod requested."""
+    """When `tail` prints a refusal, the line names the resource that the pod requested."""
     teller = Teller()
     few = PodRefused(
         pod="u1", namespace="default", name="a", nodes=1,
@@ -161,7 +161,7 @@ def test_a_refusal_names_the_resource_that_the_submission_asked_for() -> None:
 
 
 def test_a_refusal_of_many_is_told_in_the_words_of_why(golden: Golden) -> None:
-    """A refusal's line is worded as in `why`, as long as `tail` remembers the pod's request."""
+    """While `tail` remembers a pod's request, it words the pod's refusal as `why` does."""
     teller = Teller()
     held = PodRefused(
         pod="u0", namespace="default", name="a", nodes=1,
@@ -184,8 +184,8 @@ def test_a_refusal_of_many_is_told_in_the_words_of_why(golden: Golden) -> None:
     ],
 )
 def test_the_line_of_a_refusal_calls_no_node_the_nearest(wants: Ask, said: str) -> None:
-    """The line of a refusal names a node and what it lacks, but does not call it the nearest: `why`
-    may find a nearer one."""
+    """When `tail` prints a refusal, the line names a node and what it lacks. It does not call this
+    node the nearest, because `why` may find a nearer one."""
     ledger = Ledger(rack("n1", 2)).submit(pod("held", ask(1, cores=70, count=2))).settle()
     ledger.submit(pod("more", ask(1, cores=20))).settle()
     if not wants.cores and wants.memory_mib == 1:
@@ -197,7 +197,7 @@ def test_the_line_of_a_refusal_calls_no_node_the_nearest(wants: Ask, said: str) 
 
 
 def test_the_line_of_a_pod_names_the_devices_that_alone_will_do() -> None:
-    """The line of a submission names the devices to which the pod is restricted."""
+    """When `tail` prints a submission, its line names the devices that the pod is restricted to."""
     only = DeviceConstraints(use_types=("H100",), modes=("mps",), indexes=(0, 2, 3))
     submitted = pod("p", shape=shape(cards(2), devices=only))
     wishes = "type H100, mps, only device indexes 0, 2 and 3"
@@ -209,8 +209,8 @@ def test_the_line_of_a_pod_names_the_devices_that_alone_will_do() -> None:
 
 
 def test_an_adopted_pod_is_told_with_what_it_holds_and_who_said_so(golden: Golden) -> None:
-    """The line of an adoption shows the pod's shares and their source, and later lines use the
-    pod's name."""
+    """When `tail` prints an adoption, the line shows the pod's shares and their source. Later lines
+    use the pod's name."""
     teller = Teller()
     held = (share("g0", 3000, 50),)
     data = PodAdopted(
@@ -220,8 +220,8 @@ def test_an_adopted_pod_is_told_with_what_it_holds_and_who_said_so(golden: Golde
 
 
 def test_a_difference_says_what_each_side_has() -> None:
-    """The line of a DifferenceFound event shows what the ledger has and what the cluster has. A
-    side without a value reads "nothing"."""
+    """When `tail` prints a difference between ledger and cluster, the line shows what each of them
+    has. A missing value reads "nothing"."""
     found = DifferenceFound(kind="gone", name="default/a", ledger="node n1")
     said = "difference (gone): default/a: the ledger has node n1, the cluster has nothing"
     assert Teller().line(found) == said
@@ -263,7 +263,8 @@ def test_equal_shares_are_said_once(golden: Golden) -> None:
 
 
 def test_asks_in_words(golden: Golden) -> None:
-    """A device request is shown as an amount, as a percentage or as whole devices."""
+    """A container's device request is shown as an amount, as a percentage or as a number of whole
+    devices."""
     golden({
         "3000 MiB, 30 cores": ask_words(ask(3000, cores=30)),
         "50 percent": ask_words(ask(memory_percent=50)),
@@ -279,7 +280,8 @@ def test_long_lists_are_counted(golden: Golden) -> None:
 
 
 def test_a_queue_is_told_with_what_it_limits(golden: Golden) -> None:
-    """The line of a queue shows the queue's limits, so that changes are visible in the log."""
+    """When `tail` prints an event about a queue, the line shows the queue's limits, so that changes
+    are visible in the log."""
     queue = QueueObserved(
         queue="ml", weight=3, open=False,
         capability={"cpu": 1500, "volcano.sh/vgpu-number": 4}, cards={"A100": 8},

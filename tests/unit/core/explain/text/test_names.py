@@ -44,8 +44,10 @@ def test_what_a_table_shows_of_an_id_is_enough(device: str) -> None:
 
 
 def test_what_is_wrong_with_a_name() -> None:
-    """It is an error if several device ids begin with the name, or if the name has too few
-    characters of an id. A name that cannot be a device id is accepted here."""
+    """If a name is the beginning of several device ids, the error lists these ids. A shortened id
+    with fewer than four characters after its prefix is also an error.
+
+    A name that does not look like a device id causes no error here."""
     assert unclear("GPU-1a2b3c4d", meant("GPU-1a2b3c4d", ALL)) == (
         f"'GPU-1a2b3c4d' is the beginning of 2 device ids: {A}, {B}"
     )

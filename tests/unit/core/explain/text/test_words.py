@@ -101,8 +101,8 @@ def test_only_yes_or_no_codes_have_no_unit() -> None:
 
 
 def test_sentence_counts_causes_and_names_the_nearest(golden: Golden) -> None:
-    """The sentence of a refusal has the most frequent cause first, then the nearest node with the
-    missing amount."""
+    """The sentence that explains a refusal begins with the most frequent cause. The nearest node
+    and the amount missing there follow."""
     said = words.refusal(
         refused(
             {RefusalCode.NODE_CORDONED: 1, RefusalCode.MEMORY_INSUFFICIENT: 3},
@@ -197,8 +197,8 @@ def test_an_extended_resource_has_its_name_and_amounts(golden: Golden) -> None:
     ],
 )  # fmt: skip
 def test_the_cause_in_a_list_is_that_of_the_nearest_node(what: PodRefused, said: str) -> None:
-    """A list shows the cause on the nearest node. Labels of nodes are shown only if there is no
-    other cause."""
+    """A list shows the cause on the nearest node. A mismatch of node labels is shown only if there
+    is no other cause."""
     assert words.cause(what) == said
 
 

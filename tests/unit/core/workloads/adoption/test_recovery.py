@@ -25,7 +25,7 @@ MIXED = (MigGeometries(models=("A100-SXM4-40GB",), allowed_geometries=(GROUP,)),
 def bound(
     annotations: dict[str, str], *asks: Ask, containers: tuple[str, ...] = ("main",)
 ) -> BoundPod:
-    """Return a pod that another scheduler has bound, with these annotations and asks."""
+    """Return a pod that another scheduler has bound, with these annotations and device requests."""
     return BoundPod(annotations, (), containers, asks, DialectConfig())
 
 
@@ -137,8 +137,10 @@ def test_an_instance_in_a_group_needs_the_cards_model() -> None:
     ],
 )  # fmt: skip
 def test_what_cannot_be_understood_whole_is_not_understood(annotations: dict[str, str]) -> None:
-    """Annotations that are incomplete or malformed in any part give None, and so does a device that
-    is requested but not yet allocated."""
+    """A pod's shares cannot be read (the result is None) if any part of its annotations is
+    incomplete or malformed.
+
+    The result is also None if a device is requested but not yet allocated."""
     assert recover(bound(annotations, ask(5))) is None
 
 

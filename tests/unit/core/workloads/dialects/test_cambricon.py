@@ -32,7 +32,8 @@ def ask(**fields: Any) -> tuple[Ask, ...]:
 
 
 def ledger() -> Ledger:
-    """Return a ledger with two nodes of simulated Cambricon MLUs, each of another model."""
+    """Return a ledger with two nodes, each with two simulated Cambricon MLUs. The nodes have
+    different MLU models."""
     host = Host(cpu_milli=64_000, memory_mib=262_144)
     reports = (
         NodeReported(node=name, devices=simulated_devices(name, spec), host=host)

@@ -1,5 +1,5 @@
-"""Tests of pods that Apportion treats differently from the original systems. Apportion either runs
-such a pod or refuses it with a reason.
+"""Tests of pods that Apportion treats differently from the systems that it replaces, such as HAMi
+and Volcano. Apportion either runs such a pod or refuses it with a reason.
 
 The test names refer to the differences section of docs/reference/compatibility.md."""
 
@@ -135,8 +135,8 @@ def test_F5_a_blank_value_is_no_constraint(limits: dict[str, int], key: str, val
 
 
 def test_F5_a_blank_value_differs_from_no_other_spelling() -> None:
-    """If an annotation is set under two names and one of them is blank, the blank one does not
-    contradict the other."""
+    """If an annotation is set under two names and one of the values is blank, the blank value is
+    ignored and causes no contradiction."""
     notes = {"nvidia.com/use-gpuuuid": "", "volcano.sh/vgpu-use-gpuuuid": "GPU-b"}
     assert draft(pod(GPU, notes)).shape.devices == DeviceConstraints(use_ids=("GPU-b",))
 
@@ -164,8 +164,8 @@ def test_F5_a_blank_value_differs_from_no_other_spelling() -> None:
     ],
 )
 def test_F11_amounts_at_the_edge(document: dict[str, Any], wanted: tuple[Ask, ...]) -> None:
-    """Amounts that are unset, zero, too large or set twice are read as the original system reads
-    them."""
+    """Amounts that are zero, too large or set twice are read as the system whose resource names
+    they use (such as HAMi) reads them."""
     assert asks(document) == wanted
 
 
@@ -220,7 +220,8 @@ CARD = node("n1", gpu("g0", memory_mib=8000))
 
 
 def shares(names: str, **amounts: int) -> list[dict[str, Any]]:
-    """Return one container per keyword, each of which requests that amount of the resource."""
+    """Return one container per keyword argument, with that name, which requests that amount of the
+    resource `names`."""
     return [container(name, {names: amount}) for name, amount in amounts.items()]
 
 
@@ -263,8 +264,9 @@ def test_F4_init_containers_alone_use_the_same_memory() -> None:
 
 
 def test_F9_hami_counts_instances_of_cards_that_are_cut() -> None:
-    """In HAMi, a count on MIG devices means instances: a request for two instances of 4000 MiB fits
-    on one A100."""
+    """In a pod with HAMi's resource names, a count on MIG devices means instances.
+
+    A request for two instances of 4000 MiB therefore fits on one A100."""
     document = hami(gpu=2, gpumem=4000)
     document["metadata"]["annotations"]["nvidia.com/vgpu-mode"] = "mig"
     ledger = placed(document, rack("n1", 1, model=A100_40, mode="mig"))
@@ -276,7 +278,8 @@ def test_F9_hami_counts_instances_of_cards_that_are_cut() -> None:
 
 
 def test_F9_volcano_counts_cards() -> None:
-    """In Volcano, a count on MIG devices means devices (`checkNodeGPUSharingPredicateAndScore`)."""
+    """In a pod with Volcano's resource names, a count on MIG devices means devices, as in Volcano
+    (`checkNodeGPUSharingPredicateAndScore`)."""
     limits = {"volcano.sh/vgpu-number": 2, "volcano.sh/vgpu-memory": 4000}
     ledger = placed(
         pod(limits, {"volcano.sh/vgpu-mode": "mig"}), rack("n1", 1, model=A100_40, mode="mig")
@@ -285,7 +288,7 @@ def test_F9_volcano_counts_cards() -> None:
 
 
 def test_F9_instances_of_an_init_container_are_lent() -> None:
-    """An init container uses one of the MIG instances that the main container gets later."""
+    """An init container uses one of the MIG instances that the main container uses after it."""
     document = hami()
     document["spec"] |= {
         "initContainers": [container("i", {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 4000})],
@@ -558,8 +561,8 @@ def test_G4_a_pod_that_is_not_preemptable_is_evicted_for_nobody(
     [("none", True), ("best-effort", True), ("restricted", False), ("single-numa-node", False)],
 )
 def test_G4_a_numa_policy_of_a_task_is_read_as_that_of_a_pod(policy: str, *, taken: bool) -> None:
-    """The `topologyPolicy` of a task counts like a pod's NUMA policy: it is refused if Volcano
-    would enforce it."""
+    """The `topologyPolicy` of a task in a Volcano Job is refused if Volcano would enforce it, like
+    a pod's NUMA policy."""
     document = volcano_job(task(GPU, topologyPolicy=policy))
     if taken:
         assert read(document).pods == read(volcano_job(task(GPU))).pods
@@ -578,8 +581,8 @@ def test_G6_a_name_of_ascend_that_is_none_of_ours_is_an_extended_resource() -> N
 
 
 def test_G7_a_pod_on_a_card_that_is_cut_without_its_instances_is_not_understood() -> None:
-    """If HAMi's annotation names a MIG device but no instance, the pod's shares are unknown, and
-    the device stays closed."""
+    """If HAMi's annotation names a MIG device but no instance, the pod's shares on the device
+    cannot be read."""
     notes = {"hami.io/vgpu-devices-allocated": "g0,NVIDIA,5120,14:;"}
     found = recover(BoundPod(notes, (), ("main",), (), DialectConfig()))
     assert found is not None
@@ -600,8 +603,8 @@ def test_G7_a_pod_on_a_card_that_is_cut_without_its_instances_is_not_understood(
     ],
 )
 def test_G9_what_the_others_pass_over_is_refused(document: dict[str, Any]) -> None:
-    """Apportion refuses a pod, with a fix, that another system would run with a different share
-    than the manifest says."""
+    """If another system would run a pod with a different share than its manifest requests,
+    Apportion refuses the pod and suggests a fix."""
     assert refused(document).fix
 
 

@@ -129,8 +129,8 @@ def test_renamed_resources() -> None:
 
 
 def test_requests_stand_in_for_limits() -> None:
-    """A device amount may be set under `requests` only. If it is set under `limits` too, both must
-    be equal."""
+    """A device amount may be set under `requests` alone. If it is also set under `limits`, the two
+    amounts must be equal."""
     alone = pod(containers=[{"name": "main", "resources": {"requests": {"nvidia.com/gpumem": 7}}}])
     assert asks(alone) == ask(memory_mib=7)
     both = container(limits={"nvidia.com/gpumem": "1k"})
@@ -155,8 +155,8 @@ def test_high_priority_containers() -> None:
 
 
 def test_init_containers_and_sidecars() -> None:
-    """A sidecar's share is charged in addition to all others. Of the other init containers and main
-    containers, only the largest amount counts."""
+    """A sidecar gets a share of its own. Any other init container uses the main container's share,
+    which is enlarged if the init container requests more."""
     document = pod(
         containers=[container("main", {"nvidia.com/gpumem": 3})],
         initContainers=[
@@ -192,7 +192,9 @@ def test_an_init_container_borrows_from_one_that_has_as_much(
     init: dict[str, int], main: dict[str, int], *, borrows: bool
 ) -> None:
     """An init container uses the share of a main container that has at least the same amounts, as
-    in HAMi and Kubernetes. Otherwise it has an ask of its own."""
+    in HAMi and Kubernetes.
+
+    If no main container has them, the init container gets a share of its own."""
     document = pod(
         containers=[container("main", main)], initContainers=[container("prepare", init)]
     )
@@ -219,8 +221,8 @@ ONE = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 30
 def test_a_container_holds_the_most_of_its_own_and_an_init_containers_ask(
     init: dict[str, int], main: dict[str, int], most: dict[str, int]
 ) -> None:
-    """If a main container and an init container use one share, it has the larger of each of their
-    amounts."""
+    """If a main container and an init container use one share, each amount of the share is the
+    larger of what the two request."""
     document = pod(
         containers=[container("main", main)], initContainers=[container("prepare", init)]
     )
@@ -231,8 +233,10 @@ def test_a_container_holds_the_most_of_its_own_and_an_init_containers_ask(
 
 
 def test_an_init_container_that_needs_more_is_lent_to_where_it_costs_least() -> None:
-    """If an init container needs more than any main container, the largest of these gets the larger
-    share. A sidecar's share is never used for that."""
+    """If an init container needs more than any main container, the main container with the largest
+    share gets the larger share instead.
+
+    A sidecar's share is never enlarged for an init container."""
     document = pod(
         containers=[container(f"c{n}", {"nvidia.com/gpumem": n}) for n in (1000, 5000)],
         initContainers=[

@@ -1,4 +1,6 @@
-"""Tests that a new dialect needs only one module and one row in the list of dialects."""
+"""Tests that a new dialect needs only one module and one row in the list of dialects.
+
+A dialect is the set of resource names and annotations of one system, such as HAMi or Volcano."""
 
 from collections.abc import Iterator
 from typing import cast
@@ -174,8 +176,9 @@ def test_every_name_has_a_family_and_counts_something_known() -> None:
 
 
 def test_a_name_of_several_dialects_is_the_first_ones() -> None:
-    """If several dialects have a resource name, it belongs to the first of them: `nvidia.com/gpu`
-    alone is plain, not HAMi's."""
+    """If several dialects have the same resource name, the first dialect in the list gets it.
+
+    A pod with `nvidia.com/gpu` alone therefore has the dialect `plain`, not HAMi's."""
     assert [dialect.name for dialect in claims(CONFIG)["nvidia.com/gpu"]] == ["plain", hami.NAME]
 
 

@@ -144,8 +144,8 @@ def test_mixed_dialects(one: dict[str, object], other: dict[str, object]) -> Non
 
 
 def test_a_shared_name_goes_by_the_others() -> None:
-    """If several dialects have the same name for the count, the pod's other resource names decide
-    which dialect it uses (E4)."""
+    """If several dialects use the same name for the device count, the pod's other resource names
+    decide its dialect (E4)."""
     names = msgspec.structs.replace(VOLCANO_VGPU, count="nvidia.com/gpu")
     limits = {"nvidia.com/gpu": 2, "volcano.sh/vgpu-memory": 3000}
     found = draft(pod(limits), volcano_vgpu=names)

@@ -108,7 +108,7 @@ def test_volcano_job_without_min_available(tasks: list[dict[str, Any]], least: i
 
 
 def gang_of(api_version: str, **spec: Any) -> Any:
-    """Return what is read from a PodGroup of this API and spec."""
+    """Parse a PodGroup of this API version and spec, and return the gang."""
     metadata = {"name": "gang", "namespace": "team"}
     made = {"apiVersion": api_version, "kind": "PodGroup", "metadata": metadata, "spec": spec}
     return read(made).group
@@ -116,8 +116,9 @@ def gang_of(api_version: str, **spec: Any) -> Any:
 
 @pytest.mark.parametrize("version", ["v1alpha2", "v1alpha3", "v1beta1"])
 def test_pod_groups_of_other_apis(version: str) -> None:
-    """The gang of another API's PodGroup has that API in its name. A Kubernetes PodGroup without a
-    gang policy has a minimum of one pod."""
+    """If a PodGroup belongs to another API than Volcano's, the name of its gang contains that API.
+
+    The gang of a Kubernetes PodGroup without a gang policy has a minimum of one pod."""
     theirs = gang_of("scheduling.x-k8s.io/v1alpha1", minMember=4, scheduleTimeoutSeconds=10)
     name = "team/scheduling.x-k8s.io/gang"
     assert theirs == PodGroupObserved(group=name, min_available=4)

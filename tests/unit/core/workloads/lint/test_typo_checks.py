@@ -306,8 +306,10 @@ def test_a_limit_of_nothing_that_there_is(
     ],
 )
 def test_limits_of_what_there_is(kind: str, limited: dict[str, int]) -> None:
-    """Limits on known resources cause no warning: those of nodes, devices and extended resources,
-    and card quotas of queues."""
+    """A limit on a known resource causes no warning, whether it is a resource of nodes, a device or
+    an extended resource.
+
+    Nor does the card quota of a queue cause a warning."""
     document = {
         "kind": kind,
         "metadata": {"annotations": {"volcano.sh/card.quota": "{}"}},
@@ -376,8 +378,8 @@ def test_an_annotation_that_volcano_obeys_has_no_effect(key: str) -> None:
 
 
 def test_volcanos_group_name_alone_makes_no_gang() -> None:
-    """Volcano's `group-name` alone makes no gang, and causes a warning with the annotation that
-    does."""
+    """Volcano's annotation `group-name` alone does not put a pod into a gang. The warning about it
+    names the annotation that does."""
     own, other = "scheduling.volcano.sh/group-name", "scheduling.k8s.io/group-name"
     (said,) = suspects(pod({own: "train"}), CONFIG)
     assert (said.field, said.doubtful) == (f'metadata.annotations["{own}"]', True)
@@ -423,7 +425,8 @@ def test_every_field_of_a_queue_is_read_or_said_to_decide_nothing() -> None:
 
 @pytest.mark.parametrize("name", sorted(HAMI_PLUGINS))
 def test_a_whole_device_that_hamis_own_plugin_offers_too(name: str) -> None:
-    """A pod causes a warning if HAMi's device plugin also offers the whole device that it requests.
+    """A request for a whole device causes a warning if HAMi's device plugin also offers that
+    resource.
 
     That plugin would reject the pod."""
     document = pod()

@@ -142,8 +142,8 @@ def test_topology_spread() -> None:
 
 
 def test_which_nodes_count_for_a_spread() -> None:
-    """By default, a spread constraint counts the nodes that the pod's selector allows, whatever
-    their taints."""
+    """By default, a spread constraint considers the nodes that match the pod's node selector,
+    whatever taints they have."""
     (found,) = wishes(**spread(nodeAffinityPolicy="Ignore", nodeTaintsPolicy="Honor")).spread
     assert (found.any_node, found.untainted) == (True, True)
     (found,) = wishes(**spread(nodeAffinityPolicy="Honor", nodeTaintsPolicy="Ignore")).spread
@@ -151,8 +151,9 @@ def test_which_nodes_count_for_a_spread() -> None:
 
 
 def test_other_values_than_the_pods_own() -> None:
-    """A term's `mismatchLabelKeys` exclude pods with the same label values. `matchLabelKeys` that
-    the API server has already merged count once."""
+    """A term's `mismatchLabelKeys` exclude pods that have this pod's values of those labels.
+
+    `matchLabelKeys` that the API server has already merged into the selector count once."""
     both = term(matchLabelKeys=["version"], mismatchLabelKeys=["version", "absent"])
     (found,) = wishes(**anti(both)).anti_affinity
     other = LabelExpression(key="version", operator="NotIn", values=IS_NEW.values)

@@ -211,8 +211,8 @@ def test_many_nodes_are_few_terms() -> None:
 
 
 def test_an_affinity_that_cannot_be_read_is_not_taken_for_none() -> None:
-    """If a volume's node affinity cannot be read, that is reported as an error, and the claim keeps
-    its last state."""
+    """If a volume's node affinity cannot be parsed, the watcher reports an error and leaves the
+    claim's last reported state unchanged."""
     odd = {"key": "host", "operator": "Like", "values": ["n1"]}
     terms = [{"matchExpressions": [odd]}]
     bad = a_volume("v", nodeAffinity={"required": {"nodeSelectorTerms": terms}})
@@ -293,8 +293,10 @@ def test_a_volume_is_made_where_there_is_room() -> None:
 
 
 def test_capacities_are_minded_where_the_driver_says_so() -> None:
-    """Reported capacities count only if the CSI driver says so. They then restrict the nodes
-    together with the class's topology."""
+    """Storage capacities count only if the CSI driver declares that it reports them.
+
+    A claim can then be used only on nodes that satisfy both a capacity and the storage class's
+    topology."""
     little = capacity("n2", capacity="1Gi")
     assert room(little, minded=False).nodes == ()
     topology = [{"matchLabelExpressions": [{"key": ZONE, "values": ["a"]}]}]
@@ -312,8 +314,9 @@ def test_the_old_annotation_of_a_class_goes_before_the_field() -> None:
 
 
 def test_terms_that_differ_in_one_list_are_one() -> None:
-    """Node terms that differ in one list are merged. If there are still too many for an event, the
-    claim counts as usable on any node."""
+    """Node terms that differ only in one list of values are merged.
+
+    If too many terms for one event remain, the claim counts as usable on any node."""
     found = merged(
         (*within(ZONE, zone), *within("host", f"{zone}{number}"))
         for zone in "ab"
