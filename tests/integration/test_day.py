@@ -206,7 +206,7 @@ def reported(day: Day) -> None:
     assert set(costs) == {"bio", "ci", "notebooks", "pretrain", "serving"}
     assert all(cost > 0 for cost in costs.values())
     assert (nobody["key"], float(nobody["cost"])) == ("", 0.0)
-    assert float(nobody["broken_gpu_hours"]) > 0
+    assert float(nobody["unhealthy_gpu_hours"]) > 0
 
 
 def test_with_the_console(day: Day) -> None:

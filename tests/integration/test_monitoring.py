@@ -81,7 +81,8 @@ async def exposed(tmp_path: Path) -> dict[str, str]:
 
         async def granted() -> bool:
             return (
-                "apportion_fleet_granted_devices{" in (await running["gateway"].get("/metrics"))[1]
+                "apportion_fleet_allocated_devices{"
+                in (await running["gateway"].get("/metrics"))[1]
             )
 
         await until(granted, "the gateway to have read of the placement")
@@ -97,7 +98,7 @@ async def test_every_name_is_told_and_nothing_alarms_in_health(tmp_path: Path) -
         for family in families(text):
             for sample in family.samples:
                 labels.setdefault(sample.name, set()).update(sample.labels)
-    assert labels["apportion_fleet_granted_devices"] == {"namespace", "model"}
+    assert labels["apportion_fleet_allocated_devices"] == {"namespace", "model"}
     for expression in expressions():
         found = SELECTOR.findall(expression)
         assert found, f"{expression}: asks for nothing of ours"
@@ -130,9 +131,9 @@ TROUBLE = {
     "ApportionLedgerUnanswered": ('apportion_append_total{outcome="unknown"}', "0+1x{0}"),
     "ApportionRestarts": ('apportion_restarts_total{instance="i"}', "0+1x{0}"),
     "ApportionNoScheduler": ("apportion_fold_revision", "1+1x{0}"),
-    "ApportionDevicesBroken": ('apportion_fleet_devices{model="T4", state="broken"}', "1+0x{0}"),
-    "ApportionAgentsSilent": ("apportion_silent_nodes", "1+0x{0}"),
-    "ApportionPodWaits": ('apportion_fleet_waiting_seconds{namespace="n"}', "0+60x{0}"),
+    "ApportionDevicesUnhealthy": ('apportion_fleet_devices{model="T4", state="broken"}', "1+0x{0}"),
+    "ApportionAgentsNotReporting": ("apportion_silent_nodes", "1+0x{0}"),
+    "ApportionPodPending": ('apportion_fleet_pending_seconds{namespace="n"}', "0+60x{0}"),
     "ApportionBindingsFail": ('apportion_bindings_total{outcome="failed for now"}', "0+1x{0}"),
 }
 """What each alert is about, as it is in that trouble and no other."""

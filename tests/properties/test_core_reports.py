@@ -102,7 +102,7 @@ def looked(state: State, by: str) -> Iterator[tuple[tuple[str, str, Part], int, 
                 cards = card_part(device, share.memory_mib, share.cores)
                 held[share.device] += cards
                 row = by_of(by).row_of(state, pod, node.name)
-                yield (row, device.model, Part.GRANTED), cards, share.memory_mib
+                yield (row, device.model, Part.ALLOCATED), cards, share.memory_mib
         yield from rests(node, held, node.name if by == "node" else "")
 
 
@@ -115,7 +115,7 @@ def rests(
     """
     for each in node.devices:
         if each.present and node.present:
-            part = Part.BROKEN if not (each.healthy and node.ready) else Part.FREE
+            part = Part.UNHEALTHY if not (each.healthy and node.ready) else Part.FREE
             if part is Part.FREE and (each.cordon or node.cordoned):
                 part = Part.CORDONED
             cards = max(CARD - held[each.device.id], 0)
@@ -182,14 +182,14 @@ def adds_up(reading: Reading) -> None:
     answer = report_answer("usage", reading, PRICES)
     total = answer.total
     assert total.capacity_gpu_hours == pytest.approx(
-        total.granted_gpu_hours
+        total.allocated_gpu_hours
         + sum(part or 0 for part in (
-            total.free_gpu_hours, total.cordoned_gpu_hours, total.broken_gpu_hours
+            total.free_gpu_hours, total.cordoned_gpu_hours, total.unhealthy_gpu_hours
         )),
         abs=1e-5,
     )  # fmt: skip
     for rows in (answer.rows, answer.steps or answer.rows):
-        for name in ("granted_gpu_hours", "granted_gib_hours"):
+        for name in ("allocated_gpu_hours", "allocated_gib_hours"):
             come = sum(getattr(row, name) for row in rows)
             assert come == pytest.approx(getattr(total, name), abs=1e-6 * (len(rows) + 1))
         rows_of_csv_add_up(structs.replace(answer, steps=rows if rows is answer.steps else ()))

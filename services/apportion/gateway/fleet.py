@@ -100,27 +100,27 @@ _MIB: Final = 1 << 20
 
 DEVICES: Final = Family(
     "apportion_fleet_devices",
-    "Devices by state: `open`, `cordoned`, or `broken`: unhealthy, or on a node that is not ready.",
+    "Devices by state: `open`, `cordoned`, or `unhealthy`: failed, or on a node that is not ready.",
     ("model", "state"),
 )
 MEMORY: Final = Family("apportion_fleet_memory_bytes", "Memory of all devices.", ("model",))
-GRANTED: Final = Family(
-    "apportion_fleet_granted_devices",
+ALLOCATED: Final = Family(
+    "apportion_fleet_allocated_devices",
     "Devices allocated to pods; a share counts as its part of the device.",
     ("namespace", "model"),
 )
-GRANTED_MEMORY: Final = Family(
-    "apportion_fleet_granted_memory_bytes",
+ALLOCATED_MEMORY: Final = Family(
+    "apportion_fleet_allocated_memory_bytes",
     "Device memory allocated to pods.",
     ("namespace", "model"),
 )
-WAITING: Final = Family("apportion_fleet_waiting_pods", "Pending pods.", ("namespace",))
+PENDING_PODS: Final = Family("apportion_fleet_pending_pods", "Pending pods.", ("namespace",))
 OLDEST: Final = Family(
-    "apportion_fleet_waiting_seconds",
+    "apportion_fleet_pending_seconds",
     "How long the oldest pending pod has been pending.",
     ("namespace",),
 )
-FAMILIES: Final = (DEVICES, MEMORY, GRANTED, GRANTED_MEMORY, WAITING, OLDEST)
+FAMILIES: Final = (DEVICES, MEMORY, ALLOCATED, ALLOCATED_MEMORY, PENDING_PODS, OLDEST)
 
 _Key = tuple[Family, tuple[str, ...]]
 
@@ -167,7 +167,7 @@ class FleetSums:
             del self._sums[key]
         self._seen = self._state.revision
         for (family, labels), value in self._sums.items():
-            yield family, labels, value / CARD if family is GRANTED else value
+            yield family, labels, value / CARD if family is ALLOCATED else value
         oldest: dict[str, PodState] = {}
         counts: Counter[str] = Counter()
         for pod in self._waiting.values():
@@ -179,7 +179,7 @@ class FleetSums:
         now = self._clock.now()
         for namespace, count in counts.items():
             since = datetime.fromisoformat(oldest[namespace].submitted_time)
-            yield WAITING, (namespace,), count
+            yield PENDING_PODS, (namespace,), count
             yield OLDEST, (namespace,), max(0.0, (now - since).total_seconds())
 
 
@@ -192,7 +192,7 @@ def _counted(node: NodeState) -> Counter[_Key]:
         model = state.device.model
         how = "open"
         if not state.healthy or not node.ready:
-            how = "broken"
+            how = "unhealthy"
         elif state.cordon or node.cordoned:
             how = "cordoned"
         found[DEVICES, (model, how)] += 1
@@ -203,6 +203,6 @@ def _counted(node: NodeState) -> Counter[_Key]:
             if held is None:
                 continue
             key = (pod.submitted.namespace, held.device.model)
-            found[GRANTED, key] += card_part(held.device, share.memory_mib, share.cores)
-            found[GRANTED_MEMORY, key] += share.memory_mib * _MIB
+            found[ALLOCATED, key] += card_part(held.device, share.memory_mib, share.cores)
+            found[ALLOCATED_MEMORY, key] += share.memory_mib * _MIB
     return found

@@ -260,7 +260,7 @@ def _totals(state: State) -> Totals:
         nodes=len(there),
         devices=len(devices),
         devices_used=sum(not device.idle for device in devices),
-        devices_broken=sum(
+        devices_unhealthy=sum(
             device.present and not (device.healthy and node.ready)
             for node in there
             for device in node.devices

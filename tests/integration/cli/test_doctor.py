@@ -106,10 +106,10 @@ async def test_what_breaks_is_named_with_its_fix(bus: Bus, start: Start) -> None
 
     states = await asking.until_well("--monitor", bus.server.monitor_url, but={"replicas"})
     assert states["agents"]["words"].endswith("(1 node)")
-    assert (await asking.states())["durability"]["state"] == "soon"
+    assert (await asking.states())["durability"]["state"] == "warning"
 
     second = await start("scheduler", "--name", "one", *GRACE)
-    assert (await asking.until("schedulers", "soon"))["fix"]
+    assert (await asking.until("schedulers", "warning"))["fix"]
     await second.stop()
 
     agent.stop_short()

@@ -143,7 +143,7 @@ async def hours_of(bus: Bus) -> Hours:
 
 
 async def test_the_figures_are_those_of_the_events(bus: Bus, facts: Facts) -> None:
-    """In a usage report, the granted, free, unhealthy and cordoned hours match the events that
+    """In a usage report, the allocated, free, unhealthy and cordoned hours match the events that
     began and ended each state."""
     said = await verb(bus, "report", "usage", "--by", "node", "--from", "1", "--to", "8", "--json")
     answer = json.loads(said)
@@ -152,14 +152,14 @@ async def test_the_figures_are_those_of_the_events(bus: Bus, facts: Facts) -> No
     granted = hours(3, 6)
     for name, wanted in (
         ("capacity_gpu_hours", 2 * hours(1, 8)),
-        ("granted_gpu_hours", granted / 2),
-        ("granted_gib_hours", granted * MEMORY_MIB / 2 / 1024),
-        ("broken_gpu_hours", hours(4, 8)),
+        ("allocated_gpu_hours", granted / 2),
+        ("allocated_gib_hours", granted * MEMORY_MIB / 2 / 1024),
+        ("unhealthy_gpu_hours", hours(4, 8)),
         ("cordoned_gpu_hours", hours(5, 8) - hours(5, 6) / 2),
     ):
         assert row[name] == pytest.approx(wanted, abs=SLACK_H, rel=1e-4), name
         assert row[name] > 10 * SLACK_H, "there is something to measure"
-    parts = ("granted", "free", "cordoned", "broken")
+    parts = ("allocated", "free", "cordoned", "unhealthy")
     come = sum(row[f"{each}_gpu_hours"] for each in parts)
     assert come == pytest.approx(row["capacity_gpu_hours"], abs=SLACK_H)
 
@@ -210,7 +210,7 @@ async def test_the_gateway_says_the_same(bus: Bus, facts: Facts, prices: Path) -
         assert "from" in wrong
         [row] = json.loads(body)["rows"]
         assert row["key"] == "default"
-        assert row["cost"] == pytest.approx(row["granted_gpu_hours"] * 3_600_000, abs=4)
+        assert row["cost"] == pytest.approx(row["allocated_gpu_hours"] * 3_600_000, abs=4)
         status, body = await get(at, f"report/usage?{query}&format=csv&step=1h")
         assert status == 200
         rows = list(csv.DictReader(io.StringIO(body)))
@@ -272,7 +272,7 @@ async def test_a_trimmed_ledger_is_reported_with_its_archive(
         bus, "report", "usage", "--from", moment, "--to", "8", "--archive", str(file), "--json"
     )
     before, after = json.loads(whole)["total"], json.loads(archived)["total"]
-    for name in ("granted_gpu_hours", "capacity_gpu_hours"):  # by the writers' clocks
+    for name in ("allocated_gpu_hours", "capacity_gpu_hours"):  # by the writers' clocks
         assert after[name] == pytest.approx(before[name], abs=1 / 3600)
 
 

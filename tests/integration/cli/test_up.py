@@ -88,7 +88,7 @@ def test_a_login_takes_a_token_for_up_as_well(
         monkeypatch.delenv("APPORTION_TOKEN")
         told = json.loads(up.run("doctor", "--json").stdout)["checks"]
         [gateway] = [each for each in told if each["id"] == "gateway"]
-        assert gateway["state"] == "soon", "it answers, and does not let everybody in"
+        assert gateway["state"] == "warning", "it answers, and does not let everybody in"
         assert gateway["words"].startswith("reachable, but ")
         for what in ("apportion get pods", "curl "):
             [command] = [line for line in lines if what in line]
@@ -216,7 +216,7 @@ def test_ledger_outlives_a_run(tmp_path: Path) -> None:
 def _used(up: Standalone) -> dict[str, float]:
     """Return the total of the usage report, once every node has recorded usage."""
     answer = up.json("report", "usage", "--by", "node")
-    nodes = [row for row in answer["rows"] if row["granted_gpu_hours"]]
+    nodes = [row for row in answer["rows"] if row["allocated_gpu_hours"]]
     return dict(answer["total"]) if all(row["reported_gpu_hours"] for row in nodes) else {}
 
 

@@ -422,9 +422,9 @@ def test_a_report_of_nothing_says_so(browser: Browser, base: str) -> None:
 
     def nothing(route: Route) -> None:
         answer = route.fetch().json()
-        answer["total"]["granted_gpu_hours"] = 0
+        answer["total"]["allocated_gpu_hours"] = 0
         empty = (
-            [{**answer["rows"][0], "granted_gpu_hours": 0}]
+            [{**answer["rows"][0], "allocated_gpu_hours": 0}]
             if "by=user" in route.request.url
             else []
         )
@@ -466,7 +466,7 @@ def test_the_line_of_a_report_falls_with_what_breaks(
     fail(cluster, card, reason="XID 79")
     try:
         wait_until(
-            lambda: cluster.json("report", "usage")["total"]["broken_gpu_hours"] > 0,
+            lambda: cluster.json("report", "usage")["total"]["unhealthy_gpu_hours"] > 0,
             "an answer that counts the broken card",
         )
         with opened(browser, base, size=size) as page:

@@ -490,7 +490,7 @@ async def test_a_pod_that_moved_is_one_row(gateway: Gateway, facts: Facts) -> No
         [gone] = (await gateway.ok(f"/api/v1/diff?{span}"))[name]
         assert (gone["after"], gone["revision"], gone["cause"]) == ("", 10, why)
     [waits] = (await gateway.ok("/api/v1/diff?from=9&to=11"))["waiting"]
-    assert (waits["name"], waits["after"], waits["revision"]) == ("default/b", "waits", 11)
+    assert (waits["name"], waits["after"], waits["revision"]) == ("default/b", "pending", 11)
     await facts.place("b3", "n2", "n2-g1", name="b")  # 15
     rows = (await gateway.ok("/api/v1/diff?from=9"))["placements"]
     assert [(row["before"], row["after"], row["revision"]) for row in rows] == [

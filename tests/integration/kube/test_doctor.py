@@ -102,7 +102,7 @@ async def test_the_verb(world: KubeWorld, tmp_path: Path) -> None:
     found = await checks(world.plane.kubeconfig_of("binder"))
     assert found["kubernetes"]["state"] == "ok"
     assert world.plane.url in found["kubernetes"]["words"]
-    assert (found["rbac"]["state"], "list pods" in found["rbac"]["words"]) == ("soon", True)
+    assert (found["rbac"]["state"], "list pods" in found["rbac"]["words"]) == ("warning", True)
     assert "webhook" not in found, "a binder may not see it, and nothing is said of it"
     closed = f"https://127.0.0.1:{free_port()}"
     away = tmp_path / "away.kubeconfig"

@@ -8,12 +8,12 @@ import pytest
 
 from apportion.core.ledger.state import State
 from apportion.gateway.fleet import (
+    ALLOCATED,
+    ALLOCATED_MEMORY,
     DEVICES,
-    GRANTED,
-    GRANTED_MEMORY,
     MEMORY,
     OLDEST,
-    WAITING,
+    PENDING_PODS,
     FleetRows,
     FleetSums,
 )
@@ -100,9 +100,9 @@ def test_devices_shares_and_who_waits() -> None:
         (DEVICES.name, T4, "broken"): 1,
         (DEVICES.name, T4, "cordoned"): 1,
         (MEMORY.name, T4): 48_000 << 20,
-        (GRANTED.name, "team", T4): 0.25,
-        (GRANTED_MEMORY.name, "team", T4): 4_000 << 20,
-        (WAITING.name, "team"): 1,
+        (ALLOCATED.name, "team", T4): 0.25,
+        (ALLOCATED_MEMORY.name, "team", T4): 4_000 << 20,
+        (PENDING_PODS.name, "team"): 1,
         (OLDEST.name, "team"): 3600,
     }
     followed.play(PodGone(uid="a"), PodGone(uid="b"))

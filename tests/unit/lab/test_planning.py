@@ -250,7 +250,7 @@ def test_what_is_out_of_reach_is_broken_as_well() -> None:
     ledger.play(DeviceHealthChanged(node="n2", device="n2-g0", healthy=False, reason="XID 79"))
     before = planned(ledger, draft("new", cards())).before
     assert before is not None
-    assert (before.devices, before.devices_broken) == (4, 3)
+    assert (before.devices, before.devices_unhealthy) == (4, 3)
 
 
 def test_a_pod_of_the_manifest_that_loses_its_place_is_told_so(golden: Golden) -> None:

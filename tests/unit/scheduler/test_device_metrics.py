@@ -44,8 +44,8 @@ def test_A9_what_is_granted_is_told_by_device() -> None:
     device."""
     assert scraped("apportion") == {
         ("apportion_device_memory_bytes", "g0/n1"): 10_000 * MIB,
-        ("apportion_device_memory_granted_bytes", "g0/n1"): 2_500 * MIB,
-        ("apportion_device_cores_granted_ratio", "g0/n1"): 0.3,
+        ("apportion_device_memory_allocated_bytes", "g0/n1"): 2_500 * MIB,
+        ("apportion_device_cores_allocated_ratio", "g0/n1"): 0.3,
         ("apportion_device_shares", "g0/n1"): 2,
     }
 

@@ -37,15 +37,15 @@ def show_report(answer: ReportAnswer) -> None:
 
 def capacity_words(total: ReportRow) -> str:
     """Return text that splits the fleet's GPU-hours into parts, rounded so that they add up."""
-    hours = (total.capacity_gpu_hours, total.granted_gpu_hours, total.free_gpu_hours,
-             total.cordoned_gpu_hours, total.broken_gpu_hours)  # fmt: skip
+    hours = (total.capacity_gpu_hours, total.allocated_gpu_hours, total.free_gpu_hours,
+             total.cordoned_gpu_hours, total.unhealthy_gpu_hours)  # fmt: skip
     digits = digits_of(hours)
     capacity, *parts = (round(each or 0.0, digits) for each in hours)
     parts[parts.index(max(parts))] += capacity - sum(parts)  # the rounding error
     whole, granted, free, cordoned, broken = figures((capacity, *parts), digits)
     used = "no utilization data yet"
     if total.reported_gpu_hours:
-        all_of_it = total.granted_gpu_hours
+        all_of_it = total.allocated_gpu_hours
         share = 100 * total.reported_gpu_hours / all_of_it if all_of_it else 0
         used = f"utilization {_percent(total)} (reported for {share:.0f}% of allocated hours)"
     return (
@@ -72,11 +72,11 @@ def rows_of(
 
     Columns that add up have equally many decimals. Columns of usage are shown only with data."""
     held = [row if row.key != NOBODY else None for row in rows]
-    granted = [row.granted_gpu_hours if row else None for row in held]
+    granted = [row.allocated_gpu_hours if row else None for row in held]
     parts = {
         "FREE": [row.free_gpu_hours for row in rows],
         "CORDONED": [row.cordoned_gpu_hours for row in rows],
-        "UNHEALTHY": [row.broken_gpu_hours for row in rows],
+        "UNHEALTHY": [row.unhealthy_gpu_hours for row in rows],
     }
     parts = parts if steps or answer.by == "node" else {}
     digits = digits_of(chain(granted, *parts.values()))
@@ -91,7 +91,7 @@ def rows_of(
     columns = {"FROM": [clock(row.start) for row in rows]} if steps else {}
     columns[answer.by.upper()] = [row.key if row else "(unallocated)" for row in held]
     columns["GPU-HOURS"] = figures(granted, digits)
-    columns["GiB-HOURS"] = figures(row.granted_gib_hours if row else None for row in held)
+    columns["GiB-HOURS"] = figures(row.allocated_gib_hours if row else None for row in held)
     columns |= {name: cells for name, cells in used.items() if any(cells)}
     if money:
         columns[answer.currency] = figures(row.cost if row else None for row in held)

@@ -4,8 +4,8 @@ from typing import Literal
 
 from apportion.core.answers.reads import Answer, Part
 
-# `soon`: works, but needs attention. `unknown`: hidden by another check that is broken
-CheckState = Literal["ok", "soon", "unknown", "broken"]
+# `warning`: works, but needs attention. `unknown`: hidden by another check that is broken
+CheckState = Literal["ok", "warning", "unknown", "broken"]
 
 
 class CheckAnswer(Answer, frozen=True):

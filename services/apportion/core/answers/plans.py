@@ -123,13 +123,13 @@ class PlannedPod(Answer, frozen=True):
 class Totals(Answer, frozen=True):
     """What the cluster has, and what is in use, after all decisions of the plan.
 
-    `devices_used` have at least one share. `devices_broken` are unhealthy or on a node that is not
-    ready, used or not. Memory is that of all present devices."""
+    `devices_used` have at least one share. `devices_unhealthy` have failed or are on a node that is
+    not ready, used or not. Memory is that of all present devices."""
 
     nodes: Everyone[int]
     devices: Everyone[int]
     devices_used: Everyone[int]
-    devices_broken: Everyone[int]
+    devices_unhealthy: Everyone[int]
     memory_mib: Everyone[int]
     memory_free_mib: Everyone[int]
     placed: Everyone[int]

@@ -66,9 +66,9 @@ def ok(words: str) -> Found:
     return Found("ok", (words,))
 
 
-def soon(words: Words, fix: str) -> Found:
-    """Return a result in the state `soon`: it works today, but needs attention."""
-    return Found("soon", (words,) if isinstance(words, str) else words, fix)
+def warning(words: Words, fix: str) -> Found:
+    """Return a result in the state `warning`: it works today, but needs attention."""
+    return Found("warning", (words,) if isinstance(words, str) else words, fix)
 
 
 def unknown(words: str) -> Found:
@@ -135,7 +135,7 @@ def server(ledger: LedgerFacts) -> Found | None:
 def durability(ledger: LedgerFacts) -> Found | None:
     """Check that writes are on disk before they are acknowledged (`sync_interval: always`)."""
     if ledger.sync_always is None:
-        return soon(
+        return warning(
             "cannot see whether the server syncs each write before acknowledging it",
             "pass --monitor with the URL of its monitoring port, and set `jetstream { "
             "sync_interval: always }` as in Apportion's nats.conf",
@@ -158,7 +158,7 @@ def replicas(ledger: LedgerFacts) -> Found | None:
             "check the log and the disk of that server",
         )
     if ledger.replicas < REPLICAS:
-        return soon(
+        return warning(
             f"the ledger is on only {many(ledger.replicas, 'server')}; losing a disk can lose it",
             "in production, run three servers and `apportion ledger create --replicas 3`",
         )
@@ -204,7 +204,7 @@ def disk(facts: Facts) -> Found | None:
     )
     if used / most >= DISK_BROKEN or full:
         return broken(words, fix)
-    return soon(words, fix) if used / most >= DISK_SOON else ok(words)
+    return warning(words, fix) if used / most >= DISK_SOON else ok(words)
 
 
 def clocks(ledger: LedgerFacts) -> Found | None:
@@ -218,7 +218,7 @@ def clocks(ledger: LedgerFacts) -> Found | None:
     side = "ahead of" if worst.seconds > 0 else "behind"
     words = f"the clock of {worst.who} is {age(seconds)} {side} the ledger server's"
     fix = "synchronize the clocks with NTP (chrony, systemd-timesyncd)"
-    return broken(words, fix) if seconds >= SKEW_BROKEN_S else soon(words, fix)
+    return broken(words, fix) if seconds >= SKEW_BROKEN_S else warning(words, fix)
 
 
 def permissions(ledger: LedgerFacts) -> Found | None:
@@ -248,7 +248,7 @@ def snapshots(ledger: LedgerFacts) -> Found | None:
             "snapshot may be forged: replace the schedulers' key and delete it",
         )
     if behind > LONG_EVENTS:
-        return soon(
+        return warning(
             f"{behind:,} events since the newest snapshot; each restart replays them",
             "run a scheduler with --snapshot-every, and check its log",
         )
@@ -262,9 +262,9 @@ def archives(found: ArchiveFacts) -> Found | None:
     """Check that an archive has a recent copy of the ledger."""
     fix = "run `apportion ledger archive FILE` every day, and store it on another machine"
     if not found.archives:
-        return soon(f"no archive (*.jsonl) in {found.folder}", fix)
+        return warning(f"no archive (*.jsonl) in {found.folder}", fix)
     words = f"{found.archives} in {found.folder}; the newest is {age(found.newest_age_s)} old"
-    return soon(words, fix) if found.newest_age_s > ARCHIVE_AGE_SOON_S else ok(words)
+    return warning(words, fix) if found.newest_age_s > ARCHIVE_AGE_SOON_S else ok(words)
 
 
 def receipts(facts: Facts) -> Found | None:
@@ -274,17 +274,17 @@ def receipts(facts: Facts) -> Found | None:
         return None
     fix = "run `apportion receipt write` every hour, as a user who does not run the ledger"
     if not found.last:
-        return soon(f"no receipt in {found.folder}", fix)
+        return warning(f"no receipt in {found.folder}", fix)
     newest = facts.ledger.last_revision if facts.ledger else 0
     behind = f"; {many(newest - found.last, 'event')} since" if newest > found.last else ""
     words = f"signed up to revision {found.last:,}, {age(found.newest_age_s)} ago{behind}"
-    return soon(words, fix) if behind and found.newest_age_s > RECEIPT_AGE_SOON_S else ok(words)
+    return warning(words, fix) if behind and found.newest_age_s > RECEIPT_AGE_SOON_S else ok(words)
 
 
 def gateway(facts: Facts) -> Found | None:
     """Check that the gateway answers."""
     if facts.not_let_in:
-        return soon(f"reachable, but access is denied: {facts.gateway_problem}", LET_IN)
+        return warning(f"reachable, but access is denied: {facts.gateway_problem}", LET_IN)
     if facts.gateway_problem:
         fix = "start one, or set its address with --gateway URL or APPORTION_GATEWAY"
         return broken(facts.gateway_problem, fix)
@@ -302,7 +302,7 @@ def folds(facts: Facts) -> Found | None:
         return broken(f"the gateway is not ready: {fold.unready}", "wait, or check its log")
     behind = fold.last_revision - fold.revision
     if behind > FOLD_BEHIND_SOON:
-        return soon(
+        return warning(
             f"the gateway is {behind:,} events behind the ledger",
             "run the doctor again; if it stays behind, give the gateway more CPU",
         )
@@ -321,7 +321,7 @@ def never_fitting(found: WaitingFacts) -> Found | None:
     """Check for pending pods that no node, queue or quota can ever fit."""
     if not found.never:
         return ok(f"every pending pod could fit ({many(found.waiting, 'pod')})")
-    return soon(
+    return warning(
         f"{many(len(found.never), 'pod')} can never fit: {listed(list(found.never))}",
         f"`apportion why {found.never[0]}` shows what each node lacks, or the limit; change what "
         "the pod requests, add such a node, or delete the pod",
@@ -347,7 +347,7 @@ def starving(found: WaitingFacts) -> Found | None:
             f"`apportion why {first.pod}` shows the nearest nodes; cordon them until they are "
             "free, or raise the gang's priority"
         )
-    return soon(words, fix)
+    return warning(words, fix)
 
 
 def schedulers(found: SchedulerFacts) -> Found | None:
@@ -357,7 +357,7 @@ def schedulers(found: SchedulerFacts) -> Found | None:
     names = Counter(member.rpartition("/")[0] for member in found.members)
     twice = sorted(name for name, count in names.items() if count > 1)
     if twice:
-        return soon(
+        return warning(
             f"more than one scheduler uses {counted(twice, 'name')}, so decisions cannot be told "
             "apart",
             "give each scheduler its own --name",
@@ -420,7 +420,7 @@ def reports(cluster: ClusterFacts) -> Found | None:
     said = counted_nodes([(name, f" ({why})") for name, why in cluster.refused], "node")
     node, cause = cluster.refused[0]
     cure = CURES.get(cause, CURE).replace("NODE", node)
-    return soon(
+    return warning(
         ("reports refused from ", *said),
         f"`apportion get nodes` shows why; {cure}. Agents report again within a minute",
     )
@@ -445,7 +445,7 @@ def devices(cluster: ClusterFacts) -> Found | None:
         opens = (
             f", but cordoned ones only after `apportion uncordon {shut[0]}`{more}" if shut else ""
         )
-        return soon(
+        return warning(
             (*words, "; no pods on them"),
             f"{shows}{others}; once repaired, they accept pods again{opens}",
         )
@@ -472,7 +472,7 @@ def nodes_without_agent(cluster: ClusterFacts) -> Found | None:
     """Check for nodes whose GPUs or NPUs no agent reports."""
     if not cluster.without_agent:
         return ok("every node with devices has an agent")
-    return soon(
+    return warning(
         (
             "no agent reports the devices of ",
             *counted_nodes([(name, "") for name in cluster.without_agent], "node"),
@@ -485,7 +485,7 @@ def agents_without_node(cluster: ClusterFacts) -> Found | None:
     """Check for agents on nodes that Kubernetes does not know."""
     if not cluster.without_node:
         return ok("every agent is on a node of the cluster")
-    return soon(
+    return warning(
         f"not a node of the cluster: {counted(cluster.without_node, 'agent')}",
         "set the agent's --node to the name that `kubectl get nodes` shows",
     )
@@ -501,13 +501,13 @@ def drivers(cluster: ClusterFacts) -> Found | None:
         if _branch(version) and _branch(version) < OLDEST_DRIVER
     ]
     if old:
-        return soon(
+        return warning(
             f"older than {OLDEST_DRIVER}, without MIG support: {counted(old, 'driver')}",
             f"install a driver of branch {OLDEST_DRIVER} or newer",
         )
     versions = [f"{version} ({len(there)})" for version, there in cluster.drivers.items()]
     if len({_branch(version) for version in cluster.drivers}) > 1:
-        return soon(
+        return warning(
             f"nodes have {counted(versions, 'driver')}",
             "use one driver branch on all nodes; otherwise an image may run on some nodes only",
         )
@@ -519,7 +519,7 @@ def refused_events(cluster: ClusterFacts) -> Found | None:
     if not cluster.last_refusal:
         late = f", except {many(cluster.late_events, 'late event')} about pods that had ended"
         return ok("every event of the ledger is applied" + (late if cluster.late_events else ""))
-    return soon(
+    return warning(
         f"{many(cluster.refused_events - cluster.late_events, 'event')} not applied by any reader; "
         f"the last at {cluster.last_refusal}",
         "`apportion verify` lists them; if there are ever more, their writer is faulty",
@@ -548,7 +548,9 @@ def api_server(kube: KubeFacts) -> Found | None:
     match = re.match(r"v?(\d+)\.(\d+)", kube.version)
     oldest = ".".join(map(str, OLDEST))
     if match is None:
-        return soon(f"{kube.url} has version {kube.version!r}", f"use Kubernetes {oldest} or newer")
+        return warning(
+            f"{kube.url} has version {kube.version!r}", f"use Kubernetes {oldest} or newer"
+        )
     if (int(match[1]), int(match[2])) < OLDEST:
         return broken(f"{kube.url} has version {kube.version}", f"use Kubernetes {oldest} or newer")
     return ok(f"{kube.url} has version {kube.version}")
@@ -559,7 +561,7 @@ def rights(kube: KubeFacts) -> Found | None:
     if kube.problem:
         return None
     if kube.denied:
-        return soon(
+        return warning(
             f"this user lacks {counted(kube.denied, 'permission')}",
             "the services need them; apply deploy/kubernetes/rbac, or use a kubeconfig with the "
             "token of their accounts",

@@ -21,7 +21,7 @@ from apportion.core.ledger.state import NodeState, State
 from apportion.core.names import natural
 
 VALUE_CHARS_MAX = 200
-GONE, OK, FAILED, WAITS = "gone", "ok", "failed", "waits"
+GONE, OK, FAILED, PENDING = "gone", "ok", "failed", "pending"
 WHOLE_LIMIT = "limit"  # the difference of a limit that was added or removed
 _encode = msgspec.json.Encoder(order="sorted").encode
 
@@ -151,7 +151,7 @@ def waiting(before: Picture, after: Picture) -> Iterator[Difference]:
     was, now = before.waiting, after.waiting
     changed = [(name, uid) for uid, name in (was | now).items() if (uid in was) != (uid in now)]
     for name, uid in sorted(changed, key=lambda each: (natural(each[0]), each[1])):
-        one, other = (Side(state=WAITS) if uid in there else _NOTHING for there in (was, now))
+        one, other = (Side(state=PENDING) if uid in there else _NOTHING for there in (was, now))
         yield Difference(uid, name, "waiting", one, other)
 
 

@@ -129,7 +129,7 @@ class Account:
                 continue
             for sign, all_held in ((-1, before), (1, after)):
                 for held in all_held:
-                    self._meters.turn(held.key, Part.GRANTED, sign * held.cards, sign * held.mib)
+                    self._meters.turn(held.key, Part.ALLOCATED, sign * held.cards, sign * held.mib)
                     of_device = self._of_device.setdefault((held.node, held.device), [0, 0])
                     of_device[0] += sign * held.cards
                     of_device[1] += sign * held.mib
@@ -170,7 +170,7 @@ class Account:
             return None
         cards, mib = self._of_device.get((node.name, device.device.id), (0, 0))
         if not device.healthy or not node.ready:
-            part = Part.BROKEN
+            part = Part.UNHEALTHY
         elif device.cordon or node.cordoned:
             part = Part.CORDONED
         else:

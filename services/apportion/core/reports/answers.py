@@ -14,13 +14,13 @@ class ReportRow(Answer, frozen=True):
 
     The row with an empty `key` is the total. Of `reported_gpu_hours`, for which nodes reported
     usage, `used_gpu_hours` were used. The capacity of a node or of the total includes all parts.
-    That of other rows is what was granted, because free devices belong to no namespace. `cost` is
-    that of granted hours; None without prices."""
+    That of other rows is what was allocated, because free devices belong to no namespace. `cost` is
+    that of allocated hours; None without prices."""
 
     key: Everyone[str]
     start: Everyone[str] = msgspec.field(default="", name="from")
-    granted_gpu_hours: Everyone[float] = 0.0
-    granted_gib_hours: Everyone[float] = 0.0
+    allocated_gpu_hours: Everyone[float] = 0.0
+    allocated_gib_hours: Everyone[float] = 0.0
     reported_gpu_hours: Everyone[float] = 0.0
     used_gpu_hours: Everyone[float] = 0.0
     used_gib_hours: Everyone[float] = 0.0
@@ -29,15 +29,15 @@ class ReportRow(Answer, frozen=True):
     free_gib_hours: Everyone[float | None] = None
     cordoned_gpu_hours: Everyone[float | None] = None
     cordoned_gib_hours: Everyone[float | None] = None
-    broken_gpu_hours: Everyone[float | None] = None
-    broken_gib_hours: Everyone[float | None] = None
+    unhealthy_gpu_hours: Everyone[float | None] = None
+    unhealthy_gib_hours: Everyone[float | None] = None
     capacity_gpu_hours: Everyone[float] = 0.0
     capacity_gib_hours: Everyone[float] = 0.0
     capacity_cost: Everyone[float | None] = None
 
 
 class ReportAnswer(Answer, frozen=True):
-    """How much device time was granted and used in a period, and its cost, as of a revision.
+    """How much device time was allocated and used in a period, and its cost, as of a revision.
 
     `rows` with the most hours come first. `steps` are in order of time. If models have no price
     (`unpriced`), there is no cost. `begins` is the start of the ledger, if it is after `from`."""

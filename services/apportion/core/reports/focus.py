@@ -36,7 +36,7 @@ def focus_rows(read: Reading, prices: Prices, account: str) -> Iterator[dict[str
     """Yield a record per row, model and period, in order of time; raises `PriceError`."""
     found = sorted(read.meters.cells(), key=lambda cell: cell[:2])
     for step, (key, model), sums in found:
-        cards = sums.cards[Part.GRANTED]
+        cards = sums.cards[Part.ALLOCATED]
         if not cards:
             continue
         start, end = read.meters.edges(step)

@@ -15,12 +15,12 @@ CELLS_MAX: Final = 200_000
 
 
 class Part(IntEnum):
-    """The state of a fraction of a device: granted to pods, free, cordoned or broken."""
+    """The state of a fraction of a device: allocated to pods, free, cordoned or unhealthy."""
 
-    GRANTED = 0
+    ALLOCATED = 0
     FREE = 1
     CORDONED = 2
-    BROKEN = 3
+    UNHEALTHY = 3
 
 
 PARTS: Final = len(Part)

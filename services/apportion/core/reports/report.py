@@ -49,12 +49,12 @@ class _Figures(Struct):
     def add(self, model: str, sums: Sums, prices: Prices | None) -> None:
         self.sums.add(sums)
         if prices is not None:
-            self.cost += prices.cost(model, sums.cards[Part.GRANTED])
+            self.cost += prices.cost(model, sums.cards[Part.ALLOCATED])
             self.capacity_cost += prices.cost(model, sum(sums.cards))
 
 
 def report_answer(what: str, read: Reading, prices: Prices | None) -> ReportAnswer:
-    """Return granted and used time, and the cost, by row. A cost report may raise `PriceError`."""
+    """Return allocated time, used time and cost by row. A cost report may raise `PriceError`."""
     unpriced = _unpriced(prices, (model for _, (_, model), _ in read.meters.cells()))
     if unpriced and what == COST:
         raise PriceError(lacking_words(unpriced))
@@ -84,7 +84,7 @@ def report_answer(what: str, read: Reading, prices: Prices | None) -> ReportAnsw
         start=text_of(read.period.start),
         end=text_of(read.period.end),
         begins=_begins(read),
-        rows=tuple(sorted(shown, key=lambda row: (-row.granted_gpu_hours, row.key))),
+        rows=tuple(sorted(shown, key=lambda row: (-row.allocated_gpu_hours, row.key))),
         total=_row("", total, whole=True, money=money),
         step_s=read.period.step // 1_000_000,
         steps=tuple(
@@ -171,14 +171,14 @@ def _row(key: str, figures: _Figures, *, whole: bool, money: bool, start: str = 
     cards, mib = figures.sums.cards, figures.sums.mib
     rest: dict[str, float] = {}
     for name, part in (
-        ("free", Part.FREE), ("cordoned", Part.CORDONED), ("broken", Part.BROKEN),
+        ("free", Part.FREE), ("cordoned", Part.CORDONED), ("unhealthy", Part.UNHEALTHY),
     ) if whole else ():  # fmt: skip
         rest |= {f"{name}_gpu_hours": _gpu(cards[part]), f"{name}_gib_hours": _gib(mib[part])}
     return ReportRow(
         key=key,
         start=start,
-        granted_gpu_hours=_gpu(cards[Part.GRANTED]),
-        granted_gib_hours=_gib(mib[Part.GRANTED]),
+        allocated_gpu_hours=_gpu(cards[Part.ALLOCATED]),
+        allocated_gib_hours=_gib(mib[Part.ALLOCATED]),
         reported_gpu_hours=_gpu(figures.used.reported),
         used_gpu_hours=_gpu(figures.used.cards),
         used_gib_hours=_gib(figures.used.mib),

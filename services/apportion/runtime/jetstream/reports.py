@@ -95,14 +95,14 @@ def as_csv(answer: ReportAnswer | IdleAnswer) -> str:
     if not answer.steps and answer.by != "node":
         unheld = msgspec.structs.replace(
             total,
-            granted_gpu_hours=0.0,
-            granted_gib_hours=0.0,
+            allocated_gpu_hours=0.0,
+            allocated_gib_hours=0.0,
             reported_gpu_hours=0.0,
             used_gpu_hours=0.0,
             used_gib_hours=0.0,
             cost=None if total.cost is None else 0.0,
-            capacity_gpu_hours=_less(total.capacity_gpu_hours, total.granted_gpu_hours),
-            capacity_gib_hours=_less(total.capacity_gib_hours, total.granted_gib_hours),
+            capacity_gpu_hours=_less(total.capacity_gpu_hours, total.allocated_gpu_hours),
+            capacity_gib_hours=_less(total.capacity_gib_hours, total.allocated_gib_hours),
             capacity_cost=_less(total.capacity_cost, total.cost),
         )
         rows.append(unheld)

@@ -51,8 +51,8 @@ def test_what_nobody_measured_is_blank() -> None:
 def test_what_is_added_up_has_one_number_of_decimals(golden: Golden) -> None:
     """All parts of a capacity are printed with the same number of decimals."""
     row = ReportRow(
-        key="n1", granted_gpu_hours=3.5, granted_gib_hours=8.0, capacity_gpu_hours=4.2928,
-        free_gpu_hours=0.79, cordoned_gpu_hours=0.0028, broken_gpu_hours=0.0,
+        key="n1", allocated_gpu_hours=3.5, allocated_gib_hours=8.0, capacity_gpu_hours=4.2928,
+        free_gpu_hours=0.79, cordoned_gpu_hours=0.0028, unhealthy_gpu_hours=0.0,
     )  # fmt: skip
     answer = ReportAnswer(
         revision=1, report="usage", by="node", start="", end="", rows=(row,), total=row
@@ -77,8 +77,8 @@ def test_parts_of_the_capacity_come_to_it_as_they_are_printed(
     rounding difference."""
     granted, free, cordoned, broken = hours
     total = ReportRow(
-        key="", granted_gpu_hours=granted, free_gpu_hours=free, cordoned_gpu_hours=cordoned,
-        broken_gpu_hours=broken, capacity_gpu_hours=sum(hours),
+        key="", allocated_gpu_hours=granted, free_gpu_hours=free, cordoned_gpu_hours=cordoned,
+        unhealthy_gpu_hours=broken, capacity_gpu_hours=sum(hours),
     )  # fmt: skip
     words = capacity_words(total)
     assert said in words

@@ -100,42 +100,42 @@ CASES: list[tuple[str, str, Facts, str]] = [
     ("ledger", "broken", others(ledger=None, ledger_problem="no answer"), "no answer"),
     ("snapshots", "broken", ledger(snapshots_doubtful=1), "not attested by an intake"),
     ("durability", "broken", ledger(sync_always=False), "a power failure loses"),
-    ("durability", "soon", ledger(sync_always=None), "cannot see"),
-    ("replicas", "soon", ledger(replicas=1), "the ledger is on only 1 server"),
+    ("durability", "warning", ledger(sync_always=None), "cannot see"),
+    ("replicas", "warning", ledger(replicas=1), "the ledger is on only 1 server"),
     ("replicas", "broken", ledger(lagging=("nats-2",)), "nats-2"),
     ("stream", "broken", ledger(drifted=("max_age is 5",)), "max_age is 5"),
     ("stream", "broken", ledger(lost_records=3), "3 events missing"),
-    ("disk", "soon", ledger(store_bytes=80), "80%"),
+    ("disk", "warning", ledger(store_bytes=80), "80%"),
     ("disk", "broken", ledger(store_bytes=95), "95%"),
     ("disk", "broken", ledger(size_bytes=97, max_bytes=100), "97%"),
-    ("clocks", "soon", ledger(skews=(Skew("agent/n1", -3.0),)), "agent/n1 is 3 s behind"),
+    ("clocks", "warning", ledger(skews=(Skew("agent/n1", -3.0),)), "agent/n1 is 3 s behind"),
     ("clocks", "broken", ledger(skews=(Skew("this machine", 120.0),)), "this machine is 2 min"),
     ("permissions", "broken", ledger(missing=("apportion.v1.operator.x",)), "operator.x"),
-    ("snapshots", "soon", ledger(last_revision=200_000), "199,600 events"),
+    ("snapshots", "warning", ledger(last_revision=200_000), "199,600 events"),
     ("snapshots", "broken", ledger(first_revision=9, snapshot_revision=0), "beginning was dropped"),
     (
         "archives",
-        "soon",
+        "warning",
         others(archives=ArchiveFacts(folder="/a", archives=0)),
         "no archive (*.jsonl) in /a",
     ),
     (
         "archives",
-        "soon",
+        "warning",
         others(archives=ArchiveFacts(folder="/a", archives=1, newest_age_s=9 * 86_400)),
         "9 days old",
     ),
-    ("receipts", "soon", others(receipts=ReceiptFacts(folder="/r")), "no receipt in /r"),
+    ("receipts", "warning", others(receipts=ReceiptFacts(folder="/r")), "no receipt in /r"),
     (
         "receipts",
-        "soon",
+        "warning",
         others(receipts=ReceiptFacts(folder="/r", last=480, newest_age_s=26 * 3_600)),
         "signed up to revision 480, 1 day ago; 20 events since",
     ),
     ("gateway", "broken", others(fold=None, gateway_problem="it is away"), "it is away"),
     (
         "gateway",
-        "soon",
+        "warning",
         others(fold=None, gateway_problem="who?", not_let_in=True),
         "access is denied",
     ),
@@ -145,22 +145,22 @@ CASES: list[tuple[str, str, Facts, str]] = [
         others(fold=FoldFacts(revision=3, last_revision=9, unready="at 3")),
         "at 3",
     ),
-    ("folds", "soon", others(fold=FoldFacts(revision=1, last_revision=1_002)), "1,001 events"),
+    ("folds", "warning", others(fold=FoldFacts(revision=1, last_revision=1_002)), "1,001 events"),
     ("schedulers", "broken", others(schedulers=SchedulerFacts()), "nothing is placed"),
     (
         "schedulers",
-        "soon",
+        "warning",
         others(schedulers=SchedulerFacts(members=("one/a", "one/b", "two/c"))),
         "more than one scheduler uses 1 name: one",
     ),
     (
         "never-fitting",
-        "soon",
+        "warning",
         others(waiting=WaitingFacts(never=("lab/a", "lab/b"))),
         "2 pods can never fit: lab/a, lab/b",
     ),
     *(
-        ("starving-gangs", "soon", others(waiting=WaitingFacts(starving=(gang,))), part)
+        ("starving-gangs", "warning", others(waiting=WaitingFacts(starving=(gang,))), part)
         for gang, part in (
             (
                 StarvingGang("lab/g", "lab/g-1", 7_200, 4, 4, 3),
@@ -187,28 +187,28 @@ CASES: list[tuple[str, str, Facts, str]] = [
         cluster(devices=9, failed=(FailedDevices("n1", 2, 1, ("g",)), FailedDevices("n2", 1, 0))),
         "3 of 9 devices failed, on 2 nodes: n1, n2; 1 pod on them",
     ),
-    ("devices", "soon", cluster(devices=8, failed=(FailedDevices("n1", 8, 0),)), "no pods on"),
-    ("reports", "soon", cluster(refused=(("n7", "late-ish"),)), "1 node: n7 (late-ish)"),
-    ("nodes-without-agent", "soon", cluster(without_agent=("n9",)), "1 node: n9"),
-    ("agents-without-node", "soon", cluster(without_node=("n8", "n9")), "2 agents: n8, n9"),
-    ("drivers", "soon", cluster(drivers={"440.33.01": ("n1",)}), "440.33.01 on n1"),
+    ("devices", "warning", cluster(devices=8, failed=(FailedDevices("n1", 8, 0),)), "no pods on"),
+    ("reports", "warning", cluster(refused=(("n7", "late-ish"),)), "1 node: n7 (late-ish)"),
+    ("nodes-without-agent", "warning", cluster(without_agent=("n9",)), "1 node: n9"),
+    ("agents-without-node", "warning", cluster(without_node=("n8", "n9")), "2 agents: n8, n9"),
+    ("drivers", "warning", cluster(drivers={"440.33.01": ("n1",)}), "440.33.01 on n1"),
     (
         "drivers",
-        "soon",
+        "warning",
         cluster(drivers={"550.1": ("a",), "535.2": ("b",)}),
         "550.1 (1), 535.2 (1)",
     ),
     (
         "refused-events",
-        "soon",
+        "warning",
         cluster(refused_events=2, last_refusal="revision 7: twice"),
         "revision 7: twice",
     ),
     ("prices", "broken", others(prices=PriceFacts(file="/p.toml", problem="no")), "/p.toml: no"),
     ("kubernetes", "broken", kube(problem="no route"), "no route"),
     ("kubernetes", "broken", kube(version="v1.19.4"), "v1.19.4"),
-    ("kubernetes", "soon", kube(version="of my own"), "of my own"),
-    ("rbac", "soon", kube(denied=("create pods/binding",)), "create pods/binding"),
+    ("kubernetes", "warning", kube(version="of my own"), "of my own"),
+    ("rbac", "warning", kube(denied=("create pods/binding",)), "create pods/binding"),
     ("webhook", "broken", kube(webhook="nobody answers"), "nobody answers"),
 ]
 
@@ -232,7 +232,7 @@ def test_what_is_wrong_is_said_with_its_fix(name: str, state: str, facts: Facts,
     assert (check.state, part in check.words) == (state, True), check
     assert check.fix
     assert check.link.endswith(".md")
-    assert [each.id for each in examined(facts) if each.state in {"soon", "broken"}] == [name]
+    assert [each.id for each in examined(facts) if each.state in {"warning", "broken"}] == [name]
 
 
 def test_what_a_mute_server_hides_is_not_known(golden: Golden) -> None:
@@ -481,5 +481,5 @@ def test_late_words_alone_alarm_nobody(golden: Golden) -> None:
     assert (check.state, check.fix) == ("ok", "")
     one = structs.replace(WELL, cluster=cluster_facts(ledger.state, late={2}))
     wrong = found(one, "refused-events")
-    assert wrong.state == "soon"
+    assert wrong.state == "warning"
     golden({"two late": check.words, "one late, one wrong": wrong.words})

@@ -132,7 +132,10 @@ def test_pods_that_wait_are_told_apart_from_those_that_have_a_place() -> None:
     again = pod("another", name="same")
     happen(state, PodGone(uid="left"), PodGone(uid="same"), again, pod("came"))
     happen(state, placed("found", "n1", [share("n1-g0", 1000)]))
-    assert waiting(before, state) == [("default/came", "", "waits"), ("default/left", "waits", "")]
+    assert waiting(before, state) == [
+        ("default/came", "", "pending"),
+        ("default/left", "pending", ""),
+    ]
     [found] = differences.placements(before, picture(state))
     assert found.name == "default/found"
 

@@ -22,7 +22,7 @@ def test_a_share_is_the_part_of_its_cards_memory() -> None:
     accounted.at(2, placement("p1", shares=[share("n1-g0", HALF, 90)])).at(6, PodGone(uid="p1"))
     answer = accounted.report()
     (row,) = answer.rows
-    assert (row.key, row.granted_gpu_hours, row.granted_gib_hours) == ("default", 2.0, 160.0)
+    assert (row.key, row.allocated_gpu_hours, row.allocated_gib_hours) == ("default", 2.0, 160.0)
     total = answer.total
     assert (total.capacity_gpu_hours, total.free_gpu_hours) == (20.0, 18.0)
     assert (total.capacity_gib_hours, total.free_gib_hours) == (1600.0, 1440.0)
@@ -33,7 +33,7 @@ def test_a_share_without_memory_counts_by_its_cores() -> None:
     """A share without memory counts as its fraction of the GPU's cores."""
     accounted = Accounted().at(0, rack("n1", 1), pod("p1"))
     accounted.at(0, placement("p1", shares=[share("n1-g0", 0, 25)]))
-    assert accounted.rows()["default"].granted_gpu_hours == 2.5
+    assert accounted.rows()["default"].allocated_gpu_hours == 2.5
 
 
 def test_the_rest_of_a_card_is_free_cordoned_or_broken() -> None:
@@ -45,10 +45,10 @@ def test_the_rest_of_a_card_is_free_cordoned_or_broken() -> None:
     accounted.at(4, DeviceHealthChanged(node="n1", device="n1-g1", healthy=False))
     accounted.at(7, NodeUncordoned(node="n1", by="x"))
     row = accounted.rows()["n1"]
-    assert row.granted_gpu_hours == 5.0
+    assert row.allocated_gpu_hours == 5.0
     assert row.free_gpu_hours == 2 * 1.5 + 3 * 0.5
     assert row.cordoned_gpu_hours == 2 * 1.5 + 3 * 0.5
-    assert row.broken_gpu_hours == 6.0
+    assert row.unhealthy_gpu_hours == 6.0
     assert row.capacity_gpu_hours == 20.0
 
 
@@ -58,7 +58,7 @@ def test_a_card_that_moved_counts_in_one_node() -> None:
     accounted = Accounted("node").at(0, node("n1", gpu("g0")), observed("n1", version=1))
     accounted.at(3, observed("n2", version=2), observed("n1", ready=False, version=3))
     rows = accounted.at(4, node("n1"), node("n2", gpu("g0"))).rows()
-    assert (rows["n1"].capacity_gpu_hours, rows["n1"].broken_gpu_hours) == (4.0, 1.0)
+    assert (rows["n1"].capacity_gpu_hours, rows["n1"].unhealthy_gpu_hours) == (4.0, 1.0)
     assert rows["n2"].capacity_gpu_hours == 6.0
 
 
@@ -69,7 +69,7 @@ def test_a_card_counts_in_the_node_that_took_it_from_one_that_is_gone() -> None:
     accounted.at(0, placement("p1", shares=[share("g0", HALF)]))
     accounted.at(2, observed("n2", version=1)).at(4, node("n2", gpu("g0")))
     rows = accounted.rows()
-    assert (rows["n1"].capacity_gpu_hours, rows["n1"].granted_gpu_hours) == (2 + 8 * 0.5, 5.0)
+    assert (rows["n1"].capacity_gpu_hours, rows["n1"].allocated_gpu_hours) == (2 + 8 * 0.5, 5.0)
     assert rows["n2"].free_gpu_hours == 6.0
 
 
@@ -89,8 +89,8 @@ def test_a_card_that_offers_less_than_is_held_is_what_is_held() -> None:
     accounted = Accounted().at(0, node("n1", gpu("g0")), pod("p1"))
     accounted.at(0, placement("p1", shares=[share("g0", 81_920)]))
     total = accounted.at(5, node("n1", gpu("g0", memory_mib=HALF))).report().total
-    assert (total.granted_gpu_hours, total.capacity_gpu_hours) == (15.0, 15.0)
-    assert (total.granted_gib_hours, total.capacity_gib_hours) == (800.0, 800.0)
+    assert (total.allocated_gpu_hours, total.capacity_gpu_hours) == (15.0, 15.0)
+    assert (total.allocated_gib_hours, total.capacity_gib_hours) == (800.0, 800.0)
 
 
 def test_rows_follow_labels_and_queues_as_they_change() -> None:
@@ -99,12 +99,12 @@ def test_rows_follow_labels_and_queues_as_they_change() -> None:
     accounted = Accounted("label:team").at(0, rack("n1", 1), pod("p1", labels={"team": "a"}))
     accounted.at(0, placement("p1", shares=[share("n1-g0", HALF)]))
     rows = accounted.at(4, PodChanged(uid="p1", labels={"team": "b"})).rows()
-    assert {key: row.granted_gpu_hours for key, row in rows.items()} == {"b": 3.0, "a": 2.0}
+    assert {key: row.allocated_gpu_hours for key, row in rows.items()} == {"b": 3.0, "a": 2.0}
 
     accounted = Accounted("queue").at(0, rack("n1", 1), gang(queue="ml"), member("p1"))
     accounted.at(0, placement("p1", shares=[share("n1-g0", HALF)]))
     rows = accounted.at(4, gang(queue="web")).rows()
-    assert {key: row.granted_gpu_hours for key, row in rows.items()} == {"web": 3.0, "ml": 2.0}
+    assert {key: row.allocated_gpu_hours for key, row in rows.items()} == {"web": 3.0, "ml": 2.0}
 
 
 def test_the_user_is_a_label() -> None:
@@ -114,7 +114,7 @@ def test_the_user_is_a_label() -> None:
     accounted.at(0, pod("p1", labels={"apportion.dev/user": "ada"}), pod("p2"))
     accounted.at(0, placement("p1", shares=[share("n1-g0", HALF)]))
     accounted.at(0, placement("p2", shares=[share("n1-g0", HALF // 2)]))
-    assert {key: row.granted_gpu_hours for key, row in accounted.rows().items()} == {
+    assert {key: row.allocated_gpu_hours for key, row in accounted.rows().items()} == {
         "ada": 5.0,
         "(none)": 2.5,
     }
@@ -127,7 +127,7 @@ def test_what_nobody_held_stands_apart_from_who_has_no_label() -> None:
     answer = accounted.at(0, placement("p1", shares=[share("n1-g0", HALF)])).report()
     nobody, unnamed = answer.steps
     assert (nobody.key, nobody.free_gpu_hours, nobody.capacity_gpu_hours) == ("", 2.0, 2.0)
-    assert (unnamed.key, unnamed.granted_gpu_hours) == ("(none)", 2.0)
+    assert (unnamed.key, unnamed.allocated_gpu_hours) == ("(none)", 2.0)
     assert {row.key: row.capacity_gpu_hours for row in answer.rows} == {"(none)": 2.0}
 
 
@@ -136,7 +136,7 @@ def test_steps_are_the_whole_cut_at_their_edges() -> None:
     accounted = Accounted(hours=5, step=2).at(0, rack("n1", 1), pod("p1"))
     accounted.at(1, placement("p1", shares=[share("n1-g0", HALF)]))
     steps = accounted.report().steps
-    held = [(row.start[11:16], row.granted_gpu_hours) for row in steps if row.key]
+    held = [(row.start[11:16], row.allocated_gpu_hours) for row in steps if row.key]
     assert held == [("00:00", 0.5), ("02:00", 1.0), ("04:00", 0.5)]
     nobody = [(row.start[11:16], row.capacity_gpu_hours) for row in steps if not row.key]
     assert nobody == [("00:00", 1.5), ("02:00", 1.0), ("04:00", 0.5)]
@@ -145,9 +145,9 @@ def test_steps_are_the_whole_cut_at_their_edges() -> None:
 def test_steps_begin_with_the_clock_whenever_the_period_does() -> None:
     """Steps begin at round times of the clock, so the first step may be shorter."""
     meters = Meters(3 * HOUR // 2, 5 * HOUR, 2 * HOUR)
-    meters.turn(("a", "T4"), Part.GRANTED, 1, 0)
+    meters.turn(("a", "T4"), Part.ALLOCATED, 1, 0)
     meters.finish()
-    found = {step: sums.cards[Part.GRANTED] for step, _, sums in meters.cells()}
+    found = {step: sums.cards[Part.ALLOCATED] for step, _, sums in meters.cells()}
     assert found == {0: HOUR // 2, 1: 2 * HOUR, 2: HOUR}
     assert [meters.edges(step) for step in found] == [
         (3 * HOUR // 2, 2 * HOUR), (2 * HOUR, 4 * HOUR), (4 * HOUR, 5 * HOUR),

@@ -112,7 +112,10 @@ def test_hours_are_told_without_a_price_and_say_why_there_is_no_money() -> None:
     It still shows GPU-hours."""
     prices = prices_of(b"currency = 'EUR'\n[models]\n'*A100*' = 1")
     answer = spent().report(prices)
-    assert {row.key: row.granted_gpu_hours for row in answer.rows} == {"default": 5.0, "web": 1.25}
+    assert {row.key: row.allocated_gpu_hours for row in answer.rows} == {
+        "default": 5.0,
+        "web": 1.25,
+    }
     assert {row.cost for row in (*answer.rows, answer.total)} == {None}
     assert (answer.currency, answer.unpriced) == ("", (T4,))
     assert spent().report(prices_of(FILE)).unpriced == ()

@@ -45,7 +45,7 @@ def test_used_is_what_nodes_tell() -> None:
 
     It also shows for how many of the allocated GPU-hours nodes have reported usage."""
     row = running().at(1, told(used())).at(2, told(used(cores=40))).rows()["default"]
-    assert (row.granted_gpu_hours, row.reported_gpu_hours) == (5.0, 1.0)
+    assert (row.allocated_gpu_hours, row.reported_gpu_hours) == (5.0, 1.0)
     assert (row.used_gpu_hours, row.used_gib_hours) == (0.6, 2.0)
 
 

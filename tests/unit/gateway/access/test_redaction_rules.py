@@ -167,17 +167,17 @@ def test_namespaces_of_others_are_one_row_of_a_report() -> None:
     """A report merges all namespaces that a tenant may not read into one row. The totals stay the
     same."""
     steps = (
-        ReportRow(key="ml", start="t0", granted_gpu_hours=1.0),
-        ReportRow(key="ops", start="t0", granted_gpu_hours=2.0),
-        ReportRow(key="web", start="t1", granted_gpu_hours=3.0),
+        ReportRow(key="ml", start="t0", allocated_gpu_hours=1.0),
+        ReportRow(key="ops", start="t0", allocated_gpu_hours=2.0),
+        ReportRow(key="web", start="t1", allocated_gpu_hours=3.0),
         ReportRow(key="", start="t1", free_gpu_hours=9.0),
     )
     rows = (
-        ReportRow(key="ops", granted_gpu_hours=2.0, cost=0.2, reported_gpu_hours=1.0),
-        ReportRow(key="ml", granted_gpu_hours=1.0, cost=0.1),
-        ReportRow(key="web", granted_gpu_hours=3.0, cost=0.3),
+        ReportRow(key="ops", allocated_gpu_hours=2.0, cost=0.2, reported_gpu_hours=1.0),
+        ReportRow(key="ml", allocated_gpu_hours=1.0, cost=0.1),
+        ReportRow(key="web", allocated_gpu_hours=3.0, cost=0.3),
     )
-    total = ReportRow(key="", granted_gpu_hours=6.0, cost=0.6, free_gpu_hours=9.0)
+    total = ReportRow(key="", allocated_gpu_hours=6.0, cost=0.6, free_gpu_hours=9.0)
     answer = ReportAnswer(
         revision=9, report="cost", by="namespace", start="t0", end="t2", rows=rows, total=total,
         steps=steps,
@@ -185,17 +185,17 @@ def test_namespaces_of_others_are_one_row_of_a_report() -> None:
     shown = msgspec.convert(seen_by_ml("report/cost", answer), ReportAnswer)
     mine, others = shown.rows
     assert mine == rows[1]
-    assert (others.key, others.granted_gpu_hours, others.cost) == (OTHERS, 5.0, 0.5)
+    assert (others.key, others.allocated_gpu_hours, others.cost) == (OTHERS, 5.0, 0.5)
     assert others.reported_gpu_hours == 1.0
     assert shown.total == total
-    assert [(each.key, each.start, each.granted_gpu_hours) for each in shown.steps] == [
+    assert [(each.key, each.start, each.allocated_gpu_hours) for each in shown.steps] == [
         ("ml", "t0", 1.0), ("", "t1", 0.0), (OTHERS, "t0", 2.0), (OTHERS, "t1", 3.0),
     ]  # fmt: skip
 
 
 def test_a_report_by_node_is_everybodys() -> None:
     """A tenant sees the complete usage report by node."""
-    row = ReportRow(key="n1", granted_gpu_hours=2.0)
+    row = ReportRow(key="n1", allocated_gpu_hours=2.0)
     answer = ReportAnswer(
         revision=9, report="usage", by="node", start="t0", end="t2", rows=(row,), total=row
     )

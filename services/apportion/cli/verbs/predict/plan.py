@@ -214,7 +214,7 @@ def totals_words(answer: PlanAnswer) -> str:
 
 
 def _totals(totals: Totals) -> str:
-    broken = f"{totals.devices_broken:,} unhealthy, " if totals.devices_broken else ""
+    broken = f"{totals.devices_unhealthy:,} unhealthy, " if totals.devices_unhealthy else ""
     return (
         f"{totals.devices_used:,} of {totals.devices:,} devices in use, {broken}"
         f"{many(totals.placed, 'pod')} placed, {totals.waiting:,} pending"

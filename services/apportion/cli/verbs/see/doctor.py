@@ -29,7 +29,7 @@ from apportion.runtime.process.config import ConfigError
 from apportion.runtime.process.logs import configure_logs
 from apportion.runtime.service.options import KubeChoice, kube_choice, kubernetes_options
 
-STYLES = {"ok": "green", "soon": "yellow", "unknown": "magenta", "broken": "red"}
+STYLES = {"ok": "green", "warning": "yellow", "unknown": "magenta", "broken": "red"}
 # only the server's monitoring port has these, so a caller with access wins
 SEEN_BY_MONITOR = frozenset(("durability", "disk"))
 DOCS = "docs/"
@@ -55,7 +55,7 @@ def command(
 ) -> None:
     """Check the ledger, its server, clocks, agents, schedulers and the cluster.
 
-    Each check is ok, soon (works today, but needs attention), broken, or unknown (hidden by a
+    Each check is ok, warning (works today, but needs attention), broken, or unknown (hidden by a
     broken one). Changes nothing. Give --kubernetes, --kubeconfig or --context to also check a
     Kubernetes cluster.
 
@@ -148,5 +148,5 @@ def _show(answer: DoctorAnswer) -> None:
     out.print(made)
     counts = {state: sum(c.state == state for c in answer.checks) for state in STYLES}
     said = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
-    worst = next((s for s in ("broken", "unknown", "soon") if counts[s]), "ok")
+    worst = next((s for s in ("broken", "unknown", "warning") if counts[s]), "ok")
     out.print(plain(said), style=STYLES[worst])

@@ -13,11 +13,11 @@ from apportion.core.answers.plans import Ahead, PlanAnswer, PlannedPod, Totals
 from tests.support.golden import Golden
 
 BEFORE = Totals(
-    nodes=2, devices=4, devices_used=1, devices_broken=0, memory_mib=8, memory_free_mib=4,
+    nodes=2, devices=4, devices_used=1, devices_unhealthy=0, memory_mib=8, memory_free_mib=4,
     placed=1, waiting=0,
 )  # fmt: skip
 AFTER = Totals(
-    nodes=1, devices=2, devices_used=0, devices_broken=1, memory_mib=4, memory_free_mib=4,
+    nodes=1, devices=2, devices_used=0, devices_unhealthy=1, memory_mib=4, memory_free_mib=4,
     placed=0, waiting=1,
 )  # fmt: skip
 

@@ -106,8 +106,8 @@ def test_why_a_pod_had_to_go_stands_for_who_placed_it_elsewhere() -> None:
 def test_pods_that_wait_and_limits_are_lists_of_their_own(golden: Golden) -> None:
     """`diff` prints pending pods and changed limits as separate tables, each with its own
     columns."""
-    waits = DiffRow(name="default/a", what="waiting", before="", after="waits", by="agent")
-    assert shown("waiting", waits, width=80)[1].split() == ["default/a", "-", "waits", "agent"]
+    waits = DiffRow(name="default/a", what="waiting", before="", after="pending", by="agent")
+    assert shown("waiting", waits, width=80)[1].split() == ["default/a", "-", "pending", "agent"]
     limit = DiffRow(name="queue ml", what="weight", before="1", after="2", by="watcher")
     golden({"limits": "\n".join(shown("limits", limit, width=80))})
     assert set(LISTS) == set(SHOWN), "whatever is compared is shown"

@@ -100,7 +100,7 @@ export const ICONS = {
   doctor: icon('<path d="M1.5 8.5h3l1.5-4 3 7 2-5 1 2h2.5"/>'),
   ok: icon('<path d="m3 8.5 3.2 3L13 4.5"/>'),
   broken: icon('<path d="m4 4 8 8M12 4l-8 8"/>'),
-  soon: icon('<path d="M8 2.5 14 13H2zM8 6.500v3M8 11.200v.1"/>'),
+  warning: icon('<path d="M8 2.5 14 13H2zM8 6.500v3M8 11.200v.1"/>'),
   play: icon('<path d="M5 3v10l8-5z" fill="currentColor"/>'),
   pause: icon('<path d="M5 3v10M11 3v10" stroke-width="2.4"/>'),
   before: icon('<path d="M12 3 6 8l6 5zM4 3v10"/>'),

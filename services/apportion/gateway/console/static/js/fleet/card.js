@@ -163,8 +163,8 @@ function notes(node, card, more = null) {
   if (bits & ABSENT) found.push(["bad", "broken", "No longer reported by the node's agent"]);
   if (bits & FAILED)
     found.push(["bad", "broken", node.notes[card] || "Failed, no reason reported"]);
-  if (node.cordons[card]) found.push(["warn", "soon", `Cordoned: ${node.cordons[card]}`]);
-  if (node.cordon) found.push(["warn", "soon", `Node cordoned: ${node.cordon}`]);
+  if (node.cordons[card]) found.push(["warn", "warning", `Cordoned: ${node.cordons[card]}`]);
+  if (node.cordon) found.push(["warn", "warning", `Node cordoned: ${node.cordon}`]);
   return found.map(
     ([look, icon, words]) => html`<p class="note ${look}">${ICONS[icon]}<span>${words}</span></p>`,
   );

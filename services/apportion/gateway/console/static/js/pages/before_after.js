@@ -37,8 +37,8 @@ export function beforeAfter(plan, nodes, lose) {
   const rows = [
     ["Nodes", before.nodes, after.nodes, 1],
     ["GPUs", before.devices, after.devices, 1],
-    ...(before.devices_broken || after.devices_broken
-      ? [["GPUs unhealthy", before.devices_broken, after.devices_broken, -1]]
+    ...(before.devices_unhealthy || after.devices_unhealthy
+      ? [["GPUs unhealthy", before.devices_unhealthy, after.devices_unhealthy, -1]]
       : []),
     ["GPUs allocated", before.devices_used, after.devices_used, 0],
     ["Memory allocated (GiB)", gib(before), gib(after), 0],

@@ -8,7 +8,7 @@ import { answer, copyFrom } from "../parts.js";
 import { ListPage, NEWER } from "./list_page.js";
 import { sentenceCase, withCode } from "../typography.js";
 
-const STATES = { broken: "bad", unknown: "warn", soon: "warn", ok: "ok" };
+const STATES = { broken: "bad", unknown: "warn", warning: "warn", ok: "ok" };
 /** Where a failed check leads: page, label and parameters. */
 const SHOWN = {
   devices: ["fleet", "unhealthy GPUs", { show: "broken" }],
@@ -32,11 +32,11 @@ class DoctorPage extends ListPage {
 
   draw() {
     const of = state => this.checks.filter(check => check.state === state);
-    const [broken, unknown, soon, good] = ["broken", "unknown", "soon", "ok"].map(of);
-    const todo = [...broken, ...unknown, ...soon];
+    const [broken, unknown, warning, good] = ["broken", "unknown", "warning", "ok"].map(of);
+    const todo = [...broken, ...unknown, ...warning];
     const passed = `${num(good.length)} passed`;
     const others = [
-      soon.length ? many(soon.length, "warning") : "",
+      warning.length ? many(warning.length, "warning") : "",
       unknown.length ? `${num(unknown.length)} unknown` : "",
     ].filter(Boolean);
     const sentence = broken.length
@@ -54,7 +54,7 @@ class DoctorPage extends ListPage {
         <div
           class="dstrip"
           role="img"
-          aria-label="${many(broken.length, "problem")}, ${many(soon.length, "warning")}, ${unknown.length} unknown, ${good.length} passed"
+          aria-label="${many(broken.length, "problem")}, ${many(warning.length, "warning")}, ${unknown.length} unknown, ${good.length} passed"
         >
           ${[...todo, ...good].map(check => html`<i class="d-${STATES[check.state]}"></i>`)}
         </div>
@@ -92,10 +92,13 @@ const saidOf = ({ id, state, parts }) =>
   html`${linked(parts)}${state !== "ok" && SHOWN[id] ? html` · ${link(...SHOWN[id])}` : ""}`;
 
 function checkRow(check) {
-  const icon = { broken: ICONS.broken, unknown: ICONS.soon, soon: ICONS.soon, ok: ICONS.ok }[
-    check.state
-  ];
-  const words = { broken: "problem", unknown: "unknown", soon: "warning", ok: "passed" }[
+  const icon = {
+    broken: ICONS.broken,
+    unknown: ICONS.warning,
+    warning: ICONS.warning,
+    ok: ICONS.ok,
+  }[check.state];
+  const words = { broken: "problem", unknown: "unknown", warning: "warning", ok: "passed" }[
     check.state
   ];
   const fix = check.fix ? html`<span class="cure">${withCode(sentenceCase(check.fix))}</span>` : "";

@@ -273,7 +273,7 @@ class PodPage extends ListPage {
       refused.since_text ? `Since then ${ownTimes(refused.since_text)}` : "",
     ].filter(Boolean);
     return said.map(
-      words => html`<p class="note warn">${ICONS.soon}<span>${withCode(words)}.</span></p>`,
+      words => html`<p class="note warn">${ICONS.warning}<span>${withCode(words)}.</span></p>`,
     );
   }
 
@@ -580,7 +580,7 @@ class PodPage extends ListPage {
       ${
         why.evicted
           ? html`<p class="note warn">
-              ${ICONS.soon}<span
+              ${ICONS.warning}<span
                 >${ended ? "Evicted" : "Being evicted"} for
                 ${why.evicted.beneficiary_name}${why.evicted_in_vain ? ", which has ended since" : ""}.</span
               >
@@ -590,7 +590,9 @@ class PodPage extends ListPage {
       ${
         why.last_failure
           ? html`<p class="note warn">
-              ${ICONS.soon}<span>An earlier placement failed: ${ownTimes(why.last_failure)}</span>
+              ${ICONS.warning}<span
+                >An earlier placement failed: ${ownTimes(why.last_failure)}</span
+              >
             </p>`
           : ""
       }

@@ -122,9 +122,9 @@ class ReportsPage extends ListPage {
     const { usage } = this;
     const { total } = usage;
     const began = when(this.began(), shownTime(), true);
-    const sentence = total.granted_gpu_hours
-      ? html`${decimal(total.granted_gpu_hours)} GPU-hours since ${began}
-        (${percent(total.granted_gpu_hours / Math.max(1e-9, total.capacity_gpu_hours))} of
+    const sentence = total.allocated_gpu_hours
+      ? html`${decimal(total.allocated_gpu_hours)} GPU-hours since ${began}
+        (${percent(total.allocated_gpu_hours / Math.max(1e-9, total.capacity_gpu_hours))} of
         capacity)${
           total.reported_gpu_hours
             ? html` · ${percent(total.used_gpu_hours / total.reported_gpu_hours)} used`
@@ -208,7 +208,7 @@ class ReportsPage extends ListPage {
   /** The legend of the area above the line, and a note if something failed. */
   offWords() {
     const { usage } = this;
-    const off = usage.total.cordoned_gpu_hours || usage.total.broken_gpu_hours;
+    const off = usage.total.cordoned_gpu_hours || usage.total.unhealthy_gpu_hours;
     const failed = this.marks.some(
       ({ kind, time }) => kind === "failure" && instant(time) < instant(usage.to),
     );
@@ -241,7 +241,8 @@ class ReportsPage extends ListPage {
     const lengths = times.map((ms, at) => ((times[at + 1] ?? end) - ms) / 3_600_000);
     const place = new Map(begins.map((ms, at) => [ms, at]));
     const own = usage.rows.filter(
-      row => row.granted_gpu_hours && (this.by !== "namespace" || namespacePlace(row.key) < OTHER),
+      row =>
+        row.allocated_gpu_hours && (this.by !== "namespace" || namespacePlace(row.key) < OTHER),
     );
     const named = own.slice(0, SERIES).map(row => ({
       name: row.key || "(none)",
@@ -250,7 +251,7 @@ class ReportsPage extends ListPage {
       values: times.map(() => 0),
     }));
     const left = usage.rows.filter(
-      row => row.granted_gpu_hours && !named.some(each => each.key === row.key),
+      row => row.allocated_gpu_hours && !named.some(each => each.key === row.key),
     );
     const others = {
       name: left.length === 1 ? left[0].key || "(none)" : `${num(left.length)} others`,
@@ -262,11 +263,11 @@ class ReportsPage extends ListPage {
     const off = times.map(() => 0);
     for (const step of usage.steps) {
       const at = place.get(instant(step.from));
-      const cards = step.granted_gpu_hours / lengths[at];
+      const cards = step.allocated_gpu_hours / lengths[at];
       const series = named.find(each => each.key === step.key && cards) ?? others;
       series.values[at] += cards;
       line[at] += cards + (step.free_gpu_hours ?? 0) / lengths[at];
-      off[at] += ((step.cordoned_gpu_hours ?? 0) + (step.broken_gpu_hours ?? 0)) / lengths[at];
+      off[at] += ((step.cordoned_gpu_hours ?? 0) + (step.unhealthy_gpu_hours ?? 0)) / lengths[at];
     }
     const series = others.values.some(value => value > 1e-6) ? [...named, others] : named;
     const marks = this.marks
@@ -306,7 +307,9 @@ class ReportsPage extends ListPage {
     const told = usage.total.reported_gpu_hours > 0;
     const whole = usage.total;
     const part = each =>
-      each.granted_gpu_hours ? percent(each.granted_gpu_hours / whole.granted_gpu_hours) : "–";
+      each.allocated_gpu_hours
+        ? percent(each.allocated_gpu_hours / whole.allocated_gpu_hours)
+        : "–";
     const none = html`<tr>
       <td colspan="5" class="faint">No GPU-hours in this period</td>
     </tr>`;
@@ -345,7 +348,7 @@ class ReportsPage extends ListPage {
           <tr>
             <td>Allocated</td>
             <td class="num m">
-              ${whole.granted_gpu_hours ? decimal(whole.granted_gpu_hours) : NOTHING}
+              ${whole.allocated_gpu_hours ? decimal(whole.allocated_gpu_hours) : NOTHING}
             </td>
             <td class="num m hide-s">${part(whole)}</td>
             ${
@@ -359,7 +362,7 @@ class ReportsPage extends ListPage {
           ${[
             ["free", "Free", whole.free_gpu_hours],
             ["cordoned", "Cordoned", whole.cordoned_gpu_hours],
-            ["broken", "Unhealthy", whole.broken_gpu_hours],
+            ["broken", "Unhealthy", whole.unhealthy_gpu_hours],
           ].map(
             ([look, words, value]) =>
               html`<tr class="faint">
@@ -387,9 +390,11 @@ class ReportsPage extends ListPage {
               : NAMESPACE_COLOURS[OTHER]
           }"
         ></i
-        >${this.keyLink(each.key)}${second([each.granted_gpu_hours ? `${part(each)} of total` : ""])}
+        >${this.keyLink(each.key)}${second([each.allocated_gpu_hours ? `${part(each)} of total` : ""])}
       </td>
-      <td class="num m">${each.granted_gpu_hours ? decimal(each.granted_gpu_hours) : NOTHING}</td>
+      <td class="num m">
+        ${each.allocated_gpu_hours ? decimal(each.allocated_gpu_hours) : NOTHING}
+      </td>
       <td class="num m hide-s">${part(each)}</td>
       ${
         told
