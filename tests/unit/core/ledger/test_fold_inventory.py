@@ -105,7 +105,7 @@ def test_device_of_a_node_that_is_gone_may_move() -> None:
     ],
 )
 def test_report_that_contradicts(report: object, because: str) -> None:
-    """If a report contradicts the state in one device, the fold refuses the whole report."""
+    """If one device in a node's report contradicts the state, the fold refuses the whole report."""
     assert because in Ledger(*HOLDS_G0).contradict(report)  # type: ignore[arg-type]
 
 
@@ -116,8 +116,8 @@ def test_idle_device_may_become_another_family() -> None:
 
 
 def test_health_changes_one_device() -> None:
-    """A health event changes one device and its reason. The next report of the node replaces
-    both."""
+    """A health event changes the health of one device, and the reason for it. The node's next
+    report replaces both."""
     sick = DeviceHealthChanged(node="n1", device="g0", healthy=False, reason="XID 79")
     ledger = Ledger(node("n1", gpu("g0"), gpu("g1")), sick)
     assert (ledger.device("g0").healthy, ledger.device("g0").health_reason) == (False, "XID 79")

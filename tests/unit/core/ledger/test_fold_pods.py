@@ -69,8 +69,8 @@ def test_agent_may_be_faster_than_the_binder() -> None:
 
 
 def test_a_breach_changes_nothing_and_must_be_of_the_pods_own_device() -> None:
-    """A breach changes no state. The fold refuses it if the pod's current attempt does not use the
-    device."""
+    """A ShareBreached event changes no state. The fold refuses the event if the pod's current
+    attempt does not use the named device."""
     ledger = placed().play(BOUND, ALLOCATED)
     breach = ShareBreached(**AT, container="main", device="n1-g0", code="unheld")
     assert ledger.play(breach).pod("p1").phase is Phase.ALLOCATED
@@ -302,7 +302,8 @@ def test_oversold(device: object, shares: list[object], because: str) -> None:
     ],
 )
 def test_placement_that_skips_a_fence(wrong: dict[str, object], because: str) -> None:
-    """The fold refuses a placement with a wrong attempt, node or previous digest.
+    """The fold refuses a placement with a wrong attempt number, a wrong node, or a wrong digest of
+    the node's previous placement.
 
     If the attempt number was right, it is used up, and the pod's next attempt has the next number.
     """
@@ -313,10 +314,10 @@ def test_placement_that_skips_a_fence(wrong: dict[str, object], because: str) ->
 
 def test_chain_moves_with_every_placement_on_its_node() -> None:
     """Every event on a node's placement subject advances the node's fence, even if the fold refuses
-    it.
+    the event.
 
-    The fence is the revision of the last event on this subject. The next placement must name its
-    digest."""
+    The fence is the revision of the last event on this subject. The next placement must name the
+    digest of that event."""
     state = State()
     for revision, (data, digest) in enumerate(
         [

@@ -1,5 +1,5 @@
-"""Tests of rejected pods, whose manifests Apportion cannot read: until they are repaired or
-deleted."""
+"""Tests of rejected pods: pods whose manifests Apportion cannot read. A pod stays rejected until it
+is repaired or deleted."""
 
 from typing import Any
 

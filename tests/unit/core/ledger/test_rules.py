@@ -61,7 +61,8 @@ def ahead(entries: Sequence[Entry]) -> Rules:
 
 
 def folded(entries: Sequence[Entry], state: State | None = None) -> State:
-    """Fold those of these entries that are newer than the state."""
+    """Fold the entries that are newer than the state. Without a state, fold all entries into a new
+    one."""
     state = state or State(rules=ahead(entries))
     for each in entries[state.revision :]:
         Auditor(state).take(*each)
@@ -127,7 +128,8 @@ def test_a_snapshot_anywhere_and_the_tail_are_the_whole(at: int) -> None:
 def test_a_snapshot_of_before_a_rule_is_used_as_long_as_it_holds(at: int) -> None:
     """A snapshot stays usable after an operator adds a rule about the ledger.
 
-    It does not if the rule makes readers ignore an event that the snapshot already contains."""
+    Only a rule that makes readers ignore an event already contained in the snapshot makes the
+    snapshot unusable."""
     known = ahead(LEDGER[:at])
     state = State(rules=known)
     try:

@@ -41,8 +41,9 @@ def test_an_adopted_pod_holds_its_shares() -> None:
 
 
 def test_attempts_after_an_adoption_are_those_of_no_earlier_life() -> None:
-    """A placement after an adoption skips attempt numbers that a previous pod with the same uid may
-    have used: NATS would drop its event as a duplicate."""
+    """If an adoption is voided, the pod's next placement skips attempt numbers that an earlier pod
+    with the same uid may have used. Otherwise NATS could drop the placement event as a duplicate.
+    """
     void = PlacementVoided(pod="p1", node="n1", attempt=1, reason="no such card")
     ledger = Ledger(CARD, adopted("p1", share("g0"), attempt=1))
     assert ledger.pod("p1").adopted
@@ -149,8 +150,8 @@ def test_an_adopted_pod_is_not_placed_again() -> None:
 
 
 def test_devices_that_nobody_names_are_closed() -> None:
-    """If a node's pods use unknown devices of a family, its devices of that family take no new
-    pods."""
+    """If the watcher cannot tell which devices of a family the node's pods use, all of the node's
+    devices of that family take no new pods."""
     ledger = Ledger(
         node("n1", gpu("g0"), npu("npu0")), observed("n1", unnamed_families=("nvidia",))
     )
@@ -161,7 +162,8 @@ def test_devices_that_nobody_names_are_closed() -> None:
 
 
 def test_differences_are_counted_and_kept_while_the_pod_lives() -> None:
-    """The state keeps a difference until its pod ends. The count of differences never decreases."""
+    """If the watcher finds a difference between a pod's ledger entry and the cluster, the state
+    keeps it until the pod ends. The count of differences never decreases."""
     found = DifferenceFound(kind="annotation", name="default/p1", pod="p1", ledger="a", cluster="b")
     ledger = Ledger(CARD, adopted("p1", share("g0")), found, found)
     assert ledger.state.differences == {"annotation": 2}

@@ -25,7 +25,7 @@ WORDS = "fan (ada, 2026-01-01T00:00:00Z); firmware (bob, 2026-01-01T00:00:00Z)"
 
 
 def test_both_reasons_stand_with_their_people() -> None:
-    """The answer has all cordons in order, as text and as rows."""
+    """The API's description of a node shows all cordons in order, as one text and as a list."""
     answer = node_answer(Ledger(*BOTH).node())
     assert answer.cordon == WORDS
     assert [(each.by, each.reason, each.revision) for each in answer.cordons] == [
@@ -57,8 +57,8 @@ def test_uncordon_lifts_all() -> None:
 
 
 def test_reasons_against_a_device_outlive_its_report() -> None:
-    """A device's cordons stay when the device leaves a report, and may be set before the first
-    report."""
+    """A device's cordons stay when a report no longer lists the device. A device may also be
+    cordoned before its first report."""
     ledger = Ledger(
         DeviceCordoned(device="g0", by="ada", reason="hot"),
         DeviceCordoned(device="g0", by="bob", reason="loud"),
