@@ -47,7 +47,8 @@ def devices(shares: tuple[Share, ...] | None) -> list[str]:
 
 
 def test_count_is_different_devices() -> None:
-    """An ask for two devices gets two different devices, with the whole amount on each of them."""
+    """A request for two devices gets two different devices, with the whole requested amount on
+    each."""
     found = chosen(shape(ask(3000, count=2, cores=50)), rack("n1", 3))
     assert devices(found) == ["n1-g0", "n1-g1"]
     assert [(s.memory_mib, s.cores) for s in found or ()] == [(3000, 50)] * 2
@@ -130,8 +131,8 @@ HARD: list[tuple[str, list[Ask], list[Device], list[Share], str, list[str]]] = [
 def test_hardest_first(
     asks: list[Ask], offered: list[Device], held: list[Share], policy: Policy, where: list[str]
 ) -> None:
-    """Of a pod's asks, the most demanding one gets its devices first. Otherwise a smaller ask could
-    use up the only device that fits both."""
+    """The most demanding of a pod's requests gets devices first. Otherwise a smaller request could
+    use up the only device that is large enough for it."""
     found = chosen(shape(*asks), node("n1", *offered), *held, policy=policy)
     assert devices(found) == where
 
@@ -149,7 +150,7 @@ def test_instances_are_cut_from_the_end() -> None:
 
 
 def test_instance_goes_where_its_slices_are_free() -> None:
-    """A MIG instance needs free slices at an allowed start, not only free memory."""
+    """A MIG instance needs free slices at an allowed start position, not only free memory."""
     card = gpu("m0", model=A100_80, mode="mig")
     low = share("m0", 9728, 0, instance=instance("1g.10gb", 6, 1))
     found = chosen(shape(ask(30_000)), node("n1", card), low)
@@ -190,8 +191,8 @@ def test_slices_of_others_are_closed_until_a_report_has_them_no_more() -> None:
 
 
 def test_templates_fill_a_device() -> None:
-    """A vNPU template uses up AI CPUs too: if none are left for a second template, that one goes to
-    the next NPU."""
+    """A vNPU template also uses AI CPUs. If an NPU has too few of them left for a second template,
+    that template goes to the next NPU."""
     found = chosen(
         shape(*(ask(12_000, family="ascend310p", container=c) for c in "ab")),
         node("n1", npu("u0", memory_mib=99_999), npu("u1")),
@@ -200,7 +201,7 @@ def test_templates_fill_a_device() -> None:
 
 
 def test_numa_bind_keeps_all_devices_on_one_numa_node() -> None:
-    """With `numa_bind`, all devices of a pod are on one NUMA node: the first that has enough.
+    """With `numa_bind`, all devices of a pod are on the first NUMA node that has enough of them.
     Devices without a NUMA node are not used."""
     wanted = shape(cards(2), devices=DeviceConstraints(numa_bind=True))
     near = [gpu(f"g{n}", numa=n // 2) for n in range(4)]
@@ -218,8 +219,8 @@ def test_ids_and_indexes_leave_devices_out() -> None:
 
 @pytest.mark.parametrize("policy", ["binpack", "spread"])
 def test_whether_a_pod_fits_does_not_depend_on_the_order_of_devices(policy: Policy) -> None:
-    """If the policy's preferred device for one ask leaves no room for another ask, the search tries
-    other devices, so the pod still fits."""
+    """If a pod's first request would leave no room for the second on the preferred device, the
+    search tries other devices. So the pod still fits."""
     report = node("n1", gpu("g0", memory_mib=15_360), gpu("g1", memory_mib=15_360))
     held = share("g0", 9_000, 0), share("g1", 13_000, 0)
     small, both = ask(2048, container="a"), ask(1024, container="b", count=2)

@@ -36,7 +36,8 @@ _C = RefusalCode
 
 
 def code_of(ledger: Ledger, wanted: Shape, occupancy: Occupancy = now) -> RefusalCode | None:
-    """Return the code of the filter that refuses the only node."""
+    """Return the code with which the evaluator refuses the ledger's only node, or None if the pod
+    fits. `occupancy` is the case to assume, such as an empty node."""
     found = feasibility(wanted, ledger.node(), occupancy, Room(ledger.state).rules(wanted))
     return None if found is None else found.code
 
@@ -49,8 +50,8 @@ def full() -> Ledger:
 
 
 def test_what_lacks_now_fits_once_the_pods_have_ended() -> None:
-    """A pod that does not fit a node now may fit without a certain pod, or once the node is
-    empty."""
+    """A pod that does not fit a node now may fit once a certain pod has ended there, or once the
+    node is empty."""
     ledger, wanted = full(), shape(ask(500))
     found = feasibility(wanted, ledger.node())
     assert found is not None
@@ -81,8 +82,8 @@ CLOSED = (
 
 @pytest.mark.parametrize(("key", "ready", "unschedulable"), CLOSED)
 def test_taints_of_conditions_end_with_them(key: str, *, ready: bool, unschedulable: bool) -> None:
-    """Kubernetes' own taints for cordoned and unready nodes do not make a pod one that never fits,
-    because they end with the condition."""
+    """If only Kubernetes' own taints for cordoned or unready nodes keep a pod off a node, the pod
+    does not count as one that can never fit. These taints end with the node's condition."""
     taint = Taint(key=key, effect="NoSchedule")
     ledger = Ledger(
         observed("n1", taints=(taint,), ready=ready, unschedulable=unschedulable), rack("n1", 1)
@@ -159,8 +160,8 @@ def test_other_devices_of_the_node_are_too_few_and_not_none() -> None:
 
 
 def test_amounts_are_of_the_ask_that_lacks_something() -> None:
-    """If a pod has several asks, the refusal shows the needed and available amount of the ask that
-    does not fit."""
+    """If a pod has several device requests, the refusal shows the needed and available amount of
+    the request that does not fit."""
     asks = (
         Ask(container="a", family="ascend310p", count=3, memory_mib=1000),
         Ask(container="b", family="nvidia", count=1, memory_mib=300),

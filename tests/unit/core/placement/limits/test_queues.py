@@ -249,8 +249,8 @@ def test_room_on_other_devices_wakes_those_whom_the_queue_kept_from_the_best() -
 
 
 def test_the_card_quota_counts_shares_by_model() -> None:
-    """A queue's GPU quota counts shares of a model's GPUs too. The model may be written like a type
-    name."""
+    """A queue's GPU quota for a model also counts shares of GPUs of that model. The quota may name
+    the model in full or by a short type name, such as `T4`."""
     quota = queue(cards={"NVIDIA-A100-SXM4-80GB": 1, "T4": 1})
     ledger = Ledger(rack("a", 2), rack("b", 2, model=T4), rack("c", 2, model=A30), quota)
     ledger.submit(*(queued(f"p{n}", ask(1000)) for n in range(3))).settle()
@@ -268,7 +268,8 @@ def test_a_card_that_the_quota_does_not_name_is_not_for_the_queue() -> None:
 
 
 def test_parts_of_a_card_have_quotas_of_their_own() -> None:
-    """Parts of GPUs have separate quotas: `MODEL/mig-PROFILE-mixed` and `MODEL/mps-…`."""
+    """MIG instances and MPS shares have quotas of their own, apart from those of whole GPUs:
+    `MODEL/mig-PROFILE-mixed` and `MODEL/mps-…`."""
     quota = {"A100": 1, "A100/mig-1g.5gb-mixed": 2, "A30/mps-24g*1/4": 1}
     mig, mps = rack("a", 1, model=A100_40, mode="mig"), rack("b", 1, model=A30, mode="mps")
     ledger = Ledger(mig, mps, rack("c", 4), queue(cards=quota))

@@ -10,7 +10,7 @@ from tests.support.ledger_of import Ledger
 
 
 def test_equal_nodes_are_one_type() -> None:
-    """Nodes with equal devices and hosts form one type, which has one of their devices as its
+    """Nodes with equal devices and hosts form one type. The type keeps one of the devices as an
     example."""
     ledger = Ledger(*(rack(f"n{number}", 4, model=A30) for number in range(3)), rack("m", 8))
     large, small = node_types(ledger.state)

@@ -1,4 +1,4 @@
-"""Tests of an ask's size: the percentage of a device that one share takes.
+"""Tests of the size of a device request: the percentage of a device that one share takes.
 
 The sizes must allow exactly as many equal shares on a device as really fit."""
 
@@ -32,22 +32,24 @@ CARD = gpu("g0", memory_mib=10_000)
     ],
 )
 def test_size_of_a_share(wanted: Ask, percent: int) -> None:
-    """An ask's size is the largest of the fractions that it needs of a device's amounts.
+    """The size of a request is the largest fraction that it needs of any of the device's amounts,
+    such as memory or cores.
 
-    It is rounded so that the right number of shares fits."""
+    The size is rounded so that the right number of shares fits."""
     assert size_percent(wanted, CARD) == percent
 
 
 def test_a_share_of_a_percent_of_a_real_card_is_that_percent() -> None:
-    """An ask for 23 % of a GPU has size 23, although 23 % of its memory, in whole MiB, is slightly
-    less."""
+    """A request for 23 % of a GPU has size 23, although 23 % of the GPU's memory, in whole MiB, is
+    slightly less."""
     card = gpu("g0", memory_mib=16_384)
     sizes = [size_percent(ask(None, memory_percent=n, cores=n), card) for n in range(1, 100)]
     assert sizes == list(range(1, 100))
 
 
 def test_a_sort_keeps_to_its_modes() -> None:
-    """If a shape accepts only MIG, its size on a device in another mode is NEVER."""
+    """If a shape accepts only MIG, its size on a device in another mode is `NEVER`: the shape
+    cannot be placed there."""
     cut = gpu("g0", model=A100_40, mode="mig")
     only_cut = Sort(ask(4_000), ("mig",), 0)
     assert only_cut.size_on(cut) == 12
@@ -56,8 +58,8 @@ def test_a_sort_keeps_to_its_modes() -> None:
 
 
 def test_the_hardest_ask_takes_most() -> None:
-    """Of several asks, the hardest is the one that takes the largest percentage of a device. If two
-    are equal, it is the first."""
+    """Of a pod's requests, the hardest is the one that takes the largest percentage of a device. If
+    two are equal, it is the first."""
     devices = [None, CARD, npu()]
     assert hardest((ask(100), ask(200), ask(300, family="ascend310p")), devices) == 2
     assert hardest((ask(100), ask(60, count=2)), devices) == 1
