@@ -132,7 +132,7 @@ def test_hardest_first(
     asks: list[Ask], offered: list[Device], held: list[Share], policy: Policy, where: list[str]
 ) -> None:
     """The most demanding of a pod's requests gets devices first. Otherwise a smaller request could
-    use up the only device that is large enough for it."""
+    use up the only device that is large enough for the demanding one."""
     found = chosen(shape(*asks), node("n1", *offered), *held, policy=policy)
     assert devices(found) == where
 

@@ -40,20 +40,21 @@ def names(events: list[Payload], kind: type[Payload]) -> list[str]:
 
 
 class Work:
-    """Counts what the engine does: the rows that it scores and the refusals that it explains."""
+    """Counts what the engine does: how many nodes (rows of the index) it scores, and how many
+    refusals it explains."""
 
     def __init__(self) -> None:
         self.rows = self.explained = 0
 
     def taken(self) -> tuple[int, int]:
-        """Return the number of scored rows and of explained refusals since the last call."""
+        """Return the number of scored nodes and of explained refusals since the last call."""
         done, self.rows, self.explained = (self.rows, self.explained), 0, 0
         return done
 
 
 @pytest.fixture
 def work(monkeypatch: pytest.MonkeyPatch) -> Work:
-    """Count the rows that the engine scores and the refusals that it explains."""
+    """Let the engine count the nodes that it scores and the refusals that it explains."""
     counted = Work()
     explain = refusals.explain
 
@@ -85,7 +86,8 @@ def test_priority_then_submission() -> None:
 
 
 def test_a_refused_shape_holds_up_no_other() -> None:
-    """Pods behind a pod whose shape was refused are still decided."""
+    """If pods of one shape (equal requests) are refused, the pods of other shapes behind them in
+    the queue are still decided."""
     ledger = Ledger(rack("n1", 1), pod("big", ask(99_999)), pod("small", ask(1000)))
     events = ledger.decide()
     assert names(events, PodPlaced) == ["small"]
@@ -93,8 +95,8 @@ def test_a_refused_shape_holds_up_no_other() -> None:
 
 
 def test_every_pod_of_a_shape_queue_is_told_once() -> None:
-    """If a shape is refused, each of its pods gets one refusal, including a pod that is submitted
-    later."""
+    """If pods of equal shape cannot be placed, each of them gets exactly one refusal, including a
+    pod that is submitted later."""
     ledger = Ledger(rack("n1", 1), *(pod(f"p{n}", ask(99_999)) for n in range(3)))
     assert sorted(names(ledger.decide(), PodRefused)) == ["p0", "p1", "p2"]
     assert ledger.decide() == []
@@ -104,8 +106,8 @@ def test_every_pod_of_a_shape_queue_is_told_once() -> None:
 
 
 def test_new_reasons_are_told_to_all() -> None:
-    """The pods of a shape get another refusal if the refusal codes change, but not if only the
-    numbers of nodes do."""
+    """Refused pods of equal shape get another refusal if the refusal codes change, but not if only
+    the numbers of nodes per code do."""
     ledger = Ledger(rack("n1", 1, healthy=False), pod("a", cards()), pod("b", cards())).settle()
     assert ledger.reasons("b") == {RefusalCode.DEVICE_UNHEALTHY: 1}
     ledger.play(DeviceHealthChanged(node="n1", device="n1-g0", healthy=True))
@@ -271,7 +273,8 @@ def test_a_departure_where_an_adopted_pod_holds_an_unknown_card() -> None:
 
 
 def test_who_gives_up_leaves_the_queue() -> None:
-    """Pods that end leave the queue. It does not grow, however often they are replaced."""
+    """Pods that end leave the queue. The queue does not grow, however often ended pods are replaced
+    by new ones."""
     ledger = Ledger(rack("n1", 1), pod("big-0", ask(99_999))).settle()
     (shape_queue,) = ledger.engine._queue.unschedulable()
     for number in range(1, 5 * SLACK):
@@ -305,8 +308,8 @@ def test_a_pod_stands_in_its_queue_once() -> None:
 
 
 def test_a_pod_that_is_told_again_is_told_once() -> None:
-    """If a refused pod is added to the queue again, its refusal is reported once more, exactly
-    once."""
+    """If a refused pod is added to the queue again, even several times, its refusal is reported
+    exactly once more."""
     state, queue = queue_of("a")
     shape_queue = queue.next_shape_queue()
     assert shape_queue is not None
@@ -319,7 +322,8 @@ def test_a_pod_that_is_told_again_is_told_once() -> None:
 
 
 def test_the_same_answer_again_goes_to_nobody_who_has_heard_it() -> None:
-    """If a shape is refused again with the same codes, its pods are not reported again."""
+    """If pods of equal shape are refused again with the same codes, their refusals are not reported
+    a second time."""
     state, queue = queue_of("a", "b")
     shape_queue = queue.next_shape_queue()
     assert shape_queue is not None
