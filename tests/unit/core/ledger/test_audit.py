@@ -303,8 +303,8 @@ def test_half_a_gang() -> None:
 
 
 def test_a_gang_that_changed_behind_the_decision() -> None:
-    """If a gang's member ends while the scheduler decides, the placement of the other members is no
-    violation."""
+    """If a gang's member ends while the scheduler decides, a placement of only the other members is
+    no violation."""
     ledger = of_a_gang().write(PodGone(uid="p2"))
     assert ledger.write(on("p1"), basis=4).checks() == []
 

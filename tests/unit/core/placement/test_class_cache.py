@@ -98,7 +98,7 @@ def test_who_does_not_weigh_by_prices_does_not_mind_others() -> None:
 
 
 def parts(cache: ClassCache) -> int:
-    """Return how many calls of `prepare` the cache needs until everything is prepared."""
+    """Return how many calls of `prepare` the cache needs until all prices are prepared."""
     return next(number for number in range(100) if cache.prepare())
 
 

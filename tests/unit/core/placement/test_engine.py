@@ -332,8 +332,8 @@ def test_a_failure_that_may_pass_voids_nothing() -> None:
 
 
 def test_a_placement_that_no_fold_took_is_made_anew() -> None:
-    """If the fold refuses another writer's placement of a pod, its attempt number is used up. The
-    scheduler places the pod as attempt 2."""
+    """If the fold refuses a placement that another process appended, its attempt number is used up.
+    The scheduler places the pod as attempt 2."""
     ledger = Ledger(rack("n1", 1), pod("p", ask(1)))
     ledger.contradict(placement("p", shares=[share("n1-g0", 99_999)]))
     (found,) = ledger.decide()
@@ -390,7 +390,7 @@ def test_nothing_goes_onto_what_is_closed(
 
 
 def test_a_batch_holds_so_many_events() -> None:
-    """A batch has at most `events_max` events; the next batches have the rest."""
+    """Each batch of decisions has at most `events_max` events; the next batches have the rest."""
     ledger = Ledger(rack("n1", 8), *(pod(f"p{n}", ask(1)) for n in range(5)), pod("q", ask(99_999)))
     assert [len(ledger.decide(events_max=2)) for _ in range(4)] == [2, 2, 2, 0]
 

@@ -142,7 +142,7 @@ def test_each_task_has_its_minimum() -> None:
 
 
 def test_a_task_that_is_met_counts_for_the_rest_of_the_decision() -> None:
-    """A decision that has placed a task's minimum goes on with the gang's other pods."""
+    """A decision that places a task's minimum of pods also places the gang's other pods."""
     declared = gang(min_available=1, min_tasks={"launcher": 1})
     ledger = Ledger(rack("n1", 3), declared, *workers(1, task="launcher"), *workers(2))
     assert placed(ledger.decide()) == ["launcher-0", "worker-0", "worker-1"]

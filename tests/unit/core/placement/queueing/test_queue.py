@@ -166,7 +166,8 @@ def test_waking(before: list[Payload], hint: Payload | str) -> None:
 
 
 def test_room_that_comes_while_others_are_still_asked_goes_to_the_first() -> None:
-    """Room that becomes free while the scheduler goes through the queue is given to the first pod.
+    """If room becomes free while the scheduler goes through the queue, the first pod of the queue
+    gets it.
 
     This holds even if the scheduler has already refused that pod."""
     sizes = range(100_000, 100_004)

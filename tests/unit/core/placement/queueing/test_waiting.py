@@ -102,8 +102,8 @@ def test_a_refused_decision_goes_to_who_owns_its_pods_now() -> None:
 
 
 def test_who_fits_nowhere_is_told_by_his_owner_and_once() -> None:
-    """Each pod's refusal is appended once: by its scheduler, or by the next owner if that scheduler
-    left before."""
+    """If no node fits, each pod's refusal is appended once: by the pod's scheduler, or by the next
+    owner if that scheduler left before."""
     members = Members(THREE, rack("n1", 1))
     members.submit(*(pod(uid, cards(4)) for uid in UIDS))
     assert told(members.decide_by("s0"), PodRefused) == owned_by("s0")
@@ -137,8 +137,8 @@ def test_a_gang_is_one_members() -> None:
 
 
 def test_only_its_owner_voids_a_placement() -> None:
-    """Only the scheduler that owns a pod voids its placement. If all of them did, their appends
-    would collide."""
+    """Only the scheduler that owns a pod voids the pod's placement. If every scheduler did, the
+    events that they append would conflict."""
     members = crowd(*THREE)
     for name in THREE:
         members.decide_by(name)
