@@ -27,8 +27,8 @@ def test_most_pods_need_no_more_words() -> None:
 
 
 def test_an_init_container_has_what_it_borrows() -> None:
-    """An init container may use a main container's device. It gets the amounts that it requests
-    itself."""
+    """An init container may use a main container's device, and gets the amounts that the init
+    container itself requests."""
     fetch = Ask(container="fetch", family="nvidia", memory_mib=500, init=True)
     found = handed(PLACED, pod(borrowing=(fetch,), init_containers=("fetch",)), [CARD])
     assert found.borrowed == (Share(container="fetch", device="GPU-1", memory_mib=500, cores=0),)

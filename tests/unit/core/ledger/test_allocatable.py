@@ -22,7 +22,7 @@ NAMES = (
 
 
 def amounts(memory: int, cores: int) -> dict[str, int]:
-    """Return this memory and these cores under the resource names of every dialect."""
+    """Return these amounts of memory and cores under HAMi's and Volcano's resource names."""
     return dict(zip(NAMES, (memory, cores, memory, cores), strict=True))
 
 
@@ -76,8 +76,8 @@ def test_an_amount_above_the_card_is_shown_beside_it() -> None:
 
 
 def test_a_pod_that_was_made_smaller_wrote_what_it_wrote() -> None:
-    """If a pod is shrunk, the node's amounts grow by the difference, because the kubelet still
-    counts the original limits."""
+    """If a pod is shrunk, the node's allocatable amounts grow by the difference, because the
+    kubelet still counts the pod's original limits."""
     ledger = Ledger(node("n1", gpu("g0", model=T4)), pod("p", ask(10_000, cores=60))).settle()
     ledger.bound("p").allocated("p")
     ledger.play(ResizeAsked(pod="p", by="ann", memory_mib=2_000, cores=20)).settle()
@@ -90,8 +90,8 @@ def test_a_pod_that_was_made_smaller_wrote_what_it_wrote() -> None:
 
 
 def test_a_card_that_is_gone_is_shown_as_far_as_pods_are_on_it() -> None:
-    """A device that left the node still counts with the amounts that its pods use, because the
-    kubelet counts these pods."""
+    """If a device has left its node, the node's allocatable amounts still include what pods use of
+    the device, because the kubelet still counts these pods."""
     there = node("n1", gpu("g0", model=T4), gpu("g1", model=T4))
     ledger = Ledger(there, pod("p", ask(10_000)), pod("q", ask(10_000))).settle()
     gone = ledger.devices("p")[0]
@@ -104,7 +104,8 @@ def test_a_card_that_is_gone_is_shown_as_far_as_pods_are_on_it() -> None:
 
 @pytest.mark.parametrize("dialect", ["ascend", "docker.com/vcuda", "nvidia"])
 def test_pods_of_other_names_wrote_nothing_of_these(dialect: str) -> None:
-    """A pod that uses other resource names does not raise the node's amounts."""
+    """A pod that requests devices under other resource names, such as Ascend's or vcuda's, does not
+    raise the node's allocatable GPU memory and cores."""
     ledger = Ledger(
         node("n1", gpu("g0", model=T4)), pod("p", ask(20_000, cap_memory=True), dialect=dialect)
     ).settle()
@@ -112,7 +113,7 @@ def test_pods_of_other_names_wrote_nothing_of_these(dialect: str) -> None:
 
 
 def test_what_others_bound_raises_nothing() -> None:
-    """A pod that another scheduler bound to the node does not raise the node's amounts.
+    """A pod that another scheduler bound to the node does not raise the node's allocatable amounts.
 
     If the node is full, the kubelet can therefore reject the pod."""
     ledger = Ledger(node("n1", gpu("g0", model=T4)))

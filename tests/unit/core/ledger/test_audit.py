@@ -57,8 +57,8 @@ class Written:
         return self.auditor.state.revision
 
     def write(self, *payloads: Payload, **fields: Any) -> Self:
-        """Append these events as one decision: all of them have the same basis (the last revision
-        read)."""
+        """Append these events as one decision: all of them have the same basis, the last revision
+        that their writer had read."""
         basis = fields.pop("basis", self.revision)
         for payload in payloads:
             data = payload
@@ -74,7 +74,7 @@ class Written:
         return self
 
     def raw(self, subject: str, payload: bytes, *, revision: int = 0) -> Self:
-        """Append raw bytes to the subject."""
+        """Append raw bytes to the subject, and let the auditor check them."""
         if subject.startswith("apportion.v1.placement."):
             self.chain[subject.removeprefix("apportion.v1.placement.")] = sha256(
                 payload
@@ -126,15 +126,15 @@ def event(data: Payload) -> Event:
 
 @pytest.mark.parametrize("payload", [b"\xff", b"{}", encode(event(PodGone(uid="other")))])
 def test_what_is_no_event_or_on_anothers_subject(ledger: Written, payload: bytes) -> None:
-    """The auditor reports undecodable bytes, and events on another object's subject. It then
-    continues."""
+    """The auditor reports undecodable bytes, and an event on a subject that belongs to another
+    object. It then continues."""
     ledger.raw("apportion.v1.workload.p1", payload).write(on("p1"))
     assert ledger.checks() == [(4, "schema")]
 
 
 def test_what_a_newer_build_wrote_ends_the_audit(ledger: Written) -> None:
-    """An event of a newer enabled version ends the audit, because the auditor can neither check nor
-    fold the event."""
+    """The audit ends at an event whose version is enabled but newer than this build, because the
+    auditor can neither check nor fold the event."""
     ledger.auditor.state.rules.enable(1, FormatEnabled(format="PodGone", version=2, by="ada"))
     newer = json.loads(encode(event(PodGone(uid="p1")))) | {"schemaversion": 2}
     with pytest.raises(UnknownEvent, match="schemaversion 2"):
@@ -158,7 +158,8 @@ def test_anothers_signature(ledger: Written, source: str) -> None:
 
 
 def test_people_may_submit_where_there_is_no_watcher(ledger: Written) -> None:
-    """An operator may append a pod's events like the watcher, but no placements."""
+    """An operator may append the events that the watcher normally appends for a pod, but no
+    placements."""
     ledger.write(PodGone(uid="p2"), source="cli/alice@host")
     ledger.write(NodeCordoned(node="n1", by="alice", reason="r"), source="cli/alice@host")
     assert ledger.checks() == []
@@ -167,8 +168,8 @@ def test_people_may_submit_where_there_is_no_watcher(ledger: Written) -> None:
 
 
 def test_the_gateway_signs_what_people_do_who_have_logged_in(ledger: Written) -> None:
-    """The gateway may append cordons of logged-in users and their removal. The auditor reports all
-    its other events."""
+    """The gateway may append the cordons and uncordons of logged-in users. The auditor reports
+    every other event from the gateway."""
     ledger.write(NodeCordoned(node="n1", by="olga", reason="r"), source="gateway")
     ledger.write(NodeCordonLifted(node="n1", of="olga", by="olga"), source="gateway")
     ledger.write(DeviceCordoned(device="n1-g0", by="olga", reason="r"), source="gateway/0")
@@ -248,10 +249,10 @@ def test_an_eviction_is_told_once_for_each_attempt_of_whom_it_is_for(
 
 
 def test_only_a_place_that_was_adopted_is_voided_under_a_further_id(ledger: Written) -> None:
-    """The event that voids an adopted placement may have an extra number in its id.
+    """The event that voids an adopted placement may have an extra number in its id, because an
+    earlier pod may have used the id without the number.
 
-    An earlier pod may have used the plain id. For other placements, the auditor reports such an id.
-    """
+    For all other placements, the auditor reports an id with such a number."""
     found = PodAdopted(
         pod="p3", node="n1", submitted=pod("p3", ask(1000)), attempt=1, shares=(share("n1-g1"),)
     )
@@ -303,8 +304,8 @@ def test_half_a_gang() -> None:
 
 
 def test_a_gang_that_changed_behind_the_decision() -> None:
-    """If a gang's member ends while the scheduler decides, the placement of the other members is no
-    violation."""
+    """If a gang's member ends while the scheduler decides, a placement of only the other members is
+    no violation."""
     ledger = of_a_gang().write(PodGone(uid="p2"))
     assert ledger.write(on("p1"), basis=4).checks() == []
 
@@ -348,8 +349,8 @@ def test_what_only_the_whole_state_shows_is_found_now_and_then(ledger: Written) 
 
 
 def test_near_and_whole_agree() -> None:
-    """On a damaged state, the check of one event's objects finds the same violations as the check
-    of the whole state."""
+    """On a damaged state, a check of only the objects that one event touched finds the same
+    violations as a check of the whole state."""
     ledger = Written().write(rack("n1", 2)).write(pod("p1", ask(1000))).write(on("p1"))
     state: State = ledger.auditor.state
     state.nodes["n1"].devices[0].memory_free_mib += 1

@@ -81,7 +81,7 @@ def test_order_of_learning_does_not_count() -> None:
 
 
 def test_canonical_is_json_that_anyone_can_read() -> None:
-    """The canonical form is JSON, so that two states can be compared by eye."""
+    """The canonical form of a state is JSON, so that a person can compare two states by eye."""
     ledger = Ledger(
         rack("n1", 1),
         NodeCordoned(node="n1", by="ann", reason="kernel"),

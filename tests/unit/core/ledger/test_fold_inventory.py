@@ -105,7 +105,7 @@ def test_device_of_a_node_that_is_gone_may_move() -> None:
     ],
 )
 def test_report_that_contradicts(report: object, because: str) -> None:
-    """If a report contradicts the state in one device, the fold refuses the whole report."""
+    """If one device in a node's report contradicts the state, the fold refuses the whole report."""
     assert because in Ledger(*HOLDS_G0).contradict(report)  # type: ignore[arg-type]
 
 

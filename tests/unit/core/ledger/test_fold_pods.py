@@ -302,7 +302,8 @@ def test_oversold(device: object, shares: list[object], because: str) -> None:
     ],
 )
 def test_placement_that_skips_a_fence(wrong: dict[str, object], because: str) -> None:
-    """The fold refuses a placement with a wrong attempt, node or previous digest.
+    """The fold refuses a placement with a wrong attempt number, a wrong node, or a wrong digest of
+    the node's previous placement.
 
     If the attempt number was right, it counts as used: the pod's next attempt has the next number.
     """
@@ -313,10 +314,10 @@ def test_placement_that_skips_a_fence(wrong: dict[str, object], because: str) ->
 
 def test_chain_moves_with_every_placement_on_its_node() -> None:
     """Every event on a node's placement subject advances the node's fence, even if the fold refuses
-    it.
+    the event.
 
-    The fence is the revision of the last event on this subject. The next placement must name its
-    digest."""
+    The fence is the revision of the last event on this subject. The next placement must name the
+    digest of that event."""
     state = State()
     for revision, (data, digest) in enumerate(
         [

@@ -61,7 +61,8 @@ def ahead(entries: Sequence[Entry]) -> Rules:
 
 
 def folded(entries: Sequence[Entry], state: State | None = None) -> State:
-    """Fold those of these entries that are newer than the state."""
+    """Fold the entries that are newer than the state. Without a state, fold all entries into a new
+    one."""
     state = state or State(rules=ahead(entries))
     for each in entries[state.revision :]:
         Auditor(state).take(*each)

@@ -187,7 +187,8 @@ def test_nodes_that_the_selector_leaves_out_count_where_it_says_so() -> None:
 
 
 def test_a_restart_finds_the_same() -> None:
-    """A scheduler that starts after such changes decides like one that has seen them."""
+    """A scheduler that starts after a pod's labels have changed decides like one that has seen the
+    change."""
     ledger = Ledger(rack("n1", 1), pod("x", ask(1000))).settle()
     ledger.submit(pod("p", shape=shape(ask(1000), pods=NEAR_WEB)), pod("g", ask(1), gates=("g",)))
     ledger.settle().play(PodChanged(uid="x", labels={"app": "web"}))

@@ -22,8 +22,8 @@ GEOMETRIES = [{"models": ["A100-SXM4-40GB"], "allowedGeometries": [ONE_GROUP]}]
 
 
 class Asked:
-    """A cache of placement classes and the ledger that it follows; tests ask it for shares by
-    memory."""
+    """A cache of placement classes, with the ledger that the cache follows. Tests get a class by
+    the memory that its pods request."""
 
     def __init__(self, *payloads: Any) -> None:
         self.ledger = Ledger(*payloads)
@@ -62,8 +62,8 @@ OTHERWISE_CUT = ConfigurationChanged(
 
 
 def test_a_class_knows_how_cards_may_be_cut_now() -> None:
-    """If the configuration changes how MIG devices may be split, a cached class counts the fitting
-    nodes again."""
+    """If the configuration changes how MIG devices may be split, a cached placement class counts
+    again how many nodes fit."""
     asked = Asked(node("n1", card("m1", model=A100_40, mode="mig")))
     class_ = asked.class_of(20_000)
     found = [class_.fitting]
@@ -75,7 +75,8 @@ def test_a_class_knows_how_cards_may_be_cut_now() -> None:
 
 
 def test_where_nodes_are_preferred_otherwise_a_class_stays() -> None:
-    """If the node policy changes, the cache keeps a class and computes only its scores again."""
+    """If the node policy changes, the cache keeps a placement class and computes only its scores
+    again."""
     asked = Asked(PRICE, rack("n1", 1))
     before = asked.class_of(1)
     found = [before.node_score.policy]
@@ -89,7 +90,7 @@ def test_where_nodes_are_preferred_otherwise_a_class_stays() -> None:
 
 
 def test_who_does_not_weigh_by_prices_does_not_mind_others() -> None:
-    """New prices do not change the scores of a class whose policy does not use prices."""
+    """New prices do not change the scores of a placement class whose policy does not use prices."""
     asked = Asked(SPREAD, rack("n1", 1))
     board = asked.class_of(1).board
     asked.play(PRICES)
@@ -97,7 +98,7 @@ def test_who_does_not_weigh_by_prices_does_not_mind_others() -> None:
 
 
 def parts(cache: ClassCache) -> int:
-    """Return how many calls of `prepare` the cache needs until everything is prepared."""
+    """Return how many calls of `prepare` the cache needs until all prices are prepared."""
     return next(number for number in range(100) if cache.prepare())
 
 

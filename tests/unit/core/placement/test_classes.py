@@ -54,8 +54,8 @@ def three() -> Ledger:
 
 
 def test_best_rows_come_by_points_and_then_by_name() -> None:
-    """A class returns the best nodes by score, and nodes of equal score by name. The query does not
-    change the class."""
+    """A placement class returns the best nodes by score, and nodes of equal score by name. The
+    query does not change the class."""
     class_, _ = class_of(shape(ask(100)), three().state)
     assert class_.board.best(2) == [(1, POINTS // 2), (0, 0)]
     assert class_.board.best(9) == [(1, POINTS // 2), (0, 0), (2, 0)]
@@ -64,7 +64,7 @@ def test_best_rows_come_by_points_and_then_by_name() -> None:
 
 
 def test_where_it_fits_nowhere() -> None:
-    """If no node fits, or if there are no nodes, a class returns no best node."""
+    """If no node fits, or if there are no nodes, a placement class returns no best node."""
     class_, _ = class_of(shape(ask(9999)), three().state)
     assert (class_.board.best(3), class_.fitting, class_.fits_somewhere) == ([], 0, False)
     nothing, _ = class_of(shape(ask(1)), State())
@@ -75,7 +75,7 @@ UNLOOKED = 77
 
 
 def looked_at(class_: PlacementClass, columns: Columns) -> list[int]:
-    """Refresh the class. Return the rows that it scored again."""
+    """Refresh the placement class. Return the rows of the nodes that it scored again."""
     class_.board.points[:] = UNLOOKED
     class_.refresh(columns)
     return [row for row, points in enumerate(class_.board.points.tolist()) if points != UNLOOKED]
@@ -86,7 +86,8 @@ POLICIES = pytest.mark.parametrize("policy", ["binpack", "spread", "bestfit"])
 
 @POLICIES
 def test_only_changed_rows_are_looked_at(policy: str) -> None:
-    """A refresh scores only the nodes that changed since the last one, and each of them once."""
+    """A refresh of a placement class scores only the nodes that changed since the last refresh, and
+    each of them once."""
     ledger = three()
     class_, columns = class_of(shape(ask(100), node_policy=policy), ledger.state)
     assert UNLOOKED not in class_.board.points
@@ -102,7 +103,8 @@ def test_only_changed_rows_are_looked_at(policy: str) -> None:
 
 @POLICIES
 def test_a_class_that_was_not_asked_for_long_looks_at_every_row(policy: str) -> None:
-    """If a class has missed more changes than there are nodes, a refresh scores every node once."""
+    """If a placement class has missed more changes than there are nodes, a refresh scores every
+    node once."""
     ledger = three()
     class_, columns = class_of(shape(ask(100), node_policy=policy), ledger.state)
     for number in range(5):
@@ -111,8 +113,8 @@ def test_a_class_that_was_not_asked_for_long_looks_at_every_row(policy: str) -> 
 
 
 def test_a_row_follows_its_node() -> None:
-    """When a node fills up or is cordoned, a class refuses that node, and knows the filter that it
-    fails."""
+    """When a node fills up or is cordoned, a placement class refuses the node, and knows which
+    filter the node fails."""
     ledger = three()
     class_, columns = class_of(shape(ask(600)), ledger.state)
     assert class_.board.points.tolist() == [0, REFUSED, 0]
@@ -131,7 +133,8 @@ def test_a_row_follows_its_node() -> None:
 def test_a_filter_that_names_no_closed_nodes_is_applied_to_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """If a filter does not list the nodes that it may refuse, a class applies it to every node."""
+    """If a filter does not list the nodes that it may refuse, a placement class applies the filter
+    to every node."""
 
     def short(shape: Shape, node: NodeState) -> tuple[int, int]:
         return len(node.name), len(shape.asks)
@@ -145,8 +148,10 @@ def test_a_filter_that_names_no_closed_nodes_is_applied_to_all(
 
 
 def test_collided_row_is_refused_until_it_changes() -> None:
-    """If a pod's containers fit a node only separately, a class leaves the node out of the best
-    until the node changes. The node still counts as fitting."""
+    """If a node has room for each of a pod's containers but not for all together, a placement class
+    leaves the node out of the best until it changes.
+
+    The node still counts as fitting."""
     ledger = three()
     class_, columns = class_of(shape(ask(300), ask(301, container="b")), ledger.state)
     assert class_.may_collide
@@ -165,8 +170,8 @@ def test_collided_row_is_refused_until_it_changes() -> None:
 
 
 def test_containers_that_ask_alike_are_counted_beside_one_another() -> None:
-    """If a pod's containers have equal asks, a class refuses nodes that have room for only one of
-    them."""
+    """If a pod's containers have equal requests, a placement class refuses nodes that have room for
+    only one of the containers."""
     ledger = Ledger(
         rack("a", 1, memory_mib=1000),
         rack("b", 2, memory_mib=300),
@@ -190,7 +195,7 @@ def test_containers_that_ask_alike_are_counted_beside_one_another() -> None:
 
 
 def test_slices_count_beside_amounts() -> None:
-    """A class refuses a MIG device that has enough memory but no suitable free slices."""
+    """A placement class refuses a MIG device that has enough memory but no suitable free slices."""
     held = [share("m0", 5120, 0, instance=instance("1g.5gb", start, 1)) for start in (3, 6)]
     ledger = Ledger(
         node("a", gpu("m0", model=A100_40, mode="mig")),
@@ -203,8 +208,8 @@ def test_slices_count_beside_amounts() -> None:
 
 
 def test_count_is_devices_with_room() -> None:
-    """A class refuses a node on which fewer devices than requested have enough room, even if it has
-    more devices."""
+    """A placement class refuses a node on which fewer devices than requested have enough room, even
+    if the node has more devices."""
     ledger = Ledger(rack("a", 2), rack("b", 3), pod("x"), placement("x", "b", [share("b-g0")]))
     class_, _ = class_of(shape(cards(2)), ledger.state)
     assert [score == REFUSED for score in class_.board.points.tolist()] == [False, False]
@@ -213,7 +218,8 @@ def test_count_is_devices_with_room() -> None:
 
 
 def test_host_amounts_count_as_well() -> None:
-    """A class also compares a pod's CPU, memory and extended resources with those of the node."""
+    """A placement class also compares a pod's CPU, memory and extended resources with those of the
+    node."""
     ledger = Ledger(rack("a", 1))
     for wanted, fits in (
         (wants(cpu_milli=256_000, memory_mib=2_000_000), True),
@@ -227,7 +233,7 @@ def test_host_amounts_count_as_well() -> None:
 
 def test_the_first_node_that_is_shunned_is_a_point_of_all_others() -> None:
     """If the first node gets a PreferNoSchedule taint, the scores of all other nodes change too. A
-    refresh computes them like a new class."""
+    refreshed placement class then has the same scores as a new one."""
     prefers = NodeConstraints(preferred=(PreferredTerm(weight=1, term=()),))
     ledger = three()
     class_, columns = class_of(shape(node=prefers), ledger.state)

@@ -1,5 +1,5 @@
 """Tests of the engine, the part of a scheduler that decides: where it places pods, and what happens
-if a decision is lost."""
+if a decision is not appended to the ledger."""
 
 import pytest
 
@@ -69,7 +69,8 @@ def half_full(*policies: PolicyChanged) -> Ledger:
     ],
 )
 def test_policies(nodes: str, devices: str, where: str) -> None:
-    """One policy decides the node, and another the device on it."""
+    """The node policy decides which node a pod gets, and the device policy decides which device of
+    that node."""
     ledger = half_full(policy(nodes, devices)).submit(pod("p", ask(1000)))
     ledger.decide()
     assert ledger.devices("p") == [where]
@@ -172,7 +173,8 @@ def test_placement_names_score_runners_up_and_how_many_fitted() -> None:
 
 @pytest.mark.parametrize(("second", "fitting"), [(50_000, 2), (50_001, 4)])
 def test_runners_up_could_have_taken_the_pod(second: int, fitting: int) -> None:
-    """A node on which the pod's containers fit only separately is not among the runners-up.
+    """A node that has room for each of a pod's containers, but not for all together, is not among
+    the runners-up.
 
     If the containers are equal, such a node does not count as fitting either."""
     both = [ask(50_000, container="a"), ask(second, container="b")]
@@ -209,7 +211,8 @@ EVERYTHING = (
 
 
 def test_decide_leaves_the_state_as_it_was() -> None:
-    """The engine's decisions do not change the state. Only the fold of their events does."""
+    """The engine's decisions do not change the state. The state changes only when a decision's
+    events are folded."""
     ledger = Ledger(*EVERYTHING, pod("p4", ask(7)), placement("p4", "a", [share("a-g0", 7, 0)]))
     ledger.play(AllocationFailed(pod="p4", node="a", attempt=1, message="x"))
     before = ledger.digest()
@@ -237,15 +240,16 @@ def test_a_decision_that_never_arrived_is_decided_again() -> None:
 
 
 def test_without_retry_nothing_is_decided_twice() -> None:
-    """Until `retry` is called, the engine does not decide pods again whose events have not arrived
-    yet."""
+    """If the events about a pod have not arrived in the ledger yet, the engine decides the pod
+    again only after a call of `retry`."""
     ledger = Ledger(*EVERYTHING)
     ledger.engine.decide()
     assert ledger.engine.decide().events == []
 
 
 def test_pods_of_a_lost_decision_that_ended_are_dropped() -> None:
-    """After a lost decision, the engine drops pods that have ended or were placed elsewhere."""
+    """After a decision that could not be appended, the engine drops the decision's pods that have
+    ended or were placed elsewhere."""
     ledger = Ledger(rack("n1", 4), *(pod(uid, ask(1)) for uid in "abc"))
     lost = ledger.engine.decide()
     ledger.gone("a").play(placement("b", shares=[share("n1-g0")]))
@@ -254,8 +258,8 @@ def test_pods_of_a_lost_decision_that_ended_are_dropped() -> None:
 
 
 def test_a_refused_pod_that_is_woken_after_a_lost_decision_is_placed_once() -> None:
-    """If several decisions with a pod were lost, the pod is still placed only once when room
-    becomes free."""
+    """If several decisions about a pod could not be appended, the pod is still placed only once
+    when room becomes free."""
     ledger = Ledger(rack("n1", 1), pod("first", cards())).settle()
     ledger.submit(pod("p", cards()))
     for _ in range(3):
@@ -265,9 +269,8 @@ def test_a_refused_pod_that_is_woken_after_a_lost_decision_is_placed_once() -> N
 
 
 def test_a_refused_pod_that_others_mind_stands_in_one_queue_after_a_lost_decision() -> None:
-    """A pod is queued exactly once after the decision that refused it is lost.
-
-    The decision had refused the pod because of another pod's anti-affinity."""
+    """If a decision refused a pod because of another pod's anti-affinity, and the decision could
+    not be appended, the pod is queued exactly once."""
     app = LabelExpression(key="app", operator="In", values=("web",))
     web = PodSelector(expressions=(app,))
     away = PodTerm(pods=web, topology_key="kubernetes.io/hostname")
@@ -281,8 +284,10 @@ def test_a_refused_pod_that_others_mind_stands_in_one_queue_after_a_lost_decisio
 
 
 def test_a_new_pod_is_refused_for_the_causes_of_now() -> None:
-    """If a silent agent reports again and its node has no room, the next pod of a refused shape is
-    refused without that cause, and so are the pods before it."""
+    """If an agent was silent and reports again, but its node is full, a new pod is refused only
+    because the node is full.
+
+    Earlier pods of the same shape get the same refusal."""
     ledger = Ledger(rack("n1", 1), pod("holds", cards())).settle()
     ledger.play(NodeSilent(node="n1", grace_s=40)).submit(pod("old", cards())).settle()
     ledger.play(NodeHeard(node="n1")).settle()
@@ -292,8 +297,8 @@ def test_a_new_pod_is_refused_for_the_causes_of_now() -> None:
 
 
 def test_nobody_is_refused_in_the_decision_that_places_him() -> None:
-    """A pod that a decision places gets no refusal in that decision, although an older pod of its
-    shape is refused."""
+    """A decision that places a pod contains no refusal of the same pod, although an older pod of
+    its shape is refused."""
     ledger = Ledger(rack("n1", 1), pod("first", cards())).settle()
     ledger.submit(pod("old", cards())).settle()
     ledger.gone("first").submit(pod("urgent", cards(), priority=9))
@@ -327,8 +332,8 @@ def test_a_failure_that_may_pass_voids_nothing() -> None:
 
 
 def test_a_placement_that_no_fold_took_is_made_anew() -> None:
-    """If the fold refuses another writer's placement of a pod, its attempt number is used up. The
-    scheduler places the pod as attempt 2."""
+    """If the fold refuses a placement that another process appended, its attempt number is used up.
+    The scheduler places the pod as attempt 2."""
     ledger = Ledger(rack("n1", 1), pod("p", ask(1)))
     ledger.contradict(placement("p", shares=[share("n1-g0", 99_999)]))
     (found,) = ledger.decide()
@@ -385,7 +390,7 @@ def test_nothing_goes_onto_what_is_closed(
 
 
 def test_a_batch_holds_so_many_events() -> None:
-    """A batch has at most `events_max` events; the next batches have the rest."""
+    """Each batch of decisions has at most `events_max` events; the next batches have the rest."""
     ledger = Ledger(rack("n1", 8), *(pod(f"p{n}", ask(1)) for n in range(5)), pod("q", ask(99_999)))
     assert [len(ledger.decide(events_max=2)) for _ in range(4)] == [2, 2, 2, 0]
 
@@ -435,8 +440,7 @@ def test_ids_that_left_and_came_are_looked_at_again() -> None:
 
 
 def test_who_looks_for_another_is_placed_in_the_decision_that_places_him() -> None:
-    """If a pod's affinity selects a pod that a decision places, the same decision can place
-    both."""
+    """If one pod has affinity to another, one decision can place both pods."""
     near = PodTerm(
         pods=PodSelector(expressions=(LabelExpression(key="app", operator="Exists"),)),
         topology_key="kubernetes.io/hostname",
@@ -451,7 +455,7 @@ def test_who_looks_for_another_is_placed_in_the_decision_that_places_him() -> No
 
 
 def test_a_pod_refused_beside_one_that_never_came_is_asked_again() -> None:
-    """If a decision is lost, the engine also decides those pods again that the decision had
+    """If a decision could not be appended, the engine also retries the pods that this decision had
     refused.
 
     Here, the second pod was refused only because the same decision had placed the first one."""

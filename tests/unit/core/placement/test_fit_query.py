@@ -41,18 +41,19 @@ class Asked(Ledger):
         self.play(*payloads)
 
     def take(self, data: Any) -> Any:
-        """Fold one event, and pass the change on to the query and to the choices."""
+        """Fold one event, and report the change to both interfaces."""
         change = super().take(data)
         self.fit_query.observe(change)
         self.chosen.observe(change)
         return change
 
     def refusals(self, of: Shape, *names: str) -> dict[str, RefusalCode | None]:
-        """Return why the pod would not fit each of these nodes; None means that it fits."""
+        """Return the code with which the query refuses the pod on each of these nodes; None if the
+        pod fits."""
         return self.fit_query.filter(of, names).refused
 
     def decided(self) -> list[PodPlaced | PodRefused]:
-        """Return the engine's decisions on the nodes that kube-scheduler chose."""
+        """Return the decisions on the nodes that kube-scheduler chose."""
         return [event for _, event in self.chosen.decide(lambda _: True, events_max=256)]
 
 
@@ -88,7 +89,8 @@ def test_every_node_that_does_not_fit_has_a_reason(asked: Shape, code: RefusalCo
 
 
 def test_containers_that_collide_are_seen() -> None:
-    """If a pod's containers fit a node only separately, a fit query refuses the node."""
+    """If a node has room for each of a pod's containers, but not for all together, a fit query
+    refuses the node."""
     ledger = Asked(rack("n1", 1))
     both = shape(cards(container="a"), cards(container="b"))
     assert ledger.refusals(both, "n1") == {"n1": RefusalCode.CONTAINERS_COLLIDE}
@@ -159,8 +161,8 @@ def test_a_choice_is_placed_where_it_says() -> None:
 
 
 def test_a_choice_that_does_not_fit_is_refused_with_the_amounts() -> None:
-    """If the chosen node does not fit or is unknown, the pod is refused, with that node as the
-    nearest."""
+    """If kube-scheduler chooses a node that does not fit, the pod is refused, and the refusal names
+    that node as the nearest miss. An unknown node is refused too."""
     ledger = Asked(rack("n1", 1), rack("n2", 1))
     ledger.submit(chosen_pod("p", ask(1000)), chosen_pod("q", ask(1000)), pod("x", cards()))
     memory_mib = ledger.device("n1-g0").device.memory_mib
@@ -179,8 +181,8 @@ def test_a_choice_that_does_not_fit_is_refused_with_the_amounts() -> None:
 
 
 def test_choices_of_one_batch_count_for_one_another() -> None:
-    """Pods with chosen nodes that are decided together count against each other. The state stays
-    unchanged."""
+    """If kube-scheduler chose nodes for several pods that are decided together, each decision
+    counts what the earlier pods use. The state stays unchanged."""
     ledger = Asked(rack("n1", 1))
     ledger.submit(chosen_pod("p", cards()), chosen_pod("q", cards()))
     ledger.chosen.choose("p", "n1")
@@ -192,8 +194,8 @@ def test_choices_of_one_batch_count_for_one_another() -> None:
 
 
 def test_choices_share_the_columns_of_the_engine() -> None:
-    """Choices may use the engine's index of nodes. They leave no reservation in it, and see all
-    events that the engine has seen."""
+    """The interface that places pods on chosen nodes may share the engine's index of nodes. It
+    leaves no reservation in the index, and sees all events that the engine has seen."""
     ledger = Asked(rack("n1", 2), rack("n2", 1))
     shared = ExternalChoices(ledger.state, ledger.engine.columns)
     ledger.submit(chosen_pod("p", cards(2)), chosen_pod("q", cards()), pod("r", cards(2)))
@@ -214,8 +216,8 @@ def test_choices_share_the_columns_of_the_engine() -> None:
 
 
 def test_a_choice_waits_for_its_pod_and_for_its_scheduler() -> None:
-    """A choice for a pod that is not submitted yet waits for the pod. Only the scheduler that owns
-    the pod decides it."""
+    """If kube-scheduler chooses a node for a pod that is not submitted yet, the choice waits for
+    the pod. Only the scheduler that owns the pod decides it."""
     ledger = Asked(rack("n1"))
     ledger.chosen.choose("p", "n1")
     assert ledger.decided() == []
@@ -228,7 +230,8 @@ def test_a_choice_waits_for_its_pod_and_for_its_scheduler() -> None:
 
 
 def test_choices_are_bounded() -> None:
-    """If there are too many undecided choices, the oldest is dropped."""
+    """If kube-scheduler has chosen nodes for too many pods that are still undecided, its oldest
+    choice is dropped."""
     ledger = Asked(rack("n1"))
     ledger.submit(chosen_pod("p", ask(1000)))
     ledger.chosen.choose("p", "n1")

@@ -61,7 +61,8 @@ def test_none_of_a_gang_that_does_not_fit_whole() -> None:
 
 
 def test_a_refusal_counts_no_node_against_what_the_gang_itself_would_take() -> None:
-    """A refusal does not count nodes that the gang itself would use."""
+    """When a gang does not fit, its refusal gives no reason for the nodes that would hold some of
+    the gang's pods."""
     ledger = Ledger(rack("n2", 2), pod("other", cards(2))).settle()
     ledger.report(rack("n1", 2)).play(gang(min_available=2)).submit(*workers(2, cards(2)))
     ledger.settle()
@@ -141,7 +142,7 @@ def test_each_task_has_its_minimum() -> None:
 
 
 def test_a_task_that_is_met_counts_for_the_rest_of_the_decision() -> None:
-    """A decision that has placed a task's minimum goes on with the gang's other pods."""
+    """A decision that places a task's minimum of pods also places the gang's other pods."""
     declared = gang(min_available=1, min_tasks={"launcher": 1})
     ledger = Ledger(rack("n1", 3), declared, *workers(1, task="launcher"), *workers(2))
     assert placed(ledger.decide()) == ["launcher-0", "worker-0", "worker-1"]
@@ -230,8 +231,8 @@ def test_lack(declared: PodGroupObserved, tasks: dict[str, int], others: int, po
 
 
 def test_lack_shrinks_by_who_is_placed() -> None:
-    """A placed pod reduces its task's deficit first. Once its task lacks none, it reduces the
-    deficit of the whole gang."""
+    """A placed pod first reduces the deficit of its task. Once the task lacks no pods, each further
+    pod reduces the deficit of the whole gang."""
     group = group_of(gang(min_available=3, min_tasks={"a": 1}), member("m", task="a"))
     (one,) = group.pods.values()
     deficits: list[GangDeficit | None] = [deficit_of(group)]

@@ -1,7 +1,7 @@
-"""Tests of those rows of the compatibility table that depend on placement only.
+"""Tests of the rows of the compatibility table that depend on placement only.
 
-The asks equal those that the dialects derive from the sample manifests; the dialects have their own
-tests."""
+The requests equal those that the dialects (readers of HAMi's, Volcano's and other manifests) derive
+from the sample manifests. The dialects have their own tests."""
 
 import pytest
 
@@ -162,8 +162,8 @@ def test_B4_shared_takes_the_tightest_node_and_card_that_fit() -> None:
 
 
 def test_B4_exclusive_is_that_many_whole_cards() -> None:
-    """Two whole devices (in vcuda: 200 cores) are devices that no other pod uses, with all their
-    memory."""
+    """A pod that requests two whole devices (in vcuda: 200 cores) gets two devices that no other
+    pod uses, with all of their memory."""
     ledger = Ledger(rack("n1", 3), pod("other", ask(1))).settle()
     ledger.submit(pod("p", cards(2))).settle()
     assert amounts(ledger, "p") == [("n1-g1", 81920, 100), ("n1-g2", 81920, 100)]
@@ -213,8 +213,8 @@ def test_C7_whole_cards_on_one_node() -> None:
 
 
 def test_C7_distributed_training_all_or_none() -> None:
-    """Four workers of two devices each start together: seven devices start none, eight devices
-    start all."""
+    """Four workers of two devices each start together: with seven free devices none starts, and
+    with eight all start."""
     pods = [member(f"w{n}", cards(2)) for n in range(4)]
     ledger = Ledger(rack("a", 4), rack("b", 3), gang(min_available=4), *pods).settle()
     assert not any(ledger.where(f"w{n}") for n in range(4))
@@ -323,7 +323,7 @@ def test_D4_split_count_and_scaling() -> None:
 
 
 def test_E1_taint_of_the_vgpu_nodes() -> None:
-    """The scheduler places only pods that tolerate the taint on the vGPU nodes."""
+    """On tainted vGPU nodes, the scheduler places only pods that tolerate the taint."""
     taint = Taint(key="volcano.sh/vgpu", value="hami", effect="NoSchedule")
     tolerating = Toleration(key="volcano.sh/vgpu", operator="Exists", effect="NoSchedule")
     ledger = Ledger(rack("n1", 1), observed("n1", taints=(taint,)))
@@ -344,8 +344,8 @@ def test_E3_two_vgpus_are_two_different_cards() -> None:
 
 
 def test_E4_only_the_count_is_whole_cards() -> None:
-    """A count alone under NVIDIA's resource name requests whole devices, even if the cluster has
-    nodes of NVIDIA's plugin (E5)."""
+    """A pod that requests only a number of devices under NVIDIA's resource name gets whole devices,
+    even on nodes of NVIDIA's own plugin (E5). A share does not fit such a node."""
     exclusive = rack("plain", 2, mode="exclusive")
     ledger = Ledger(exclusive, pod("p", cards(2)), pod("q", ask(1))).settle()
     assert amounts(ledger, "p") == [("plain-g0", 81920, 100), ("plain-g1", 81920, 100)]

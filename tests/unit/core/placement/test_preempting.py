@@ -47,8 +47,8 @@ def evicted(ledger: Ledger) -> list[tuple[str, str]]:
 
 
 def full(nodes: int = 1, width: int = 1, **fields: Any) -> Ledger:
-    """Return nodes of `width` devices, each device in use by a low-priority pod:
-    `low-NODE-DEVICE`."""
+    """Return a ledger with nodes of `width` devices. A low-priority pod uses each device; the pods
+    are named `low-NODE-DEVICE`."""
     ledger = Ledger(*(rack(f"n{at}", width) for at in range(nodes)))
     for at in range(nodes):
         for slot in range(width):
@@ -115,8 +115,8 @@ def test_nobody_goes_for_a_pod_of_another_queue() -> None:
 
 
 def test_what_a_queue_gets_by_its_share_is_not_taken_back_at_once() -> None:
-    """If a queue has just placed a pod by its share, a pending pod of another queue does not cause
-    the eviction of that pod."""
+    """If a queue has just placed a pod because it was below its fair share, a pending pod of
+    another queue does not cause the eviction of the placed pod."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1), low("a", 1, 9), low("b", 1, 9)).settle()
     ledger.submit(high("urgent", 1, 5), low("next", queue="training")).settle()
     ledger.gone("b").settle()

@@ -283,7 +283,7 @@ def test_where_there_is_no_device_at_all(events: tuple[Payload, ...]) -> None:
 
 
 def test_the_first_ask_that_fails_names_the_reason() -> None:
-    """If a pod has several asks, the refusal shows the first one that does not fit."""
+    """If a pod has several device requests, the refusal shows the first one that does not fit."""
     asks: list[Ask] = [ask(1000, container="fits"), ask(99_999, container="does not")]
     ledger = Ledger(*ONE, pod("p", *asks))
     ledger.decide()

@@ -15,7 +15,7 @@ from tests.support.pods import ask, pod, shape
 
 
 def running(*asks: Any, memory_mib: int = 10_000) -> Ledger:
-    """Return a ledger with one device of this memory, on which pod `a` runs with these asks."""
+    """Return a ledger with one device of this memory, on which pod `a` runs with these requests."""
     ledger = Ledger(rack("n1", 1, memory_mib=memory_mib), pod("a", *asks)).settle()
     return ledger.bound("a").allocated("a")
 
@@ -138,8 +138,8 @@ def test_shares_of_one_size_are_refused_by_the_name_of_their_mode(device: Any, m
 def test_wishes_and_answers_that_contradict_the_ledger_change_nothing() -> None:
     """The fold refuses a resize request for a pod that is not running.
 
-    It also refuses an answer to which there is no open request, or whose shares are on other
-    devices or do not fit."""
+    It also refuses an answer without an open resize request, and an answer whose shares are on
+    other devices or do not fit."""
     ledger = running(ask(4000)).submit(pod("b", ask(900_000))).settle()
     assert "not bound" in ledger.contradict(wish("b", memory_mib=1))
     assert "not live" in ledger.contradict(wish("z", memory_mib=1))

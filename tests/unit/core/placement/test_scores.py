@@ -36,8 +36,8 @@ from tests.support.pods import placed as placement
     ],
 )
 def test_mean_load(amounts: tuple[int, int, int, int], points: int) -> None:
-    """The load of a node is the mean of two used fractions, from 0 to 1 each. A resource with a
-    total of 0 counts as unused."""
+    """The load of a node is the mean of two used fractions, from 0 to 1 each. If either resource
+    has a total of 0, the load is 0."""
     assert mean_load(*amounts) == points
 
 

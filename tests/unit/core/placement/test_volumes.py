@@ -70,7 +70,7 @@ def test_all_claims_and_the_affinity_of_the_pod_count_together() -> None:
 
 
 def test_a_volume_that_is_anywhere_ties_nothing() -> None:
-    """A volume without terms does not restrict the pod's nodes."""
+    """A volume without node affinity terms does not restrict the pod's nodes."""
     ledger = zones("a").play(claim())
     ledger.submit(mounting()).settle()
     assert ledger.where("p") == "n-a"
@@ -90,7 +90,7 @@ def test_a_volume_on_no_node_is_told_apart_from_labels() -> None:
 
 
 def test_a_term_that_matches_nothing_matches_nothing() -> None:
-    """A volume whose only term is empty matches no node."""
+    """A volume whose only node affinity term is empty matches no node."""
     ledger = zones("a").play(claim("data", "bound", ()))
     ledger.submit(mounting()).settle()
     assert ledger.refusal("p").reasons == {C.VOLUME_NODE_MISMATCH: 1}

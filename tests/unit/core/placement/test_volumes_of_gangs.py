@@ -21,8 +21,8 @@ def together(least: int) -> PodGroupObserved:
 
 
 def full(*names: str) -> Ledger:
-    """Return a ledger with one node in each zone, whose only GPU a pod of priority zero uses:
-    `low-a` in zone `a`."""
+    """Return a ledger with one node in each zone. A pod of priority zero uses each node's only GPU,
+    such as pod `low-a` in zone `a`."""
     ledger = zones(*names)
     for name in names:
         ledger.play(claim(f"in-{name}", "bound", zone(name)))

@@ -1,1 +1,1 @@
-"""Unit tests of the fold's handlers, by concern."""
+"""Unit tests of the handlers that fold each type of event into the state."""

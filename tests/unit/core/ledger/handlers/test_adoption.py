@@ -78,7 +78,7 @@ def test_a_report_that_comes_later_offers_what_is_left(
 
 def test_pods_of_one_absent_card_add_up() -> None:
     """The state adds up the shares of adopted pods on a device that no node has reported yet. When
-    it is reported, all of them are charged."""
+    a node reports the device, all of these shares are charged to it."""
     ledger = Ledger(adopted("p1", share("g0")), adopted("p2", share("g0", 2000, 20)), CARD)
     assert ledger.device("g0").memory_free_mib == 81920 - 3000
     assert ledger.device("g0").slots_free == 8
@@ -93,7 +93,7 @@ def test_an_absent_card_that_nobody_holds_any_more_is_forgotten() -> None:
 
 
 def test_mig_instances_of_an_absent_card_are_held() -> None:
-    """MIG instances of adopted pods are charged although their device is not reported yet, and stay
+    """MIG instances of adopted pods are charged even before a node reports their device, and stay
     charged afterwards."""
     held = share("g0", 10_000, 0, instance=instance("1g.10gb", 0, 1))
     ledger = Ledger(adopted("p1", held))
@@ -149,8 +149,8 @@ def test_an_adopted_pod_is_not_placed_again() -> None:
 
 
 def test_devices_that_nobody_names_are_closed() -> None:
-    """If a node's pods use unknown devices of a family, its devices of that family take no new
-    pods."""
+    """If the watcher cannot tell which devices of a family the node's pods use, all of the node's
+    devices of that family take no new pods."""
     ledger = Ledger(
         node("n1", gpu("g0"), npu("npu0")), observed("n1", unnamed_families=("nvidia",))
     )

@@ -1,5 +1,5 @@
-"""Tests of removed nodes, which the state forgets after a while. Their fences (the last revision
-and digest of each node's placements) stay valid."""
+"""Tests that the state forgets removed nodes after a while. It still keeps each node's fence: the
+revision and digest of the last placement event on the node."""
 
 from itertools import count
 
@@ -31,7 +31,7 @@ def come_and_go(ledger: Ledger, *names: str) -> None:
 
 def test_a_node_is_forgotten_when_enough_others_have_left_since() -> None:
     """The state forgets a removed node and its devices after enough other nodes have left. Another
-    node may then have these devices."""
+    node may then report the same devices."""
     ledger = Ledger()
     come_and_go(ledger, "a", "b")
     assert list(ledger.state.nodes) == ["a", "b"]

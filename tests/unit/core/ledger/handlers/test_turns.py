@@ -84,8 +84,8 @@ def test_nodes_with_cdi_know_no_turns() -> None:
 
 @pytest.mark.parametrize("end", ["gone", "voided", "failed", "silent"])
 def test_who_is_not_asked_for_any_more_frees_the_way(end: str) -> None:
-    """A pod does not wait for an earlier pod that has ended, was voided, could not be allocated, or
-    whose node is silent."""
+    """A pod does not wait for an earlier pod that has ended, whose placement was voided, or whose
+    allocation failed. No pod waits on a node whose agent is silent."""
     book = two().bound("a")
     match end:
         case "gone":
@@ -101,7 +101,7 @@ def test_who_is_not_asked_for_any_more_frees_the_way(end: str) -> None:
 
 def test_who_gets_the_same_waits_for_nobody() -> None:
     """A pod does not wait for an earlier pod that gets exactly the same environment, such as an
-    equal part under MPS. HAMi-core's folders differ for each pod."""
+    equal part under MPS. Pods under HAMi-core do wait, because each has a folder of its own."""
     assert waits_for(two("1xT4:mps", 700)) == ""
     assert waits_for(two("1xT4:mps", 701)) == "a"
     assert waits_for(two("1xT4", 700)) == "a"

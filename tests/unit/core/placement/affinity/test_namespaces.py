@@ -19,8 +19,8 @@ HOST = "kubernetes.io/hostname"
 
 
 def by(key: str, *values: str) -> tuple[LabelExpression, ...]:
-    """Return a namespace selector: the label must have one of these values, or any value if none is
-    given."""
+    """Return a namespace selector that requires label `key` to have one of these values, or any
+    value if none is given."""
     if not values:
         return (LabelExpression(key=key, operator="Exists"),)
     return (LabelExpression(key=key, operator="In", values=values),)

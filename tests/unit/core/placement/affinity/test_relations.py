@@ -50,15 +50,16 @@ def near(key: str, *names: str) -> PodTerm:
 def minding(
     uid: str, label: str = "", namespace: str = "default", group: str = "", **wishes: Any
 ) -> PodSubmitted:
-    """Return a pod with these affinity, anti-affinity and spread constraints."""
+    """Return a pod with the affinity, anti-affinity and spread constraints in `wishes`. `label` is
+    the value of the pod's label `app`."""
     constraints = PodConstraints(**wishes)
     labels = {"app": label} if label else {}
     return pod(uid, shape=shape(pods=constraints), labels=labels, namespace=namespace, group=group)
 
 
 def fleet(**zones: str) -> Ledger:
-    """Return a ledger with nodes in these zones. A node with zone "" has no zone label; each node
-    has room for three pods."""
+    """Return a ledger with nodes that each have room for three pods. `zones` is each node's zone,
+    by node name; a node with zone "" has no zone label."""
     ledger = Ledger()
     for name, zone in zones.items():
         labels = {HOST: name} | ({ZONE: zone} if zone else {})
@@ -103,8 +104,8 @@ def test_a_line_that_waited_does_not_wait_for_its_head() -> None:
 
 
 def test_affinity_follows_and_the_first_goes_ahead() -> None:
-    """A pod waits until a pod that its affinity selects is placed. If the affinity selects the
-    pod's own labels, the first such pod need not wait."""
+    """A pod with affinity waits until a pod that the affinity selects is placed. If the affinity
+    selects the pod's own labels, the first such pod need not wait."""
     ledger = fleet(a="x", b="y", c="y", bare="")
     ledger.submit(minding("lost", affinity=(near(ZONE, "db"),))).settle()
     assert ledger.reasons("lost") == {C.POD_AFFINITY_MISMATCH: 4}
@@ -124,8 +125,8 @@ def at_a(**fields: Any) -> Any:
 
 
 def test_H2_pods_of_other_schedulers_count_as_ours_do() -> None:
-    """A pod's affinity and anti-affinity also apply to pods of other schedulers, and follow when
-    those pods come and go."""
+    """A pod's affinity and anti-affinity also apply to pods of other schedulers. The scheduler
+    notices when those pods come and go."""
     ledger = fleet(a="x").submit(minding("p", affinity=(near(HOST, "db"),))).settle()
     assert ledger.where("p") == ""
     ledger.play(at_a(others=others(labels={"app": "db"}))).settle()
@@ -209,8 +210,8 @@ def test_spread_counts_what_the_selector_allows() -> None:
 
 
 def test_spread_with_fewer_domains_than_wanted() -> None:
-    """While the cluster has fewer zones than `minDomains`, spread allows only as many pods per zone
-    as if another zone were empty."""
+    """If the cluster has fewer zones than `minDomains`, spread counts a missing zone as an empty
+    one. Each existing zone then takes at most the maximum skew of pods."""
     ledger = fleet(a="x", b="x")
     few: dict[str, Any] = {"spread": (spread(min_domains=2),)}
     ledger.submit(minding("p0", "web", **few), minding("p1", "web", **few)).settle()
@@ -283,7 +284,8 @@ def means(state: State, selector: PodSelector, asked: PodSubmitted) -> bool:
 
 
 def near_any(state: State, term: PodTerm, node: NodeState) -> bool:
-    """Return True if the node's domain contains a pod that the term selects."""
+    """Return True if the term selects a placed pod in the same topology domain (such as the zone)
+    as the node."""
     key = term.topology_key
     here = domain(node, key)
     return here is not None and any(
@@ -304,7 +306,8 @@ def apart(state: State, asked: PodSubmitted, node: NodeState) -> bool:
 
 
 def together(state: State, asked: PodSubmitted, node: NodeState) -> bool:
-    """Return True if the pod's affinity is met on the node, or the pod is the first of its kind."""
+    """Return True if the node meets the pod's affinity. While a term selects no placed pod, a pod
+    that the term selects itself also meets it."""
     for term in asked.shape.pods.affinity:
         if domain(node, term.topology_key) is None:
             return False
@@ -393,8 +396,8 @@ OTHERS = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(st.data(), st.lists(st.sampled_from(("x", "y", "")), min_size=1, max_size=5))
 def test_every_answer_is_that_of_a_walk(data: st.DataObject, zones: list[str]) -> None:
-    """After random changes, every placement is one that a simple scan of all pods allows. For every
-    pending pod, the scan allows no node."""
+    """After random changes, a simple scan of all pods allows every placement that the engine made.
+    It allows no node for any pod that is still pending."""
     ledger = fleet(**{f"n{at}": zone for at, zone in enumerate(zones)})
     live: list[str] = []
     for number in range(data.draw(st.integers(1, 10))):

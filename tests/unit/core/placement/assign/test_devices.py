@@ -149,7 +149,7 @@ def test_instances_are_cut_from_the_end() -> None:
 
 
 def test_instance_goes_where_its_slices_are_free() -> None:
-    """A MIG instance needs free slices at an allowed start, not only free memory."""
+    """A MIG instance needs free slices at an allowed start position, not only free memory."""
     card = gpu("m0", model=A100_80, mode="mig")
     low = share("m0", 9728, 0, instance=instance("1g.10gb", 6, 1))
     found = chosen(shape(ask(30_000)), node("n1", card), low)
@@ -190,8 +190,8 @@ def test_slices_of_others_are_closed_until_a_report_has_them_no_more() -> None:
 
 
 def test_templates_fill_a_device() -> None:
-    """A vNPU template uses up AI CPUs too: if none are left for a second template, that one goes to
-    the next NPU."""
+    """A vNPU template also uses AI CPUs. If an NPU has too few of them left for a second template,
+    that template goes to the next NPU."""
     found = chosen(
         shape(*(ask(12_000, family="ascend310p", container=c) for c in "ab")),
         node("n1", npu("u0", memory_mib=99_999), npu("u1")),
@@ -200,7 +200,7 @@ def test_templates_fill_a_device() -> None:
 
 
 def test_numa_bind_keeps_all_devices_on_one_numa_node() -> None:
-    """With `numa_bind`, all devices of a pod are on one NUMA node: the first that has enough.
+    """With `numa_bind`, all devices of a pod are on the first NUMA node that has enough of them.
     Devices without a NUMA node are not used."""
     wanted = shape(cards(2), devices=DeviceConstraints(numa_bind=True))
     near = [gpu(f"g{n}", numa=n // 2) for n in range(4)]

@@ -36,7 +36,8 @@ _C = RefusalCode
 
 
 def code_of(ledger: Ledger, wanted: Shape, occupancy: Occupancy = now) -> RefusalCode | None:
-    """Return the code of the filter that refuses the only node."""
+    """Return the code with which the evaluator refuses the ledger's only node, or None if the pod
+    fits. `occupancy` is the case to assume, such as an empty node."""
     found = feasibility(wanted, ledger.node(), occupancy, Room(ledger.state).rules(wanted))
     return None if found is None else found.code
 
@@ -49,8 +50,8 @@ def full() -> Ledger:
 
 
 def test_what_lacks_now_fits_once_the_pods_have_ended() -> None:
-    """A pod that does not fit a node now may fit without a certain pod, or once the node is
-    empty."""
+    """A pod that does not fit a node now may fit once a certain pod has ended there, or once the
+    node is empty."""
     ledger, wanted = full(), shape(ask(500))
     found = feasibility(wanted, ledger.node())
     assert found is not None

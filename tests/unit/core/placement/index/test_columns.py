@@ -37,7 +37,7 @@ def synced(state: State) -> Columns:
 def assert_equal(one: Columns, other: Columns) -> None:
     """Check that both indexes have the same nodes in the same order with the same contents.
 
-    The numbers of device kinds and the width of the rows may differ."""
+    The numbers that stand for device kinds may differ, and so may the width of the rows."""
     rows, others = taken(one), taken(other)
     assert [one.names[row] for row in rows] == [other.names[row] for row in others]
     assert [one.nodes[row].name for row in rows] == [other.nodes[row].name for row in others]
@@ -213,8 +213,8 @@ def test_only_the_devices_of_the_shares_are_read() -> None:
 
 
 def test_changes_of_facts_are_told_apart() -> None:
-    """The index logs a placement as a change of amounts. It logs a report as a change of facts too,
-    such as the devices' kinds."""
+    """The index logs a placement only as a change of the node's amounts. It logs a report also as a
+    change of the node's facts, such as the kinds of its devices."""
     ledger = Ledger(rack("n1", 1), pod("p"))
     columns = synced(ledger.state)
     facts, changed = columns.facts_changed.end, columns.changed.end

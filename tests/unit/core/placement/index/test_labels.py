@@ -20,7 +20,8 @@ ZONES = {"a": "x", "b": "y", "c": "x", "d": None}
 
 
 class Read:
-    """Label columns of four nodes, which record every node whose labels are read."""
+    """Label columns of four nodes, for tests. It records the name of every node whose labels the
+    columns read."""
 
     def __init__(self) -> None:
         self.ledger = Ledger(*(rack(name, 1) for name in ZONES))

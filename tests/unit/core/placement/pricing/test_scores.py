@@ -72,7 +72,7 @@ def nodes(drawn: random.Random) -> list[NodeReported]:
 
 
 def holders(drawn: random.Random, reports: list[NodeReported]) -> list[PodSubmitted | PodPlaced]:
-    """Return pods, already placed, that use random parts of these nodes' devices."""
+    """Return the events that place pods on random parts of these nodes' devices."""
     found: list[PodSubmitted | PodPlaced] = []
     for report in reports:
         for device in report.devices:
@@ -143,8 +143,10 @@ def cluster(seed: int) -> tuple[Ledger, list[NodeReported], tuple[PricedShape, .
 
 @pytest.mark.parametrize("seed", range(6))
 def test_price_is_what_the_pod_would_leave(seed: int) -> None:
-    """The score `price` of a node falls by what the pod would take from the node's value and
-    variety. On the node, the pod gets the device that preserves the most value."""
+    """The `price` score of a node falls by the value and variety that the pod would take from the
+    node. The pod gets the device that preserves the most value.
+
+    The variety of a node is the weighted number of pods of each shape that still fit."""
     ledger, reports, sorts = cluster(seed)
     for sort in sorts:
         class_, points = scored(ledger, "price", sort)
@@ -170,8 +172,8 @@ def test_price_is_what_the_pod_would_leave(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_fgd_is_the_fall_of_expected_fragments(seed: int) -> None:
-    """The score `fgd` of a node is computed as published, from the expected fragments before and
-    after the placement. Of equal devices, the pod gets the first."""
+    """The `fgd` score of a node follows the published formula: it compares the expected fragments
+    before and after the placement. Of equal devices, the pod gets the first."""
     ledger, reports, sorts = cluster(seed)
     total = sum(sort.pods for sort in sorts) * 100
     for sort in sorts:

@@ -65,7 +65,7 @@ def test_a_pod_of_several_containers_counts_once_for_each() -> None:
 
 
 def test_modes_and_models_are_kept() -> None:
-    """A shape keeps its modes and models, which restrict its devices."""
+    """A shape in the histogram keeps the sharing modes and models that its pods accept."""
     picky = DeviceConstraints(modes=("mig",), use_types=("A100",))
     (seen,) = counted(pod("p1", shape=shape(piece(50), devices=picky))).shapes()
     assert (seen.modes, seen.use_types) == (("mig",), ("A100",))

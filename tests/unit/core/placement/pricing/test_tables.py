@@ -41,8 +41,8 @@ def random_shapes(seed: int) -> tuple[PricedShape, ...]:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_what_is_left_of_a_device_can_earn(seed: int) -> None:
-    """For every free percentage of a device and every CPU price, the table has the most that a
-    sequence of shares could earn."""
+    """For every free percentage of a device and every CPU price, the table has the highest total
+    price that a sequence of shares could pay for it."""
     shapes = random_shapes(seed)
     prices = tables.cpu_prices(shapes)
     found = tables.share_values(shapes, CARD, prices)
@@ -54,8 +54,8 @@ def test_what_is_left_of_a_device_can_earn(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_what_idle_devices_can_earn(seed: int) -> None:
-    """For every number of idle devices, the table has the most that a mix of whole devices and
-    shares could earn."""
+    """For every number of idle devices, the table has the highest total price that a mix of whole
+    devices and shares could pay for them."""
     shapes = random_shapes(seed)
     prices = tables.cpu_prices(shapes)
     shared = tables.share_values(shapes, CARD, prices)[:, IDLE]
@@ -66,8 +66,8 @@ def test_what_idle_devices_can_earn(seed: int) -> None:
 
 
 def test_cpu_is_worth_at_least_what_it_earns_alone() -> None:
-    """The table's lowest CPU price is what the best pod without devices pays. The other prices rise
-    from there."""
+    """The table's lowest CPU price is the most that any pod without devices pays per unit of CPU.
+    The other prices rise from there."""
     alone = priced(None, 40_000, 4000), priced(None, 90_000, 6000)
     assert tables.cpu_prices(alone).tolist() == [15, 17, 23, 47, 143, 527]
     assert tables.cpu_prices(()).tolist() == [0, 2, 8, 32, 128, 512]

@@ -40,20 +40,21 @@ def names(events: list[Payload], kind: type[Payload]) -> list[str]:
 
 
 class Work:
-    """Counts what the engine does: the rows that it scores and the refusals that it explains."""
+    """Counts what the engine does: how many nodes (rows of the index) it scores, and how many
+    refusals it explains."""
 
     def __init__(self) -> None:
         self.rows = self.explained = 0
 
     def taken(self) -> tuple[int, int]:
-        """Return the number of scored rows and of explained refusals since the last call."""
+        """Return the number of scored nodes and of explained refusals since the last call."""
         done, self.rows, self.explained = (self.rows, self.explained), 0, 0
         return done
 
 
 @pytest.fixture
 def work(monkeypatch: pytest.MonkeyPatch) -> Work:
-    """Count the rows that the engine scores and the refusals that it explains."""
+    """Let the engine count the nodes that it scores and the refusals that it explains."""
     counted = Work()
     explain = refusals.explain
 
@@ -164,7 +165,8 @@ def test_waking(before: list[Payload], hint: Payload | str) -> None:
 
 
 def test_room_that_comes_while_others_are_still_asked_goes_to_the_first() -> None:
-    """Room that becomes free while the scheduler goes through the queue is given to the first pod.
+    """If room becomes free while the scheduler goes through the queue, the first pod of the queue
+    gets it.
 
     This holds even if the scheduler has already refused that pod."""
     sizes = range(100_000, 100_004)
@@ -271,7 +273,8 @@ def test_a_departure_where_an_adopted_pod_holds_an_unknown_card() -> None:
 
 
 def test_who_gives_up_leaves_the_queue() -> None:
-    """Pods that end leave the queue. It does not grow, however often they are replaced."""
+    """Pods that end leave the queue. The queue does not grow, however often ended pods are replaced
+    by new ones."""
     ledger = Ledger(rack("n1", 1), pod("big-0", ask(99_999))).settle()
     (shape_queue,) = ledger.engine._queue.unschedulable()
     for number in range(1, 5 * SLACK):
@@ -305,8 +308,8 @@ def test_a_pod_stands_in_its_queue_once() -> None:
 
 
 def test_a_pod_that_is_told_again_is_told_once() -> None:
-    """If a refused pod is added to the queue again, its refusal is reported once more, exactly
-    once."""
+    """If a refused pod is added to the queue again, even several times, its refusal is reported
+    exactly once more."""
     state, queue = queue_of("a")
     shape_queue = queue.next_shape_queue()
     assert shape_queue is not None

@@ -72,8 +72,8 @@ def test_a_gang_has_one_owner() -> None:
 
 
 def test_pods_that_mind_others_have_one_owner_for_each_namespace() -> None:
-    """All pods with affinity in a namespace have one owner, because another scheduler would not see
-    placements that are not appended yet."""
+    """All pods with affinity or anti-affinity in a namespace belong to one scheduler. Another
+    scheduler would not see placements that are not appended yet."""
     term = PodTerm(pods=PodSelector(), topology_key="zone")
     minding = shape(ask(1000), pods=PodConstraints(anti_affinity=(term,)))
     ledger = Ledger(

@@ -1,5 +1,6 @@
-"""Tests that every pending pod has exactly one scheduler while schedulers join and leave, and of
-which nodes schedulers choose."""
+"""Tests that every pending pod belongs to exactly one scheduler while schedulers join and leave.
+
+Further tests check which nodes the schedulers choose."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -27,12 +28,12 @@ SMALL = ask(1000, cores=1)
 
 
 def owned_by(name: str, names: tuple[str, ...] = THREE) -> list[str]:
-    """Return the pods that this scheduler must decide."""
+    """Return the pods that belong to scheduler `name` while the schedulers `names` are running."""
     return [uid for uid in UIDS if owner(uid, names) == name]
 
 
 def told(events: Sequence[Payload], kind: type[PodPlaced | PodRefused]) -> list[str]:
-    """Return the pods of the events of this type, sorted."""
+    """Return the sorted uids of the pods in the events of type `kind`."""
     return sorted(event.pod for event in events if isinstance(event, kind))
 
 
@@ -57,7 +58,8 @@ def test_each_member_decides_for_its_own() -> None:
 
 
 def test_what_a_member_leaves_is_decided_by_the_others() -> None:
-    """When a scheduler leaves, the other schedulers decide its pods at once, without an event."""
+    """When a scheduler leaves, the other schedulers decide its pods at once. They wait for no
+    further event."""
     members = crowd(*THREE)
     assert members.decide_by("s1")
     assert members.decide_by("s2")
@@ -100,8 +102,8 @@ def test_a_refused_decision_goes_to_who_owns_its_pods_now() -> None:
 
 
 def test_who_fits_nowhere_is_told_by_his_owner_and_once() -> None:
-    """Each pod's refusal is appended once: by its scheduler, or by the next owner if that scheduler
-    left before."""
+    """If no node fits, each pod's refusal is appended once: by the pod's scheduler, or by the next
+    owner if that scheduler left before."""
     members = Members(THREE, rack("n1", 1))
     members.submit(*(pod(uid, cards(4)) for uid in UIDS))
     assert told(members.decide_by("s0"), PodRefused) == owned_by("s0")
@@ -135,8 +137,8 @@ def test_a_gang_is_one_members() -> None:
 
 
 def test_only_its_owner_voids_a_placement() -> None:
-    """Only the scheduler that owns a pod voids its placement. If all of them did, their appends
-    would collide."""
+    """Only the scheduler that owns a pod voids the pod's placement. If every scheduler did, the
+    events that they append would conflict."""
     members = crowd(*THREE)
     for name in THREE:
         members.decide_by(name)
@@ -196,7 +198,7 @@ def test_members_that_keep_apart_choose_different_nodes() -> None:
 
 
 def test_members_that_do_not_choose_as_one_alone() -> None:
-    """With separation off, every scheduler chooses nodes like a single scheduler."""
+    """With separation off, each of several schedulers chooses nodes as a single scheduler would."""
     members = fleet(THREE, 30).submit(*(pod(uid, SMALL) for uid in UIDS[:10]))
     for name in THREE:
         assert _nodes(members.decided_by(name, apart=False).events) == {"n00"}
@@ -205,7 +207,7 @@ def test_members_that_do_not_choose_as_one_alone() -> None:
 @pytest.mark.parametrize("names", [("s0",), THREE])
 def test_kept_apart_they_fill_the_cluster_all_the_same(names: tuple[str, ...]) -> None:
     """With separation on, schedulers fill the whole cluster: a scheduler whose own nodes are full
-    uses those of others."""
+    uses other schedulers' nodes."""
     members = fleet(names, 9).submit(*(pod(uid, ask(20_480)) for uid in UIDS[:36]))
     placed = list(chain(*(members.decide_by(name, apart=True) for name in names)))
     assert told(placed, PodPlaced) == UIDS[:36]
@@ -224,8 +226,8 @@ def test_kept_apart_they_leave_few_nodes_begun() -> None:
 
 
 def test_who_prefers_a_node_goes_there_all_the_same() -> None:
-    """With separation on, a pod's preferred node affinity still decides, even for a node of another
-    scheduler's part."""
+    """With separation on, a pod's preferred node affinity still decides, even if the preferred node
+    is in another scheduler's part."""
     wish = PreferredTerm(
         weight=100, term=(NodeExpression(key="disk", operator="In", values=("fast",)),)
     )
