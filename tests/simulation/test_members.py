@@ -85,7 +85,7 @@ def delays(weather: Weather) -> None:
 
 
 def heard(weather: Weather) -> None:
-    """Turn on late deliveries, but let schedulers always hear of one another."""
+    """Turn on late deliveries, but let every scheduler receive all heartbeats of the others."""
     delays(weather)
     weather.rates.pop("unheard member", None)
 
