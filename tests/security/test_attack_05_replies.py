@@ -124,7 +124,8 @@ async def test_the_answer_of_a_service_is_an_event_and_an_order(
     """Neither an intake's reply nor the server's confirmation of an append can change the ledger,
     whatever reply subject the requester names.
 
-    A reply to another account also does not reach a second service in the ledger's account."""
+    An agent's request names the purge API as its reply subject. The intake's empty reply stays in
+    the agent's account and does not reach that API."""
     with contextlib.nullcontext() if guarded else GUARDS[GUARD]():
         async with attacked(tmp_path / "nats") as bus:
             facts = Facts(bus)
@@ -228,8 +229,8 @@ async def test_a_scheduler_gives_itself_no_leave_by_what_it_hears(
 ) -> None:
     """A scheduler may answer messages, but cannot use that right to publish on other subjects.
 
-    A scheduler receives its own heartbeats, and it answers extenders, which are in another account.
-    """
+    The attacker sends a heartbeat that the scheduler itself receives, and names the purge API as
+    the heartbeat's reply subject."""
     answering = GUARDS["schedulers answer where the server says"]
     with contextlib.nullcontext() if guarded else answering():
         async with attacked(tmp_path / "nats") as bus:

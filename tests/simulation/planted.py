@@ -242,7 +242,7 @@ def _attempt_not_raised(patch: Patch) -> None:
 
 
 def _unsorted_tie(patch: Patch) -> None:
-    """Make the engine choose among nodes of equal score by its own history, and not by their names."""
+    """Make the engine choose among nodes of equal score by its own history instead of by name."""
 
     def rank(self: RowOrder, name: str) -> int:
         del name
@@ -458,7 +458,9 @@ def _forged_snapshot_attested(patch: Patch) -> None:
 
 
 def _dead_members_stay(patch: Patch) -> None:
-    """Make schedulers never notice that another scheduler is silent, so none takes over its pods."""
+    """Make schedulers never notice that another scheduler is silent.
+
+    So no scheduler takes over the pods of the silent one."""
     patch.setattr(Membership, "_count_silence", lambda _self: None)
 
 
