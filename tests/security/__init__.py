@@ -1,2 +1,3 @@
-"""Attacks that use one stolen identity. Each attack is also made with the system's guard removed,
-where it must succeed."""
+"""Attacks with one stolen identity. Each attack is made twice.
+
+Against the guarded system it must fail. With the guard removed it must succeed."""

@@ -38,8 +38,9 @@ Widen = Callable[[str], str]
 
 
 def user_of(identity: Identity) -> User:
-    """Return the user of this identity. Its password is in an environment variable that is named
-    after it."""
+    """Return the NATS user of this identity.
+
+    The environment variable that holds the user's password is named after the identity."""
     return User(identity, password_variable=password_variable(identity.name))
 
 

@@ -69,8 +69,10 @@ class Attacker:
         return self._cluster.state
 
     async def read_along(self, ledger: JetStreamLedger) -> None:
-        """Follow the ledger to learn what to attack. An auditor whose own attacks broke its
-        consumers starts again."""
+        """Follow the ledger to learn what to attack.
+
+        This ends early if the reader fails, for example because an auditor's own attacks broke its
+        consumer."""
         reader: Reader[Any] = Reader(ledger, self._cluster, metrics=Metrics())
         try:
             await reader.run()
@@ -92,7 +94,7 @@ class Attacker:
             await CLOCK.pause(EACH_S)
 
     async def _ask(self) -> None:
-        """Send the intake read requests that it must refuse."""
+        """Send hostile reports to the intake, on the subject of the agent's node."""
         for payload in self._hostile.payloads(self._state):
             await self._send(SUBJECT, payload)
 
@@ -216,8 +218,9 @@ async def _ignore(_subject: str, _payload: bytes) -> None:
 
 
 async def _flood(ledger: JetStreamLedger, node: str, done: Counter[str]) -> None:
-    """Send report after report about the node, eight at a time, each with different labels of 100
-    kB."""
+    """Report the node again and again, eight reports at a time.
+
+    Each report has new labels, which are very long."""
 
     async def reports(worker: int) -> None:
         for number in itertools.count():

@@ -1,4 +1,4 @@
-"""A ledger, and a control plane and cluster for the attacks that need them."""
+"""Fixtures: a ledger, and a control plane and a cluster for the attacks that need them."""
 
 from tests.support.kube_fixtures import control_plane, pytest_collection_modifyitems, world
 from tests.support.ledger_fixtures import bus

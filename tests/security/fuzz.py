@@ -1,14 +1,15 @@
-"""A fuzz in which stolen keys of agents, an auditor and a container try everything for a chosen
+"""A fuzz test: attackers with stolen keys, and a hostile container, try everything for a chosen
 time.
 
     python -m tests.security.fuzz --seconds 3600 --seed 1
 
 It runs a real nats-server, real schedulers, intakes, binders and agents, and pods that start and
-end. The attackers are separate processes. An agent and an auditor try everything that they may.
-Other stolen agent's keys flood intakes and take connections (`tests.security.attacker`). A
-container attacks its node's agent (`tests.security.tenants`). For a quarter of the time, at
-intervals, the stolen keys are inactive. At the end a stolen key fills a small ledger, other writers
-fill the rest, and the ledger gets more room.
+end. The attackers are separate processes. One has an agent's key and one an auditor's key, and both
+try everything that they may. Others flood intakes and take connections with agents' keys
+(`tests.security.attacker`). A container attacks its node's agent (`tests.security.tenants`). For a
+quarter of the time, at intervals, all attackers except the container are suspended. At the end the
+ledger gets a small limit. An attacker with an agent's key fills it up to the reserve, other writers
+fill the rest, and then the limit is lifted.
 
 It prints the results as JSON, with each violated limit under `broken`; the exit code is then 1. The
 limits:
@@ -99,8 +100,9 @@ def say(text: str) -> None:
 
 
 class Watched:
-    """The ledger as the fuzz reads it: the fate of every pod, and changes that attackers must not
-    cause."""
+    """Reads the ledger during the fuzz, and keeps the state that its events give.
+
+    It notes which pods are placed and allocated, and every change that attackers must not cause."""
 
     def __init__(self) -> None:
         self.fold = StateFold(quiet=True)
@@ -150,7 +152,7 @@ class Watched:
 
 
 class Load:
-    """Pods that are submitted continuously. When many are live, old ones are ended."""
+    """Submits pods at a steady rate. When too many are live, it ends the oldest."""
 
     def __init__(self, bus: Bus, watched: Watched) -> None:
         self._bus = bus
@@ -208,7 +210,8 @@ class Load:
         return [uid for uid in uids if uid not in self._watched.placed]
 
     async def done(self, uids: list[str]) -> None:
-        """Wait until all these pods are allocated."""
+        """Wait until the last 20 of these pods are allocated, or until SETTLE_S seconds have
+        passed."""
 
         async def allocated() -> bool:
             return self._watched.allocated.issuperset(uids[-20:])

@@ -1,4 +1,4 @@
-"""The gateway's process that reads the past, slowed down, and on request with a guard removed.
+"""A slow variant of the process in which the gateway reads old events, with or without a guard.
 
     python -m tests.security.slow_past SOCKET FOLDER [ARCHIVES [PRICES]]
 
@@ -23,8 +23,9 @@ QUESTIONS = 20
 
 
 def begun_by(guard: str) -> str:
-    """Return Python code that makes a gateway start this module as its process for the past, with
-    the named guard removed."""
+    """Return Python code that makes a gateway read old events through this module.
+
+    The named guard is removed in the process that this module runs in."""
     return (
         "import os\nfrom apportion.gateway.api import past_client\n"
         f"past_client.MODULE = {__name__!r}\nos.environ[{WITHOUT!r}] = {guard!r}\n"

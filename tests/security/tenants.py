@@ -80,8 +80,9 @@ class Container:
             self._write(at, struct.pack("<Q", self._random.choice(NUMBERS)))
 
     def _slots(self) -> None:
-        """Claim in the region that the maximum number of processes run, each with the highest
-        possible usage."""
+        """Fill the slots of the shared region's processes, up to the maximum number of processes.
+
+        Each slot claims the highest possible usage."""
         self._write(1856, b"\xff" * (COUNT - 1856))
         for slot in range(0, 1024, self._random.randrange(1, 200)):
             self._write(

@@ -44,8 +44,7 @@ async def waiting(reader: JetStreamLedger, number: int = 0) -> str:
 
 
 async def pull(ledger: JetStreamLedger, name: str, *, wait_s: int = 10) -> bytes:
-    """Return the next record of the consumer `name`. Wait for the record, and return b"" if none
-    comes."""
+    """Return the next record of the consumer `name`, or b"" if none comes in `wait_s` seconds."""
     how = {"expires": wait_s * 1_000_000_000} if wait_s else {"no_wait": True}
     came: asyncio.Queue[bytes] = asyncio.Queue()
 

@@ -69,8 +69,9 @@ async def test_weak(tmp_path: Path) -> None:
 
 
 async def test_guarded(bus: Bus) -> None:
-    """An auditor can use up only the consumers of the auditors' account. Every other role has a
-    small limit of its own."""
+    """An auditor can use up only the consumers of the auditors' account.
+
+    Other roles may create only a few consumers, with fixed names."""
     await limit(bus)
     made, word = await use_up(await bus.connect("auditor"))
     assert made <= 128

@@ -94,7 +94,7 @@ async def _halted(service: ServiceProcess) -> bool:
 
 @contextlib.asynccontextmanager
 async def running(folder: Path, without: str) -> AsyncIterator[System]:
-    """Provide all services, ready, without the named guard."""
+    """Yield all services, ready to work, with the named guard removed from each."""
     first = taken_out(without)
     async with running_bus(folder / "nats") as bus, contextlib.AsyncExitStack() as stack:
         services = [

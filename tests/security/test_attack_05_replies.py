@@ -50,7 +50,7 @@ async def ask(bus: Bus, name: str, reply: str, about: str = f"STREAM.INFO.{STREA
 
 
 async def ask_for_nothing(bus: Bus, name: str, reply: str) -> None:
-    """Send a permitted request to which the server's reply is empty, with this reply subject."""
+    """Send a permitted request whose answer is empty, and name `reply` as its reply subject."""
     if name == AUDITOR.name:
         await pull_nothing(await bus.connect(name), reply)
     else:
@@ -124,7 +124,8 @@ async def test_the_answer_of_a_service_is_an_event_and_an_order(
     """Neither an intake's reply nor the server's confirmation of an append can change the ledger,
     whatever reply subject the requester names.
 
-    A reply to another account also does not reach a second service in the ledger's account."""
+    An agent's request names the purge API as its reply subject. The intake's empty reply stays in
+    the agent's account and does not reach that API."""
     with contextlib.nullcontext() if guarded else GUARDS[GUARD]():
         async with attacked(tmp_path / "nats") as bus:
             facts = Facts(bus)
@@ -168,8 +169,9 @@ async def test_the_answer_of_a_service_is_an_event_and_an_order(
 async def test_the_answer_to_who_takes_from_a_queue_is_an_order(
     tmp_path: Path, *, guarded: bool
 ) -> None:
-    """A binder that pulls from its queue or acknowledges a record cannot purge the ledger by the
-    reply subject that it names."""
+    """A binder cannot purge the ledger by naming the purge API as a reply subject.
+
+    It names that subject when it pulls from its queue, and when it acknowledges a record."""
     with contextlib.nullcontext() if guarded else GUARDS[GUARD]():
         async with attacked(tmp_path / "nats") as bus:
             watcher, binder = await bus.connect("watcher"), await bus.connect("binder")
@@ -198,8 +200,7 @@ async def test_the_answer_to_who_takes_from_a_queue_is_an_order(
 
 @pytest.mark.parametrize("guarded", [False, True], ids=["weak", "guarded"])
 async def test_an_answer_is_no_request_to_a_third_account(tmp_path: Path, *, guarded: bool) -> None:
-    """A gateway cannot make schedulers receive the server's reply as if an extender had requested a
-    placement."""
+    """A gateway cannot pass the server's reply to schedulers as if it were an extender's call."""
     with contextlib.nullcontext() if guarded else GUARDS[GUARD]():
         async with attacked(tmp_path / "nats") as bus:
             extender, scheduler = await bus.connect("extender"), await bus.connect("scheduler")
@@ -228,8 +229,8 @@ async def test_a_scheduler_gives_itself_no_leave_by_what_it_hears(
 ) -> None:
     """A scheduler may answer messages, but cannot use that right to publish on other subjects.
 
-    A scheduler receives its own heartbeats, and it answers extenders, which are in another account.
-    """
+    The attacker sends a heartbeat that the scheduler itself receives, and names the purge API as
+    the heartbeat's reply subject."""
     answering = GUARDS["schedulers answer where the server says"]
     with contextlib.nullcontext() if guarded else answering():
         async with attacked(tmp_path / "nats") as bus:

@@ -118,10 +118,11 @@ async def test_a_stream_that_drops_history_is_noticed(bus: Bus, guarded: bool) -
 
 
 async def test_what_the_stream_sends_on_and_takes_in_is_noticed(bus: Bus) -> None:
-    """Every service reports the settings `republish` and subject transforms of the stream, with
-    their values. Bootstrap may set them, but cannot use them to receive events.
+    """A service notices if the stream republishes events, or takes in and transforms other
+    subjects.
 
-    Republished messages stay in the ledger's account, where bootstrap cannot listen."""
+    Bootstrap may change these settings. It cannot receive republished events, because they stay in
+    the ledger's account, where bootstrap cannot listen."""
     boot, watcher = (await bus.connect("bootstrap")).wire, await bus.connect("watcher")
     config = (await stream_info(boot))["config"]
     heard: asyncio.Queue[bytes] = asyncio.Queue()

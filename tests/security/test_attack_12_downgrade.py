@@ -86,7 +86,7 @@ async def test_a_server_without_tls_is_told_nothing(weak: str) -> None:
 
 
 class Ledger:
-    """A TLS server with the ledger; `ca` is a copy of the CA that its clients trust."""
+    """A TLS server with the ledger; `ca` is the file with the CA that its clients trust."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -97,7 +97,9 @@ class Ledger:
         self.configure()
 
     def configure(self, *, clients: bool = False) -> None:
-        """Set the certificate for the next start, and whether clients must show one."""
+        """Set the server's certificate for its next start.
+
+        If `clients` is True, the server then requires a certificate from every client."""
         block = tls_block(self.pair, self.authority.ca if clients else None)
         self.server.configuration = configuration() + block
         self.ca.write_bytes(self.authority.ca.read_bytes())

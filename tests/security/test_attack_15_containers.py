@@ -52,8 +52,7 @@ def plan_of(node: Path, pod: str, priority: int = 1) -> RegionPlan:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_whatever_a_container_writes_harms_no_other(node: Path, seed: int) -> None:
-    """Through thirty random writes of an attacking container, the agent's rounds protect the other
-    container."""
+    """While one container makes thirty random attacks, the agent protects the other container."""
     run_deeds(node, seed)
 
 

@@ -57,7 +57,7 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
 
 
 async def fill(bus: Bus, part: float) -> None:
-    """Append events until this fraction of the room is used."""
+    """Append events until the ledger contains this fraction of the bytes that it may store."""
     facts = Facts(bus)
     await facts.open()
     wire = (await bus.connect("operator")).wire
@@ -135,7 +135,7 @@ class Asked(msgspec.Struct):
     answers: list[bytes] = []
 
     async def answer(self, payload: bytes) -> None:
-        """Implement `Request.answer`."""
+        """Store the intake's answer."""
         self.answers.append(payload)
 
 

@@ -247,8 +247,10 @@ async def test_the_agent_of_one_node_works_restarts_and_begins_on_a_trimmed_ledg
 
 
 async def test_an_intake_and_an_agent_live_through_the_upgrade_of_the_rules(tmp_path: Path) -> None:
-    """With the server permissions of an earlier build, an intake accepts events and the agent reads
-    the ledger directly."""
+    """With an earlier build's server permissions, an intake works and an agent reads the ledger
+    itself.
+
+    After the permissions are upgraded, the agent reads through the intake."""
     with GUARDS[PERMISSIONS]():
         earlier = attacked(tmp_path / "nats", of_earlier_build)
         bus = await earlier.__aenter__()

@@ -344,8 +344,9 @@ def _made_up(number: int) -> str:
 
 
 async def _show(port: int, tokens: list[str]) -> None:
-    """Connect to the server with each token, from an IP address of their own, and wait for its
-    answer."""
+    """Connect with each token in turn, from an IP address that no other client uses.
+
+    Wait for the server's answer to each connection."""
     for token in tokens:
         reader, writer = await asyncio.open_connection(HOST, port, local_addr=("127.0.0.9", 0))
         hello = json.dumps({"verbose": False, "user": "watcher-x9", "pass": token})

@@ -69,7 +69,7 @@ def objects() -> list[dict[str, Any]]:
 
 
 def test_every_right_stands_in_the_table() -> None:
-    """Every right is in the table, and every row of the table has its right."""
+    """The manifests grant exactly the rights that the table lists."""
     assert set(granted(objects())) == wanted()
 
 

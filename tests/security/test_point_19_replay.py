@@ -51,7 +51,7 @@ async def test_an_old_placement_is_no_placement(bus: Bus, without: str) -> None:
     node are outdated. The scheduler logs the replay. Once the node is uncordoned, the pod is placed
     and bound.
 
-    Without that guard the pod is bound to the cordoned node."""
+    Without the guard the pod is bound to the cordoned node."""
     facts = Facts(bus)
     await facts.open()
     async with contextlib.AsyncExitStack() as stack:

@@ -1,10 +1,8 @@
-"""Point 22: an event that a reader fails to apply ends neither the reader's process nor its
-correctness.
+"""Point 22: if a reader fails to apply an event, its process survives and its state stays correct.
 
 This is a fault and not an attack: the fold of one build fails at a valid event. A reader that
 skipped the event would continue with a state that differs from all others, and silently lose the
-event.
-"""
+event."""
 
 import asyncio
 import json
@@ -36,14 +34,16 @@ HANDLERS[NodeCordoned] = fails
 
 
 def scheduler(bus: Bus, name: str, first: str) -> ServiceProcess:
-    """Return one of several schedulers. It runs the code in `first` before it starts."""
+    """Return a scheduler with this name. It runs the Python code in `first` before it starts."""
     url = bus.server.url_for("scheduler")
     return ServiceProcess("scheduler", url, "--name", name, *NO_AGENTS, first=first)
 
 
 async def set_aside(bus: Bus, revision: int) -> int:
-    """Set a revision aside with `--force`, because this build can read its event. Return the
-    revision of the event that records this."""
+    """Run `ledger set-aside` for a revision, and return the revision of the event that records
+    this.
+
+    The option `--force` is needed, because this build can read the event that is set aside."""
     words = ("ledger", "set-aside", str(revision), "--reason", "a fault", "--force", "--json")
     environ = {**environment(None), "APPORTION_NATS_URL": bus.server.url_for("operator")}
     done = await asyncio.to_thread(
@@ -58,8 +58,9 @@ async def test_a_fault_of_the_fold_is_not_passed_over(bus: Bus, without: str) ->
     """If a scheduler's fold fails at an event, the scheduler halts before that event until the
     event is set aside. It is not ready, and reports revision and reason, also in a metric.
 
-    The event here is a cordon. A second scheduler, whose build has no fault, refuses the pod.
-    Without the guard the faulty scheduler stays ready and places the pod on the cordoned node."""
+    The event here is a cordon of the only node. A second scheduler, whose build has no fault,
+    refuses the next pod. Without the guard the faulty scheduler stays ready and places that pod on
+    the cordoned node."""
     facts = Facts(bus)
     await facts.open()
     async with scheduler(bus, "faulty", FAULTY + taken_out(without)) as faulty:

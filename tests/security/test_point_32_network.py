@@ -22,7 +22,7 @@ def policies() -> dict[str, dict[str, Any]]:
 
 
 def pods() -> dict[str, dict[str, Any]]:
-    """Return the pods by their `app` label."""
+    """Return the specs of the pods, by their `app` label."""
     templates = (template for _, template in applied.pods())
     return {each["metadata"]["labels"]["app"]: each["spec"] for each in templates}
 
@@ -48,8 +48,9 @@ def test_what_is_not_named_is_denied() -> None:
 
 @pytest.mark.parametrize("app", sorted(pods()))
 def test_every_pod_has_its_flows_and_no_more(app: str) -> None:
-    """Each pod's network policy permits its own flows and no others: ledger, API server and
-    clients."""
+    """Each pod's network policy permits exactly the connections that the pod needs.
+
+    These lead to the ledger and the API server, and come from the pod's clients."""
     spec, pod = policies()[app], pods()[app]
     assert spec["podSelector"] == {"matchLabels": {"app": app}}
     if app == "nats":

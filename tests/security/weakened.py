@@ -105,8 +105,9 @@ def limits_of(service: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def asks_its_book() -> Iterator[None]:
-    """Remove a guard, so that an agent gives a pod the devices in the pod's annotation, even
-    devices that it never gave the pod before."""
+    """Remove a guard, so that an agent gives a pod whatever devices the pod's annotation names.
+
+    It does so even if it has no record of having given these devices to the pod."""
     from apportion.agent.shares.preparing import SharePreparing  # noqa: PLC0415
 
     with mock.patch.object(SharePreparing, "_check_doubtful", return_value=None):
@@ -459,7 +460,7 @@ def guarded_but(guard: str) -> AbstractContextManager[None]:
 
 
 def main() -> None:
-    """Run a verb of the command line with the guard removed that the arguments name."""
+    """Run a verb of the command line with a guard removed. The arguments name both."""
     guard, separator, *arguments = sys.argv[1:]
     if separator != "--" or guard not in GUARDS:
         sys.exit(f"usage: python -m tests.security.weakened {{{','.join(GUARDS)}}} -- VERB ...")

@@ -124,7 +124,7 @@ def bounds_what_one_says() -> Iterator[None]:
 
 @contextlib.contextmanager
 def attests_what_it_has_folded() -> Iterator[None]:
-    """Remove a guard, so that an intake attests every readable snapshot."""
+    """Remove a guard, so that an intake attests every readable snapshot, even a false one."""
     from apportion.intake import reads  # noqa: PLC0415
 
     with mock.patch.object(reads, "_same", return_value=True):

@@ -86,10 +86,10 @@ class Accepted(Protocol):
 class Auditor:
     """Checks a run's ledger with its own fold and books, and keeps the first problem that it finds.
 
-    `shards` gives the shard of the scheduler that made a decision, by the first payload of the
-    decision's append. `connections` counts each process's connections, because each connection
-    starts with a full budget. `on_accepted` is called for each event that the fold accepts.
-    `oldest` returns the server's first revision."""
+    `shards` maps the first payload of each decision to the shard of the scheduler that decided.
+    `connections` counts how often each process has connected, because each connection starts with a
+    full flood budget. `on_accepted` is called for each event that the fold accepts. `oldest`
+    returns the first revision that the server still has."""
 
     def __init__(
         self, complain: Callable[[str], None], now_s: Callable[[], float], oldest: Callable[[], int]
@@ -140,8 +140,8 @@ class Auditor:
         self._check_gangs(first_of_gang, events)
 
     def folded(self, who: str, into: StateFold, revision: int) -> None:
-        """Check that a reader's state equals this auditor's, if a digest was kept for this
-        revision."""
+        """Compare the state of the reader `who` with the auditor's, if the auditor kept a digest at
+        `revision`."""
         expected = self.checkpoints.get(revision)
         if expected is not None and digest(into.state) != expected:
             self._complain(f"{who} holds another state than the auditor at revision {revision}")
@@ -223,8 +223,9 @@ class Auditor:
             self._accepted(record.revision, event, gangs, honest=honest)
 
     def _look_at(self, record: Record, data: Any, *, honest: bool) -> None:
-        """Check an event's place in the hash chain before it is folded. Note what rogues write
-        about."""
+        """Check that an honest placement event continues its node's hash chain.
+
+        If a rogue wrote the event, only note which pod it is about."""
         if not honest:
             self._told_by_rogues.update((getattr(data, "pod", ""), getattr(data, "uid", "")))
             return
@@ -263,8 +264,10 @@ class Auditor:
                 )
 
     def _check_refused(self, revision: int, event: Event, why: str) -> None:
-        """Check an event that the fold refused: if its writer is honest, it must be late and not
-        wrong."""
+        """Report a problem if an honest event that the fold refused was already wrong at its basis.
+
+        An event that was right at its basis may be refused because it came late. `why` is the
+        fold's reason. Events about pods that a rogue has written about are not checked."""
         data = event.data
         uid = getattr(data, "pod", "") or getattr(data, "uid", "")
         if uid in self._told_by_rogues:
@@ -308,12 +311,12 @@ class Auditor:
         return any(pod is not None and pod.life.at(basis) != pod.life.now for pod in known)
 
     def _crossed(self, data: object, basis: int) -> bool:
-        """Return True if another writer's event conflicts with this one, and neither had read the
-        other's.
+        """Return True if this event conflicts with another writer's, and neither writer had read
+        the other's event.
 
-        The possible pairs are an adoption and a placement on one node, two placements of a pod, or
-        one watcher's submission or rejection and another's adoption. No fence separates them,
-        because an adopted pod already runs on its node."""
+        An adoption can conflict with a placement on the same node or of the same pod. One watcher's
+        submission or rejection of a pod can conflict with another watcher's adoption of that pod.
+        No fence prevents these conflicts, because an adopted pod already runs on its node."""
         if isinstance(data, PodSubmitted | PodRejected):
             return _adopted_since(self.state, data.uid, basis)
         if not isinstance(data, PodAdopted | PodPlaced):
@@ -336,7 +339,8 @@ class Auditor:
     # ------------------------------------------------------------------ one decision
 
     def _check_decision(self, events: list[Event], stored: Stored) -> None:
-        """Check that a new engine could have made the same decision from the same state."""
+        """Check that a new engine with the same state could have made the decision that these
+        events record."""
         decisions = [event for event in events if isinstance(event.data, DecisionEvent)]
         if not decisions or stored.writer == ROGUE:
             return
@@ -357,10 +361,11 @@ class Auditor:
             )
 
     def _decided_anew(self, shard: Shard, time: str) -> Iterator[list[tuple[Any, ...]]]:
-        """Yield every decision that a new engine of this shard might make now.
+        """Yield the placements of every decision that a new engine of this shard might make now.
 
-        They differ in whether the schedulers keep apart, how many refused decisions came before
-        (these make a decision smaller), and how many nodes a decision may look at."""
+        The decisions differ in three settings: whether schedulers try their own nodes first, how
+        many decisions were refused before (each makes the next decision smaller), and how many
+        nodes a decision may examine."""
         for refused in range(REFUSALS_MAX + 1):
             for looks_max, apart in product((UNBOUNDED, LOOKS_MAX), (False, True)):
                 engine = Engine(self.state, now=micros_of(time) or 0)

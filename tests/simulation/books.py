@@ -80,7 +80,10 @@ class Standing:
 
 
 class Books:
-    """What the accepted events have changed: pods, devices, gangs, and why devices were closed."""
+    """The auditor's own record of pods, devices and gangs, and of why devices were closed to new
+    pods.
+
+    It is derived from the events that the fold accepted."""
 
     def __init__(self) -> None:
         self.pods: dict[str, Standing] = {}
@@ -103,8 +106,7 @@ class Books:
         return ""
 
     def least(self, group: str, revision: int) -> int:
-        """Return how many pods of the gang had to start together, by what was declared at that
-        revision."""
+        """Return the gang's minimum number of pods, as declared at that revision."""
         return int(self._least[group].at(revision))
 
     def held_shares(self, device: str) -> Iterator[tuple[int, int]]:
@@ -268,10 +270,10 @@ class Books:
 
 
 def _why_shut(data: NodeObserved) -> str:
-    """Return why a node is closed, or "".
+    """Return why the node is closed to new pods, or "".
 
-    All simulated pods need NVIDIA devices. So a node is closed if foreign pods use such devices
-    without naming them."""
+    A node is also closed if other schedulers' pods use NVIDIA devices there without naming them,
+    because every simulated pod needs such a device."""
     if not data.ready or data.unschedulable:
         return "not ready"
     return "held by nobody knows whom" if data.unnamed_families else ""

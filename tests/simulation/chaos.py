@@ -102,7 +102,9 @@ class Chaos:
                         deed()
 
     def _with_the_next(self, deed: Callable[[], object]) -> None:
-        """Carry out the fault while the services process the next event, when it does most harm."""
+        """Call `deed`, which injects a fault, while the services process the next event.
+
+        A fault does the most harm then."""
 
         def arm() -> None:
             self._server.forget(number)
@@ -134,7 +136,7 @@ class Chaos:
             await rest(1.0)
 
     def say(self, data: Payload) -> None:
-        """Append any event in the operator's role."""
+        """Append `data` as an event, with the rights of an operator."""
         self._numbers += 1
         identity = f"operator/{self._numbers}"
         basis = self._server.last_revision
@@ -294,7 +296,7 @@ class Chaos:
         )
 
     def _let_go(self) -> None:
-        """Report a pod as gone that still runs in the cluster, as an operator may do."""
+        """Report as gone a pod that still runs in the cluster, as an operator may do."""
         phases = (Phase.BOUND, Phase.ALLOCATED)
         pods = self._world.auditor.state.pods.values()
         running = [pod.uid for pod in pods if pod.phase in phases]

@@ -137,7 +137,9 @@ class Cluster:
     # ------------------------------------------------------------------ nodes
 
     def _join(self, name: str) -> None:
-        """Add the node as ready. Its kubelet ends the pods that were deleted in its absence."""
+        """Add the node, or mark it ready if it exists.
+
+        Its kubelet then ends the pods that were deleted while the node was away."""
         node = kube_node(name, allocatable={"cpu": "64", "memory": "256Gi", "pods": "110"})
         if not self._do("POST", "/api/v1/nodes", node).ok:
             self._say_ready(name, "True")
@@ -221,8 +223,8 @@ class Cluster:
             self._say_phase(chosen["name"], chosen["uid"], phase, "Evicted")
 
     def heed(self, stored: Stored) -> None:
-        """Fail the pods for which the device plugin reported that it has no devices, as a kubelet
-        does.
+        """Fail each pod for which an agent has recorded AllocationFailed, as the pod's kubelet
+        would.
 
         Pass this method to the ledger's server."""
         for record in stored.records:
@@ -246,8 +248,9 @@ class Cluster:
             self._bind(self._chance.choice(pending))
 
     def _take_slice(self) -> None:
-        """Run a HAMi pod on a slice of a MIG device. HAMi up to 2.9 does not tell which slice it
-        is."""
+        """Bind a HAMi pod to a slice of a MIG device.
+
+        As with HAMi up to 2.9, the pod may not record which slice it uses."""
         chance, devices = self._slices, self._books.devices
         cut = sorted(
             name

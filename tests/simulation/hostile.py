@@ -58,7 +58,8 @@ class Hostile:
         return iter([self._chance.choice(makers)(state)])
 
     def flood(self) -> Iterator[bytes]:
-        """Yield as many changes of the agent's node as an intake takes before it must answer."""
+        """Yield changes of the agent's node, as many as an intake accepts before it must have
+        answered some."""
         for _ in range(UNANSWERED_MAX):
             host = structs.replace(NOTHING.host, cpu_milli=next(self._numbers))
             yield self._said(structs.replace(NOTHING, host=host))
@@ -125,7 +126,7 @@ class Hostile:
         return of_a_later_version(found)
 
     def _fence(self, state: State) -> bytes:
-        """Return a permitted event with the id that the next placement of a pod will have."""
+        """Return a permitted event with the id that a pending pod's next placement will have."""
         waiting = [pod for pod in state.pods.values() if pod.phase is Phase.PENDING]
         name = ""
         if waiting:

@@ -48,7 +48,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 class Standing(NamedTuple):
-    """What the judge knows about a pod of the cluster: its node, attempt, shares and uid."""
+    """One pod, as its object in the API server describes it. The judge keeps one for each pod."""
 
     name: str
     ours: bool
@@ -160,7 +160,7 @@ class Judge:
             self._check(revision, event.data)
 
     def _check(self, revision: int, data: Any) -> None:
-        """Check that what a binder or a watcher reported is true in the cluster."""
+        """Check that the cluster confirms what a binder or a watcher reported in `data`."""
         match data:
             case PodBound():
                 if self._bound.get(data.pod) != (data.node, str(data.attempt)):
@@ -193,7 +193,7 @@ class Judge:
         return (pod for pod in self._pods.values() if pod.card == card and not pod.ended)
 
     def _check_slices(self, revision: int, data: PodPlaced) -> None:
-        """Check that the pod is not placed on a device of which a HAMi pod may use any slice."""
+        """Check that no device of this placement has a HAMi pod that runs on an unknown slice."""
         for uid, pod in self._pods.items():
             on = [share for share in data.shares if share.device == pod.card]
             if on and pod.start is None and not pod.ended and uid in self._live:
@@ -203,8 +203,8 @@ class Judge:
                 )
 
     def _offered(self, state: State) -> Iterator[str]:
-        """Yield a problem for each slice that the ledger offers although a HAMi pod may run
-        there."""
+        """Yield a problem for each HAMi pod that may run on a slice which the ledger counts as
+        free."""
         for pod in self._pods.values():
             node = state.nodes.get(pod.node)
             held = node.by_id.get(pod.card) if node else None

@@ -183,7 +183,7 @@ class KubeAccess:
 
 
 class SimulatedCluster(KubeChoice, frozen=True):
-    """The simulated API server, in place of the one that a service's options choose."""
+    """Connects a service to the simulated API server instead of the one that its options choose."""
 
     access: KubeAccess | None = None
 

@@ -1,4 +1,4 @@
-"""An event loop in virtual time, which never waits, and makes every run the same.
+"""An event loop in virtual time: it never really waits, and every run of a program is the same.
 
 If all tasks sleep, the clock jumps to the next timer. Invariants: the same calls in the same order
 give the same run on every machine and under any hash seed, because tasks and futures are hashed by

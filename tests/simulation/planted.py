@@ -67,10 +67,9 @@ Patch = pytest.MonkeyPatch
 class Planted(NamedTuple):
     """A broken variant of the code, and the seeds with which the simulation must notice it.
 
-    These are `seeds` seeds from `first` on. `first` showed the problem when it was last searched,
-    or is a little lower. After a change of the code, a later seed may show it. The faults in
-    `rates` are on in all these runs, for variants that need a race. `cluster` states whether the
-    runs have a cluster."""
+    There are `seeds` seeds, beginning with `first`. When they were last chosen, `first` or a seed
+    soon after it showed the problem. The faults in `rates` are on in all these runs, because some
+    variants need a race. `cluster` is True if the runs have a cluster."""
 
     name: str
     plant: Callable[[Patch], None]
@@ -95,8 +94,9 @@ def _no_node_fence(patch: Patch) -> None:
 
 
 def _no_pod_fence(patch: Patch) -> None:
-    """Make a scheduler append a repeated placement under a new id, so that no duplicate is
-    refused."""
+    """Make a scheduler append a repeated placement under a new id.
+
+    The server then does not refuse it as a duplicate."""
     numbers = itertools.count()
     real = cycle._id
     patch.setattr(cycle, "_id", lambda event, state: f"{real(event, state)}/{next(numbers)}")
@@ -157,7 +157,7 @@ def _binds_what_is_gone(patch: Patch) -> None:
 
 
 def _decides_before_folding(patch: Patch) -> None:
-    """Make a scheduler decide again before it has folded its last decision."""
+    """Make a scheduler decide again before its state includes its last decision."""
 
     async def reached(self: Reader[Any], revision: int) -> None:
         del self, revision
@@ -184,7 +184,8 @@ def _lost_undo(patch: Patch) -> None:
 
 
 def _refused_pods_lost(patch: Patch) -> None:
-    """If an append is refused, make the engine drop its pods instead of deciding them again."""
+    """If the ledger refuses a decision, make the engine drop its pods instead of deciding them
+    again."""
 
     def retry(self: Engine, decision: Decision) -> None:
         del self, decision
@@ -193,11 +194,11 @@ def _refused_pods_lost(patch: Patch) -> None:
 
 
 def _unschedulable_for_what_never_came(patch: Patch) -> None:
-    """If a decision is refused, make the engine forget to retry the shapes that did not fit next to
+    """If the ledger refuses a decision, make the engine forget the pods that did not fit next to
     it.
 
-    The table of hints is changed too, because it would otherwise make the engine retry these
-    shapes."""
+    The engine should retry these pods. The table of hints is changed too, because its hints would
+    otherwise cause the retry."""
     whom = enumerate(hints.BY_EVENT[PodPlaced])
     taken = tuple(0 if happened & REFUSED else asks for happened, asks in whom)
     patch.setitem(hints.BY_EVENT, PodPlaced, taken)
@@ -241,8 +242,7 @@ def _attempt_not_raised(patch: Patch) -> None:
 
 
 def _unsorted_tie(patch: Patch) -> None:
-    """Make the engine order nodes by their first use, so that equal scores are decided by
-    history."""
+    """Make the engine choose among nodes of equal score by its own history instead of by name."""
 
     def rank(self: RowOrder, name: str) -> int:
         del name
@@ -458,12 +458,14 @@ def _forged_snapshot_attested(patch: Patch) -> None:
 
 
 def _dead_members_stay(patch: Patch) -> None:
-    """Make schedulers never notice that another one is silent, so that none takes over its pods."""
+    """Make schedulers never notice that another scheduler is silent.
+
+    So no scheduler takes over the pods of the silent one."""
     patch.setattr(Membership, "_count_silence", lambda _self: None)
 
 
 def _gained_not_woken(patch: Patch) -> None:
-    """Make a scheduler that takes over another one's pods never decide them."""
+    """Make a scheduler never try to place the pods that it takes over from another scheduler."""
 
     def own(self: Waiting, shard: Shard) -> None:
         self.shard = shard
@@ -475,7 +477,9 @@ UNHEARD = {"unheard member": 1.0}
 
 
 def _fences_upon_what_was_dropped(patch: Patch) -> None:
-    """Make a scheduler keep fences on records that were dropped, even after they are refused."""
+    """Make a scheduler keep using fences on records that the ledger has dropped.
+
+    It does so even after the server has refused such a fence."""
 
     async def refused(self: Fences, refusal: FenceRefused, ledger: object) -> None:
         del self, refusal, ledger

@@ -44,8 +44,9 @@ def _conflict_is_success(patch: Patch) -> None:
 
 
 def _no_answer_is_failure(patch: Patch) -> None:
-    """Make a binder give up a request without an answer, although the API server may have done
-    it."""
+    """Make a binder treat an unanswered request as failed for good.
+
+    The API server may nevertheless have bound the pod."""
     real = KubernetesTarget._try
 
     async def attempt(self: KubernetesTarget, placed: PodPlaced, binding: bytes) -> Any:
@@ -128,7 +129,7 @@ def _acknowledged_before_done(patch: Patch) -> None:
 
 
 def _missed_deletions(patch: Patch) -> None:
-    """Make a watcher ignore that an object is missing from a new list."""
+    """Make a watcher keep objects that are missing from a newly fetched list."""
 
     def listed(self: Kind[Any], version: int) -> None:
         self._missing.clear()
@@ -217,9 +218,9 @@ def _spent_ids_believed(patch: Patch) -> None:
 
 
 def _taken_back_unasked(patch: Patch) -> None:
-    """Make a watcher adopt a pod again that an operator had released.
+    """Make a watcher adopt a pod again that the ledger has released, without asking the API server.
 
-    This happens if the watcher missed the pod's end."""
+    If the watcher has missed the pod's end, it thus adopts an ended pod."""
     patch.setattr(Doubts, "note", lambda _self, _uid, _revision: None)
 
 

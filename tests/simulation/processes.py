@@ -91,8 +91,8 @@ class SimulatedLedger(MemoryLedger):
     basis = -1
 
     async def append(self, drafts: Sequence[Draft]) -> list[int]:
-        """Append the drafts. Check that a scheduler has folded its earlier decisions before a new
-        one.
+        """Append the drafts. Before a decision, check that the scheduler has folded its previous
+        decisions.
 
         Appends with the same basis are one decision."""
         first = decode(drafts[0].payload, subject=drafts[0].subject)

@@ -36,7 +36,7 @@ class Rogue:
         self._numbers = itertools.count(1)
 
     def draft(self, state: State) -> tuple[str, Draft]:
-        """Return a bad draft, and the role in whose name to append it."""
+        """Return a role, and a bad event to append in that role."""
         makers = (self._garbage, self._misplaced, self._placement, self._placement, self._bound)
         role, subject, payload = self._chance.choice(makers)(state)
         return role, Draft(subject, f"rogue/{next(self._numbers)}", payload)
@@ -54,8 +54,9 @@ class Rogue:
         return "scheduler", f"{SUBJECTS}.placement.{token(self._node(state))}", _encoded(event)
 
     def _placement(self, state: State) -> tuple[str, str, bytes]:
-        """Return a placement that lacks its chain. It may also be too large, or have an unknown pod
-        or old attempt."""
+        """Return a wrong placement.
+
+        It may break the hash chain, be too large, or name an unknown pod or an old attempt."""
         node = self._node(state)
         event = self._placed(state, node, memory_mib=self._chance.choice((1, 1, 10_000_000)))
         return "scheduler", f"{SUBJECTS}.placement.{token(node)}", _encoded(event)

@@ -19,7 +19,10 @@ SEPARATOR = "; "  # kinds of fault have commas in their names
 
 @dataclass(frozen=True)
 class Case:
-    """A run to try: its seed, the kinds of fault to leave out, and the most requests of users."""
+    """A run to try: its seed, the kinds of fault to leave out, and the maximum number of user
+    requests.
+
+    `cluster` says whether the run has a cluster; None leaves that to the seed."""
 
     seed: int
     spared: frozenset[str] = frozenset()

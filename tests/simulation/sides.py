@@ -47,7 +47,9 @@ class Side(Protocol):
 
 
 class Folder:
-    """A folder of manifests: pods come from users' requests, and a binding changes nothing."""
+    """The side of a simulation without an API server: a folder of manifests.
+
+    Pods come from simulated users' requests, and a binding has no effect."""
 
     quiet_s = 40.0
 

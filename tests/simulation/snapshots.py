@@ -1,7 +1,7 @@
-"""Snapshots in the simulation: the real rules, with an in-memory bucket behind a simulated link.
+"""Snapshots in the simulation: the services' own snapshot code, with a bucket in memory.
 
-Invariant: the bucket contains exactly what was stored there, unless the run's faults damaged or
-forged a snapshot."""
+A simulated link with faults leads to the bucket. Invariant: the bucket contains exactly what was
+stored there, unless the run's faults damaged or forged a snapshot."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ class Shelf:
         return min(sound, default=0)
 
     def forge(self, chance: random.Random) -> bool:
-        """Replace the newest snapshot by one that lacks a pod. Return False if there is none."""
+        """Replace the newest snapshot by one that lacks a pod. Return False if this is not
+        possible."""
         for revision in sorted(self.held, reverse=True)[:1]:
             stored, data = self.held[revision]
             try:

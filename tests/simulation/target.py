@@ -16,7 +16,7 @@ HUNG_S = 60.0
 
 
 class FailingTarget:
-    """Where simulated binders bind pods, with faults; implements `binder.target.Target`.
+    """Accepts the simulated binders' requests, or fails them; implements `binder.target.Target`.
 
     All binders share one target, as they share one API server."""
 

@@ -85,7 +85,7 @@ def delays(weather: Weather) -> None:
 
 
 def heard(weather: Weather) -> None:
-    """Turn on late deliveries, but let schedulers always hear of one another."""
+    """Turn on late deliveries, and turn off the fault that drops a scheduler's heartbeats."""
     delays(weather)
     weather.rates.pop("unheard member", None)
 

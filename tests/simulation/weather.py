@@ -94,8 +94,8 @@ class Weather:
 
     For faults of network and target, a rate is a probability per message or call. For all other
     faults, it is a probability per virtual second. `calm` ends all faults, and faults in `spared`
-    never strike. With `cluster`, pods come from an API server and are bound there; if it is None,
-    the seed decides."""
+    never strike. If `cluster` is True, pods come from an API server and are bound there. If
+    `cluster` is None, the seed decides."""
 
     seed: int
     spared: frozenset[str] = frozenset()

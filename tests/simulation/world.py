@@ -127,7 +127,7 @@ class World:
             self.complain(f"the simulation failed: {about.get('exception')!r}")
 
     async def run(self) -> None:
-        """Run a time with faults and a calm time, then make the final checks.
+        """Run the system with faults, then without, and make the final checks.
 
         Return at the first problem."""
         play = asyncio.create_task(self._play())
@@ -232,12 +232,11 @@ class World:
         )
 
     async def _poke(self) -> None:
-        """Append an event without effect, three times. Check that no scheduler decides anything
-        after it.
+        """Append an event without effect three times, and check that no scheduler reacts.
 
-        After the first two, a pod may still get a refusal: the reasons against it may have changed,
-        or a gang's failed attempt may bring up a pod that was not considered before. At any time a
-        node may send its full inventory, as it does every five minutes."""
+        After the first two, a scheduler may still report a refusal of a pod: the reasons may have
+        changed, or a gang's failed attempt may bring up a pod that was not considered before. At
+        any time a node may send its full inventory, as it does every five minutes."""
         told = f"{SUBJECTS}.pending."
         whole = f"{SUBJECTS}.inventory."
         for allowed in (told, told, "nothing"):
@@ -288,8 +287,8 @@ def _quiet(*, logs: bool) -> Iterator[None]:
 def _as_here(seed: int) -> Iterator[None]:
     """Set up the services for a simulation until the block ends.
 
-    Their own random numbers come from the seed, lists have small pages, and the flood limit is low.
-    """
+    Their own random numbers come from the seed, the API server's lists have small pages, and the
+    flood limit is low."""
     before = random.getstate()
     random.seed(f"{seed}/jitter")
     with pytest.MonkeyPatch.context() as patch:

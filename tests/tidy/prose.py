@@ -1,4 +1,4 @@
-"""Find code that parses rendered sentences: what code needs must be a field of an answer.
+"""Find code that parses sentences written for people; code must read facts from fields instead.
 
 A text counts as a sentence if it comes from a field that holds sentences, from a function that
 renders text, from an error, or from a variable assigned from any of these. JavaScript is scanned as

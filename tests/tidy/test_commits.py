@@ -56,7 +56,7 @@ def test_a_good_subject(subject: str) -> None:
     ],
 )
 def test_a_bad_message(message: str) -> None:
-    """The check reports exactly one fault for each of these messages."""
+    """The check reports exactly one fault for each malformed message."""
     assert len(list(faults(message))) == 1
 
 

@@ -37,8 +37,9 @@ def test_a_dead_path_is_found() -> None:
 
 
 def test_the_example_at_the_top_of_the_readme_is_part_of_a_real_answer() -> None:
-    """The reason that README quotes in its first lines is in the output that it shows further down,
-    which a test compares with a run."""
+    """The reason quoted at the top of README is also in the output shown further down.
+
+    Another test compares that output with a real run."""
     head, _, rest = (ROOT / "README.md").read_text().partition("## Try it")
     [quoted] = re.findall(r"`(closest: [^`]+)`", head)
     [answer] = re.findall(r"\$ apportion why too-large\n(.+?)```", rest, re.DOTALL)

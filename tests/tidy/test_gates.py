@@ -31,7 +31,7 @@ CONTRACTS = re.compile(r"\n(?=[^\n]+\n-{3,}\n)")
     ],
 )
 def test_ruff_bans_the_outside(folder: str, statement: str) -> None:
-    """In a folder with its own ruff.toml, ruff bans statements that other folders may contain."""
+    """In each folder with its own ruff.toml, ruff bans imports that it permits elsewhere."""
     source = f'"""Planted."""\n\n{statement}\n'
     command = [str(BIN / "ruff"), "check", "--select", "TID251", "--stdin-filename"]
     for place, stopped in ((folder, True), ("services/apportion/agent", False)):
@@ -84,8 +84,8 @@ CIRCLE = ("one", "another")
 
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Run lint-imports on a copy of the tree with all planted imports, and return the contracts it
-    breaks."""
+    """Return the report of lint-imports for a copy of the source with forbidden imports planted in
+    it."""
     copy = tmp_path_factory.mktemp("planted")
     for folder in ("services", "schemas"):
         shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("*.so"))

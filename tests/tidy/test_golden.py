@@ -9,8 +9,9 @@ MODULE = "def test_b(): ...\n\n\nasync def test_a(): ...\n"
 
 
 def test_every_section_has_its_test() -> None:
-    """Every section of a golden file belongs to an existing test, because nothing else checks
-    it."""
+    """Every section of a golden file belongs to an existing test.
+
+    Otherwise no test would ever compare the section with an output."""
     files = sorted((ROOT / "tests").rglob(f"*{golden.SUFFIX}"))
     assert files
     for path in files:

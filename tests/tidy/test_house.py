@@ -1,5 +1,6 @@
-"""The structure of the code base (folders, cycles, verbs) is within its budgets, and is counted
-right."""
+"""The code base's structure (such as folder sizes and import cycles) is within its limits.
+
+The counts that are compared with these limits are right."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ VERBS = 'VERBS = ("apportion.cli.verbs.get:command", "apportion.cli.verbs.why:co
 
 @pytest.mark.parametrize("name", [figure.name for figure in STRUCTURAL])
 def test_the_structure_holds(name: str) -> None:
-    """No figure of the code base exceeds its limit plus its current allowance."""
+    """No count of structural flaws, such as import cycles, exceeds its limit plus its allowance."""
     (figure,) = (each for each in STRUCTURAL if each.name == name)
     found = figure.places(HOUSE)
     listed = "\n".join((figure.excess(len(found)), *found))
@@ -39,20 +40,18 @@ def house(root: Path, **sources: str) -> House:
 
 
 def count(name: str) -> Callable[[House], list[str]]:
-    """Return the function that lists the locations that a figure counts."""
+    """Return the function that lists the locations counted by the figure `name`."""
     return next(figure.places for figure in FIGURES if figure.name == name)
 
 
 def test_a_private_function_that_is_used_once(tmp_path: Path) -> None:
-    """The figure counts private functions with one use, but neither public ones nor those with two
-    uses."""
+    """The figure `used-once` counts only private functions, and only those with a single use."""
     source = "def _one(): ...\ndef _two(): ...\ndef three(): ...\n_one()\n_two()\n_two()\nthree()\n"
     assert count("used-once")(house(tmp_path, a=source)) == ["services/apportion/a.py:1: _one"]
 
 
 def test_prose_in_an_assertion(tmp_path: Path) -> None:
-    """The figure counts string literals of four words in a test's assertions, but not shorter
-    ones."""
+    """The figure `prose` counts string literals of at least four words in a test's assertions."""
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_a.py").write_text(
         'def test_a():\n    assert f("no node fits it") == "a b c"\n    g("this is no assertion")\n'
@@ -62,15 +61,17 @@ def test_prose_in_an_assertion(tmp_path: Path) -> None:
 
 
 def test_a_folder_with_too_many_modules(tmp_path: Path) -> None:
-    """The figure counts folders with too many modules, in which `__init__` is not a module."""
+    """The figure `folders` counts folders with too many modules, not counting `__init__`."""
     full = {f"full__m{n}": "" for n in range(MODULES_MAX)} | {"full____init__": ""}
     assert count("folders")(house(tmp_path, **full)) == []
     assert count("folders")(house(tmp_path, full__more="")) == ["services/apportion/full: 21"]
 
 
 def test_a_circle_of_imports(tmp_path: Path) -> None:
-    """The figure counts cycles of indirect imports and imports in functions, but not type-checking
-    imports."""
+    """The figure `circles` counts cycles of imports, including indirect ones and imports in
+    functions.
+
+    Imports for type checking do not count."""
     small = house(
         tmp_path,
         a="from apportion import b\n",
@@ -83,8 +84,9 @@ def test_a_circle_of_imports(tmp_path: Path) -> None:
 
 
 def test_a_verb_that_imports_a_verb(tmp_path: Path) -> None:
-    """The figure counts verbs that import another verb, but not other modules of the command
-    line."""
+    """The figure `verbs` counts verbs that import another verb.
+
+    Imports of the command line's other modules do not count."""
     small = house(
         tmp_path,
         cli__verbs__get="from apportion.cli.verbs.why import command\n",
@@ -103,8 +105,9 @@ def test_a_verb_that_imports_a_verb(tmp_path: Path) -> None:
     ],
 )
 def test_a_small_module_with_one_importer(tmp_path: Path, source: str, *, counts: bool) -> None:
-    """The figure counts small modules with one importer, but neither ports nor modules used by
-    other layers."""
+    """The figure `one-importer` counts small modules with a single importer.
+
+    A module with a protocol, or one whose importer is in another layer, does not count."""
     small = house(tmp_path, core__a=source, core__b="from apportion.core import a\n")
     assert bool(count("one-importer")(small)) == counts
     second = house(tmp_path, core__c="from apportion.core.a import x\n")
@@ -123,7 +126,9 @@ def test_a_small_module_with_one_importer(tmp_path: Path, source: str, *, counts
     ],
 )
 def test_one_line_over_a_budget_is_reported(tmp_path: Path, name: str, source: str) -> None:
-    """A figure that is one line over its budget is reported."""
+    """Functions, classes and files that are too long are counted, even if only by one line.
+
+    A function whose complexity warning is suppressed is counted too."""
     assert len(count(name)(house(tmp_path, a=source))) == 1
     assert count(name)(house(tmp_path, a="x = 1\n")) == []
 

@@ -9,7 +9,7 @@ from tools.openapi import document, files
 
 
 def test_what_is_committed_is_current() -> None:
-    """The committed OpenAPI document and API reference equal what the endpoints generate."""
+    """The committed OpenAPI document and API reference equal those generated from the endpoints."""
     generated.assert_none(generated.outdated(files()))
 
 

@@ -36,13 +36,15 @@ def test_unpinned_references_are_found(line: str) -> None:
     ],
 )  # fmt: skip
 def test_pinned_references_are_accepted(line: str) -> None:
-    """The check accepts a digest, a build stage, our own images, a template's value and a
-    commit."""
+    """The check accepts references by digest or commit.
+
+    It also accepts references to build stages, our own images and template values."""
     assert list(pins.unpinned(f"x\n{line}\ny\n")) == []
 
 
 def test_every_file_that_is_refreshed_pins_something() -> None:
-    """Every refreshed file contains a pin; otherwise the check of that file would never fail."""
+    """Every file whose digests `tools.pins` refreshes contains one; otherwise its check could not
+    fail."""
     for name in pins.FILES:
         assert pins.PINNED.search((pins.ROOT / name).read_text("utf-8")), name
     assert len(pins.pinned()) == 2

@@ -1,4 +1,4 @@
-"""The check finds code that parses rendered sentences, except in the listed modules."""
+"""The check finds code that parses sentences written for people, except in exempt modules."""
 
 import pytest
 
@@ -26,7 +26,7 @@ SCRIPTS = {path: text for path, text in tree.text_files().items() if path.endswi
     ],
 )
 def test_python_that_reads_a_sentence(line: str) -> None:
-    """The check reports each way to parse a sentence, from its field or through a variable."""
+    """The check reports Python code that parses a sentence taken from a field, call or variable."""
     source = f'"""Planted."""\n\ndef f():\n    {line}\n'
     assert list(prose.reads(PYTHON, source))
     assert not list(prose.reads("tests/unit/test_planted.py", source))

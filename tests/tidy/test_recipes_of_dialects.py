@@ -1,4 +1,4 @@
-"""CONTRIBUTING's recipes for a dialect and for a device vendor work when followed in a copy.
+"""CONTRIBUTING's recipes for adding a dialect and a device vendor work in a copy of the repository.
 
 Each test follows a recipe with exactly the number of files that the recipe names. The addition must
 then appear in check, submit, the webhook, lint, the doctor, the chart's file, limits, simulation,
@@ -167,8 +167,7 @@ print(json.dumps({
 
 
 def added(copy: Path, edits: Edits, files: Mapping[str, str]) -> int:
-    """Follow the recipe in a copy, with these edits and new files. Return how many files
-    changed."""
+    """Apply a recipe's edits to a copy, and add its new files. Return how many files changed."""
     shutil.copytree(ROOT / "deploy" / "helm", copy / "deploy" / "helm")
     changed = follow(copy, edits)
     for path, text in files.items():
@@ -177,7 +176,8 @@ def added(copy: Path, edits: Edits, files: Mapping[str, str]) -> int:
 
 
 def test_a_dialect_is_a_module_and_a_row(tmp_path: Path) -> None:
-    """A new dialect for existing devices takes one module and one row."""
+    """A new dialect for existing devices takes one new module and one entry in the list of
+    dialects."""
     module = MODULE.replace("FAMILY", "cambricon")
     assert added(tmp_path, ROW, {f"{DIALECTS}/acme.py": module}) == 2
     _assert_found(answers(tmp_path, ASKED), family="cambricon")

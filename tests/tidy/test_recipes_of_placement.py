@@ -1,4 +1,4 @@
-"""CONTRIBUTING's recipes for a filter, a score and a refusal code work when followed in a copy.
+"""CONTRIBUTING's recipes for adding a filter, a score and a refusal code work in a copy.
 
 Each test follows a recipe with exactly the number of files that the recipe names. The addition must
 then appear in the scheduler, the API answers, the command line's help, the console's list, the
@@ -124,7 +124,7 @@ print(json.dumps({
 
 
 def follow(copy: Path, edits: Edits) -> int:
-    """Follow the recipe in a copy of the product. Return how many files changed."""
+    """Copy the product, and apply a recipe's edits to the copy. Return how many files changed."""
     for folder in ("services", "schemas", "tools"):
         ignored = shutil.ignore_patterns("*.so", "__pycache__", "static", "json")
         shutil.copytree(ROOT / folder, copy / folder, ignore=ignored)
@@ -153,9 +153,10 @@ def answers(copy: Path, program: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("edits", "node"), [(FILTER, "moon-1"), (REFUSAL, "n1")])
 def test_a_filter_and_a_refusal_code_are_two_files(tmp_path: Path, edits: Edits, node: str) -> None:
-    """A new filter and a new refusal code take two files each.
+    """A new filter and a new refusal code each take changes in two files.
 
-    Both change the enum; the other file has the filter or the list of causes."""
+    One is the file with the enum of refusal codes. The other has the filters or the list of causes.
+    """
     assert follow(tmp_path, edits) == 2
     found = answers(tmp_path, f"NODE = {node!r}\n{REFUSED}")
     if edits is FILTER:

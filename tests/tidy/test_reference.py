@@ -39,7 +39,8 @@ def options(command: click.Command) -> set[str]:
 
 
 def test_every_verb_is_listed() -> None:
-    """Every verb, also in a group, has a section with its options, exit codes and example."""
+    """Every verb, also one in a group of verbs, has a section with its options, exit codes and
+    example."""
     listed = sections("cli.md")
     assert {name.split()[1] for name in COMMANDS} == set(VERBS)
     assert set(listed) == {name for name in COMMANDS if name.split()[1] not in RUN}
@@ -61,7 +62,9 @@ def test_every_option_of_a_service_is_listed(service: str) -> None:
 
 
 def test_every_connection_option_is_listed() -> None:
-    """The section about connections has every option that `--help` of a verb leaves out."""
+    """The section about connections lists every connection option.
+
+    The verbs leave these options out of their `--help`."""
     text = sections("settings.md")["Connection"]
     assert len(CONNECTION) > 10
     assert not [flag for each in CONNECTION for flag in each.opts if f"`{flag}" not in text]
@@ -91,7 +94,9 @@ def exported(registry: CollectorRegistry) -> Iterator[str]:
 
 
 def test_every_metric_is_listed() -> None:
-    """The page of metrics lists every metric of the registry, alerts and dashboards once."""
+    """The page of metrics lists every metric that services export, and none of them twice.
+
+    It also lists every metric that alerts and dashboards use."""
     names = Counter(re.findall(r"^\| `([\w]+)`<br>", FILES["metrics.md"], re.MULTILINE))
     assert max(names.values()) == 1
     assert set(exported(Metrics().registry)) <= set(names)
@@ -125,7 +130,8 @@ def leaves(schema: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def test_every_value_of_the_chart_is_listed() -> None:
-    """Every value of the chart has one row. Helm's own value `global` has no default."""
+    """Every value of the Helm chart has one row on the chart's page, except Helm's own value
+    `global`."""
     schema = json.loads((ROOT / reference.CHART / "values.schema.json").read_text("utf-8"))
     rows = re.findall(r"^\| `([\w.]+)`<br>", FILES["chart.md"], re.MULTILINE)
     assert Counter(rows) == Counter(set(leaves(schema)) - {"global"})
