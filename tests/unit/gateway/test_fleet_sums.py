@@ -97,7 +97,7 @@ def test_devices_shares_and_who_waits() -> None:
     )
     assert said(followed.sums) == {
         (DEVICES.name, T4, "open"): 1,
-        (DEVICES.name, T4, "broken"): 1,
+        (DEVICES.name, T4, "unhealthy"): 1,
         (DEVICES.name, T4, "cordoned"): 1,
         (MEMORY.name, T4): 48_000 << 20,
         (ALLOCATED.name, "team", T4): 0.25,

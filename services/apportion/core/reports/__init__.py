@@ -3,5 +3,5 @@
     events ──► fold ──► Change ──► Account (rates, summed over time) ──► answers, CSV, FOCUS
 
 The cost depends on the number of changes, not on the size of the fleet. Sums are integers:
-millionths of a device, MiB and microseconds. Invariant: allocated, free, cordoned and unhealthy parts
-add up to the capacity exactly, at any time."""
+millionths of a device, MiB and microseconds. Invariant: allocated, free, cordoned and unhealthy
+parts add up to the capacity exactly, at any time."""
