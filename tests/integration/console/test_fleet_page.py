@@ -390,8 +390,8 @@ WRITTEN = """() => {
 def test_a_heading_says_how_many_nodes_and_cards_there_are(
     browser: Browser, base: str, size: tuple[int, int]
 ) -> None:
-    """A group's heading shows the hardware of one node, and the number of nodes and GPUs. After a
-    long text the numbers are on a second line."""
+    """A group's heading shows the hardware of one node, and the number of nodes and GPUs. If the
+    hardware's name is long, the numbers are on a second line."""
     with opened(browser, base, size=size) as page:
         page.add_init_script(f"({WRITTEN})()")
         visit(page, "")
