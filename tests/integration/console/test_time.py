@@ -1,4 +1,4 @@
-"""Time travel in the console: any time on every page, and differences between two times."""
+"""The console's pages can show the cluster at any past time, and one page compares two times."""
 
 import re
 from datetime import UTC, datetime, timedelta, timezone

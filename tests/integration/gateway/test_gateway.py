@@ -1,5 +1,5 @@
-"""A real gateway on a real ledger: consistent answers at one revision, read your writes, live
-events."""
+"""A real gateway on a real ledger answers consistently at one revision, lets clients read their own
+writes, and streams live events."""
 
 import asyncio
 import json

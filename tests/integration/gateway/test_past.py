@@ -101,8 +101,8 @@ async def gateway(bus: Bus, facts: Facts) -> AsyncIterator[Gateway]:
 
 
 async def test_what_is_set_aside_has_never_been(bus: Bus, facts: Facts, tmp_path: Path) -> None:
-    """After an operator declares the event at a revision void (sets it aside), every view of the
-    past leaves that event out, even a cached view."""
+    """If an operator makes all readers skip an event, every view of the past leaves that event out,
+    even a cached view."""
 
     async def is_open(of: Gateway, at: str = "?at=7") -> bool:
         with contextlib.suppress(OSError, http.client.HTTPException):  # while it restarts

@@ -1,4 +1,5 @@
-"""The usage of containers, from the driver to metrics, messages and the ledger."""
+"""The agent reads the containers' usage from the driver, and publishes it as metrics, in messages
+and in the ledger."""
 
 import asyncio
 import os
