@@ -43,8 +43,8 @@ spec:
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """Provide a small fleet with every kind of device, without sample pods, for all tests of this
-    module."""
+    """Run `apportion up` for all tests of this module, with a small fleet that has every kind of
+    device and no sample pods."""
     folder = tmp_path_factory.mktemp("cli")
     (folder / "fleet.csv").write_text(FLEET)
     options = ("--no-samples", "--fleet", str(folder / "fleet.csv"))
@@ -114,8 +114,8 @@ def _names(up: Standalone, *filters: str) -> list[str]:
 
 
 def test_bad_document_is_named_and_the_others_go_on(up: Standalone) -> None:
-    """`submit` places the valid documents of its input. For a bad one it prints the document's
-    number, the field, the value and a fix on standard error."""
+    """`submit` places the valid documents of its input. For an invalid document it prints the
+    document's number, the field, the value and a fix on standard error."""
     done = up.run(
         "submit", "-f", "-", "--wait",
         stdin=b"---".join([pod("good-1"), pod("bad", count="many"), pod("good-2")]),

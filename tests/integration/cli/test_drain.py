@@ -80,7 +80,7 @@ spec: {hard: {requests.nvidia.com/gpu: "1"}}
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """Provide three nodes, two of which can run the pods that the tests submit."""
+    """Run `apportion up` with three nodes. The tests' pods fit on only two of them."""
     folder = tmp_path_factory.mktemp("drain")
     (folder / "fleet.csv").write_text(FLEET)
     options = ("--no-samples", "--fleet", str(folder / "fleet.csv"))

@@ -32,7 +32,7 @@ LONG_NAME = "distributed-training-worker-0"
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """Provide twelve nodes, and pods in two namespaces."""
+    """Run `apportion up` with twelve nodes, and with pods in two namespaces."""
     folder = tmp_path_factory.mktemp("finish")
     options = ("--no-samples", "--nodes", "12", "--fleet", "2xT4")
     with Standalone(folder / "data of mine", *options) as running:

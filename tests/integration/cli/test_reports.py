@@ -166,8 +166,8 @@ async def test_the_figures_are_those_of_the_events(bus: Bus, facts: Facts) -> No
 
 
 async def columns_add_up(at: str) -> None:
-    """Check that each column of the usage report's CSV adds up to the report's total, also if the
-    rows are nodes."""
+    """Check that each column of the cost report's CSV adds up to the report's total, whatever the
+    report is grouped by."""
     for by in ("namespace", "node", "label:team"):
         path = f"report/cost?by={by}&from=1&to=8"
         total = json.loads((await get(at, path))[1])["total"]

@@ -61,7 +61,8 @@ def driver(
 
 @pytest.fixture(scope="module")
 def up(driver: FakeDriver) -> Iterator[Standalone]:
-    """Provide a workstation whose data folder other users may traverse."""
+    """Run `apportion up` for the fake driver's GPUs, with a data folder that other users may
+    traverse."""
     assert driver.ids
     with tempfile.TemporaryDirectory(prefix="workstation") as name:
         folder = Path(name)
