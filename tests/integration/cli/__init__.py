@@ -1,1 +1,1 @@
-"""CLI verbs as processes, with real services on a real nats-server."""
+"""Tests that run CLI verbs as processes, with real services on a real nats-server."""

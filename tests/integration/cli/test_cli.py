@@ -43,8 +43,8 @@ spec:
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """Provide a small fleet with every kind of device, without sample pods, for all tests of this
-    module."""
+    """Run `apportion up` for all tests of this module, with a small fleet that has every kind of
+    device and no sample pods."""
     folder = tmp_path_factory.mktemp("cli")
     (folder / "fleet.csv").write_text(FLEET)
     options = ("--no-samples", "--fleet", str(folder / "fleet.csv"))
@@ -59,7 +59,8 @@ def pod(name: str, memory: int | str = 1000, count: int | str = 1) -> bytes:
 
 
 def submit(up: Standalone, *documents: bytes, code: int = 0) -> Any:
-    """Submit manifests on standard input and wait for the decisions."""
+    """Submit these manifests on standard input, wait until each pod is placed or refused, and
+    return `submit`'s JSON report."""
     return up.json("submit", "-f", "-", "--wait", code=code, stdin=b"---".join(documents))
 
 
@@ -113,8 +114,8 @@ def _names(up: Standalone, *filters: str) -> list[str]:
 
 
 def test_bad_document_is_named_and_the_others_go_on(up: Standalone) -> None:
-    """`submit` places the valid documents of its input. For a bad one it prints the document's
-    number, the field, the value and a fix on standard error."""
+    """`submit` places the valid documents of its input. For an invalid document it prints the
+    document's number, the field, the value and a fix on standard error."""
     done = up.run(
         "submit", "-f", "-", "--wait",
         stdin=b"---".join([pod("good-1"), pod("bad", count="many"), pod("good-2")]),
@@ -161,8 +162,8 @@ def _said_of_pods(up: Standalone) -> str:
 
 
 def test_pod_of_50_000_containers(up: Standalone) -> None:
-    """`submit` refuses a pod with 50,000 containers and names the field. It still accepts the
-    file's other pod."""
+    """`submit` refuses a pod with 50,000 containers and names the field. It still accepts the other
+    pod in the same file."""
     container = "  - {name: c%d, image: x}\n"
     huge = "apiVersion: v1\nkind: Pod\nmetadata: {name: many}\nspec:\n  containers:\n" + "".join(
         container % number for number in range(50_000)
@@ -426,8 +427,8 @@ def test_top_shows_who_is_where(up: Standalone) -> None:
     """`top` shows every device with its usage bar and its pods. Without a terminal it prints one
     screen and exits.
 
-    The test's pod requests more memory than a MIG instance has, so any policy places it on an H100.
-    """
+    The test's pod requests more memory than any other device of the fleet has, so it is always
+    placed on an H100."""
     submit(up, pod("seen", 42_000))
     said = up.run("top").stdout
     assert said.count("H100 80GB") == 4
@@ -472,7 +473,7 @@ def test_trace(up: Standalone, tmp_path: Path) -> None:
 def test_ledger_folds_without_a_contradiction(up: Standalone) -> None:
     """After all tests above, the state folded from the ledger violates no invariant.
 
-    The fold may refuse only events that arrived after the deletion of their pod."""
+    The only events that the fold may refuse are those about pods that had already been deleted."""
     state = up.folded().state
     assert violations(state) == []
     assert [event for event in state.refused_events if "is not live" not in event.reason] == []

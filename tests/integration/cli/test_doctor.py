@@ -29,7 +29,7 @@ GRACE = ("--agent-grace", "20")
 
 @pytest.fixture
 async def start(bus: Bus) -> AsyncIterator[Start]:
-    """Provide a function that starts a service, which ends with the test."""
+    """Provide a function that starts a service. The service is stopped when the test ends."""
     async with AsyncExitStack() as stack:
 
         async def started(role: str, *options: str) -> ServiceProcess:
@@ -54,7 +54,7 @@ class Asking:
         )  # fmt: skip
 
     async def states(self, *options: str) -> dict[str, dict[str, Any]]:
-        """Return all checks of doctor, by the name of the check."""
+        """Run doctor once, and return each check under the check's name."""
         done = await self.run("--json", *options)
         checks = {check["id"]: check for check in json.loads(done.stdout)["checks"]}
         broken = any(check["state"] == "broken" for check in checks.values())
@@ -131,8 +131,8 @@ async def test_what_breaks_is_named_with_its_fix(bus: Bus, start: Start) -> None
 
 
 async def mute(bus: Bus, asking: Asking) -> None:
-    """Check that doctor reports a suspended nats-server as failed, and the checks that need the
-    ledger as unknown."""
+    """Suspend nats-server, and check that doctor reports the ledger as failed. The checks that need
+    the ledger must be "unknown"."""
     os.kill(bus.server.pid, signal.SIGSTOP)
     try:
         await asking.until("schedulers", "unknown")
@@ -146,8 +146,8 @@ async def mute(bus: Bus, asking: Asking) -> None:
 
 
 async def drift_and_back(bus: Bus, asking: Asking) -> None:
-    """Check that doctor reports a stream setting changed from outside, and accepts the restored
-    setting."""
+    """Change a setting of the stream from outside, and check that doctor reports the change. After
+    the setting is restored, doctor must accept it."""
     boot = await bus.connect("bootstrap")
     for window_s, state in ((60, "broken"), (120, "ok")):
         wanted = {**WANTED, "name": STREAM, "num_replicas": 1, "max_bytes": -1}

@@ -80,7 +80,7 @@ spec: {hard: {requests.nvidia.com/gpu: "1"}}
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """Provide three nodes, two of which can run the pods that the tests submit."""
+    """Run `apportion up` with three nodes. The tests' pods fit on only two of them."""
     folder = tmp_path_factory.mktemp("drain")
     (folder / "fleet.csv").write_text(FLEET)
     options = ("--no-samples", "--fleet", str(folder / "fleet.csv"))
@@ -150,8 +150,8 @@ def test_a_node_is_drained_and_undone(up: Standalone) -> None:
 
 
 def its_end_is_told(up: Standalone, name: str, node: str) -> None:
-    """Check that the pod's end is explained by the drained node, the user and the reason. This
-    holds in the events, in the pod's history, and in `why` of the pod that replaced it."""
+    """Check that the end of the drained pod is explained in the events, the pod's history, and
+    `why` of its replacement. Each must name the drained node, the user and the reason."""
     why = f"drained from {node} by ada: firmware"
     assert why in up.run("tail", "--from", "1", "--no-follow").stdout
     story = [row["sentence"] for row in up.json("history", name)["items"]]

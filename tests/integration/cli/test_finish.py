@@ -32,7 +32,7 @@ LONG_NAME = "distributed-training-worker-0"
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """Provide twelve nodes, and pods in two namespaces."""
+    """Run `apportion up` with twelve nodes, and with pods in two namespaces."""
     folder = tmp_path_factory.mktemp("finish")
     options = ("--no-samples", "--nodes", "12", "--fleet", "2xT4")
     with Standalone(folder / "data of mine", *options) as running:
@@ -79,8 +79,8 @@ def test_names_are_in_the_order_in_which_people_count(up: Standalone) -> None:
 
 
 def test_lists_of_what_is_named(up: Standalone) -> None:
-    """`get` prints those of the named pods that exist. For an unknown name it prints a suggestion
-    and exits with 1."""
+    """`get pods` with several names prints the pods that exist. For an unknown name it prints a
+    suggestion and exits with 1."""
     found = up.json("get", "pods", "one", "team-a/trainer")["items"]
     assert [pod["name"] for pod in found] == ["one", "trainer"]
     done = up.run("get", "pods", "one", "trianer")
@@ -360,7 +360,8 @@ def test_who_says_of_a_pod_which_verb_tells_of_it(up: Standalone, name: str) -> 
 
 
 def test_history_looks_in_all_namespaces(up: Standalone) -> None:
-    """`history` looks in all namespaces, after nodes and devices, as `why` does."""
+    """`history` looks up a name among nodes and devices, and then among the pods of all namespaces,
+    as `why` does."""
     story = up.json("history", "trainer")
     assert story["kind"] == "pod"
     assert "team-a/trainer placed" in up.run("history", "trainer").stdout
@@ -526,7 +527,7 @@ def test_all_errors_of_a_configuration(up: Standalone, tmp_path: Path) -> None:
 
 def test_a_deleted_sample_stays_deleted(tmp_path: Path) -> None:
     """If a user deletes a sample pod, `up` does not submit it again when it restarts on the same
-    folder. The other samples continue."""
+    data folder. The other samples keep running."""
     options = ("--nodes", "4", "--fleet", "8xH100-80GB")
     with Standalone(tmp_path / "data", *options) as first:
         first.up()

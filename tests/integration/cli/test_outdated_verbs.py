@@ -1,7 +1,7 @@
-"""An old build's verbs stop at newer events in the ledger, and name the revision and the fix.
+"""Verbs of an old build stop at the first event that only a newer build can read. They print its
+revision and the fix.
 
-No verb treats an event that it cannot read as absent.
-"""
+No verb treats an event that it cannot read as absent."""
 
 import asyncio
 import json

@@ -106,7 +106,7 @@ def stable(output: str) -> str:
 
 
 def printed(up: Standalone, command: str, folder: Path = ROOT, limit_s: float = 60) -> str:
-    """Run the command of a page with bash, and return what a terminal would show."""
+    """Run a documentation page's command with bash, and return what a terminal would show."""
     apportion = f'apportion() {{ {shlex.quote(sys.executable)} -m apportion.cli.main "$@"; }}'
     done = subprocess.run(
         ["/bin/bash", "-c", f"{apportion}\n{command}"],
@@ -119,21 +119,22 @@ def printed(up: Standalone, command: str, folder: Path = ROOT, limit_s: float = 
 
 
 def used(up: Standalone, command: str) -> str:
-    """Run the command of a report. Return its output if that has a utilization column, otherwise an
+    """Run this `report` command. Return its output if that has a utilization column, otherwise an
     empty string."""
     report = printed(up, command)
     return report if "UTILIZED" in report else ""
 
 
 def started(output: str) -> set[str]:
-    """Return the lines that `make up` prints, without the node of each pod, because that depends on
-    the run."""
+    """Return the lines that `make up` prints, without the pods' nodes, because those differ from
+    run to run."""
     return {stable(PLACED.sub(r"\1", line)) for line in output.splitlines()}
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_commands_of_a_page(page: str) -> None:
-    """Every command of a page runs, in the page's order, and prints what the page shows."""
+    """Every command of a documentation page runs, in the page's order, and prints what the page
+    shows."""
     shown, later = list(with_output(text_of(page))), 0
     assert len(shown) >= 3
     with tempfile.TemporaryDirectory() as folder, Standalone(Path(folder) / "data") as up:
@@ -191,7 +192,7 @@ def test_every_call_of_apportion_parses(page: str, folder: Path) -> None:
 
 
 def run_here(page: str) -> list[str]:
-    """Return the commands of a page that can run with only `apportion up`."""
+    """Return the commands of a documentation page that need only a running `apportion up`."""
     return [
         command
         for command in commands(text_of(page))
@@ -227,7 +228,8 @@ def test_every_call_of_apportion_runs(page: str, folder: Path) -> None:
 
 
 def prepare(folder: Path, page: str, words: list[str], *, made: bool = True) -> None:
-    """Write the files that a command reads: the page's first YAML or TOML block, or a sample."""
+    """Write the files that a command names. A YAML or TOML file gets the page's first block of that
+    kind, or a sample if the page has none."""
     for word in words:
         path, kind = folder / word.lstrip("/"), Path(word).suffix[1:]
         if kind in {"yaml", "toml"} and not path.exists():

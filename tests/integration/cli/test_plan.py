@@ -29,7 +29,7 @@ spec:
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """Provide a fleet of two nodes with four large GPUs, and one node with two small GPUs."""
+    """Run `apportion up` with two nodes of four large GPUs each, and one node of two small GPUs."""
     folder = tmp_path_factory.mktemp("plan")
     (folder / "fleet.csv").write_text(FLEET)
     options = ("--no-samples", "--fleet", str(folder / "fleet.csv"))
@@ -188,8 +188,8 @@ def test_a_page_of_another_site_gets_no_plan(up: Standalone) -> None:
 
 
 def test_who_hangs_up_ends_the_plan(up: Standalone) -> None:
-    """The gateway keeps answering while a plan runs in a fork, and ends that fork when the client
-    disconnects."""
+    """The gateway computes a plan in a forked process and keeps answering other requests. When the
+    client disconnects, the gateway ends that process."""
     many = "---".join(pod(f"many-{n}", 1000 + n) for n in range(2_000))
     file = up.data / "many.yaml"  # type: ignore[operator]
     file.write_text(many)
@@ -202,7 +202,7 @@ def test_who_hangs_up_ends_the_plan(up: Standalone) -> None:
 
 
 def _forks(up: Standalone) -> list[str]:
-    """Return the gateway's forks, except the process that reads the past."""
+    """Return the ids of the gateway's child processes, except the one that reads past states."""
     pid = up.processes()["gateway"]
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [child for child in children if b"past_process" not in _command_line(child)]

@@ -1,5 +1,5 @@
-"""The examples that read the ledger run unmodified, both as the NATS user that the documentation
-names and as another auditor.
+"""The examples of programs that read the ledger run unmodified. They run as the NATS user that the
+documentation names, and as another auditor.
 
 The nats CLI takes minutes to build. If it is installed, its documented command is run; otherwise
 the test sends the server the same bytes."""

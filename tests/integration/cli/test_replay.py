@@ -39,8 +39,8 @@ def _node(up: Standalone, name: str) -> str:
 
 
 def _waits(up: Standalone) -> tuple[float, float]:
-    """Return the total time for which both pods waited: as recorded, and with a scheduler that
-    places pods instantly.
+    """Return the total waiting time of both pods, in seconds: as recorded, and as it would be if
+    the scheduler placed pods instantly.
 
     With the instant scheduler the first pod starts when it arrives and runs for as long as it did.
     """

@@ -90,7 +90,7 @@ def prices(tmp_path: Path) -> Path:
 
 
 async def get(url: str, path: str) -> tuple[int, str]:
-    """Return the status and the body of an answer."""
+    """Send a GET request, and return the status and the body of the response."""
 
     def asked() -> tuple[int, str]:
         try:
@@ -103,7 +103,8 @@ async def get(url: str, path: str) -> tuple[int, str]:
 
 
 async def verb(bus: Bus, *arguments: str, code: int = 0, beside: bool = False) -> str:
-    """Run a verb that reads the ledger as the operator, and return its output as `said_by` does."""
+    """Run a verb on this ledger with the operator's NATS login, and return its output as `said_by`
+    does."""
     url = bus.server.url_for("operator")
     return await said_by(*arguments, "--nats", url, code=code, beside=beside)
 
@@ -165,7 +166,8 @@ async def test_the_figures_are_those_of_the_events(bus: Bus, facts: Facts) -> No
 
 
 async def columns_add_up(at: str) -> None:
-    """Check that each column of the CSV adds up to the total, also in a report by node."""
+    """Check that each column of the cost report's CSV adds up to the report's total, whatever the
+    report is grouped by."""
     for by in ("namespace", "node", "label:team"):
         path = f"report/cost?by={by}&from=1&to=8"
         total = json.loads((await get(at, path))[1])["total"]

@@ -61,7 +61,8 @@ def driver(
 
 @pytest.fixture(scope="module")
 def up(driver: FakeDriver) -> Iterator[Standalone]:
-    """Provide a workstation whose data folder other users may traverse."""
+    """Run `apportion up` for the fake driver's GPUs, with a data folder that other users may
+    traverse."""
     assert driver.ids
     with tempfile.TemporaryDirectory(prefix="workstation") as name:
         folder = Path(name)
@@ -116,9 +117,8 @@ def test_each_command_sees_its_share_and_gets_no_more(up: Standalone, driver: Fa
 def test_a_second_process_shares_the_command_s_share(up: Standalone, driver: FakeDriver) -> None:
     """Child processes count against their command's share, unless a child clears its environment.
 
-    Nothing is mounted for a command on the host. The guide therefore explains that only a container
-    limits such a child.
-    """
+    On the host, limits are applied only through environment variables, so such a child escapes
+    them. The guide explains that a container prevents this."""
     probe = driver.probe
     state = driver.environment["APPORTION_FAKE_NVIDIA"]
     free = f"env -i APPORTION_FAKE_NVIDIA={state} LD_LIBRARY_PATH={built()} {probe} info"
@@ -170,7 +170,7 @@ def test_it_waits_for_room_and_says_why(up: Standalone, driver: FakeDriver) -> N
 
 
 def test_it_says_what_why_says(up: Standalone, driver: FakeDriver) -> None:
-    """A pending command prints the same reason as `why`."""
+    """While `run` waits for a device, it prints the same reason as `why`."""
     with Command(up, "--memory", "1000", "--", str(driver.probe), "hold") as first:
         first.said("holding")
         with Command(up, "--count", "2", "--", "true") as second:
@@ -184,7 +184,8 @@ def test_it_says_what_why_says(up: Standalone, driver: FakeDriver) -> None:
 
 
 def test_the_wait_can_be_limited(up: Standalone, driver: FakeDriver) -> None:
-    """`run --timeout` ends the wait, prints the reason, and records it in the ledger."""
+    """When `run --timeout` expires, `run` stops waiting and prints why the pod was not placed. The
+    ledger records that reason."""
     with Command(up, "--memory", "15000", "--count", "2", "--", str(driver.probe), "hold") as first:
         first.said("holding")
         done = up.run("run", "--memory", "8000", "--timeout", "12", "--", "true")
@@ -266,8 +267,8 @@ def test_the_command_does_not_inherit_what_python_ignores(up: Standalone) -> Non
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="root and setpriv")
 def test_another_user_has_a_share_too(up: Standalone, driver: FakeDriver) -> None:
-    """Another user who has copies of the keys gets a share. If a needed file is not readable by
-    that user, `run` names the file before it submits the pod."""
+    """Another user who has copies of the operator's key files gets a share. If that user cannot
+    read a needed file, `run` names the file before it submits the pod."""
     assert up.data is not None
     driver.path.chmod(0o666)
     keys = load_credentials(up.data).environment_for("operator")
@@ -316,8 +317,8 @@ def test_what_it_left_running_keeps_the_share(up: Standalone, driver: FakeDriver
 def test_everything_is_killed_and_the_next_command_says_so(
     up: Standalone, driver: FakeDriver
 ) -> None:
-    """If a command is killed together with its guardian process and the agent, the next command
-    releases its share."""
+    """If a command, its guardian process and the agent are all killed, the killed command's share
+    is released when the next command needs it."""
     wanted = ("--memory", "15000", "--count", "2", "--", str(driver.probe), "hold")
     with Command(up, *wanted) as first:
         first.said("holding")
@@ -471,7 +472,8 @@ def test_up_says_how_to_run_from_another_terminal(up: Standalone) -> None:
 
 
 def test_a_machine_without_a_gpu_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`up --gpus local` names what is missing, and leaves no files or processes."""
+    """On a machine without an NVIDIA driver, `up --gpus local` names what is missing, and leaves no
+    files or processes."""
     monkeypatch.setenv("LD_LIBRARY_PATH", "/nonexistent")
     if Path("/dev/nvidiactl").exists():
         pytest.skip("this machine has a driver of NVIDIA")

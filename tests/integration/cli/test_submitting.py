@@ -1,4 +1,5 @@
-"""Resubmitting to a real `apportion up`: changes, replacements, scaling, limits and dry runs."""
+"""Submitting the same objects again to a real `apportion up`: unchanged, changed, replaced or
+scaled. Also limits and dry runs."""
 
 import re
 from collections.abc import Iterator

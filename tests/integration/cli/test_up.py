@@ -1,7 +1,7 @@
 """`apportion up` starts all services, places the samples, and leaves nothing behind.
 
-Tests about the processes of `up` execute programs, as users do. All other tests start them as forks
-(tests/support/starts.py)."""
+In tests about the processes of `up`, these are started as programs, as users start them. In all
+other tests they are started as forks (tests/support/starts.py)."""
 
 import contextlib
 import json
@@ -28,8 +28,8 @@ FROM_MONITOR = ("durability", "disk")
 
 @pytest.mark.executes
 def test_samples_find_places() -> None:
-    """On the samples' own fleet every sample pod is placed and allocated. With `--ephemeral`, `up`
-    removes its data folder at the end."""
+    """On the fleet that comes with the sample pods, every sample pod is placed and allocated. With
+    `--ephemeral`, `up` removes its data folder at the end."""
     with Standalone(None, *ANY, "--ephemeral", "--exit-after-samples") as up:
         assert up.ended(timeout_s=150) == 0, up.output
         head = next(at for at, line in enumerate(up.lines) if line.startswith("POD "))
@@ -71,8 +71,8 @@ def test_a_model_without_a_price_is_told(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_login_takes_a_token_for_up_as_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a login configured, `up` needs a token. Without a token it starts nothing and names the
-    variable."""
+    """With a login configured, `up` needs a token for itself. Without one it starts nothing, and
+    names the environment variable for the token's file."""
     monkeypatch.setenv("APPORTION_TOKENS", str(people(tmp_path)))
     with Standalone(tmp_path / "none", *SMALL) as up:
         assert up.ended() == 2, up.output
@@ -147,8 +147,8 @@ def test_signal_while_starting(tmp_path: Path) -> None:
 
 @pytest.mark.executes
 def test_sigkill_leaves_nothing(tmp_path: Path) -> None:
-    """If `up` itself is killed, the sentinel ends all services, and the folder can be used
-    again."""
+    """If `up` itself is killed, the sentinel process ends all services, and the data folder can be
+    used again."""
     with Standalone(tmp_path / "data", *SMALL) as up:
         up.up()
         up.signal(signal.SIGKILL)
@@ -196,8 +196,8 @@ def _is_parent(pid: int) -> bool:
 
 
 def test_ledger_outlives_a_run(tmp_path: Path) -> None:
-    """The next run on a folder has the placements of the last run, and does not submit the samples
-    again."""
+    """A second run of `up` on a data folder shows the placements of the first run, and does not
+    submit the samples again."""
     with Standalone(tmp_path / "data") as first:
         first.up()
         pods = {pod["name"]: pod["uid"] for pod in first.json("get", "pods")["items"]}
@@ -388,8 +388,9 @@ def test_fleet_that_makes_no_sense(tmp_path: Path, fleet: str, said: tuple[str, 
 def test_the_ledger_has_the_size_that_was_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An option or a variable sets the ledger's size; without either, an existing ledger keeps its
-    size. A size beyond the disk is refused, and the error names the variable and the option."""
+    """An option or an environment variable sets the ledger's size; without either, an existing
+    ledger keeps its size. A size beyond the disk is refused, and the error names the variable and
+    the option."""
 
     def size(*options: str) -> int:
         with Standalone(tmp_path / "data", *SMALL, *options) as up:

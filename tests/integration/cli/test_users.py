@@ -75,8 +75,8 @@ async def test_a_user_comes_by_his_key_and_is_cut_off_when_he_is_revoked(tmp_pat
 async def test_who_reads_along_is_told_that_he_was_revoked(tmp_path: Path, elsewhere: bool) -> None:
     """When a user is revoked, that user's running `tail` reports it and ends.
 
-    If `tail` uses the key file of the ledger's machine, that file is deleted. If it uses a copy,
-    the server rejects the key."""
+    Revoking deletes the user's key file on the ledger's machine. A `tail` that uses a copy of that
+    file is rejected by the server."""
     server = EmbeddedServer(tmp_path, port=-1, keys=True)
     await server.start()
     try:
@@ -220,8 +220,8 @@ async def test_nobody_is_revoked_whom_none_can_add(tmp_path: Path) -> None:
 
 
 async def test_each_is_handed_what_is_his_alone(tmp_path: Path) -> None:
-    """`user begin --hand-out` gives each service only the service's own seed, and the ledger key
-    only if the service appends."""
+    """`user begin --hand-out` writes into each service's folder only the seed of that service. Only
+    services that append also get the ledger key."""
     handed = tmp_path / "handed"
     for name in ("nats-server", "bootstrap", "scheduler", "gpu-7"):
         (handed / name).mkdir(parents=True)

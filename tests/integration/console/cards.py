@@ -1,7 +1,8 @@
 """Make simulated GPUs fail and recover, and wait until the gateway reports the change.
 
-`apportion simulate` itself appends no event. The agent's next check does, and on a busy machine
-that can take a while. If a GPU recovers before that check, its failure is never recorded."""
+`apportion simulate` itself appends no event. The agent appends one at its next check, which can
+take a while on a busy machine. If a GPU recovers before that check, its failure is never recorded.
+"""
 
 from __future__ import annotations
 

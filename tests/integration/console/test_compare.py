@@ -154,7 +154,7 @@ def test_the_bar_and_its_keys_move_the_later_moment(
 
 
 def told_time(page: Page) -> str:
-    """Return the gateway's time of day for the later point."""
+    """Return the time of day that the gateway's answer gives for the later of the two points."""
     return str(answered(page)["to"]["time"])[11:19]
 
 

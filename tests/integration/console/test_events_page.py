@@ -39,8 +39,8 @@ def in_small_pages(page: Page, size: int = 10) -> None:
 
 
 def under(route: Route) -> re.Pattern[str]:
-    """Return a pattern for requests that ask for the same older events as this request, whatever
-    their page size."""
+    """Return a URL pattern for requests that load the same older events as the request in `route`,
+    whatever their page size."""
     [before] = re.findall(r"before=\d+", route.request.url)
     return re.compile(rf"/api/v1/log\?.*{before}\b")
 

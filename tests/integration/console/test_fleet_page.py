@@ -178,8 +178,8 @@ def test_a_filter_tells_its_cards_in_words_too(browser: Browser, base: str) -> N
 def test_what_happens_is_shown_without_a_reload(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """A cordon and its removal appear without a reload, and the headline's count links to the
-    GPUs."""
+    """A cordon and its removal appear without a reload. The headline's count of cordoned GPUs links
+    to those GPUs."""
     with opened(browser, base) as page:
         visit(page, "#/fleet?card=h100-10:0")
         expect(page.locator("h1")).not_to_contain_text("cordoned")
@@ -237,7 +237,7 @@ def added(answer: str) -> tuple[int, int]:
 
 
 def test_on_a_phone_what_is_found_covers_no_card(browser: Browser, base: str) -> None:
-    """On a phone the list of matches covers no GPU."""
+    """On a phone the list of search matches is above the GPU picture and covers none of it."""
     with opened(browser, base, size=NARROW) as page:
         visit(page, "#/fleet?q=node:t4-1")
         expect(page.locator("#matches-count")).to_have_text("4 GPUs")
@@ -390,8 +390,8 @@ WRITTEN = """() => {
 def test_a_heading_says_how_many_nodes_and_cards_there_are(
     browser: Browser, base: str, size: tuple[int, int]
 ) -> None:
-    """A group's heading shows the hardware of one node, and the number of nodes and GPUs. After a
-    long text the numbers are on a second line."""
+    """A group's heading shows the hardware of one node, and the number of nodes and GPUs. If the
+    hardware's name is long, the numbers are on a second line."""
     with opened(browser, base, size=size) as page:
         page.add_init_script(f"({WRITTEN})()")
         visit(page, "")

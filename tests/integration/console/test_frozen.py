@@ -17,7 +17,8 @@ COLOURS = """() => ["#dot", "#t-live i"].map(
 
 @contextmanager
 def full(cluster: Standalone) -> Iterator[str]:
-    """Keep the stream full for the length of a `with`, so that it accepts no more bytes."""
+    """Keep the stream full for the length of a `with`, so that it accepts no more bytes. Yield the
+    text that the badge should then show."""
     assert cluster.run("ledger", "resize", "--max-bytes", "4096").returncode == 0
     try:
         yield "ledger full"
@@ -27,7 +28,8 @@ def full(cluster: Standalone) -> Iterator[str]:
 
 @contextmanager
 def stopped(cluster: Standalone, service: str) -> Iterator[str]:
-    """Suspend the service's process for the length of a `with`."""
+    """Suspend the service's process for the length of a `with`. Yield the text that the badge
+    should then show."""
     pid = cluster.processes()[service]
     os.kill(pid, signal.SIGSTOP)
     try:

@@ -29,7 +29,7 @@ spec:
 
 
 def pod(name: str, priority: int, cards: int = 2) -> bytes:
-    """Return a manifest that requests this many of the node's two GPUs."""
+    """Return the manifest of a pod that requests `cards` of the node's two GPUs."""
     text = POD.replace("NAME", name).replace("PRIORITY", str(priority))
     return text.replace("CARDS", str(cards)).encode()
 

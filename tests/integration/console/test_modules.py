@@ -19,7 +19,8 @@ def page(browser: Browser, base: str) -> Iterator[Page]:
 
 
 def run(page: Page, module: str, code: str, *arguments: Any) -> Any:
-    """Run code with the module `m` and the arguments in the page, and return the result."""
+    """Import the console's module as `m` in the page, run `code` with `m` and the arguments, and
+    return the result."""
     return page.evaluate(
         f"async given => {{ const m = await import('/console/js/{module}'); {code} }}",
         list(arguments),
@@ -46,7 +47,8 @@ def test_a_narrow_chart_tells_below_it_what_has_no_room_in_it(page: Page) -> Non
 
 
 def test_templates_escape_what_is_put_in(page: Page) -> None:
-    """Text from outside remains text, in elements and in attributes."""
+    """Templates escape inserted text, in elements and in attributes, so that it never becomes
+    markup."""
     evil = "<img src=x onerror=alert(1)>\"'&"
     found = run(
         page,

@@ -1,4 +1,4 @@
-"""Time travel in the console: any time on every page, and differences between two times."""
+"""The console's pages can show the cluster at any past time, and one page compares two times."""
 
 import re
 from datetime import UTC, datetime, timedelta, timezone
@@ -26,8 +26,8 @@ def failed(page: Page) -> None:
 
 
 def to_the_newest_mark(page: Page, when: int) -> None:
-    """Move to the newest mark of the time bar until that mark is of revision `when`. Before that,
-    an older failure may be the newest mark."""
+    """Select the newest mark of the time bar, and repeat this until the selected mark is the one
+    for revision `when`. The mark may appear late."""
 
     def there() -> bool:
         page.keyboard.press("n")

@@ -164,8 +164,8 @@ def test_what_is_typed_goes_on(
 
 
 def test_what_is_typed_into_another_page(browser: Browser, base: str) -> None:
-    """If a user goes back to a page that then fails to load, the search field of the page before is
-    not shown."""
+    """If a user goes back to a page that then fails to load, the search field of the page just left
+    is not shown."""
     with troubled(browser, base) as page:
         visit(page, "#/reports")
         visit(page, "#/pods")

@@ -134,7 +134,8 @@ def test_work_that_is_stopped_is_ended_and_can_be_asked_for_again(
 
 
 def are_plans(page: Page, withdrawn: list[str], count: int) -> bool:
-    """Return True if exactly this many plan requests were cancelled, and no other request."""
+    """Wait until `count` requests were cancelled. Return True if there are no more of them and all
+    were requests for plans."""
 
     def told() -> bool:
         listen(page)

@@ -323,8 +323,8 @@ async def test_who_cordons_is_who_logged_in(asked: Asked, facts: Facts, bus: Bus
 
 
 async def test_a_browser_logs_in_with_a_token(asked: Asked) -> None:
-    """Scripts and other sites cannot read the session cookie. A page of another site cannot cordon
-    a node with it."""
+    """Scripts and other sites cannot read the session cookie. A page of another site cannot use the
+    cookie to cordon a node."""
     status, error = await asked.post("", "login", {"token": "wrong"})
     assert (status, error["field"]) == (401, "Authorization")
     async with asked.session.post(f"{asked.url}/login", json={"token": "olga"}) as answer:

@@ -1,5 +1,5 @@
-"""A real gateway on a real ledger: consistent answers at one revision, read your writes, live
-events."""
+"""A real gateway on a real ledger answers consistently at one revision, lets clients read their own
+writes, and streams live events."""
 
 import asyncio
 import json
@@ -83,7 +83,6 @@ class Events:
         return found
 
     async def close(self) -> None:
-        """Disconnect from the event stream."""
         self._writer.close()
         await self._writer.wait_closed()
 
@@ -132,11 +131,11 @@ async def test_answers(gateway: Gateway, facts: Facts) -> None:
 
 
 async def test_what_shares_use_is_in_the_fleet(gateway: Gateway, bus: Bus, facts: Facts) -> None:
-    """The gateway's fleet answer contains each node's newest usage sample. A client that names the
-    samples it has gets only newer ones.
+    """The gateway's fleet answer contains each node's newest usage sample. A client that reports
+    which samples it already has gets only newer ones.
 
-    The gateway may not have subscribed at first, so the test repeats one sample until it arrives.
-    Then it sends another one once."""
+    The gateway may not have subscribed at first, so the test repeats the first sample until it
+    arrives. It sends the second sample only once."""
     del facts
     agent = await bus.connect("agent")
 

@@ -69,8 +69,8 @@ async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
 
 
 async def test_a_verb_believes_the_ca_it_was_told_of(gateway: Gateway, tmp_path: Path) -> None:
-    """A verb trusts only the CA that it is configured with. The gateway accepts only clients with a
-    certificate of its own CA."""
+    """A verb trusts only the CA that it is configured with. The gateway accepts only clients whose
+    certificate was issued by the gateway's configured CA."""
     ours = gateway.authority.issue("person")
     code, said = gateway.asked(gateway.authority.ca, ours)
     assert code == 0, said

@@ -1,7 +1,7 @@
 """Verbs that write through a lagging gateway do not act on the gateway's stale data.
 
-A node that was cordoned after the gateway's last update stays cordoned, and a policy stays as its
-last user set it. If a pod was recreated, only the live pod is ended."""
+A node that was cordoned after the gateway's last update stays cordoned, and a policy keeps the last
+value that a user set. If a pod was recreated, only the live pod is ended."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -60,7 +60,8 @@ def written(endpoint: Endpoint) -> str:
 
 
 def schemas(endpoint: Endpoint) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the schema of each media type of the answer, and the schema of a refusal."""
+    """Yield the schema of a successful answer for each media type, and then the schema of an error
+    answer under the name "refusal"."""
     responses = DOCUMENT["paths"][f"{PREFIX}/{endpoint.path}"][endpoint.method.lower()]["responses"]
     for media, described in responses["200"]["content"].items():
         yield media, described["schema"]

@@ -84,7 +84,7 @@ async def facts(bus: Bus) -> Facts:
 
 @asynccontextmanager
 async def serving(bus: Bus, *options: str) -> AsyncIterator[Gateway]:
-    """Provide a gateway that is ready."""
+    """Yield a gateway that was started with these options and is ready."""
     url = bus.server.url_for("gateway")
     async with ServiceProcess("gateway", url, "--listen", "127.0.0.1:0", *options) as process:
         await process.ready()
@@ -101,8 +101,8 @@ async def gateway(bus: Bus, facts: Facts) -> AsyncIterator[Gateway]:
 
 
 async def test_what_is_set_aside_has_never_been(bus: Bus, facts: Facts, tmp_path: Path) -> None:
-    """After an operator sets a revision aside, every view of the past leaves out that revision's
-    event, even a cached view."""
+    """If an operator makes all readers skip an event, every view of the past leaves that event out,
+    even a cached view."""
 
     async def is_open(of: Gateway, at: str = "?at=7") -> bool:
         with contextlib.suppress(OSError, http.client.HTTPException):  # while it restarts
@@ -302,8 +302,8 @@ async def test_what_was_read_once_is_there_after_a_restart(
 async def test_the_process_that_looks_back_ends_with_the_gateway_and_comes_again(
     bus: Bus, facts: Facts, tmp_path: Path
 ) -> None:
-    """The gateway's process for the past restarts at the next request after a kill, and ends with
-    the gateway."""
+    """If the child process that answers about the past is killed, the gateway starts it again at
+    the next such request. The process ends with the gateway."""
     kept = tmp_path / "kept"
     async with serving(bus, "--past", str(kept)) as gateway:
         await gateway.ok("/api/v1/moment?at=1")
@@ -323,7 +323,8 @@ async def test_the_process_that_looks_back_ends_with_the_gateway_and_comes_again
 
 
 def past_processes(kept: Path) -> list[int]:
-    """Return the ids of the gateway's processes for the past that use this folder."""
+    """Return the ids of the gateway child processes that answer about the past and use the folder
+    `kept`."""
     found = []
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
@@ -342,8 +343,8 @@ def _of(check: Callable[[], bool]) -> Callable[[], Awaitable[bool]]:
 
 
 async def test_looks_at_once_are_limited(gateway: Gateway) -> None:
-    """The gateway limits a client's concurrent requests for the past. It refuses requests beyond
-    the limit with a fix, and answers the others correctly."""
+    """The gateway limits a client's concurrent requests for the past. A request beyond the limit
+    gets an error that names a fix; the others get the right answer."""
     await gateway.ok("/api/v1/moment?at=1")
     count = LOOKS_EACH * 8
 

@@ -43,7 +43,8 @@ class World:
         self.states = PastStates(Chronicle(gateway), self.checkpoints, Snapshots(gateway.wire))
 
     async def append(self, events: list[Payload]) -> None:
-        """Append each event with its owner's identity, and fold the event."""
+        """Append each event under the role that owns events of its type. Fold the event and store
+        the expected digest."""
         for drawn in events:
             data = drawn
             if isinstance(data, PodPlaced) and data.node in self.fold.state.nodes:

@@ -64,7 +64,8 @@ async def place(world: KubeWorld, uid: str, name: str, node: str = "n1") -> None
 
 
 async def test_what_a_lost_answer_left_is_recognised(world: KubeWorld) -> None:
-    """A binding whose reply was lost is recognised as done, and is recorded once."""
+    """If the reply to a binding was lost, the binder finds the pod already bound, and records the
+    binding once."""
     (uid,) = await placed(world, "p")
     binding = {
         "apiVersion": "v1",

@@ -1,5 +1,5 @@
-"""Drain of a real API server's node evicts pods within budgets, and names pods that cannot be
-evicted."""
+"""Draining a node at a real API server evicts pods within their disruption budgets, and names pods
+that cannot be evicted."""
 
 import asyncio
 import json

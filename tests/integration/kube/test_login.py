@@ -131,7 +131,7 @@ async def test_a_token_for_somebody_else_is_nobodys(
 async def test_a_token_that_has_ended_is_refused_and_told_so(
     world: KubeWorld, people: ControlPlane, session: aiohttp.ClientSession
 ) -> None:
-    """The gateway rejects an expired token, and its answer mentions the token."""
+    """The gateway rejects an expired token, and its error names the token as the problem."""
     url = await begun(world, people.kubeconfig_of("gateway"))
     today = token(people, "olga", AUDIENCE)
     ended = a_day_later(today, people.accounts_key)

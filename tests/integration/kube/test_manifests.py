@@ -23,8 +23,8 @@ def _no_webhook_is_left(control_plane: ControlPlane) -> Iterator[None]:
     """Remove the webhook and the policies after each test, because later tests create and bind
     pods.
 
-    Without a running webhook these pods would wait for it, and the policies would forbid the
-    bindings."""
+    No webhook server runs here, so the API server would refuse or delay those pods. The policies
+    would forbid their bindings."""
     yield
     for folder in ("admission", "policies"):
         control_plane.kubectl("delete", "-k", str(DEPLOY / folder), "--ignore-not-found")
@@ -48,8 +48,8 @@ def test_everything_is_applied_and_again(control_plane: ControlPlane) -> None:
 
 
 def test_the_webhook_is_answered_by_its_own_service(control_plane: ControlPlane) -> None:
-    """The webhook's Service leads only to the admission pods, and deleting the folder removes
-    everything."""
+    """The webhook's Service leads only to the admission pods. Deleting the `admission` folder's
+    manifests removes the webhook's Deployment and Service, but not the gateway."""
     control_plane.kubectl("apply", "-k", str(DEPLOY))
 
     def found(kind: str, *where: str) -> Any:

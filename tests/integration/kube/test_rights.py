@@ -97,8 +97,8 @@ def test_what_a_service_needs_is_allowed(
 def test_nothing_else_is(
     control_plane: ControlPlane, account: str, verb: str, resource: str
 ) -> None:
-    """The API server refuses each service account the rights that are listed here, and schedulers
-    and agents any right."""
+    """The API server refuses each service account the rights that `FORBIDDEN` lists for that
+    account."""
     assert may(control_plane, account, verb, resource) == "no"
 
 

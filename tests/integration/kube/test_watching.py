@@ -48,7 +48,7 @@ async def end(world: KubeWorld, name: str, phase: str, reason: str = "") -> None
 
 
 def live(world: KubeWorld) -> list[str]:
-    """Return the names of the submitted pods whose uid has no end in the ledger."""
+    """Return the names of the submitted pods for which the ledger has no end event."""
     gone = {event.uid for event in world.facts.of(PodGone)}
     return sorted(pod.name for pod in world.facts.of(PodSubmitted) if pod.uid not in gone)
 
@@ -144,7 +144,7 @@ async def test_a_gang_is_declared_again_for_pods_that_come_after_its_last_one(
     world: KubeWorld,
 ) -> None:
     """The watcher declares a gang again for a pod that arrives after the gang's last pod ended,
-    because folds forget an empty gang."""
+    because the folded state drops a gang without pods."""
     group = {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
         "kind": "PodGroup",

@@ -1,2 +1,2 @@
-"""A real agent with a fake kubelet that runs no containers: the agent gives exactly what the ledger
-decided."""
+"""Tests of a real agent with a fake kubelet, which runs no containers. The agent gives each
+container exactly what the ledger decided."""

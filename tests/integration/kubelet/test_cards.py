@@ -80,7 +80,7 @@ async def agent(
 
 
 def places(kubelet: FakeKubelet) -> list[str]:
-    """Return the command-line options of an agent on that kubelet's node."""
+    """Return the command-line options that make an agent use the folders of this kubelet."""
     options = ["--node", NODE, "--kubelet", str(kubelet.folder), "--cdi", str(kubelet.cdi)]
     return [*options, "--state", f"{kubelet.folder}/state", "--run", f"{kubelet.folder}/run"]
 
@@ -97,7 +97,7 @@ def on_the_card(index: int) -> set[MigInstance]:
 
 
 def shown(mig_id: str) -> tuple[str, MigInstance]:
-    """Return the GPU and the MIG instance that a container with this `mig_id` sees."""
+    """Return the UUID of the GPU and the MIG instance that a container with this `mig_id` sees."""
     device = pynvml.nvmlDeviceGetHandleByUUID(mig_id.encode())
     card = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device)
     number = pynvml.nvmlDeviceGetGpuInstanceId(device)
@@ -222,8 +222,8 @@ class Rounds:
         self.kills = 0
 
     async def arrive(self, pod: str, share: Share) -> None:
-        """Start a pod on a MIG instance from the ledger, and perhaps kill the agent during the
-        start."""
+        """Place a pod on the MIG instance of `share` and start its container, which must see that
+        instance. Sometimes kill the agent during the start."""
         self.live[pod] = share
         await self.facts.hold(pod, NODE, share)
         await self.kubelet.admit(pod, pod, GPU, {"main": 1})

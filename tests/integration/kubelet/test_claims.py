@@ -45,8 +45,8 @@ async def agent(bus: Bus, kubelet: FakeKubelet, facts: Facts) -> AsyncIterator[S
 
 
 async def place(facts: Facts, pod: str, *claims: tuple[str, Device, int]) -> None:
-    """Place and bind a pod with these claims. Each is a claim's name, a GPU, and the amount of the
-    GPU's memory."""
+    """Place and bind a pod with these claims. Each tuple has the claim's name, its GPU, and the
+    memory in MiB that it gets of that GPU."""
     shares = [
         Share(container=container_of(claim), device=card.id, memory_mib=memory, cores=20)
         for claim, card, memory in claims
@@ -66,7 +66,8 @@ def cards(facts: Facts) -> tuple[Device, ...]:
 
 
 def seen(kubelet: FakeKubelet, answer: Any) -> dict[str, str]:
-    """Return the environment that `answer` to a prepared claim gives to a container."""
+    """Return the environment that a container gets from a claim. `answer` is the plugin's reply to
+    the request to prepare the claim."""
     assert answer.error == ""
     (name,) = [name for device in answer.devices for name in device.cdi_device_ids]
     return environment(kubelet.edits((name.partition("=")[2],)))

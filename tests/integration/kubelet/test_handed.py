@@ -1,7 +1,8 @@
-"""A pod reported as running gets its share again only if this node gave the pod that share before.
+"""If a pod is reported as running, the agent gives it a share only if this node gave the pod that
+share before.
 
-The ledger was lost and rebuilt from annotations and phases of pods, which a tenant may have
-written."""
+In these tests the ledger was lost and then rebuilt from the annotations and phases of pods. A
+tenant may have forged them."""
 
 import json
 
@@ -30,7 +31,8 @@ NODE, GPU = "n1", "nvidia.com/gpu"
 
 
 def agent_of(bus: Bus, kubelet: FakeKubelet, guard: str = "") -> ServiceProcess:
-    """Return an agent of the kubelet's node with two simulated GPUs, without the named guard."""
+    """Return an agent of the kubelet's node with two simulated GPUs. If `guard` names a safety
+    check, the agent runs without that check."""
     options = ["--node", NODE, "--simulate", "2xT4", "--kubelet", str(kubelet.folder)]
     options += ["--cdi", str(kubelet.cdi), "--state", str(kubelet.folder / "state")]
     return ServiceProcess("agent", bus.server.url_for("agent"), *options, first=without(guard))

@@ -1,4 +1,5 @@
-"""The agent finds which pods have ended from a kubelet that reports it late or has just started."""
+"""The agent finds out which pods have ended, even if the kubelet reports ended pods late or has
+just started."""
 
 from collections.abc import AsyncIterator
 

@@ -1,5 +1,5 @@
-"""NPUs that are shared in software: before a container starts, the agent creates the files that the
-sharing library needs."""
+"""Before a container with a part of an NPU starts, the agent creates the files that the NPU sharing
+library needs."""
 
 from pathlib import Path
 

@@ -1,4 +1,5 @@
-"""The usage of containers, from the driver to metrics, messages and the ledger."""
+"""The agent reads the containers' usage from the driver, and publishes it as metrics, in messages
+and in the ledger."""
 
 import asyncio
 import os
@@ -174,9 +175,9 @@ async def test_what_was_used_survives_the_agent(
 async def test_a_container_that_gets_out_of_its_share_is_in_the_ledger(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
 ) -> None:
-    """If a container overwrites its region's limits, the agent restores them each time and records
-    a breach. Each kind of breach is recorded at most once an hour, with the granted and the found
-    amount."""
+    """If a container overwrites the limits in its HAMi-core region, the agent restores them each
+    time and records a breach. Each kind of breach is recorded at most once an hour, with the
+    granted and the found amount."""
     assert agent is not None
     proc, path = kubelet.folder / "proc", await begun(kubelet, facts, UID, driver.ids[0])
     run_process(path, inner=7, mib=600)
