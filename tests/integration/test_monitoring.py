@@ -131,7 +131,7 @@ TROUBLE = {
     "ApportionLedgerUnanswered": ('apportion_append_total{outcome="unknown"}', "0+1x{0}"),
     "ApportionRestarts": ('apportion_restarts_total{instance="i"}', "0+1x{0}"),
     "ApportionNoScheduler": ("apportion_fold_revision", "1+1x{0}"),
-    "ApportionDevicesUnhealthy": ('apportion_fleet_devices{model="T4", state="broken"}', "1+0x{0}"),
+    "ApportionDevicesUnhealthy": ('apportion_fleet_devices{state="unhealthy"}', "1+0x{0}"),
     "ApportionAgentsNotReporting": ("apportion_silent_nodes", "1+0x{0}"),
     "ApportionPodPending": ('apportion_fleet_pending_seconds{namespace="n"}', "0+60x{0}"),
     "ApportionBindingsFail": ('apportion_bindings_total{outcome="failed for now"}', "0+1x{0}"),
