@@ -139,8 +139,9 @@ async def test_a_group_stored_before_is_there_already(bus: Bus) -> None:
 
 
 async def test_a_foreign_event_under_the_id_of_one_is_no_success(bus: Bus) -> None:
-    """A draft fails if a different event is stored under its id, also within a group. If the stored
-    event is the same, the draft counts as stored."""
+    """A draft fails if a different event is already stored under its id, alone or in a group.
+
+    If the stored event is the same as the draft, the draft counts as stored."""
     ledger = await bus.connect()
     foreign = b'{"id":"g-2","type":"another"}'
     await ledger.append([draft("workload.z", key="g-2", payload=foreign)])
