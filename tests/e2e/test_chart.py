@@ -1,4 +1,4 @@
-"""The Helm chart: a real API server accepts what it renders, and it refuses invalid settings."""
+"""A real API server accepts what the Helm chart renders, and the chart refuses invalid settings."""
 
 import asyncio
 import base64

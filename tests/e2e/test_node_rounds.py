@@ -100,7 +100,7 @@ class Rounds:
         return pod
 
     def waits(self) -> list[float]:
-        """Return each pod's seconds from PodBound to SharesAllocated."""
+        """Return for each pod the seconds from its PodBound event to its SharesAllocated event."""
         bound, allocated = self._times(PodBound), self._times(SharesAllocated)
         return sorted((allocated[pod] - bound[pod]).total_seconds() for pod in bound)
 

@@ -1,5 +1,6 @@
-"""Dashboards and alerts use existing metrics. Alerts are silent in a healthy cluster, and fire on
-their problem."""
+"""Dashboards and alert rules use only metrics that exist.
+
+No alert fires in a healthy cluster, and each alert fires on its own problem."""
 
 import json
 import os

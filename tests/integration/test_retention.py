@@ -133,8 +133,9 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 async def test_all_goes_on_after_the_beginning_is_dropped(world: World) -> None:
-    """After a trim, services can restart from a snapshot and new pods can be submitted. The chain
-    of placements is complete across all archives and the ledger."""
+    """After a trim, services can restart from a snapshot and new pods can be submitted.
+
+    `verify` can check the whole history from the archives and the ledger."""
     world.want(*range(30))
     async with world.services():
         await world.facts.count(SharesAllocated, 30)

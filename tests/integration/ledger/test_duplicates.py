@@ -63,7 +63,7 @@ async def test_a_new_fenced_draft_behind_a_foreign_one_is_stale(bus: Bus) -> Non
 
 
 async def test_a_duplicate_is_still_known_after_the_server_was_killed(bus: Bus) -> None:
-    """After a kill the server rebuilds the ids of the duplicate window from its store."""
+    """A server that was killed and restarted still refuses a draft whose id it has stored."""
     ledger = await bus.connect()
     await ledger.append([draft("workload.a", key="pod-1")])
     await bus.crash()

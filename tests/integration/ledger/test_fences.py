@@ -24,8 +24,9 @@ async def test_a_stale_writer_is_refused_and_told_where_the_subject_stands(bus: 
 
 
 async def test_one_stale_fence_refuses_the_whole_batch_and_is_the_one_named(bus: Bus) -> None:
-    """If one of three fences is stale, the ledger refuses the whole batch, and the error names that
-    fence."""
+    """If one of three drafts expects an outdated revision, the ledger refuses the whole batch.
+
+    The error names the subject of that draft."""
     ledger = await bus.connect()
     await ledger.append([draft("workload.b")])
     batch = [draft(f"workload.{name}", expect=0) for name in ("a", "b", "c")]

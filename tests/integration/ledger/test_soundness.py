@@ -83,8 +83,9 @@ async def test_a_reader_that_was_made_deaf_hears_again(
 
 
 async def test_a_queue_that_was_changed_is_named(ledger: JetStreamLedger) -> None:
-    """A changed work queue is reported until an operator restores it, because several workers share
-    the queue."""
+    """A service reports that a work queue was changed.
+
+    It does not replace the queue, because several workers share it."""
     subject = "apportion.v1.placement.*"
     await ledger.work_queue("binder", [subject], ack_wait_s=5, max_in_flight=10)
     assert await ledger.look() == Look()
