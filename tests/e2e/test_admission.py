@@ -62,8 +62,7 @@ async def test_D3_a_pod_that_names_no_scheduler_is_filled_in_and_bound(world: Ku
 async def test_who_is_rejected_and_who_is_left_alone(world: KubeWorld) -> None:
     """The webhook rejects invalid requests and reserved annotations, and says how to fix them.
 
-    It does not touch pods without device requests, pods of other schedulers, and pods that opted
-    out."""
+    It changes no pod that requests no device, names another scheduler, or has opted out."""
     plane = world.plane
     async with running_webhook(world):
         many = MEMORY | {"nvidia.com/gpumem-percentage": "500"}
@@ -117,10 +116,10 @@ async def test_a_slip_of_the_pen_is_a_warning_that_kubectl_shows(world: KubeWorl
 
 
 async def test_a_dead_webhook_blocks_nothing_but_what_asks_for_that(world: KubeWorld) -> None:
-    """While the webhook is down, the API server blocks only pods that concern devices.
+    """While the webhook is down, the API server refuses only pods that need the webhook's check.
 
-    These are pods that request or claim devices, also by annotation, and all pods of namespaces
-    that are labelled to require the webhook."""
+    Outside kube-system, these are pods that request a device or have one of our annotations. If a
+    namespace is labelled to require the webhook, all its pods need the check."""
     plane = world.plane
     await plane.user("create", "namespace", "strict", ok=None)
     await plane.user(

@@ -70,7 +70,7 @@ async def devices_of(world: KubeWorld) -> dict[str, str]:
 
 
 async def start(world: KubeWorld, *verbs: str, devices: str = "4xT4") -> None:
-    """Start the agent of node n1 and these services."""
+    """Start the agent of node n1, and the services named by `verbs`."""
     await world.agents(("n1", devices))
     for verb in verbs:
         await world.start(verb)
@@ -137,7 +137,7 @@ async def test_a_pod_that_hami_bound_holds_its_card(world: KubeWorld) -> None:
 
 
 async def test_cards_of_which_nobody_says_who_has_them_are_not_offered(world: KubeWorld) -> None:
-    """If a pod of another scheduler uses some GPU of a node, one GPU is kept free for it.
+    """If another scheduler's pod uses a GPU of a node but does not say which, one GPU is kept free.
 
     A pending pod gets that GPU only when the other scheduler's pod ends."""
     await world.plane.apply(kube_node("n1"), kube_pod("p", ASKS_ONE, schedulerName="another"))
@@ -182,9 +182,10 @@ async def test_a_binding_that_had_been_given_up_is_found_and_held(world: KubeWor
 
 
 async def test_a_pod_made_again_under_its_name_has_what_was_bound_to_it(world: KubeWorld) -> None:
-    """A pod that is recreated under its old name gets the devices with which it is bound.
+    """A pod that is deleted and recreated under its old name keeps the devices of its binding.
 
-    This holds even if the binding was meant for the deleted pod of that name."""
+    This holds even if the scheduler placed the deleted pod on these devices and the binding reached
+    the new one."""
     await world.plane.apply(kube_node("n1"))
     await world.agents(("n1", "2xT4"))
     watcher = await world.start("watcher")
@@ -212,7 +213,8 @@ async def test_a_pod_made_again_under_its_name_has_what_was_bound_to_it(world: K
 
 
 async def test_what_the_ledger_cannot_account_for_is_told_and_counted(world: KubeWorld) -> None:
-    """If two schedulers gave away the same GPU, the watcher reports and counts the conflict.
+    """If two schedulers give one GPU to different pods, the watcher reports and counts the
+    conflict.
 
     The node takes no more pods until the conflict is over."""
     await world.plane.apply(kube_node("n1"))

@@ -1,4 +1,4 @@
-"""The Helm chart: a real API server accepts what it renders, and it refuses invalid settings."""
+"""A real API server accepts what the Helm chart renders, and the chart refuses invalid settings."""
 
 import asyncio
 import base64
@@ -528,9 +528,9 @@ def test_a_shadow_may_bind_nothing() -> None:
 
 
 def test_monitoring_is_three_settings() -> None:
-    """Each of three monitoring settings adds one object: dashboards, alert rules or scraping.
+    """The settings for dashboards, alert rules and scraping each add one object.
 
-    The object has the configured labels, by which Prometheus or Grafana selects it."""
+    The object has the configured labels, by which Grafana or Prometheus selects it."""
     made = {
         "dashboards": ("ConfigMap", "apportion-dashboards"),
         "rules": ("PrometheusRule", "apportion"),
@@ -616,7 +616,7 @@ class Servers:
 
     @property
     def routes_tls(self) -> str:
-        """The part of the configuration that encrypts the routes between servers."""
+        """Return the part of the configuration that encrypts the routes between servers."""
         cluster = self._said.index("cluster {")
         return self._said[self._said.index("tls {", cluster) : self._said.index("routes: [")]
 

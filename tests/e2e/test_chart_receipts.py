@@ -1,4 +1,4 @@
-"""The chart's hourly job that signs receipts: its identity, its key and its command."""
+"""The chart's hourly job that signs a receipt for the ledger: its rights, its key, its command."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ from tests.support.nats import running_bus
 
 
 async def test_what_the_chart_runs_every_hour_signs(tmp_path: Path) -> None:
-    """The hourly job's command signs receipts for the ledger, and logs that it did."""
+    """The hourly job's command signs a receipt for the ledger, stores it and prints it."""
     found = documents(rendered("--set", "receipts.enabled=true"))
     pod = found["CronJob", "receipts"]["spec"]["jobTemplate"]["spec"]["template"]["spec"]
     key, receipts = tmp_path / "receipts.key", tmp_path / "receipts"

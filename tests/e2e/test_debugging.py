@@ -28,10 +28,9 @@ async def debug(plane: ControlPlane, *words: str, ok: bool) -> str:
 
 @pytest.mark.parametrize("profile", PROFILES)
 async def test_a_container_to_look_with(world: KubeWorld, profile: str) -> None:
-    """`kubectl debug` adds a container to a pod with a share, if its profile cannot exceed the
-    share.
+    """`kubectl debug` adds no container to a GPU pod if the debug profile could exceed the share.
 
-    Other profiles are refused for such a pod, and allowed for a pod without devices."""
+    Such profiles are allowed for a pod without devices, and other profiles for all pods."""
     plane, refused = world.plane, PROFILES[profile]
     await plane.apply(kube_pod("shared", share()), kube_pod("other", {}))
     async with holding(plane, without()):

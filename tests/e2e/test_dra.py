@@ -25,7 +25,7 @@ RIGHTS = str(ROOT / "deploy" / "kubernetes" / "dra")
 
 @pytest.fixture
 async def dra(world: KubeWorld) -> AsyncIterator[KubeWorld]:
-    """Provide a cluster with our DeviceClass, whose service accounts have the rights for DRA."""
+    """Provide a cluster with our DeviceClass. Our service accounts have the rights for DRA."""
     if world.plane.version < DRA_SINCE:
         pytest.skip(f"Kubernetes {world.plane.version} has no resource.k8s.io/v1")
     await world.plane.user("apply", "-k", RIGHTS)
@@ -171,8 +171,9 @@ async def test_H14_a_claim_for_a_partition_gets_one_at_a_place_of_its_own(
 async def test_H14_a_claim_that_cannot_be_read_is_refused_by_the_name_of_its_field(
     dra: KubeWorld, kubelet: RealKubelet
 ) -> None:
-    """An invalid claim is refused with the name of the field. The pod starts once the claim is
-    corrected."""
+    """A pod is refused if its claim is missing, in use by another pod, or not readable for us.
+
+    The refusal has the reason. The pod starts once its claim exists and is free."""
     await begin(dra, kubelet, "1xA100-80GB")
     await dra.plane.apply(claiming_pod("early", "late"))
     await dra.described("early", "Rejected", "late", "does not exist")

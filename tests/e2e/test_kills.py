@@ -41,9 +41,9 @@ UNGATE = json.dumps({"spec": {"schedulingGates": None}})
 
 
 def _pod(name: str) -> dict[str, Any]:
-    """Return a plain pod, one with a scheduling gate, or one with a volume.
+    """Return a pod that is plain, has a scheduling gate, or mounts a volume.
 
-    The number in its name determines which."""
+    The number in `name` determines which of the three it is."""
     at = int(name[1:]) % 8
     if at < GATED:
         return kube_pod(name, share(2000), schedulingGates=[{"name": "example.com/quota"}])
@@ -145,7 +145,8 @@ class Round:
         await until(done, f"kubectl {arguments[0]}", timeout_s=240, interval_s=0.5)
 
     async def settled(self) -> list[Any]:
-        """Wait until every pod of the cluster is bound and the ledger has exactly the same pods."""
+        """Wait until every pod is bound and the ledger has exactly the cluster's pods. Return the
+        pods."""
 
         async def there() -> list[Any]:
             text = await self.world.plane.user("get", "pods", "-o", "json")

@@ -34,7 +34,7 @@ async def system(world: KubeWorld) -> None:
 
 
 async def test_room_that_is_made_is_used(world: KubeWorld) -> None:
-    """When a pod ends, a pending pod that needs its room is bound."""
+    """When a pod ends, a pending pod that needs the freed GPU is bound."""
     await system(world)
     whole = [kube_pod(f"p{number}", share(15_000)) for number in range(ROUNDS + 1)]
     await world.plane.apply(*whole)

@@ -26,9 +26,9 @@ MIG_NODE, MPS_NODE, NPU_NODE = "a100-mig-1", "l40s-mps-1", "ascend-1"
 
 
 class Expected(NamedTuple):
-    """What a manifest should lead to: the number of pods and the keys of their annotations.
+    """The expected result of a manifest: its number of pods, and the keys of their annotations.
 
-    `node` is set if only one node is possible."""
+    If the pods fit only one node, `node` is its name; otherwise `node` is empty."""
 
     pods: int
     keys: tuple[str, ...] = ()
@@ -75,7 +75,7 @@ async def create(world: KubeWorld, manifest: str) -> None:
 
 
 async def bound(world: KubeWorld, count: int) -> list[Any]:
-    """Wait for this many bound pods, and return all pods."""
+    """Wait until at least `count` pods are bound. Return all pods of the cluster."""
 
     async def there() -> list[Any]:
         pods = json.loads(await world.plane.user("get", "pods", "-A", "-o", "json"))["items"]

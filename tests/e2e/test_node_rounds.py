@@ -58,9 +58,10 @@ class Rounds:
             await self.world.delete(name)
 
     async def _again(self, name: str, deed: str) -> None:
-        """If `deed` says so, kill a container, and check that it restarts with the same share.
+        """Kill a container of the pod, and check that it restarts with the same share.
 
-        The agent may be down while the container ends."""
+        `deed` is the round's fault. If it is "kill the agent", the agent is down while the
+        container ends. If it concerns neither a container nor the agent, do nothing."""
         if deed not in {"kill a container", "kill the agent"}:
             return
         if deed == "kill the agent":
@@ -71,8 +72,7 @@ class Rounds:
         await self.check(name, times=2)
 
     async def check(self, name: str, *, times: int) -> None:
-        """Check that the kubelet gave each container of the pod the share of the pod's
-        placement."""
+        """Check that each container of the pod got the share that the scheduler decided."""
         made = {"main": await self.kubelet.made(name, "main", times)}
         if self.kubelet.created(name, "fetch"):
             made["fetch"] = self.kubelet.created(name, "fetch")[-1]
@@ -100,7 +100,7 @@ class Rounds:
         return pod
 
     def waits(self) -> list[float]:
-        """Return each pod's seconds from PodBound to SharesAllocated."""
+        """Return for each pod the seconds from its PodBound event to its SharesAllocated event."""
         bound, allocated = self._times(PodBound), self._times(SharesAllocated)
         return sorted((allocated[pod] - bound[pod]).total_seconds() for pod in bound)
 

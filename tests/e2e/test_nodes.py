@@ -68,7 +68,9 @@ async def test_A1_every_sample_starts_with_what_the_ledger_decided(
 
 @asynccontextmanager
 async def telling(world: KubeWorld, kubelet: RealKubelet) -> AsyncIterator[None]:
-    """If the block fails, add the pods, the node and the kubelet's log to the error."""
+    """If the `async with` block fails, add the state of pods and node, and the kubelet's log.
+
+    They are notes of the exception."""
     try:
         yield
     except (AssertionError, TimeoutError) as error:
@@ -100,9 +102,10 @@ async def test_A4_allocatable_shows_number_memory_and_cores(
 
 
 async def pods_that_wrote_more(world: KubeWorld, kubelet: RealKubelet) -> None:
-    """Check that a pod starts even if its manifest requests more memory units than the node offers.
+    """Check that pods start even if their manifests request more GPU memory than the node offers.
 
-    The node raises its allocatable for that pod, and lowers it again afterwards."""
+    For such pods, Apportion raises the memory in the node's allocatable, and later lowers it again.
+    """
     await world.plane.apply(
         pod("above", {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 20_001})
     )
@@ -165,9 +168,9 @@ def limits_of(env: dict[str, str]) -> dict[str, str]:
 
 
 async def idle(kubelet: RealKubelet) -> None:
-    """Check a container without devices, and the pod with high priority.
+    """Check that a sample's container without devices gets no device variables.
 
-    The container gets no device variables. The pod's task priority is 0, which is the highest."""
+    Also check that the sample pod with high priority has task priority 0, which is the highest."""
     made = await kubelet.made("two-containers", "log")
     assert limits_of(made["env"]) == {}
     high: dict[str, Any] = (await kubelet.made("gpu-pod-high", "main"))["env"]

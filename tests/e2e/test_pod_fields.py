@@ -1,4 +1,4 @@
-"""Each pod field of the Kubernetes API is read by us, refused by name, or listed as harmless."""
+"""Apportion reads each field of a Kubernetes pod, refuses it by name, or lists it as harmless."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -41,8 +41,10 @@ def _named(schema: Mapping[str, Any]) -> str:
 
 
 def _structs(kind: msgspec.inspect.Type) -> msgspec.inspect.StructType | None:
-    """Return the struct in a type: the type itself, its list items, or the other part of `|
-    None`."""
+    """Return the struct type in a field's type, or None if there is none.
+
+    The struct may be the type itself, a list's item type, or a part of a union such as `X | None`.
+    """
     match kind:
         case msgspec.inspect.StructType():
             return kind
@@ -56,7 +58,10 @@ def _structs(kind: msgspec.inspect.Type) -> msgspec.inspect.StructType | None:
 def unknown(
     schemas: Schemas, name: str, read: msgspec.inspect.StructType | None, path: str
 ) -> Iterator[str]:
-    """Return the paths of all fields below a type that we neither read nor list as harmless."""
+    """Yield the path of each field that Apportion neither reads, refuses nor lists as harmless.
+
+    `name` is the type to search in the API's schemas, and `read` our struct for that type. `path`
+    is put before each field's name."""
     fields = {} if read is None else {field.encode_name: field.type for field in read.fields}
     for field, of in sorted(schemas.fields(name).items()):
         below = f"{path}{field}"

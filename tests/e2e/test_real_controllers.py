@@ -182,7 +182,7 @@ def uids(pods: list[dict[str, Any]]) -> set[str]:
 
 
 async def racks(world: KubeWorld, pods: list[dict[str, Any]], group: str) -> dict[str, set[str]]:
-    """Return on which racks the pods run, by the value of their label `group`."""
+    """Return, for each value of the pods' label `group`, the racks on which these pods run."""
     nodes = {
         node["metadata"]["name"]: labels_of(node)["rack"]
         for node in (await world.plane.get("nodes"))["items"]
@@ -459,7 +459,7 @@ def queued_job(name: str, memory_mib: int, **annotations: str) -> dict[str, Any]
 @needs(KUEUE, "a folder with Kueue's manager and config")
 @pytest.mark.usefixtures("kueue")
 async def test_kueue_says_when_and_apportion_where(world: KubeWorld) -> None:
-    """Kueue admits a job, and later a group of pods, and Apportion places them.
+    """Kueue decides when a job or a group of pods may start, and Apportion decides on which nodes.
 
     A job that Kueue evicted starts again."""
     await fleet(world)

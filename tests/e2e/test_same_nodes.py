@@ -1,4 +1,4 @@
-"""kube-scheduler and Apportion find the same nodes possible for hundreds of generated pods.
+"""kube-scheduler and Apportion agree on the possible nodes of hundreds of generated pods.
 
 Both read the cluster from one API server. For kube-scheduler, an extender records which nodes pass
 its filters. For Apportion, the watcher's code reads the objects, and the engine filters the nodes.
@@ -115,8 +115,8 @@ def _waits(pod: Any) -> bool:
 async def read(plane: ControlPlane, *, without: str = "") -> tuple[Ledger, list[PodRejected]]:
     """Return a ledger folded from the cluster's objects, and the pods that Apportion refuses.
 
-    To test the comparison, `without` names a node field that is left out although a filter needs
-    it."""
+    `without` names a node field that Apportion is not given, to test that the comparison notices.
+    """
     ledger = Ledger()
     reader = ObjectReader(frozenset(("default-scheduler",)), ManifestConfig())
     view = ClusterView(reader, ledger.state)
@@ -159,9 +159,10 @@ def differences(ledger: Ledger, theirs: dict[str, set[str]]) -> list[str]:
 
 @pytest.mark.timeout(600)
 async def test_H10_both_find_the_same_nodes(world: KubeWorld, tmp_path: Path) -> None:
-    """kube-scheduler and Apportion find the same nodes possible for every pod.
+    """kube-scheduler and Apportion agree on the possible nodes of every pod.
 
-    If Apportion lacks a filter, the comparison finds differences."""
+    The comparison itself is tested too: if Apportion is not given a node field, it finds
+    differences."""
     plane = world.plane
     if plane.version < SINCE:
         pytest.skip("an API server before {}.{} drops fields that are drawn".format(*SINCE))

@@ -253,9 +253,9 @@ async def test_A2_a_process_has_exactly_its_instance(
 async def test_C3_a_process_has_exactly_its_part_of_a_card(
     world: KubeWorld, kubelet: RealKubelet, driver: FakeDriver
 ) -> None:
-    """Under MPS, a process gets exactly its memory, its threads and its GPU's pipes.
+    """Under MPS, a process gets exactly its memory limit, thread percentage and MPS pipe directory.
 
-    After the pod ends, the GPU is free."""
+    After the pod ends, the GPU leaves MPS."""
     mps = NodeConfiguration(name=NODE, operating_mode="mps")
     said = Configuration(nodeconfig=(mps,))
     await world.facts.write(ConfigurationChanged(by="test", configuration=said))

@@ -73,7 +73,7 @@ async def bind(world: KubeWorld, name: str, to: str) -> None:
 
 
 async def two_nodes(world: KubeWorld) -> None:
-    """Start two nodes with one GPU each. One of them has its own disk."""
+    """Start two nodes with one GPU each, labelled so that a volume can be tied to one of them."""
     await system(world)
     await world.plane.user("label", "node", "n1", "disk=n1")
     await world.plane.apply(kube_node("n2", labels={"disk": "n2"}))

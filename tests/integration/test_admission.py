@@ -1,5 +1,4 @@
-"""The webhook's process on a real ledger without a cluster: which configuration it applies, and how
-up to date that is."""
+"""The webhook's process, on a real ledger without a cluster, applies the newest configuration."""
 
 import asyncio
 import base64
@@ -88,7 +87,7 @@ class Webhook:
 
 @pytest.fixture
 async def facts(bus: Bus) -> Facts:
-    """Provide a ledger that contains other events besides a configuration."""
+    """Provide a ledger that has a configuration and other events."""
     opened = Facts(bus)
     await opened.open()
     await opened.submit("a", "b")

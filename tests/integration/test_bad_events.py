@@ -125,8 +125,9 @@ async def test_broken_bytes_are_refused_by_every_reader(system: System) -> None:
 
 @goes_on
 async def test_a_negative_amount_is_refused_by_its_field(system: System) -> None:
-    """An event with a negative amount is refused by type, field and limit, and its pod is still
-    placed correctly."""
+    """An event with a negative amount is refused, and the log names the event's type and the field.
+
+    The event's pod is still placed correctly."""
     rogue = placement("robbed")
     payload = document(
         rogue, shares=[{"container": "main", "device": "d", "memory_mib": -5, "cores": 0}]

@@ -55,14 +55,16 @@ def pod(namespace: str, name: str, model: str, cards: int = 1) -> str:
 
 
 class Day(NamedTuple):
-    """What the operator knows at first: that something broke, and when (UTC, to the second)."""
+    """The running cluster, the file with its prices, and the last time before the node breaks.
+
+    `before` is in UTC, to the second. The methods run verbs as the operator."""
 
     up: Standalone
     prices: Path
     before: str
 
     def said(self, *words: str, code: int = 0, stdin: str = "") -> str:
-        """Return the output of a verb, whose exit code must be as documented."""
+        """Run a verb, check that it exits with `code`, and return its output."""
         done = self.up.run(*words, stdin=stdin.encode())
         assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}{done.stderr}"
         return done.stdout
@@ -121,8 +123,9 @@ def day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Day]:
 
 
 def test_with_the_verbs(day: Day) -> None:
-    """With the verbs the operator finds the affected pods, the reason, the past and a forecast,
-    then drains the node and reports the cost."""
+    """With the verbs the operator finds the affected pods, the reason, and the state before it.
+
+    The operator then plans for the node's loss, drains the node and reports the cost."""
     assert f"{CARDS} of" in line_of(day.said("doctor", code=1), "devices")
     assert BROKEN in line_of(day.said("doctor", code=1), "devices")
     told = day.said("tail", "--from", day.before, "--no-follow")
@@ -180,8 +183,9 @@ def what_would_happen(day: Day) -> None:
 
 
 def drained(day: Day) -> None:
-    """Check that a drain does what was planned, and that the node's cordon has its user and
-    reason."""
+    """Check that a drain does what was planned.
+
+    The node's cordon must show who drained the node and why."""
     done = day.said("drain", BROKEN, "--reason", REASON, "--by", "ada", code=5)
     assert "bio/fold-0" in done
     assert day.said("who", BROKEN) == ""

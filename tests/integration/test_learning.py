@@ -77,8 +77,9 @@ async def test_schedulers_learn_from_twenty_pods_and_again_from_forty(
 
 
 async def test_a_scheduler_that_starts_late_learns_once(bus: Bus, facts: Facts) -> None:
-    """A scheduler that starts when 100 pods are submitted learns prices once, although learning was
-    due several times before."""
+    """A scheduler that starts after 100 pods were submitted learns prices only once.
+
+    It does not catch up on the earlier times at which it would have learnt."""
     await facts.write(*(rack(f"n{number}", 8) for number in range(4)))
     await submit(facts, 100)
     async with scheduler_of(bus, "one") as late:

@@ -1,5 +1,6 @@
-"""Dashboards and alerts use existing metrics. Alerts are silent in a healthy cluster, and fire on
-their problem."""
+"""Dashboards and alert rules use only metrics that exist.
+
+No alert fires in a healthy cluster, and each alert fires on its own problem."""
 
 import json
 import os
@@ -162,7 +163,9 @@ def test_promtool_takes_the_rules() -> None:
 
 
 def promtool_test(folder: Path, series: list[dict[str, str]], asked: list[dict[str, Any]]) -> None:
-    """Check with promtool that the rules fire these alerts over these series."""
+    """Check with promtool that these series give the expected results of the rules' expressions.
+
+    Each of `asked` is a query with its time and its expected samples."""
     case = {"interval": "1m", "input_series": series, "promql_expr_test": asked}
     path = folder / "case.yaml"
     text = {"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": [case]}
@@ -171,7 +174,7 @@ def promtool_test(folder: Path, series: list[dict[str, str]], asked: list[dict[s
 
 
 def promtool(*words: str) -> None:
-    """Run promtool. Skip the test without promtool, unless promtool is required."""
+    """Run promtool. If it is not installed, skip the test, or fail where promtool is required."""
     binary = shutil.which("promtool")
     if binary is None:
         reason = "no promtool; Debian's package prometheus has it"

@@ -32,7 +32,7 @@ TIME = "2026-01-01T00:00:00.000000Z"
 
 
 class Reading:
-    """A running reader of the whole cluster."""
+    """A reader that folds the whole ledger, with the metrics and changes that the tests check."""
 
     running: asyncio.Task[None]
 
@@ -247,8 +247,9 @@ async def test_a_fault_of_the_fold_halts_it(
 
 
 async def test_what_is_set_aside_is_passed_over(bus: Bus, facts: Facts) -> None:
-    """When an operator sets a revision aside, a reader that halted before it or has applied it
-    ends. Later readers skip the revision."""
+    """If an operator sets a revision aside, readers that start later ignore that revision's event.
+
+    A running reader ends if it halted before that revision or has already applied it."""
     await facts.write(FormatEnabled(format="PodSubmitted", version=99, by="ada"))
     halting = await append_raw(bus, "workload.x", document("x", schemaversion=99))
     await facts.submit("a")

@@ -1,5 +1,4 @@
-"""Archiving and trimming the ledger: dropped events are in the archive, and all services continue
-without them."""
+"""Archiving and trimming the ledger: dropped events are in the archive, and services run on."""
 
 import asyncio
 import json
@@ -44,7 +43,7 @@ spec: {{containers: [{{name: main, image: x, resources: {{limits:
 
 
 class World:
-    """A ledger whose services read manifests from a folder, and the command line."""
+    """A ledger, a folder of manifests that its services read, and the operator's command line."""
 
     def __init__(self, bus: Bus, folder: Path) -> None:
         self.bus = bus
@@ -55,7 +54,9 @@ class World:
 
     @asynccontextmanager
     async def services(self, *verbs: str) -> AsyncIterator[dict[str, ServiceProcess]]:
-        """Start these services as new processes, and yield them by verb once they are ready."""
+        """Start new processes of the services named by `verbs`, or of all four services.
+
+        Yield the processes by verb once they are ready."""
         options = {
             "agent": FLEET,
             "scheduler": ("--snapshot-every", str(SNAPSHOT_EVERY)),
@@ -79,8 +80,9 @@ class World:
         draft.replace(self.manifests / "pods.yaml")
 
     async def snapshot_beyond(self, revision: int, *, only: bool = False) -> None:
-        """Wait until a snapshot is later than `revision`. With `only`, wait until all of the
-        schedulers' snapshots are."""
+        """Wait until a snapshot is later than `revision`.
+
+        With `only`, wait until every snapshot that schedulers stored is."""
         snapshots = Snapshots((await self.bus.connect("operator")).wire)
 
         async def there() -> bool:
@@ -131,8 +133,9 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 async def test_all_goes_on_after_the_beginning_is_dropped(world: World) -> None:
-    """After a trim, services can restart from a snapshot and new pods can be submitted. The chain
-    of placements is complete across all archives and the ledger."""
+    """After a trim, services can restart from a snapshot and new pods can be submitted.
+
+    `verify` can check the whole history from the archives and the ledger."""
     world.want(*range(30))
     async with world.services():
         await world.facts.count(SharesAllocated, 30)
@@ -172,8 +175,9 @@ async def test_all_goes_on_after_the_beginning_is_dropped(world: World) -> None:
 
 
 async def test_what_is_bound_and_not_answered_outlives_the_trim(world: World) -> None:
-    """A pod is bound while its agent is down, and that event is trimmed. The agent still allocates
-    the pod when it returns, because it finds the pod in the snapshot."""
+    """If a pod's binding is trimmed while its agent is down, the agent still allocates the pod.
+
+    When the agent restarts, it finds the binding in the snapshot."""
     async with world.services("agent"):
         pass  # its nodes are known, and it is gone
     async with world.services("scheduler", "binder", "watcher"):
@@ -192,8 +196,10 @@ async def test_what_is_bound_and_not_answered_outlives_the_trim(world: World) ->
 
 
 async def test_nothing_is_dropped_that_is_needed(world: World, tmp_path: Path) -> None:
-    """`ledger trim` drops nothing if no snapshot is usable or a placement is unbound. It also
-    refuses an archive that is altered, too short or of another ledger."""
+    """`ledger trim` refuses an altered or foreign archive, and a ledger without a usable snapshot.
+
+    It drops only events that are old enough, are in the archive, and precede each unbound
+    placement."""
     for number in range(30):
         await world.facts.write(pod(f"p{number}", ask(10_000_000)), role="watcher")
     short = await world.archive("short.jsonl")

@@ -48,7 +48,7 @@ async def facts(bus: Bus) -> Facts:
 
 
 class Schedulers:
-    """Scheduler processes by name, which end with the `async with` block."""
+    """The running scheduler processes, by name. Leaving the `async with` block stops them."""
 
     def __init__(self, bus: Bus, build: Path | None = None) -> None:
         self._build = build
@@ -119,14 +119,14 @@ def lists_of(service: ServiceProcess) -> list[list[str]]:
 
 
 def life_of(name: str, members: Iterable[str]) -> str:
-    """Return the entry of the scheduler with this name in a list of schedulers. An entry has the
-    form `NAME/…`."""
+    """Return the entry for the scheduler `name` in a list of schedulers. An entry is `NAME/…`."""
     return next(member for member in members if member.startswith(f"{name}/"))
 
 
 def uids_of(life: str, members: tuple[str, ...], count: int) -> list[str]:
-    """Return `count` pod uids that the scheduler with the entry `life` owns when the schedulers are
-    `members`."""
+    """Return `count` pod uids that belong to the scheduler with the entry `life`.
+
+    `members` are the entries of all schedulers that share the pods."""
     endless = (f"{life.partition('/')[0]}-{number}" for number in range(100_000))
     return list(islice((uid for uid in endless if owner(uid, members) == life), count))
 
@@ -202,7 +202,7 @@ def most_held(facts: Facts, prefix: str) -> int:
 
 
 async def test_two_of_one_name_are_two(bus: Bus, facts: Facts) -> None:
-    """Two schedulers on one host share the pods, even if neither was given a name."""
+    """Two schedulers that were started with the same name share the pods like any two."""
     async with Schedulers(bus) as schedulers:
         await schedulers.start("a")
         schedulers.running["the first"] = schedulers.running["a"]

@@ -38,7 +38,7 @@ Start = Callable[..., Awaitable[ServiceProcess]]
 
 @pytest.fixture
 async def service(bus: Bus) -> AsyncIterator[Start]:
-    """Provide a function that starts a service of a role, which ends with the test."""
+    """Provide a function that starts a service of a role. The services stop when the test ends."""
     async with AsyncExitStack() as stack:
 
         async def start(role: str, *options: str) -> ServiceProcess:

@@ -110,7 +110,7 @@ async def test_a_large_one_goes_in_many_pieces(bus: Bus, facts: Facts) -> None:
 
 
 async def test_pieces_that_two_wrote_in_turns_are_told_apart(bus: Bus, facts: Facts) -> None:
-    """Interleaved pieces of snapshots that several schedulers store at once are told apart."""
+    """If schedulers store snapshots at the same time, each one can still be read as a whole."""
     await facts.submit("a")
     writers = [Bucket((await bus.connect("scheduler")).wire, BUCKET) for _ in range(3)]
     wholes = [bytes([n]) * (20 * CHUNK_BYTES + n) for n in range(len(writers))]
@@ -205,7 +205,7 @@ async def test_a_corrupt_one_is_set_aside_for_an_older_one(
 async def test_a_newer_builds_one_is_set_aside(
     bus: Bus, facts: Facts, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A snapshot in a newer build's format is named and ignored, and an older snapshot is used."""
+    """A snapshot in a newer build's format is logged and ignored, and an older snapshot is used."""
     snapshots = await three(bus, facts)
     newer = MAGIC + (FORMAT + 1).to_bytes(2) + b"whatever it will be" * 9
     await overwrite(bus, 2, newer)
@@ -287,8 +287,9 @@ async def test_a_bucket_that_does_not_answer_stops_nobody(
 async def test_a_scheduler_writes_while_events_come_and_another_leaves_it_at_that(
     bus: Bus, facts: Facts
 ) -> None:
-    """A snapshot taken in slices under load is the exact state at its revision, and a second
-    scheduler does not write it again."""
+    """A snapshot that is written in steps while events arrive is the exact state at its revision.
+
+    Another scheduler does not write that snapshot again."""
     ledger = await bus.connect("scheduler")
     await facts.submit(*(f"p{n}" for n in range(700)))
     async with reading(ledger) as (state, reader):
@@ -320,8 +321,7 @@ async def test_a_scheduler_writes_while_events_come_and_another_leaves_it_at_tha
 async def test_an_intake_remembers_only_the_snapshots_that_it_judges(
     bus: Bus, facts: Facts
 ) -> None:
-    """When a snapshot is removed, an intake forgets its verdict on that snapshot, sound or
-    unreadable."""
+    """An intake keeps the result of checking a snapshot only until that snapshot is removed."""
     writer = await snapshots_of(bus)
     ledger = await bus.connect("intake")
     async with reading(ledger) as (state, reader):

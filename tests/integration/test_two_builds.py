@@ -406,7 +406,7 @@ async def test_the_next_build_folds_what_was_recorded(tmp_path: Path) -> None:
 
 
 async def run(build: Path | None, *arguments: str, code: int = 0) -> str:
-    """Return the output of Python with that build."""
+    """Run Python with the code of that build, and return its output. It must exit with `code`."""
     done = await asyncio.to_thread(
         subprocess.run, [sys.executable, *arguments], env=environment(build),
         capture_output=True, text=True, check=False,

@@ -1,4 +1,4 @@
-"""Connecting to the ledger: each failure has a clear error without the password."""
+"""A client that cannot connect to the ledger gets a clear error, which never has the password."""
 
 import asyncio
 import contextlib
@@ -25,10 +25,9 @@ from tests.support.polling import until
 
 @contextlib.asynccontextmanager
 async def _greeting_as(version: str, *, before: bytes = b"") -> AsyncIterator[str]:
-    """Start a listener that greets clients as nats-server of this version, and return its URL.
+    """Start a listener that greets clients as nats-server of this version, and yield its URL.
 
-    `before` is sent ahead of the first pong.
-    """
+    The listener sends the bytes `before` ahead of its first pong."""
     greeting = {"server_id": "x", "version": version, "max_payload": 1048576, "headers": True}
 
     async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,5 +1,6 @@
-"""A consumer is named after its user, with a number. Clients of one user share the user's numbers,
-and never take a consumer that is in use."""
+"""The NATS consumers through which clients read are named after their user, with a number.
+
+Clients of one user share the user's numbers, and never take a consumer that is in use."""
 
 import pytest
 

@@ -53,8 +53,9 @@ async def test_a_repeated_fenced_draft_is_known_as_stored_and_not_called_stale(
 
 
 async def test_a_new_fenced_draft_behind_a_foreign_one_is_stale(bus: Bus) -> None:
-    """A draft with a stale fence counts as a duplicate only if an event with its id is stored.
-    Otherwise the ledger refuses it as stale."""
+    """A draft whose expected revision is out of date is refused as stale if its id is new.
+
+    It counts as a duplicate only if an event with its id is stored."""
     ledger = await bus.connect()
     await ledger.append([draft("workload.a", key="pod-1", expect=0)])
     with pytest.raises(FenceRefused):
@@ -62,7 +63,7 @@ async def test_a_new_fenced_draft_behind_a_foreign_one_is_stale(bus: Bus) -> Non
 
 
 async def test_a_duplicate_is_still_known_after_the_server_was_killed(bus: Bus) -> None:
-    """After a kill the server rebuilds the ids of the duplicate window from its store."""
+    """A server that was killed and restarted still refuses a draft whose id it has stored."""
     ledger = await bus.connect()
     await ledger.append([draft("workload.a", key="pod-1")])
     await bus.crash()

@@ -1,5 +1,6 @@
-"""Fences: the ledger refuses a draft whose writer has not folded the newest event on the draft's
-subject."""
+"""A fence is the revision that a writer expects as the newest one on an event's subject.
+
+The ledger refuses the event if the subject has another newest revision."""
 
 import pytest
 
@@ -8,8 +9,7 @@ from tests.support.nats import Bus, draft
 
 
 async def test_a_stale_writer_is_refused_and_told_where_the_subject_stands(bus: Bus) -> None:
-    """A stale writer's error names the subject, the expected revision, and the newest revision to
-    fold to."""
+    """A stale writer's error names the subject, the expected revision, and the newest revision."""
     ledger = await bus.connect()
     assert await ledger.append([draft("workload.a", expect=0)]) == [1]
     assert await ledger.append([draft("workload.a", expect=1)]) == [2]
@@ -24,8 +24,9 @@ async def test_a_stale_writer_is_refused_and_told_where_the_subject_stands(bus: 
 
 
 async def test_one_stale_fence_refuses_the_whole_batch_and_is_the_one_named(bus: Bus) -> None:
-    """If one of three fences is stale, the ledger refuses the whole batch, and the error names that
-    fence."""
+    """If one of three drafts expects an outdated revision, the ledger refuses the whole batch.
+
+    The error names the subject of that draft."""
     ledger = await bus.connect()
     await ledger.append([draft("workload.b")])
     batch = [draft(f"workload.{name}", expect=0) for name in ("a", "b", "c")]
@@ -37,7 +38,9 @@ async def test_one_stale_fence_refuses_the_whole_batch_and_is_the_one_named(bus:
 
 
 async def test_a_fence_on_a_subject_that_was_never_written_is_refused(bus: Bus) -> None:
-    """A fence on revision 7 of an empty subject is refused, with 0 as the current revision."""
+    """If a draft expects revision 7 on a subject without events, it is refused.
+
+    The error has 0 as the subject's newest revision."""
     ledger = await bus.connect()
     fenced = [draft("workload.a", expect=0), draft("workload.b", expect=7)]
     with pytest.raises(FenceRefused) as refused:
@@ -46,8 +49,9 @@ async def test_a_fence_on_a_subject_that_was_never_written_is_refused(bus: Bus) 
 
 
 async def test_several_drafts_of_a_subject_share_the_fence_of_the_first(bus: Bus) -> None:
-    """Several drafts of a batch may expect the same revision of one subject. The ledger checks the
-    first draft's fence, and stores all of them."""
+    """Several drafts of a batch may expect the same revision of one subject.
+
+    The ledger checks the first draft's fence, and stores all of the drafts."""
     ledger = await bus.connect()
     batch = [draft("workload.a", expect=0), draft("workload.a", expect=0), draft("workload.a")]
     assert await ledger.append(batch) == [1, 2, 3]
@@ -57,8 +61,9 @@ async def test_several_drafts_of_a_subject_share_the_fence_of_the_first(bus: Bus
 async def test_a_later_fence_that_the_first_draft_lacks_is_refused_unsent(
     bus: Bus, first: int | None
 ) -> None:
-    """A batch may fence a subject only by its first draft on that subject. Otherwise the client
-    refuses the batch before sending it."""
+    """The client refuses a batch if only a later draft on a subject expects a revision of it.
+
+    It also refuses the batch if the first draft on that subject expects another revision."""
     ledger = await bus.connect()
     batch = [draft("workload.a", expect=first), draft("workload.a", expect=0)]
     with pytest.raises(InvalidDraft, match="fence a subject by its first draft"):

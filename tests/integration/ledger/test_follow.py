@@ -1,5 +1,6 @@
-"""Readers survive crashes and never skip a missing record. The general rules for readers are in
-`tests/contracts`."""
+"""Readers of the ledger survive crashes, and notice if records are missing.
+
+The general rules for readers are in `tests/contracts`."""
 
 import asyncio
 import json
@@ -184,8 +185,9 @@ async def test_an_end_that_moved_back_is_a_hole(plain: PlainServer, tmp_path: Pa
 
 
 async def test_an_auditor_goes_on_where_the_copy_lost_its_end(bus: Bus) -> None:
-    """After a crash, the auditors' copy of the ledger may lack the newest records until the server
-    copies them again. A reader does not treat these records as lost history."""
+    """A reader of the auditors' copy waits for records that the copy lost in a crash.
+
+    The server copies them from the ledger again, so the reader does not report lost history."""
     writer, auditor = await bus.connect("watcher"), await bus.connect("auditor")
     seen: list[int] = []
     following = await auditor.follow(lambda record: seen.append(record.revision))

@@ -1,4 +1,6 @@
-"""Following only the configuration, as the webhook does: in crashes, and on a trimmed ledger."""
+"""A reader can follow only the ledger's configuration events, as the webhook does.
+
+It survives crashes of the server, and also works if the ledger was trimmed."""
 
 import asyncio
 import contextlib
@@ -47,7 +49,7 @@ class Following:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the scheduler names in force, by which these tests tell configurations apart."""
+        """Return the scheduler names in the current configuration, by which tests identify it."""
         return self.cluster.state.configuration.scheduler_names
 
     async def comes_to(self, *names: str) -> None:
@@ -199,7 +201,7 @@ async def test_what_came_and_was_dropped_while_it_was_away_is_found(
 
 
 async def test_trimming_and_a_lost_connection_end_nothing(bus: Bus, facts: Facts) -> None:
-    """Trimming past the configuration and a lost connection do not end the follower."""
+    """The follower survives a trim of the configuration's event, and a crash of the server."""
     await facts.write(changed("first"))
     async with following(bus) as found:
         await facts.submit("a", "b")
@@ -212,8 +214,7 @@ async def test_trimming_and_a_lost_connection_end_nothing(bus: Bus, facts: Facts
 
 
 async def test_a_ledger_made_anew_ends_it(bus: Bus, tmp_path: Path) -> None:
-    """A recreated ledger ends the follower, as it ends every reader, because the records read are
-    gone."""
+    """If the ledger is deleted and created again, the follower ends with LedgerHole."""
     config = (await stream.read_info((await bus.connect("operator")).wire)).config
     plain = PlainServer(tmp_path / "plain")
     await plain.start()

@@ -47,7 +47,9 @@ async def test_a_lone_writer_does_not_wait_for_company(bus: Bus) -> None:
 
 
 async def test_one_stale_fence_sinks_nobody_else(bus: Bus) -> None:
-    """A stale fence fails only the writer of its draft. Other drafts of the batch are stored."""
+    """If a draft expects an outdated revision, only its writer gets an error.
+
+    The other drafts of the batch are stored."""
     ledger = await bus.connect()
     await ledger.append([draft("workload.3")])
     async with GroupCommit(ledger) as commit:
@@ -107,8 +109,9 @@ async def test_two_fences_on_one_subject_are_checked_one_after_the_other(bus: Bu
 
 
 async def test_a_group_is_all_or_none_beside_others(bus: Bus) -> None:
-    """If one draft of a gang is stale, all drafts of the gang are refused, while another writer's
-    draft is stored."""
+    """If one draft of a gang expects an outdated revision, all drafts of the gang are refused.
+
+    Another writer's draft is still stored."""
     ledger = await bus.connect()
     await ledger.append([draft("workload.b")])
     async with GroupCommit(ledger) as commit:
@@ -139,8 +142,9 @@ async def test_a_group_stored_before_is_there_already(bus: Bus) -> None:
 
 
 async def test_a_foreign_event_under_the_id_of_one_is_no_success(bus: Bus) -> None:
-    """A draft fails if a different event is stored under its id, also within a group. If the stored
-    event is the same, the draft counts as stored."""
+    """A draft fails if a different event is already stored under its id, alone or in a group.
+
+    If the stored event is the same as the draft, the draft counts as stored."""
     ledger = await bus.connect()
     foreign = b'{"id":"g-2","type":"another"}'
     await ledger.append([draft("workload.z", key="g-2", payload=foreign)])
@@ -174,7 +178,7 @@ async def test_an_invalid_draft_is_refused_before_it_meets_the_others(bus: Bus) 
 
 
 async def test_a_forbidden_draft_sinks_nobody_else(bus: Bus) -> None:
-    """A draft on another role's subject fails only its own writer."""
+    """If a draft is on a subject of another role, only its writer gets an error."""
     ledger = await bus.connect("watcher")
     async with GroupCommit(ledger) as commit:
         results = await asyncio.gather(

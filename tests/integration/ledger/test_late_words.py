@@ -1,4 +1,4 @@
-"""A gateway's doctor counts late events about ended pods in a real ledger."""
+"""The gateway counts refused events that came too late, after their pod had ended."""
 
 from pathlib import Path
 

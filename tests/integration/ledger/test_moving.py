@@ -1,4 +1,4 @@
-"""Pods that are moved, replaced or ended while another user ends them are never recreated."""
+"""A pod that one user moves or replaces is not recreated if another user ends it meanwhile."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -163,8 +163,9 @@ async def test_of_two_who_replace_one_pod_the_second_is_told(bus: Bus) -> None:
 
 
 async def test_a_limit_is_said_anew_where_what_stands_last_is_no_event(bus: Bus) -> None:
-    """If the last record on the subject of a queue or quota is not a valid event, the limit is
-    appended again, but only once."""
+    """If the last record on a queue's subject is not a valid event, the queue's limit is appended.
+
+    A second attempt finds the limit there and appends nothing."""
     ledger = await bus.connect("operator")
     queue = QueueObserved(queue="team", weight=2)
     await ledger.append([Draft(subject_of(queue), "torn", b"?")])

@@ -154,8 +154,9 @@ async def test_a_role_has_no_more_of_the_api_than_it_needs(bus: Bus, role: str) 
 
 @pytest.mark.parametrize("role", [role for role in FOLDS if role not in NO_READERS])
 async def test_every_fold_can_read_the_whole_ledger(bus: Bus, role: str) -> None:
-    """Every role that folds the ledger can follow it from the beginning, and can read the ledger's
-    and a subject's last revision."""
+    """Every role that folds the ledger can follow it from the beginning.
+
+    It can also read the last revision of the ledger and of a subject."""
     watcher = await bus.connect("watcher")
     await watcher.append([draft("workload.a", payload=b"x" * 3000) for _ in range(1000)])
     await watcher.append([draft("workload.a", payload=b"x" * 3000) for _ in range(1000)])
@@ -336,8 +337,9 @@ async def test_the_binders_queue_cannot_be_changed_under_another_name(bus: Bus) 
 
 
 async def test_an_auditor_reads_a_copy_that_follows(bus: Bus) -> None:
-    """An auditor reads a live copy with the same revisions, and its replies reach only that
-    auditor."""
+    """An auditor reads a copy of the ledger that stays up to date and has the same revisions.
+
+    An auditor cannot make the server send its replies to the ledger."""
     watcher, auditor = await bus.connect("watcher"), await bus.connect("auditor")
     await watcher.append([draft("workload.a") for _ in range(300)])
     seen: list[int] = []
@@ -360,8 +362,7 @@ async def test_an_auditor_reads_a_copy_that_follows(bus: Bus) -> None:
     "role", ["auditor", "extender", "gateway", "operator", "scheduler", "watcher"]
 )
 async def test_what_is_said_to_all_is_heard_once(bus: Bus, role: str) -> None:
-    """Usage samples and heartbeats reach every listener once across accounts, without being
-    stored."""
+    """Usage samples and heartbeats reach each listener once, also from another account."""
     listener = await bus.connect(role)
     heard: list[str] = []
 
@@ -388,8 +389,9 @@ async def test_what_is_said_to_all_is_heard_once(bus: Bus, role: str) -> None:
 
 
 async def test_an_auditor_hears_each_event_once_as_it_is_written(bus: Bus) -> None:
-    """An auditor receives each event once when it is appended, without a consumer, from any
-    account."""
+    """An auditor subscribed to the events' subjects receives each event once when it is appended.
+
+    This needs no consumer, and works whichever account the writer belongs to."""
     auditor = await bus.connect("auditor")
     heard: list[str] = []
 

@@ -83,8 +83,9 @@ async def test_a_reader_that_was_made_deaf_hears_again(
 
 
 async def test_a_queue_that_was_changed_is_named(ledger: JetStreamLedger) -> None:
-    """A changed work queue is reported until an operator restores it, because several workers share
-    the queue."""
+    """A service reports that a work queue was changed.
+
+    It does not replace the queue, because several workers share it."""
     subject = "apportion.v1.placement.*"
     await ledger.work_queue("binder", [subject], ack_wait_s=5, max_in_flight=10)
     assert await ledger.look() == Look()
@@ -105,8 +106,9 @@ async def test_what_is_held_is_not_appended(ledger: JetStreamLedger) -> None:
 
 
 async def test_what_is_appended_makes_the_next_look_due(ledger: JetStreamLedger) -> None:
-    """A service reads the free space from the server at the start, subtracts what it appends, and
-    soon reads it again."""
+    """A service reads the ledger's free space at its start, and subtracts what it appends.
+
+    After enough appended bytes it reads the free space from the server again."""
     await resize(ledger.wire, max_bytes=ROOM_BYTES)
     await ledger.append([draft()])
     soundness = Soundness(Metrics(), SystemClock(), get_logger("test"))
@@ -151,8 +153,9 @@ async def test_what_is_under_way_while_it_looks_is_not_free(ledger: JetStreamLed
 
 
 async def test_a_ledger_that_no_server_serves(tmp_path: Path) -> None:
-    """A service whose server serves no ledger reports that until a check finds the ledger, even if
-    the service has nothing more to append."""
+    """If the server has no ledger, a service is not ready until a check finds the ledger.
+
+    The service need not append anything more for this check."""
     soundness = Soundness(Metrics(), SystemClock(), get_logger("test"))
     async with AsyncExitStack() as stack:
         server = PlainServer(tmp_path / "plain")
