@@ -1,6 +1,7 @@
-"""Cluster and ledger end up equal, whichever scheduler bound a pod and whichever events were lost.
+"""The cluster and the ledger end up with the same placements.
 
-No device is given to two pods, even if the ledger has no placement for one of them."""
+This holds whichever scheduler bound a pod, and whichever events were lost. No device is given to
+two pods, even if the ledger has no placement for one of them."""
 
 import json
 import sys
@@ -70,7 +71,7 @@ async def devices_of(world: KubeWorld) -> dict[str, str]:
 
 
 async def start(world: KubeWorld, *verbs: str, devices: str = "4xT4") -> None:
-    """Start the agent of node n1 and these services."""
+    """Start the agent of node n1, and the services named by `verbs`."""
     await world.agents(("n1", devices))
     for verb in verbs:
         await world.start(verb)
@@ -182,9 +183,9 @@ async def test_a_binding_that_had_been_given_up_is_found_and_held(world: KubeWor
 
 
 async def test_a_pod_made_again_under_its_name_has_what_was_bound_to_it(world: KubeWorld) -> None:
-    """A pod that is recreated under its old name gets the devices with which it is bound.
+    """The ledger gives a recreated pod the devices with which the API server bound it.
 
-    This holds even if the binding was meant for the deleted pod of that name."""
+    This holds even if the placement was decided for the deleted pod of the same name."""
     await world.plane.apply(kube_node("n1"))
     await world.agents(("n1", "2xT4"))
     watcher = await world.start("watcher")

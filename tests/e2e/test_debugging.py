@@ -28,8 +28,8 @@ async def debug(plane: ControlPlane, *words: str, ok: bool) -> str:
 
 @pytest.mark.parametrize("profile", PROFILES)
 async def test_a_container_to_look_with(world: KubeWorld, profile: str) -> None:
-    """`kubectl debug` adds a container to a pod with a share, if its profile cannot exceed the
-    share.
+    """`kubectl debug` may add a container to a pod with a share only if the debug profile gives
+    that container no way around the share.
 
     Other profiles are refused for such a pod, and allowed for a pod without devices."""
     plane, refused = world.plane, PROFILES[profile]
@@ -63,9 +63,9 @@ async def test_a_copy_is_placed_as_any_pod(world: KubeWorld) -> None:
 
 @pytest.mark.parametrize("annotation", BOUND)
 async def test_a_restore_brings_back_no_binding(world: KubeWorld, annotation: str) -> None:
-    """A restored pod that still has one of our annotations is refused.
+    """A pod is refused if it is restored with one of Apportion's annotations.
 
-    Without them the API server accepts the pod, so that it can be placed again."""
+    Without the annotations the API server accepts the pod, so that it can be placed again."""
     plane = world.plane
     made = kube_pod("back", share(), annotations={annotation: BOUND[annotation]})
     async with holding(plane, without()):

@@ -34,12 +34,13 @@ def _there_is_a_kube_scheduler(control_plane: object) -> None:
 
 
 def pod(name: str, memory_mib: int = 7000, **fields: Any) -> dict[str, Any]:
-    """Return a pod of kube-scheduler's, which asks Apportion's extender about it."""
+    """Return a pod that kube-scheduler schedules with the help of Apportion's extender."""
     return kube_pod(name, share(memory_mib), schedulerName=CHOOSER, **fields)
 
 
 async def system(world: KubeWorld, *nodes: dict[str, Any], verbs: tuple[str, ...] = VERBS) -> str:
-    """Start all services and nodes with one T4 each. Return the extender's URL."""
+    """Start the nodes, each with one T4, and the services named by `verbs`. Return the extender's
+    URL."""
     extended = Configuration(extended_scheduler_names=(CHOOSER,))
     await world.facts.write(ConfigurationChanged(by="test", configuration=extended))
     await world.plane.apply(*(nodes or [kube_node(name) for name in NODES]))
@@ -114,8 +115,9 @@ async def unbound(world: KubeWorld) -> list[str]:
 
 
 async def test_kube_scheduler_has_the_last_word_on_nodes(world: KubeWorld, tmp_path: Path) -> None:
-    """kube-scheduler's preferences, taints, selectors and CPU amounts decide among the possible
-    nodes."""
+    """Among the nodes that Apportion finds possible, kube-scheduler chooses one by its own rules.
+
+    These are a pod's preferred affinity, its tolerations, its node selector and its CPU request."""
     nodes = (
         kube_node("n1", labels={"zone": "a"}),
         kube_node("n2", labels={"zone": "b"}),
@@ -151,7 +153,8 @@ async def test_B2_a_policy_file_with_predicates_schedules_vcuda_pods(
 ) -> None:
     """kube-scheduler can use a policy file written for gpu-manager (vCUDA).
 
-    It then sends whole nodes to `/scheduler/predicates`, and pods get vCUDA's annotations."""
+    With such a file, kube-scheduler sends whole Node objects to `/scheduler/predicates`. Pods get
+    the annotations of vCUDA."""
     url = await system(world)
     with policy_scheduler(world.plane, tmp_path, url):
         limits = {"tencent.com/vcuda-core": "50", "tencent.com/vcuda-memory": "20"}
@@ -172,8 +175,9 @@ def pod_events(world: KubeWorld) -> list[Any]:
 
 
 async def test_a_filter_and_a_score_have_no_effect(world: KubeWorld) -> None:
-    """Filter and score requests append nothing to the ledger, with node names or with whole
-    nodes."""
+    """Filter and score requests append nothing to the ledger.
+
+    This holds for requests with node names and for requests with whole Node objects."""
     url = await system(world)
     await world.plane.apply(pod("p", 15_000))
     await world.facts.count(PodSubmitted, 1)

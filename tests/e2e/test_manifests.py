@@ -26,9 +26,10 @@ MIG_NODE, MPS_NODE, NPU_NODE = "a100-mig-1", "l40s-mps-1", "ascend-1"
 
 
 class Expected(NamedTuple):
-    """What a manifest should lead to: the number of pods and the keys of their annotations.
+    """The expected result of a manifest.
 
-    `node` is set if only one node is possible."""
+    `pods` is the number of pods that it creates, and `keys` are the keys of their annotations.
+    `node` names the pods' node if only one node is possible."""
 
     pods: int
     keys: tuple[str, ...] = ()

@@ -1,8 +1,8 @@
 """Two pods at a time on a real kubelet, with random kills: each pod gets its own share.
 
 There are four rounds; `APPORTION_NODE_ROUNDS=200` makes it two hundred. `APPORTION_NODE_SEED` sets
-the random seed. At the end the test prints how long pods waited from their binding to their shares.
-"""
+the random seed. At the end the test prints how many seconds passed between each pod's binding and
+the allocation of its shares."""
 
 import asyncio
 import os
@@ -58,9 +58,10 @@ class Rounds:
             await self.world.delete(name)
 
     async def _again(self, name: str, deed: str) -> None:
-        """If `deed` says so, kill a container, and check that it restarts with the same share.
+        """Kill a container, and check that it restarts with the same share.
 
-        The agent may be down while the container ends."""
+        If `deed` is to kill the agent, the agent is down while the container ends. If `deed` is
+        neither of these two kills, do nothing."""
         if deed not in {"kill a container", "kill the agent"}:
             return
         if deed == "kill the agent":
@@ -100,7 +101,7 @@ class Rounds:
         return pod
 
     def waits(self) -> list[float]:
-        """Return each pod's seconds from PodBound to SharesAllocated."""
+        """Return the number of seconds between the events PodBound and SharesAllocated of each pod."""
         bound, allocated = self._times(PodBound), self._times(SharesAllocated)
         return sorted((allocated[pod] - bound[pod]).total_seconds() for pod in bound)
 

@@ -42,8 +42,8 @@ gives one to the pod that has none (hami-defaults).
 async def test_A1_every_sample_starts_with_what_the_ledger_decided(
     world: KubeWorld, kubelet: RealKubelet
 ) -> None:
-    """Each sample's containers start with the devices and limits of the ledger in their
-    environment."""
+    """The environment of each sample's containers names the devices and limits that the ledger
+    records."""
     await world.start("agent", *agent_options(kubelet, "8xA100-80GB"))
     for verb in ("watcher", "scheduler", "binder"):
         await world.start(verb)
@@ -68,7 +68,9 @@ async def test_A1_every_sample_starts_with_what_the_ledger_decided(
 
 @asynccontextmanager
 async def telling(world: KubeWorld, kubelet: RealKubelet) -> AsyncIterator[None]:
-    """If the block fails, add the pods, the node and the kubelet's log to the error."""
+    """If the block of this context manager fails, add details to the error.
+
+    The details are the pods' status, the node's allocatable and the kubelet's log."""
     try:
         yield
     except (AssertionError, TimeoutError) as error:
@@ -165,9 +167,9 @@ def limits_of(env: dict[str, str]) -> dict[str, str]:
 
 
 async def idle(kubelet: RealKubelet) -> None:
-    """Check a container without devices, and the pod with high priority.
+    """Check two containers of the samples: one without devices, and one of high priority.
 
-    The container gets no device variables. The pod's task priority is 0, which is the highest."""
+    The first gets no device variables. The second gets task priority 0, which is the highest."""
     made = await kubelet.made("two-containers", "log")
     assert limits_of(made["env"]) == {}
     high: dict[str, Any] = (await kubelet.made("gpu-pod-high", "main"))["env"]

@@ -48,7 +48,7 @@ async def test_a_quota_of_device_memory_holds_pods_back_until_it_is_raised(
 
 
 async def test_a_pod_of_the_namespace_that_ends_makes_room_in_its_quota(world: KubeWorld) -> None:
-    """When a pod ends, a pending pod of its namespace may use its part of the quota.
+    """When a pod ends, its part of the quota is free for a pending pod of the same namespace.
 
     Pods of other namespaces are not limited by that quota."""
     await system(world)

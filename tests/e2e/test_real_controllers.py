@@ -182,7 +182,7 @@ def uids(pods: list[dict[str, Any]]) -> set[str]:
 
 
 async def racks(world: KubeWorld, pods: list[dict[str, Any]], group: str) -> dict[str, set[str]]:
-    """Return on which racks the pods run, by the value of their label `group`."""
+    """Group the pods by the value of their label `group`, and return each group's racks."""
     nodes = {
         node["metadata"]["name"]: labels_of(node)["rack"]
         for node in (await world.plane.get("nodes"))["items"]

@@ -29,7 +29,7 @@ GRACE = ("--agent-grace", "20")
 
 @pytest.fixture
 async def start(bus: Bus) -> AsyncIterator[Start]:
-    """Provide a function that starts a service, which ends with the test."""
+    """Provide a function that starts a service. The fixture stops these services after the test."""
     async with AsyncExitStack() as stack:
 
         async def started(role: str, *options: str) -> ServiceProcess:
@@ -40,7 +40,7 @@ async def start(bus: Bus) -> AsyncIterator[Start]:
 
 
 class Asking:
-    """Runs `apportion doctor` with the addresses of the ledger and the gateway."""
+    """Runs `apportion doctor` for a test, with the addresses of the ledger and the gateway."""
 
     def __init__(self, bus: Bus, url: str) -> None:
         nats = {"APPORTION_NATS_URL": bus.server.url_for("operator")}
@@ -54,7 +54,7 @@ class Asking:
         )  # fmt: skip
 
     async def states(self, *options: str) -> dict[str, dict[str, Any]]:
-        """Return all checks of doctor, by the name of the check."""
+        """Run doctor, and return the result of each check by the check's name."""
         done = await self.run("--json", *options)
         checks = {check["id"]: check for check in json.loads(done.stdout)["checks"]}
         broken = any(check["state"] == "broken" for check in checks.values())
@@ -131,8 +131,8 @@ async def test_what_breaks_is_named_with_its_fix(bus: Bus, start: Start) -> None
 
 
 async def mute(bus: Bus, asking: Asking) -> None:
-    """Check that doctor reports a suspended nats-server as failed, and the checks that need the
-    ledger as unknown."""
+    """Suspend the nats-server, and check that doctor reports it as failed. Doctor must report the
+    checks that need the ledger as unknown."""
     os.kill(bus.server.pid, signal.SIGSTOP)
     try:
         await asking.until("schedulers", "unknown")

@@ -1,4 +1,5 @@
-"""Details of the command line's output, against a real `apportion up` with twelve nodes."""
+"""The command line's output is correct in detail. Each verb runs against a real `apportion up` with
+twelve nodes."""
 
 import itertools
 import json
@@ -79,8 +80,8 @@ def test_names_are_in_the_order_in_which_people_count(up: Standalone) -> None:
 
 
 def test_lists_of_what_is_named(up: Standalone) -> None:
-    """`get` prints those of the named pods that exist. For an unknown name it prints a suggestion
-    and exits with 1."""
+    """`get` with several names prints those objects that exist. For an unknown name it prints a
+    suggestion and exits with 1."""
     found = up.json("get", "pods", "one", "team-a/trainer")["items"]
     assert [pod["name"] for pod in found] == ["one", "trainer"]
     done = up.run("get", "pods", "one", "trianer")
@@ -182,8 +183,8 @@ def test_keys_are_whole_on_a_narrow_terminal(up: Standalone, columns: int, price
 
 
 def test_a_pod_without_a_place_waits_in_every_verb(up: Standalone) -> None:
-    """Every verb prints "pending" for an unplaced pod. If an extended resource is missing, the verb
-    prints the resource's name, the requested amount and the free amount."""
+    """Every verb prints "pending" for an unplaced pod. If a node lacks an extended resource, the
+    verb prints the resource's name, the requested amount and the free amount."""
     manifest = POD.replace("NAME", "fpga").replace("SPACE", "lab")
     manifest = manifest.replace("nvidia.com/gpu: 1", "nvidia.com/gpu: 1, example.com/fpga: 2")
     said = [up.run("submit", "-f", "-", "--wait", stdin=manifest.encode()).stdout]
@@ -245,7 +246,7 @@ def test_a_list_that_is_watched_tells_what_changes(up: Standalone, tmp_path: Pat
 
 
 def test_lists_have_the_names_that_people_try(up: Standalone) -> None:
-    """`get` accepts singular, plural and kubectl's short names of each list."""
+    """`get` accepts the singular, the plural and kubectl's short name of each list."""
     settle(up)
     for aliases, what in (
         (("pod", "po"), "pods"), (("node", "no"), "nodes"), (("gang",), "gangs"),
@@ -360,7 +361,8 @@ def test_who_says_of_a_pod_which_verb_tells_of_it(up: Standalone, name: str) -> 
 
 
 def test_history_looks_in_all_namespaces(up: Standalone) -> None:
-    """`history` looks in all namespaces, after nodes and devices, as `why` does."""
+    """Like `why`, `history` finds a pod in any namespace. A node or device of the same name comes
+    first."""
     story = up.json("history", "trainer")
     assert story["kind"] == "pod"
     assert "team-a/trainer placed" in up.run("history", "trainer").stdout
@@ -460,7 +462,7 @@ spec:
 
 
 def test_slips_of_the_pen_are_told_of(up: Standalone, tmp_path: Path) -> None:
-    """`check`, `plan` and `submit` suggest the correct key for a misspelt annotation or resource.
+    """For a misspelt annotation or resource, `check`, `plan` and `submit` suggest the correct key.
     For a memory request in Gi, `check` suggests the number of MiB."""
     path = tmp_path / "pod.yaml"
     path.write_text(SLIPS)
@@ -525,8 +527,8 @@ def test_all_errors_of_a_configuration(up: Standalone, tmp_path: Path) -> None:
 
 
 def test_a_deleted_sample_stays_deleted(tmp_path: Path) -> None:
-    """If a user deletes a sample pod, `up` does not submit it again when it restarts on the same
-    folder. The other samples continue."""
+    """If a user deletes a sample pod and then restarts `up` on the same folder, `up` does not
+    submit that pod again. The other samples continue."""
     options = ("--nodes", "4", "--fleet", "8xH100-80GB")
     with Standalone(tmp_path / "data", *options) as first:
         first.up()

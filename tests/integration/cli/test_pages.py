@@ -98,7 +98,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def stable(output: str) -> str:
-    """Normalise an output: replace what differs from run to run, such as times and ids, and
+    """Normalise an output: replace values that differ between runs, such as times and ids, and
     collapse blanks."""
     for pattern, name in UNSTABLE:
         output = pattern.sub(name, output)
@@ -119,14 +119,14 @@ def printed(up: Standalone, command: str, folder: Path = ROOT, limit_s: float = 
 
 
 def used(up: Standalone, command: str) -> str:
-    """Run the command of a report. Return its output if that has a utilization column, otherwise an
-    empty string."""
+    """Run a command that prints a report. Return the report if it has a utilization column,
+    otherwise an empty string."""
     report = printed(up, command)
     return report if "UTILIZED" in report else ""
 
 
 def started(output: str) -> set[str]:
-    """Return the lines that `make up` prints, without the node of each pod, because that depends on
+    """Return the lines that `make up` prints. Leave out the node of each pod, because it depends on
     the run."""
     return {stable(PLACED.sub(r"\1", line)) for line in output.splitlines()}
 
@@ -227,7 +227,8 @@ def test_every_call_of_apportion_runs(page: str, folder: Path) -> None:
 
 
 def prepare(folder: Path, page: str, words: list[str], *, made: bool = True) -> None:
-    """Write the files that a command reads: the page's first YAML or TOML block, or a sample."""
+    """Write the files that a command of a page reads. Their content is the page's first YAML or
+    TOML block, or a sample manifest."""
     for word in words:
         path, kind = folder / word.lstrip("/"), Path(word).suffix[1:]
         if kind in {"yaml", "toml"} and not path.exists():

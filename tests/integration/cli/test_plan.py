@@ -107,7 +107,8 @@ def test_a_lost_node_and_more_nodes(up: Standalone) -> None:
 
 
 def test_a_plan_for_the_past(up: Standalone, tmp_path: Path) -> None:
-    """A plan for the past finds room that later pods have taken, and names the revision it used."""
+    """`plan` for an earlier revision finds room that later pods have taken, and prints that
+    revision."""
     file = tmp_path / "large.yaml"
     file.write_text(pod("large", 80_000, 4))
     assert up.json("plan", "-f", str(file), code=5)["outcome"] == "not-now"
@@ -202,7 +203,7 @@ def test_who_hangs_up_ends_the_plan(up: Standalone) -> None:
 
 
 def _forks(up: Standalone) -> list[str]:
-    """Return the gateway's forks, except the process that reads the past."""
+    """Return the processes that the gateway has forked, except the one that reads past states."""
     pid = up.processes()["gateway"]
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [child for child in children if b"past_process" not in _command_line(child)]

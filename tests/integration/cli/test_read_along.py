@@ -1,5 +1,5 @@
-"""The examples that read the ledger run unmodified, both as the NATS user that the documentation
-names and as another auditor.
+"""The examples that read the ledger run unmodified. They connect as the NATS user that the
+documentation names, and as another auditor.
 
 The nats CLI takes minutes to build. If it is installed, its documented command is run; otherwise
 the test sends the server the same bytes."""
@@ -179,8 +179,8 @@ async def test_go_by_a_key(bus: Bus, tmp_path: Path) -> None:
 
 
 async def test_what_the_nats_cli_says_is_answered(bus: Bus, facts: Facts) -> None:
-    """A client that sends the bytes of the documented `nats sub` command, with user and password,
-    receives events."""
+    """The server sends events to a client that sends the same bytes as the documented `nats sub`
+    command."""
     page = await asyncio.to_thread((ROOT / "docs" / "tasks" / "read-along.md").read_text)
     for connecting in (
         "nats://auditor:PASSWORD@127.0.0.1:4222",

@@ -1,4 +1,5 @@
-"""Reports on a real ledger, from the gateway and from the verb, checked against its events."""
+"""The gateway and the verb `report` return reports on a real ledger, and these agree with its
+events."""
 
 import asyncio
 import csv
@@ -90,7 +91,7 @@ def prices(tmp_path: Path) -> Path:
 
 
 async def get(url: str, path: str) -> tuple[int, str]:
-    """Return the status and the body of an answer."""
+    """Send a GET request for `path`, and return the status and the body of the response."""
 
     def asked() -> tuple[int, str]:
         try:
@@ -103,14 +104,15 @@ async def get(url: str, path: str) -> tuple[int, str]:
 
 
 async def verb(bus: Bus, *arguments: str, code: int = 0, beside: bool = False) -> str:
-    """Run a verb that reads the ledger as the operator, and return its output as `said_by` does."""
+    """Run a verb that reads the ledger, as the user `operator`. Return its output as `said_by`
+    does."""
     url = bus.server.url_for("operator")
     return await said_by(*arguments, "--nats", url, code=code, beside=beside)
 
 
 async def said_by(*arguments: str, code: int = 0, beside: bool = False) -> str:
-    """Run a verb, which must exit with `code`. Return its stderr if `code` is not 0 or `beside` is
-    set, otherwise its stdout."""
+    """Run a verb and check its exit code, which must be `code`. Return stderr if `code` is not 0 or
+    `beside` is True, otherwise stdout."""
     done = await asyncio.to_thread(
         subprocess.run,
         [sys.executable, "-m", "apportion.cli.main", *arguments],
@@ -128,8 +130,8 @@ Hours = Callable[[int, int], float]
 
 
 async def hours_of(bus: Bus) -> Hours:
-    """Return a function that returns the hours between the events at two revisions, by the server's
-    timestamps."""
+    """Return a function that takes two revisions and returns the hours between their events. It
+    uses the timestamps of the NATS server."""
     auditor = await bus.connect("auditor")
     at = {number: await stream.read_stored(auditor.wire, {"seq": number}) for number in range(1, 9)}
 
@@ -165,7 +167,7 @@ async def test_the_figures_are_those_of_the_events(bus: Bus, facts: Facts) -> No
 
 
 async def columns_add_up(at: str) -> None:
-    """Check that each column of the CSV adds up to the total, also in a report by node."""
+    """Check that the rows of each CSV column add up to the total. Do the same for a report by node."""
     for by in ("namespace", "node", "label:team"):
         path = f"report/cost?by={by}&from=1&to=8"
         total = json.loads((await get(at, path))[1])["total"]
@@ -233,8 +235,8 @@ async def test_the_gateway_says_the_same(bus: Bus, facts: Facts, prices: Path) -
 
 
 async def test_what_was_used_and_what_did_nothing(bus: Bus, facts: Facts) -> None:
-    """Usage and idleness reports use the usage that the node recorded. If there are no such
-    records, the report says so."""
+    """Reports on usage and on idle devices are based on the usage records of the node. If there are
+    no records, the report says so."""
     now = ("--from", "-1h")
     [row] = json.loads(await verb(bus, "report", "usage", *now, "--json"))["rows"]
     assert row["used_gib_hours"] == pytest.approx(500 / 1024 / 3600, abs=SLACK_H)
