@@ -1,4 +1,4 @@
-"""Fixtures shared by the end-to-end tests, such as a Kubernetes control plane and a real kubelet."""
+"""Fixtures shared by all end-to-end tests, such as a control plane and a real kubelet."""
 
 from tests.support.kube_fixtures import control_plane, pytest_collection_modifyitems, world
 from tests.support.kubelet_fixtures import folder, kubelet

@@ -101,7 +101,7 @@ class Rounds:
         return pod
 
     def waits(self) -> list[float]:
-        """Return the number of seconds between the events PodBound and SharesAllocated of each pod."""
+        """Return the seconds between the events PodBound and SharesAllocated of each pod."""
         bound, allocated = self._times(PodBound), self._times(SharesAllocated)
         return sorted((allocated[pod] - bound[pod]).total_seconds() for pod in bound)
 

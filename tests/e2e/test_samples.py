@@ -125,7 +125,7 @@ class Node:
         return found
 
     def nodes_of(self, cards: list[str]) -> list[str]:
-        """Return the device files in /dev of these GPUs, and the control file that all GPUs share."""
+        """Return the device files of these GPUs, and the control file that all GPUs share."""
         return ["/dev/nvidiactl", *(f"/dev/nvidia{self.driver.ids.index(card)}" for card in cards)]
 
 

@@ -41,7 +41,7 @@ AS_NOBODY = ("setpriv", *NOBODY, *READS)
 
 @pytest.fixture(scope="module")
 def patched() -> Iterator[pytest.MonkeyPatch]:
-    """Provide a monkeypatch for the environment of the whole module."""
+    """Provide a monkeypatch whose changes to the environment last for the whole module."""
     with pytest.MonkeyPatch.context() as patch:
         yield patch
 
@@ -61,7 +61,8 @@ def driver(
 
 @pytest.fixture(scope="module")
 def up(driver: FakeDriver) -> Iterator[Standalone]:
-    """Provide a workstation whose data folder other users may traverse."""
+    """Provide `apportion up` with the fake driver's GPUs and a data folder that other users may
+    enter."""
     assert driver.ids
     with tempfile.TemporaryDirectory(prefix="workstation") as name:
         folder = Path(name)
@@ -116,9 +117,8 @@ def test_each_command_sees_its_share_and_gets_no_more(up: Standalone, driver: Fa
 def test_a_second_process_shares_the_command_s_share(up: Standalone, driver: FakeDriver) -> None:
     """Child processes count against their command's share, unless a child clears its environment.
 
-    Nothing is mounted for a command on the host. The guide therefore explains that only a container
-    limits such a child.
-    """
+    Without the environment a child escapes the limits, because a command on the host has no mounts.
+    The guide therefore recommends a container."""
     probe = driver.probe
     state = driver.environment["APPORTION_FAKE_NVIDIA"]
     free = f"env -i APPORTION_FAKE_NVIDIA={state} LD_LIBRARY_PATH={built()} {probe} info"
@@ -197,8 +197,8 @@ def test_the_wait_can_be_limited(up: Standalone, driver: FakeDriver) -> None:
 
 
 def test_everything_is_stopped_and_started_again(driver: FakeDriver, tmp_path: Path) -> None:
-    """A command survives a restart of `up`. The new `up` recognises the command, and the process
-    that guards the command reconnects."""
+    """A running command survives a restart of `up`. The new `up` recognises it, and the command's
+    guardian process reconnects."""
     data = tmp_path / "data"
     with Standalone(data, *LOCAL, "--library", LIBRARY) as up:
         up.up()
@@ -218,8 +218,8 @@ def test_everything_is_stopped_and_started_again(driver: FakeDriver, tmp_path: P
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"])
 def test_a_signal_ends_the_wait(up: Standalone, driver: FakeDriver, name: str) -> None:
-    """A signal during the wait ends `run` as it would end the command itself, and the pending pod
-    is deleted."""
+    """If a signal arrives while `run` waits for a device, `run` exits as the command would, and
+    deletes the pending pod."""
     number = signal.Signals[name]
     with Command(up, "--memory", "15000", "--count", "2", "--", str(driver.probe), "hold") as first:
         first.said("holding")
@@ -316,8 +316,8 @@ def test_what_it_left_running_keeps_the_share(up: Standalone, driver: FakeDriver
 def test_everything_is_killed_and_the_next_command_says_so(
     up: Standalone, driver: FakeDriver
 ) -> None:
-    """If a command is killed together with its guardian process and the agent, the next command
-    releases its share."""
+    """If a command is killed together with its guardian process and the agent, its share stays in
+    use. The next command releases that share."""
     wanted = ("--memory", "15000", "--count", "2", "--", str(driver.probe), "hold")
     with Command(up, *wanted) as first:
         first.said("holding")
@@ -380,8 +380,8 @@ def test_who_deletes_the_pod_ends_the_command(up: Standalone, driver: FakeDriver
 
 
 def test_json_is_told_on_stderr(up: Standalone) -> None:
-    """With `--json`, `run` prints one JSON line on stderr, and stdout contains only the command's
-    output."""
+    """With `--json`, `run` prints one JSON line on stderr. Only the command's own output goes to
+    stdout."""
     done = up.run("run", "--json", "--memory", "1000", "--cores", "20", "--", "echo", "out")
     assert done.stdout == "out\n"
     (told,) = map(json.loads, done.stderr.splitlines())

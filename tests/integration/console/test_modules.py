@@ -46,7 +46,7 @@ def test_a_narrow_chart_tells_below_it_what_has_no_room_in_it(page: Page) -> Non
 
 
 def test_templates_escape_what_is_put_in(page: Page) -> None:
-    """Text from outside remains text, in elements and in attributes."""
+    """HTML templates escape text from outside, both in elements and in attributes."""
     evil = "<img src=x onerror=alert(1)>\"'&"
     found = run(
         page,

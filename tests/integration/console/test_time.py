@@ -1,4 +1,4 @@
-"""Time travel in the console: any time on every page, and differences between two times."""
+"""The console can show any earlier time on every page, and the differences between two times."""
 
 import re
 from datetime import UTC, datetime, timedelta, timezone
@@ -26,8 +26,9 @@ def failed(page: Page) -> None:
 
 
 def to_the_newest_mark(page: Page, when: int) -> None:
-    """Move to the newest mark of the time bar until that mark is of revision `when`. Before that,
-    an older failure may be the newest mark."""
+    """Move to the newest mark of the time bar, again and again, until its revision is `when`.
+
+    Until the page has loaded that mark, an older one may be the newest."""
 
     def there() -> bool:
         page.keyboard.press("n")
@@ -268,8 +269,8 @@ def test_a_moment_that_nobody_knows_is_told(browser: Browser, base: str) -> None
 
 
 def test_a_zone_ahead_of_utc_is_read_from_an_address(browser: Browser, base: str) -> None:
-    """The page accepts an address with an unescaped plus in its time zone, and the bar shows that
-    time."""
+    """The page accepts a time zone with an unescaped plus sign in its address, and the time bar
+    shows that time."""
     now = datetime.now(UTC).replace(microsecond=0)
     there = now.astimezone(timezone(timedelta(hours=2)))
     with opened(browser, base) as page:
@@ -359,7 +360,8 @@ def test_a_time_that_is_asked_for_is_shown_as_it_was_asked_for(
 def test_the_end_of_the_slider_is_now_however_long_the_past_was_shown(
     browser: Browser, base: str
 ) -> None:
-    """The end of the slider still leads to now after the past was shown for a while."""
+    """The end of the time slider leads to the present, even after the page has shown the past for a
+    while."""
     with opened(browser, base) as page:
         page.clock.install()
         visit(page, "")

@@ -1,5 +1,5 @@
-"""A real gateway on a real ledger: consistent answers at one revision, read your writes, live
-events."""
+"""A real gateway on a real ledger gives consistent answers, each for one revision. It lets clients
+read their own writes, and streams live events."""
 
 import asyncio
 import json
@@ -132,8 +132,8 @@ async def test_answers(gateway: Gateway, facts: Facts) -> None:
 
 
 async def test_what_shares_use_is_in_the_fleet(gateway: Gateway, bus: Bus, facts: Facts) -> None:
-    """The gateway's fleet answer contains each node's newest usage sample. A client that names the
-    samples it has gets only newer ones.
+    """The gateway's fleet answer contains each node's newest usage sample. If a client names the
+    samples that it already has, it gets only newer ones.
 
     The gateway may not have subscribed at first, so the test repeats one sample until it arrives.
     Then it sends another one once."""
@@ -290,7 +290,7 @@ async def test_events_older_than_the_window(bus: Bus, gateway: Gateway, facts: F
 
 
 def _noise(number: int) -> Draft:
-    """Return a record that is not an event, which every reader skips."""
+    """Return a draft that is not an event. Every reader skips it."""
     return Draft("apportion.v1.workload.noise", f"noise-{number}", b"?")
 
 
@@ -321,8 +321,8 @@ async def test_clients_of_the_stream_are_bounded(gateway: Gateway) -> None:
 
 
 async def test_unknown_event_halts_it(bus: Bus, gateway: Gateway, facts: Facts) -> None:
-    """After an event of a newer build the gateway's process keeps running, but refuses every
-    request and names the reason."""
+    """If the ledger has an event that only a newer build can read, the gateway refuses every
+    request and names the reason. Its process keeps running."""
     before = await gateway.ok("/api/v1/revision")
     watcher = await bus.connect("watcher")
     node = NodeObserved(node="n1", ready=True, cpu_milli=1, memory_mib=1, pods=1)

@@ -1,5 +1,5 @@
-"""Drain of a real API server's node evicts pods within budgets, and names pods that cannot be
-evicted."""
+"""Draining a node of a real API server evicts pods within their disruption budgets, and names pods
+that cannot be evicted."""
 
 import asyncio
 import json
@@ -74,7 +74,7 @@ async def drain(world: KubeWorld, gateway: str, *options: str) -> tuple[int, Any
 
 
 async def test_pods_are_evicted_as_their_budgets_allow(world: KubeWorld) -> None:
-    """A drain evicts pods as their disruption budgets allow, and leaves pods without a
+    """A drain evicts pods as their disruption budgets allow. It does not evict pods that have no
     controller."""
     plane = world.plane
     await plane.apply(

@@ -66,7 +66,8 @@ def cards(facts: Facts) -> tuple[Device, ...]:
 
 
 def seen(kubelet: FakeKubelet, answer: Any) -> dict[str, str]:
-    """Return the environment that `answer` to a prepared claim gives to a container."""
+    """Return the environment variables that a container gets from a prepared claim. `answer` is the
+    agent's answer to the kubelet."""
     assert answer.error == ""
     (name,) = [name for device in answer.devices for name in device.cdi_device_ids]
     return environment(kubelet.edits((name.partition("=")[2],)))
@@ -101,8 +102,8 @@ async def test_each_claim_is_prepared_as_the_ledger_has_it_whatever_dies(
 async def test_a_claim_that_is_taken_back_leaves_the_books_and_the_next_one_does_not(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """Unpreparing a claim, even repeatedly, removes the agent's state of that claim only. Another
-    pod's claim stays prepared."""
+    """When the kubelet unprepares a claim, even repeatedly, the agent forgets only that claim.
+    Another pod's claim stays prepared."""
     assert agent.running
     first, _ = cards(facts)
     await place(facts, "a", ("c-1", first, 700))

@@ -1,7 +1,7 @@
-"""A pod reported as running gets its share again only if this node gave the pod that share before.
+"""After the ledger was lost, a running pod gets its share again only if this node gave the pod that
+share before.
 
-The ledger was lost and rebuilt from annotations and phases of pods, which a tenant may have
-written."""
+The ledger was rebuilt from annotations and phases of pods, which a tenant may have written."""
 
 import json
 
@@ -30,7 +30,8 @@ NODE, GPU = "n1", "nvidia.com/gpu"
 
 
 def agent_of(bus: Bus, kubelet: FakeKubelet, guard: str = "") -> ServiceProcess:
-    """Return an agent of the kubelet's node with two simulated GPUs, without the named guard."""
+    """Return an agent of the kubelet's node with two simulated GPUs. If `guard` names a guard,
+    remove it from the agent."""
     options = ["--node", NODE, "--simulate", "2xT4", "--kubelet", str(kubelet.folder)]
     options += ["--cdi", str(kubelet.cdi), "--state", str(kubelet.folder / "state")]
     return ServiceProcess("agent", bus.server.url_for("agent"), *options, first=without(guard))

@@ -1,5 +1,5 @@
-"""NPUs that are shared in software: before a container starts, the agent creates the files that the
-sharing library needs."""
+"""NPUs are shared in software, by a library in each container. Before a container starts, the agent
+creates the files that the library needs."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
-"""Fences: the ledger refuses a draft whose writer has not folded the newest event on the draft's
-subject."""
+"""A fence is the revision that a draft expects as the newest one on its subject. The ledger refuses
+the draft if another event came later."""
 
 import pytest
 
@@ -8,8 +8,8 @@ from tests.support.nats import Bus, draft
 
 
 async def test_a_stale_writer_is_refused_and_told_where_the_subject_stands(bus: Bus) -> None:
-    """A stale writer's error names the subject, the expected revision, and the newest revision to
-    fold to."""
+    """The error for a stale writer names the subject, the expected revision, and the newest
+    revision of the subject."""
     ledger = await bus.connect()
     assert await ledger.append([draft("workload.a", expect=0)]) == [1]
     assert await ledger.append([draft("workload.a", expect=1)]) == [2]
@@ -37,7 +37,8 @@ async def test_one_stale_fence_refuses_the_whole_batch_and_is_the_one_named(bus:
 
 
 async def test_a_fence_on_a_subject_that_was_never_written_is_refused(bus: Bus) -> None:
-    """A fence on revision 7 of an empty subject is refused, with 0 as the current revision."""
+    """If a draft expects revision 7 on an empty subject, the ledger refuses it and names 0 as the
+    newest revision."""
     ledger = await bus.connect()
     fenced = [draft("workload.a", expect=0), draft("workload.b", expect=7)]
     with pytest.raises(FenceRefused) as refused:
@@ -67,7 +68,8 @@ async def test_a_later_fence_that_the_first_draft_lacks_is_refused_unsent(
 
 
 async def test_two_writers_with_the_same_basis_cannot_both_win(bus: Bus) -> None:
-    """If two schedulers decide on one node at one revision, exactly one decision is stored."""
+    """If two schedulers decide about one node on the basis of the same revision, exactly one
+    decision is stored."""
     writers = [await bus.connect("scheduler") for _ in range(2)]
     outcomes = []
     for number, writer in enumerate(writers):

@@ -1,4 +1,5 @@
-"""Following only the configuration, as the webhook does: in crashes, and on a trimmed ledger."""
+"""The webhook follows only the ledger's configuration events. This works through crashes, and on a
+trimmed ledger."""
 
 import asyncio
 import contextlib
@@ -47,11 +48,12 @@ class Following:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the scheduler names in force, by which these tests tell configurations apart."""
+        """Return the scheduler names of the configuration in force. The tests tell configurations
+        apart by these names."""
         return self.cluster.state.configuration.scheduler_names
 
     async def comes_to(self, *names: str) -> None:
-        """Wait until the configuration with these names is in force."""
+        """Wait until a configuration with these scheduler names is in force."""
 
         async def there() -> bool:
             return self.names == names
@@ -61,8 +63,8 @@ class Following:
 
 @contextlib.asynccontextmanager
 async def following(bus: Bus, *, port: int = 0) -> AsyncIterator[Following]:
-    """Provide a follower that has caught up, for the length of a `with` block. With `port` it
-    connects through the proxy on that port."""
+    """Provide a follower that has caught up with the ledger. With `port` it connects through the
+    proxy on that port."""
     made = Following(ConfigurationLedger((await bus.connect("admission", port=port)).wire))
     running = asyncio.create_task(made.reader.run())
     try:
