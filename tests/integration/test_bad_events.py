@@ -100,7 +100,7 @@ def document(data: PodPlaced | PlacementVoided, **changes: object) -> bytes:
 
 
 def placement(pod: str, node: str = "node-a") -> PodPlaced:
-    """Return a placement that no scheduler has decided."""
+    """Return a placement on a device that does not exist. No scheduler has decided it."""
     share = Share(container="main", device="GPU-none", memory_mib=16, cores=0)
     return PodPlaced(
         pod=pod,
@@ -125,8 +125,8 @@ async def test_broken_bytes_are_refused_by_every_reader(system: System) -> None:
 
 @goes_on
 async def test_a_negative_amount_is_refused_by_its_field(system: System) -> None:
-    """An event with a negative amount is refused by type, field and limit, and its pod is still
-    placed correctly."""
+    """If an event has a negative amount, readers refuse it and name its type, the field and the
+    limit. The event's pod is still placed correctly."""
     rogue = placement("robbed")
     payload = document(
         rogue, shares=[{"container": "main", "device": "d", "memory_mib": -5, "cores": 0}]

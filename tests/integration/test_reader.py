@@ -133,8 +133,8 @@ async def test_waiting_for_a_revision(bus: Bus, facts: Facts) -> None:
 async def test_what_nobody_can_read_is_refused(
     bus: Bus, facts: Facts, payload: bytes, reason: str
 ) -> None:
-    """An unreadable event is recorded with its revision and cause and counted, and the fold
-    continues."""
+    """If an event is unreadable, the reader records its revision and the cause, counts it, and
+    continues with the next event."""
     await facts.submit("before")
     async with reading(bus) as made:
         revision = await append_raw(bus, "workload.x", payload)
@@ -247,8 +247,9 @@ async def test_a_fault_of_the_fold_halts_it(
 
 
 async def test_what_is_set_aside_is_passed_over(bus: Bus, facts: Facts) -> None:
-    """When an operator sets a revision aside, a reader that halted before it or has applied it
-    ends. Later readers skip the revision."""
+    """When an operator sets a revision aside, some running readers end: those that halted before
+    that revision, and those that have already applied it. Readers that start later skip the
+    revision."""
     await facts.write(FormatEnabled(format="PodSubmitted", version=99, by="ada"))
     halting = await append_raw(bus, "workload.x", document("x", schemaversion=99))
     await facts.submit("a")

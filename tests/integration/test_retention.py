@@ -1,5 +1,5 @@
-"""Archiving and trimming the ledger: dropped events are in the archive, and all services continue
-without them."""
+"""An operator archives and trims the ledger. The dropped events are in the archive, and all
+services continue without them."""
 
 import asyncio
 import json
@@ -44,7 +44,8 @@ spec: {{containers: [{{name: main, image: x, resources: {{limits:
 
 
 class World:
-    """A ledger whose services read manifests from a folder, and the command line."""
+    """A ledger, its services, and the command line. The services read pods from manifests in a
+    folder."""
 
     def __init__(self, bus: Bus, folder: Path) -> None:
         self.bus = bus
@@ -79,8 +80,8 @@ class World:
         draft.replace(self.manifests / "pods.yaml")
 
     async def snapshot_beyond(self, revision: int, *, only: bool = False) -> None:
-        """Wait until a snapshot is later than `revision`. With `only`, wait until all of the
-        schedulers' snapshots are."""
+        """Wait until a stored snapshot is later than `revision`. If `only` is True, wait until all
+        snapshots by schedulers are later."""
         snapshots = Snapshots((await self.bus.connect("operator")).wire)
 
         async def there() -> bool:
@@ -172,8 +173,8 @@ async def test_all_goes_on_after_the_beginning_is_dropped(world: World) -> None:
 
 
 async def test_what_is_bound_and_not_answered_outlives_the_trim(world: World) -> None:
-    """A pod is bound while its agent is down, and that event is trimmed. The agent still allocates
-    the pod when it returns, because it finds the pod in the snapshot."""
+    """A pod is bound while its agent is down, and the event of its binding is trimmed. When the
+    agent returns, it finds the pod in a snapshot and allocates its shares."""
     async with world.services("agent"):
         pass  # its nodes are known, and it is gone
     async with world.services("scheduler", "binder", "watcher"):

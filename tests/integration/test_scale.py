@@ -40,7 +40,8 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
 
 @pytest.fixture
 async def facts(bus: Bus) -> Facts:
-    """Provide all events of the ledger and a writer for new ones, with a fleet already reported."""
+    """Report a fleet of nodes in the ledger. Provide the ledger's events and a way to append new
+    ones."""
     reading = Facts(bus)
     await reading.open()
     await reading.write(*(rack(f"n{number:02}", 8) for number in range(NODES)))
@@ -48,7 +49,7 @@ async def facts(bus: Bus) -> Facts:
 
 
 class Schedulers:
-    """Scheduler processes by name, which end with the `async with` block."""
+    """Scheduler processes of a test, by name. They end with the `async with` block."""
 
     def __init__(self, bus: Bus, build: Path | None = None) -> None:
         self._build = build
@@ -73,8 +74,8 @@ class Schedulers:
         await self.agreed()
 
     async def agreed(self) -> tuple[str, ...]:
-        """Wait until all running schedulers list exactly the running schedulers, and return that
-        list."""
+        """Wait until every running scheduler lists the same schedulers, namely all that run. Return
+        that list."""
 
         async def one_list() -> tuple[str, ...]:
             lists = {members_of(each) for each in self.running.values()}
@@ -119,7 +120,7 @@ def lists_of(service: ServiceProcess) -> list[list[str]]:
 
 
 def life_of(name: str, members: Iterable[str]) -> str:
-    """Return the entry of the scheduler with this name in a list of schedulers. An entry has the
+    """Find the scheduler `name` in a list of schedulers, and return its entry. An entry has the
     form `NAME/…`."""
     return next(member for member in members if member.startswith(f"{name}/"))
 
@@ -190,7 +191,7 @@ async def test_they_keep_a_namespace_within_its_quota_together(bus: Bus, facts: 
 
 
 def most_held(facts: Facts, prefix: str) -> int:
-    """Return the maximum number of simultaneously placed pods with this uid prefix."""
+    """Return the largest number of pods with this uid prefix that were placed at the same time."""
     held, most = set[str](), 0
     for _, event in facts.events:
         if isinstance(event.data, PodPlaced) and event.data.pod.startswith(prefix):

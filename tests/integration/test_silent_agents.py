@@ -38,7 +38,8 @@ Start = Callable[..., Awaitable[ServiceProcess]]
 
 @pytest.fixture
 async def service(bus: Bus) -> AsyncIterator[Start]:
-    """Provide a function that starts a service of a role, which ends with the test."""
+    """Provide a function that starts a service by its role. The fixture stops these services after
+    the test."""
     async with AsyncExitStack() as stack:
 
         async def start(role: str, *options: str) -> ServiceProcess:
@@ -49,7 +50,7 @@ async def service(bus: Bus) -> AsyncIterator[Start]:
 
 
 async def verb(url: str, *arguments: str) -> str:
-    """Return the output of a verb on one line."""
+    """Run a verb, and return its output joined into one line."""
     command = [*APPORTION, *arguments, "--gateway", url]
     done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

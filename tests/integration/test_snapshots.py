@@ -1,5 +1,5 @@
-"""Snapshots on a real object store are kept, found, checked and ignored if bad; services restart
-from them."""
+"""Schedulers store snapshots in a real object store, and services restart from them. A bad snapshot
+is found and ignored."""
 
 import asyncio
 import contextlib
@@ -99,7 +99,7 @@ async def test_much_that_is_restored_is_old_to_the_garbage_collector(
 
 
 async def test_a_large_one_goes_in_many_pieces(bus: Bus, facts: Facts) -> None:
-    """A snapshot larger than one message is stored in pieces and restored as a whole."""
+    """If a snapshot is larger than one message, it is stored in pieces and restored as a whole."""
     await facts.submit("a")
     bucket = Bucket((await bus.connect("scheduler")).wire, BUCKET)
     parts = [bytes([n]) * 300_001 for n in range(10)]
@@ -110,7 +110,8 @@ async def test_a_large_one_goes_in_many_pieces(bus: Bus, facts: Facts) -> None:
 
 
 async def test_pieces_that_two_wrote_in_turns_are_told_apart(bus: Bus, facts: Facts) -> None:
-    """Interleaved pieces of snapshots that several schedulers store at once are told apart."""
+    """If several schedulers store snapshots at once, their pieces are interleaved. A reader still
+    puts each snapshot together from its own pieces."""
     await facts.submit("a")
     writers = [Bucket((await bus.connect("scheduler")).wire, BUCKET) for _ in range(3)]
     wholes = [bytes([n]) * (20 * CHUNK_BYTES + n) for n in range(len(writers))]
@@ -157,8 +158,8 @@ class Deaf:
 
 
 async def three(bus: Bus, facts: Facts) -> Snapshots:
-    """Store snapshots at revisions 1 and 2 of a ledger that then has three events. Return access to
-    the snapshots."""
+    """Append three events, and store snapshots after the first and the second. Return access to the
+    snapshots."""
     snapshots = await snapshots_of(bus)
     for uid in ("a", "b"):
         await facts.submit(uid)
@@ -168,8 +169,8 @@ async def three(bus: Bus, facts: Facts) -> Snapshots:
 
 
 async def overwrite(bus: Bus, revision: int, data: bytes, *, at: int | None = None) -> None:
-    """Replace the data of the snapshot at `revision`, with a digest that matches. With `at`, the
-    snapshot claims that revision instead."""
+    """Replace the data of the snapshot at `revision`, and store a digest that matches. If `at` is
+    given, the snapshot claims to be of that revision."""
     bucket = Bucket((await bus.connect("scheduler")).wire, BUCKET)
     (old,) = [e for e in await bucket.entries() if int(e.metadata["revision"]) == revision]
     metadata = old.metadata | ({"revision": str(at)} if at is not None else {})
@@ -205,7 +206,8 @@ async def test_a_corrupt_one_is_set_aside_for_an_older_one(
 async def test_a_newer_builds_one_is_set_aside(
     bus: Bus, facts: Facts, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A snapshot in a newer build's format is named and ignored, and an older snapshot is used."""
+    """If a snapshot has the format of a newer build, a service logs and ignores it, and uses an
+    older snapshot."""
     snapshots = await three(bus, facts)
     newer = MAGIC + (FORMAT + 1).to_bytes(2) + b"whatever it will be" * 9
     await overwrite(bus, 2, newer)
@@ -224,8 +226,8 @@ async def test_lost_pieces_are_noticed(bus: Bus, facts: Facts) -> None:
 async def test_one_that_says_another_revision_than_it_holds_is_set_aside(
     bus: Bus, facts: Facts
 ) -> None:
-    """A snapshot is ignored if it names another revision than its state has, because an event would
-    be folded twice or never."""
+    """A snapshot is ignored if it names another revision than its state has. Otherwise an event
+    would be folded twice or never."""
     snapshots = await three(bus, facts)
     await overwrite(bus, 2, await bytes_of(bus, 1))
     assert (await snapshots.restore()).revision == 1
@@ -287,8 +289,8 @@ async def test_a_bucket_that_does_not_answer_stops_nobody(
 async def test_a_scheduler_writes_while_events_come_and_another_leaves_it_at_that(
     bus: Bus, facts: Facts
 ) -> None:
-    """A snapshot taken in slices under load is the exact state at its revision, and a second
-    scheduler does not write it again."""
+    """A scheduler takes a snapshot in small steps while events arrive. The snapshot is the exact
+    state at its revision, and a second scheduler does not store it again."""
     ledger = await bus.connect("scheduler")
     await facts.submit(*(f"p{n}" for n in range(700)))
     async with reading(ledger) as (state, reader):
@@ -320,8 +322,8 @@ async def test_a_scheduler_writes_while_events_come_and_another_leaves_it_at_tha
 async def test_an_intake_remembers_only_the_snapshots_that_it_judges(
     bus: Bus, facts: Facts
 ) -> None:
-    """When a snapshot is removed, an intake forgets its verdict on that snapshot, sound or
-    unreadable."""
+    """An intake checks each snapshot and remembers the result. When the snapshot is removed, the
+    intake forgets that result."""
     writer = await snapshots_of(bus)
     ledger = await bus.connect("intake")
     async with reading(ledger) as (state, reader):

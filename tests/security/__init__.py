@@ -1,2 +1,2 @@
-"""Attacks that use one stolen identity. Each attack is also made with the system's guard removed,
-where it must succeed."""
+"""Attacks that use one stolen identity. Each attack is made twice: it must fail against the system,
+and succeed once the system's guard is removed."""

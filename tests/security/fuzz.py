@@ -99,8 +99,8 @@ def say(text: str) -> None:
 
 
 class Watched:
-    """The ledger as the fuzz reads it: the fate of every pod, and changes that attackers must not
-    cause."""
+    """Follows the ledger during a fuzz. It notes when each pod is placed and allocated, and any
+    change that attackers must not cause."""
 
     def __init__(self) -> None:
         self.fold = StateFold(quiet=True)
@@ -150,7 +150,7 @@ class Watched:
 
 
 class Load:
-    """Pods that are submitted continuously. When many are live, old ones are ended."""
+    """Submits pods continuously. When many are live, it ends the oldest ones."""
 
     def __init__(self, bus: Bus, watched: Watched) -> None:
         self._bus = bus
@@ -194,11 +194,11 @@ class Load:
         return 1000 * statistics.median(waits) if waits else float("inf")
 
     def missing(self, uids: list[str]) -> list[str]:
-        """Return those of the pods that were not allocated: the last 20, if there are more."""
+        """Return those of the pods that were not allocated, but at most the last 20 of them."""
         return [uid for uid in uids if uid not in self._watched.allocated][-20:]
 
     async def not_placed(self, uids: list[str]) -> list[str]:
-        """Return the pods that are still not placed after a grace period."""
+        """Wait for a grace period, and return those of the pods that are still not placed."""
 
         async def placed() -> bool:
             return self._watched.placed.keys() >= set(uids)
@@ -450,7 +450,7 @@ class Attackers:
         return int(self._told("tenants").get("lives", 0))
 
     async def held_back(self) -> bool:
-        """Return True once intakes tell the flooding attacker to try again later."""
+        """Return True once intakes have told the flooding attacker to try again later."""
         return bool(self._told("flood").get("again"))
 
     def _told(self, role: str) -> dict[str, Any]:
@@ -553,7 +553,7 @@ async def _verify(bus: Bus) -> dict[str, Any]:
     """Return the result of `apportion verify --json`, run as an auditor. It must report no
     violation.
 
-    Running it as an auditor shows that the other auditor's attacks have not damaged the copy. The
+    The auditor's copy of the ledger must be intact although another auditor has attacked it. The
     fuzz signs its pod events as the watcher, so no event has a wrong owner."""
     code, out, errors = await _verb(bus, "auditor", "verify", "--json")
     return {"exit_code": code, "told": json.loads(out) if out else {"said": errors}}

@@ -23,8 +23,8 @@ QUESTIONS = 20
 
 
 def begun_by(guard: str) -> str:
-    """Return Python code that makes a gateway start this module as its process for the past, with
-    the named guard removed."""
+    """Return Python code that replaces a gateway's process for the past by this module, with the
+    named guard removed."""
     return (
         "import os\nfrom apportion.gateway.api import past_client\n"
         f"past_client.MODULE = {__name__!r}\nos.environ[{WITHOUT!r}] = {guard!r}\n"

@@ -57,7 +57,8 @@ COUNT: Final = 2_008_896
 
 
 class Container:
-    """A container that attacks its agent: it writes into its own folder, at random from a seed."""
+    """A container that attacks the agent of its node. It writes into its own folder, at random from
+    a seed."""
 
     def __init__(self, folder: Path, seed: int, *, most: int = 50) -> None:
         """Attack in this folder, with at most `most` new files at a time."""
@@ -80,8 +81,8 @@ class Container:
             self._write(at, struct.pack("<Q", self._random.choice(NUMBERS)))
 
     def _slots(self) -> None:
-        """Claim in the region that the maximum number of processes run, each with the highest
-        possible usage."""
+        """Write a false claim into the region: the maximum number of processes run, each with the
+        highest possible usage."""
         self._write(1856, b"\xff" * (COUNT - 1856))
         for slot in range(0, 1024, self._random.randrange(1, 200)):
             self._write(

@@ -1,8 +1,9 @@
-"""Attacks 1 and 5 through replies: a client of the server's API chooses the subject of the reply.
+"""Attacks 1 and 5 by reply subjects: a client of the server's API chooses where the server sends
+its reply.
 
 The server does not check whether the sender of a request may publish to its reply subject. Without
-the guard an auditor can have the stream's info stored as an event on a node's placement subject, so
-that placements that were decided before are refused as stale. Or the auditor names the API that
+the guard an auditor can have the server's reply stored as an event on a node's placement subject.
+Placements that were decided before are then refused as stale. Or the auditor names the API that
 purges the stream: an empty reply there purges the whole ledger."""
 
 import asyncio
@@ -50,7 +51,7 @@ async def ask(bus: Bus, name: str, reply: str, about: str = f"STREAM.INFO.{STREA
 
 
 async def ask_for_nothing(bus: Bus, name: str, reply: str) -> None:
-    """Send a permitted request to which the server's reply is empty, with this reply subject."""
+    """Send a permitted request, to which the server's reply is empty, with this reply subject."""
     if name == AUDITOR.name:
         await pull_nothing(await bus.connect(name), reply)
     else:
@@ -198,8 +199,8 @@ async def test_the_answer_to_who_takes_from_a_queue_is_an_order(
 
 @pytest.mark.parametrize("guarded", [False, True], ids=["weak", "guarded"])
 async def test_an_answer_is_no_request_to_a_third_account(tmp_path: Path, *, guarded: bool) -> None:
-    """A gateway cannot make schedulers receive the server's reply as if an extender had requested a
-    placement."""
+    """A gateway names the subject of placement requests as its reply subject. Schedulers do not
+    receive the server's reply as if an extender had requested a placement."""
     with contextlib.nullcontext() if guarded else GUARDS[GUARD]():
         async with attacked(tmp_path / "nats") as bus:
             extender, scheduler = await bus.connect("extender"), await bus.connect("scheduler")

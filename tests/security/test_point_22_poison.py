@@ -1,10 +1,9 @@
-"""Point 22: an event that a reader fails to apply ends neither the reader's process nor its
-correctness.
+"""Point 22: if a reader fails to apply an event, its process keeps running and its state stays
+correct.
 
 This is a fault and not an attack: the fold of one build fails at a valid event. A reader that
 skipped the event would continue with a state that differs from all others, and silently lose the
-event.
-"""
+event."""
 
 import asyncio
 import json
@@ -36,14 +35,15 @@ HANDLERS[NodeCordoned] = fails
 
 
 def scheduler(bus: Bus, name: str, first: str) -> ServiceProcess:
-    """Return one of several schedulers. It runs the code in `first` before it starts."""
+    """Return a scheduler called `name`. Its process runs the Python code `first` before the service
+    starts."""
     url = bus.server.url_for("scheduler")
     return ServiceProcess("scheduler", url, "--name", name, *NO_AGENTS, first=first)
 
 
 async def set_aside(bus: Bus, revision: int) -> int:
-    """Set a revision aside with `--force`, because this build can read its event. Return the
-    revision of the event that records this."""
+    """Set the revision aside, and return the revision of the event that records this. This build
+    can read the event, so the command needs `--force`."""
     words = ("ledger", "set-aside", str(revision), "--reason", "a fault", "--force", "--json")
     environ = {**environment(None), "APPORTION_NATS_URL": bus.server.url_for("operator")}
     done = await asyncio.to_thread(

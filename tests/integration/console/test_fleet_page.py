@@ -255,8 +255,8 @@ def test_on_a_phone_what_is_found_covers_no_card(browser: Browser, base: str) ->
 def test_what_if_of_a_card_loses_that_card_alone(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """ "Simulate device loss" on a device opens a what-if for the loss of that device only. This
-    also holds for a free device."""
+    """The link "Simulate device loss" of a device opens a what-if for the loss of that device only.
+    This also holds for a free device."""
     devices = cluster.json("get", "devices")["items"]
     free = next(each for each in devices if not each["holders"])
     with opened(browser, base) as page:

@@ -1,4 +1,5 @@
-"""Group commit: many writers share a batch, and each writer gets its own result."""
+"""Group commit: the drafts of many writers are appended as one batch, and each writer gets its own
+result."""
 
 import asyncio
 
@@ -18,8 +19,7 @@ from tests.support.nats import Bus, draft, ignore, running_bus
 
 
 async def test_concurrent_writers_share_batches_and_learn_their_revisions(bus: Bus) -> None:
-    """A thousand concurrent writers share batches, so there are far fewer appends than writers.
-    Each writer gets its own revision."""
+    """A thousand concurrent writers share a few batches. Each writer gets its event's revision."""
     outcomes: list[tuple[str, int]] = []
     ledger = await bus.connect(watch=lambda outcome, size, _s: outcomes.append((outcome, size)))
     async with GroupCommit(ledger) as commit:
@@ -107,8 +107,8 @@ async def test_two_fences_on_one_subject_are_checked_one_after_the_other(bus: Bu
 
 
 async def test_a_group_is_all_or_none_beside_others(bus: Bus) -> None:
-    """If one draft of a gang is stale, all drafts of the gang are refused, while another writer's
-    draft is stored."""
+    """If one draft of a gang has a stale fence, all drafts of the gang are refused. Another
+    writer's draft in the same batch is stored."""
     ledger = await bus.connect()
     await ledger.append([draft("workload.b")])
     async with GroupCommit(ledger) as commit:
@@ -139,8 +139,8 @@ async def test_a_group_stored_before_is_there_already(bus: Bus) -> None:
 
 
 async def test_a_foreign_event_under_the_id_of_one_is_no_success(bus: Bus) -> None:
-    """A draft fails if a different event is stored under its id, also within a group. If the stored
-    event is the same, the draft counts as stored."""
+    """If a different event is stored under a draft's id, the draft fails, also within a group. If
+    the same event is stored, the draft counts as stored."""
     ledger = await bus.connect()
     foreign = b'{"id":"g-2","type":"another"}'
     await ledger.append([draft("workload.z", key="g-2", payload=foreign)])
@@ -155,7 +155,8 @@ async def test_a_foreign_event_under_the_id_of_one_is_no_success(bus: Bus) -> No
 
 
 async def test_a_group_whose_subjects_went_on_is_found(bus: Bus) -> None:
-    """A repeated group is recognised as stored even if its subjects have newer events."""
+    """If a group of drafts is appended again, it is recognised as stored, even if its subjects have
+    newer events."""
     ledger = await bus.connect()
     gang = [draft("workload.a", key="g-1"), draft("workload.b", key="g-2", expect=0)]
     async with GroupCommit(ledger) as commit:

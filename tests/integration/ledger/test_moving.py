@@ -1,4 +1,5 @@
-"""Pods that are moved, replaced or ended while another user ends them are never recreated."""
+"""While one user moves, replaces or ends pods, another user ends them. None of these pods is
+recreated."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -55,7 +56,7 @@ async def live(ledger: JetStreamLedger) -> dict[str, PodSubmitted]:
 
 
 def answer(each: PodSubmitted) -> PodAnswer:
-    """Return a gateway's answer about a live pod."""
+    """Return what a gateway would answer about a live pod."""
     return PodAnswer(each.namespace, each.name, each.uid, "placed", asks=each.shape.asks)
 
 
@@ -163,8 +164,8 @@ async def test_of_two_who_replace_one_pod_the_second_is_told(bus: Bus) -> None:
 
 
 async def test_a_limit_is_said_anew_where_what_stands_last_is_no_event(bus: Bus) -> None:
-    """If the last record on the subject of a queue or quota is not a valid event, the limit is
-    appended again, but only once."""
+    """If the newest record on the subject of a queue or quota is not a valid event, `submit`
+    appends that queue or quota again, but only once."""
     ledger = await bus.connect("operator")
     queue = QueueObserved(queue="team", weight=2)
     await ledger.append([Draft(subject_of(queue), "torn", b"?")])

@@ -256,7 +256,7 @@ async def test_commands_go_from_the_operator_to_agents_and_back(bus: Bus) -> Non
 
 
 async def test_choices_go_from_the_extender_to_schedulers_and_back(bus: Bus) -> None:
-    """Only the extender may request placements, and only schedulers receive the requests."""
+    """Only the extender may send placement requests, and only schedulers receive them."""
     scheduler, extender = await bus.connect("scheduler"), await bus.connect("extender")
 
     async def answer(_subject: str, payload: bytes) -> bytes:
@@ -288,7 +288,7 @@ async def test_a_beat_is_sent_by_its_own_role_and_heard_by_all(bus: Bus, role: s
 
 
 async def test_a_reader_cannot_have_the_server_write_to_the_ledger(bus: Bus) -> None:
-    """The server refuses a consumer that would deliver into the ledger's subjects."""
+    """The server refuses a consumer whose delivery subject is one of the ledger's own subjects."""
     reader = await bus.connect("gateway")
     config = (
         b'{"deliver_subject":"apportion.v1.placement.n1","ack_policy":"none","name":"gateway-0"}'
@@ -300,8 +300,8 @@ async def test_a_reader_cannot_have_the_server_write_to_the_ledger(bus: Bus) -> 
 
 @pytest.mark.parametrize("verb", ["PURGE", "DELETE"])
 async def test_a_reader_cannot_have_the_server_send_to_its_api(bus: Bus, verb: str) -> None:
-    """A consumer that should deliver to a server API delivers nothing, because the API does not
-    count as a listener."""
+    """If a consumer's delivery subject is a server API, the consumer delivers nothing, because the
+    API does not count as a listener."""
     watcher, reader = await bus.connect("watcher"), await bus.connect("gateway")
     await watcher.append([draft("workload.a")])
     settings = {
@@ -360,8 +360,8 @@ async def test_an_auditor_reads_a_copy_that_follows(bus: Bus) -> None:
     "role", ["auditor", "extender", "gateway", "operator", "scheduler", "watcher"]
 )
 async def test_what_is_said_to_all_is_heard_once(bus: Bus, role: str) -> None:
-    """Usage samples and heartbeats reach every listener once across accounts, without being
-    stored."""
+    """Listeners of every account receive each usage sample and heartbeat once. These messages are
+    not stored."""
     listener = await bus.connect(role)
     heard: list[str] = []
 
@@ -388,8 +388,8 @@ async def test_what_is_said_to_all_is_heard_once(bus: Bus, role: str) -> None:
 
 
 async def test_an_auditor_hears_each_event_once_as_it_is_written(bus: Bus) -> None:
-    """An auditor receives each event once when it is appended, without a consumer, from any
-    account."""
+    """An auditor without a consumer receives each event once when it is appended, whichever
+    account's user appends it."""
     auditor = await bus.connect("auditor")
     heard: list[str] = []
 
