@@ -43,7 +43,7 @@ class Place:
         self.public = ("--key", f"{self.key}.pub")
 
     async def run(self, *arguments: str, code: int = 0, gateway: str = "") -> str:
-        """Run a verb and check its exit code. Return its stdout, or its stderr without any stdout."""
+        """Run a verb and check its exit code. Return stdout, or stderr if stdout is empty."""
         environ = {**os.environ, "APPORTION_NATS_URL": self.url, "APPORTION_GATEWAY": gateway}
         command = [sys.executable, "-m", "apportion.cli.main", *arguments]
         done = await asyncio.to_thread(
