@@ -1,4 +1,4 @@
-"""Fixtures for every test of this folder: the control plane, and a cluster on it."""
+"""Fixtures shared by all end-to-end tests, such as a control plane and a real kubelet."""
 
 from tests.support.kube_fixtures import control_plane, pytest_collection_modifyitems, world
 from tests.support.kubelet_fixtures import folder, kubelet

@@ -37,7 +37,7 @@ async def dry(world: KubeWorld, document: dict[str, Any], *options: str) -> Any:
 async def test_D3_a_pod_that_names_no_scheduler_is_filled_in_and_bound(world: KubeWorld) -> None:
     """The webhook adds the scheduler and the GPU count to a pod that requests only GPU memory.
 
-    The pod is then bound and annotated. Users cannot change our annotation."""
+    The pod is then bound. Users cannot change the annotation with its shares."""
     await world.plane.apply(kube_node("n1"))
     await world.agents(("n1", "1xT4"))
     for verb in ("watcher", "scheduler", "binder"):
@@ -165,8 +165,8 @@ async def test_a_renewed_certificate_is_served_without_a_gap(world: KubeWorld) -
 
 
 async def test_what_the_environment_gets_by_configuration(world: KubeWorld) -> None:
-    """The webhook sets the environment variables of the options `overwriteEnv` and
-    `disableCoreLimit`."""
+    """With the options `overwriteEnv` and `disableCoreLimit`, the webhook sets environment
+    variables in a pod's containers."""
     nvidia = NvidiaConfiguration(overwrite_env=True, disable_core_limit=True)
     configuration = Configuration(nvidia=nvidia)
     await world.facts.write(ConfigurationChanged(by="test", configuration=configuration))

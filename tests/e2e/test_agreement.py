@@ -1,6 +1,7 @@
-"""Cluster and ledger end up equal, whichever scheduler bound a pod and whichever events were lost.
+"""The cluster and the ledger end up with the same placements.
 
-No device is given to two pods, even if the ledger has no placement for one of them."""
+This holds whichever scheduler bound a pod, and whichever events were lost. No device is given to
+two pods, even if the ledger has no placement for one of them."""
 
 import json
 import sys

@@ -573,7 +573,7 @@ def test_what_kustomize_applies_is_rendered_from_it() -> None:
 
 
 class Server(NamedTuple):
-    """One of the ledger's NATS servers: its address for clients, and its process."""
+    """A running NATS server of the ledger: the port for its clients, and its process."""
 
     port: int
     process: asyncio.subprocess.Process
@@ -724,7 +724,7 @@ async def test_a_server_that_is_none_of_ours_joins_no_cluster(
 async def test_without_tls_who_knows_the_password_joins_the_cluster(tmp_path: Path) -> None:
     """Without TLS, a NATS server that knows the routes' password can join the cluster.
 
-    This shows that it is TLS that keeps the server out in the test above."""
+    With TLS, that password alone is not enough."""
     async with Servers(tmp_path, "--set", "nats.tls.enabled=false") as servers:
         await servers.start(3, free_port())
 

@@ -62,9 +62,9 @@ async def test_a_copy_is_placed_as_any_pod(world: KubeWorld) -> None:
 
 @pytest.mark.parametrize("annotation", BOUND)
 async def test_a_restore_brings_back_no_binding(world: KubeWorld, annotation: str) -> None:
-    """A restored pod that still has one of our annotations is refused.
+    """A pod is refused if it is restored with one of Apportion's annotations.
 
-    Without them the API server accepts the pod, so that it can be placed again."""
+    Without the annotations the API server accepts the pod, so that it can be placed again."""
     plane = world.plane
     made = kube_pod("back", share(), annotations={annotation: BOUND[annotation]})
     async with holding(plane, without()):

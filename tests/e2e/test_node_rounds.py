@@ -1,8 +1,8 @@
 """Two pods at a time on a real kubelet, with random kills: each pod gets its own share.
 
 There are four rounds; `APPORTION_NODE_ROUNDS=200` makes it two hundred. `APPORTION_NODE_SEED` sets
-the random seed. At the end the test prints how long pods waited from their binding to their shares.
-"""
+the random seed. At the end the test prints how many seconds passed between each pod's binding and
+the allocation of its shares."""
 
 import asyncio
 import os

@@ -42,8 +42,8 @@ gives one to the pod that has none (hami-defaults).
 async def test_A1_every_sample_starts_with_what_the_ledger_decided(
     world: KubeWorld, kubelet: RealKubelet
 ) -> None:
-    """Each sample's containers start with the devices and limits of the ledger in their
-    environment."""
+    """The environment of each sample's containers names the devices and limits that the ledger
+    records."""
     await world.start("agent", *agent_options(kubelet, "8xA100-80GB"))
     for verb in ("watcher", "scheduler", "binder"):
         await world.start(verb)

@@ -20,12 +20,12 @@ def pod_group(api_version: str, **spec: Any) -> dict[str, Any]:
 
 
 def labelled(name: str) -> dict[str, Any]:
-    """Return a pod that joins the gang with a label."""
+    """Return a pod that joins the PodGroup `job` by a label."""
     return kube_pod(name, share(3000), labels={LABEL: "job"})
 
 
 def native(name: str) -> dict[str, Any]:
-    """Return a pod that joins the gang with a field of its `spec`."""
+    """Return a pod that joins the PodGroup `job` by a field of the pod's `spec`."""
     return kube_pod(name, share(3000), schedulingGroup={"podGroupName": "job"})
 
 

@@ -36,10 +36,10 @@ async def holding(world: KubeWorld, name: str, **fields: Any) -> None:
 
 
 async def test_H8_a_pod_goes_for_one_of_higher_priority_and_both_are_told(world: KubeWorld) -> None:
-    """A pod of higher priority evicts another pod and is nominated for its node.
+    """A pod of higher priority evicts another pod and is nominated for that pod's node.
 
-    The evicted pod keeps its grace period, and both get Events. When it has ended, the preemptor is
-    bound."""
+    The evicted pod keeps its grace period, and both pods get Events. Once the evicted pod has
+    ended, the preemptor is bound."""
     await world.plane.apply(*CLASSES)
     await system(world)
     await holding(world, "low", terminationGracePeriodSeconds=77)

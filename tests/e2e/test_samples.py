@@ -1,4 +1,5 @@
-"""Every NVIDIA sample on a real kubelet with the fake driver: what its processes get to see.
+"""Each NVIDIA sample runs on a real kubelet with a fake driver, and its processes see only their
+shares.
 
 The samples pass through the webhook, as in a cluster. They are unchanged except for what this
 machine lacks: their images, and the CPU and memory of large nodes."""
@@ -65,7 +66,7 @@ def driver(
 
 
 class Node:
-    """The kubelet's node, with an agent and all services of the cluster."""
+    """A node with a kubelet, an agent and a fake driver, on which the tests run samples."""
 
     def __init__(self, world: KubeWorld, kubelet: RealKubelet, driver: FakeDriver) -> None:
         self.world = world
@@ -113,7 +114,7 @@ class Node:
         return {name: value for name, value in env.items() if name.startswith(OURS)}
 
     def edits(self, pod: str, container: str) -> dict[str, Any]:
-        """Return the mounts and device nodes that the container got from CDI."""
+        """Return the mounts and device files that the container got from CDI."""
         found: dict[str, Any] = {"mounts": {}, "nodes": []}
         for name in self.kubelet.created(pod, container)[-1]["devices"]:
             path = self.kubelet.cdi / f"apportion-{name.partition('=')[2]}.json"
@@ -124,7 +125,7 @@ class Node:
         return found
 
     def nodes_of(self, cards: list[str]) -> list[str]:
-        """Return the device nodes of these GPUs, and the control node that all GPUs share."""
+        """Return the device files of these GPUs, and the control file that all GPUs share."""
         return ["/dev/nvidiactl", *(f"/dev/nvidia{self.driver.ids.index(card)}" for card in cards)]
 
 

@@ -29,7 +29,7 @@ def claim(name: str = "data", class_: str = "", **spec: Any) -> dict[str, Any]:
 
 
 def volume(name: str, node: str, class_: str = "", **spec: Any) -> dict[str, Any]:
-    """Return a PersistentVolume that only this node can use."""
+    """Return a PersistentVolume that only pods on the node `node` can use."""
     there = {"key": "disk", "operator": "In", "values": [node]}
     return {
         "apiVersion": "v1",
@@ -157,7 +157,8 @@ async def test_only_one_pod_has_a_claim_that_is_for_one(world: KubeWorld) -> Non
 
 
 async def test_H13_a_node_has_so_many_volumes_of_a_driver(world: KubeWorld) -> None:
-    """The pods of all schedulers count towards a node's volume limit of a CSI driver.
+    """A CSI driver limits the number of volumes on a node. The pods of all schedulers count towards
+    it.
 
     A pod beyond the limit stays pending, and its message names the limit."""
     await two_nodes(world)

@@ -27,7 +27,7 @@ from tests.support.processes import ServiceProcess
 
 
 class Webhook:
-    """A webhook process, and an API server's requests to it."""
+    """A webhook process. The test sends it requests as an API server does."""
 
     def __init__(self, bus: Bus, folder: Path, *options: str) -> None:
         self._authority, told = given_certificate(folder)
@@ -106,7 +106,7 @@ async def webhook(bus: Bus, facts: Facts, tmp_path: Path) -> AsyncIterator[Webho
 
 
 def naming(scheduler: str) -> ConfigurationChanged:
-    """Return a configuration change under which pods get this scheduler."""
+    """Return a configuration change under which the webhook gives pods this scheduler name."""
     configuration = Configuration(scheduler_names=(scheduler,))
     return ConfigurationChanged(by="test", configuration=configuration)
 
@@ -114,8 +114,8 @@ def naming(scheduler: str) -> ConfigurationChanged:
 async def test_pods_are_judged_by_the_configuration_and_by_each_that_comes(
     webhook: Webhook, facts: Facts
 ) -> None:
-    """The webhook uses the ledger's configuration from its first answer on, and each later one
-    without a restart. It folds no other event."""
+    """The webhook uses the ledger's configuration from its first answer on. It applies each later
+    configuration without a restart, and folds no other event."""
     assert await webhook.filled_in() == "first"
     await facts.submit("c")
     revision = await facts.write(naming("second"))

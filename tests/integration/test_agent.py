@@ -1,5 +1,5 @@
-"""A real agent process on a real ledger: inventory, allocations, failures, recoveries and
-restarts."""
+"""A real agent process on a real ledger reports devices, allocates shares, and survives failures
+and restarts."""
 
 import asyncio
 import contextlib
@@ -195,8 +195,8 @@ async def test_bad_orders(bus: Bus, words: dict[str, str], said: str) -> None:
 
 
 async def test_two_agents_of_one_node(bus: Bus, facts: Facts) -> None:
-    """Two identical agents of one node do no harm. If the second agent has other devices, it logs a
-    warning."""
+    """If two agents with the same devices run for one node, they do no harm. If the second agent
+    has other devices, it logs a warning."""
     async with agent_of(bus) as one, agent_of(bus) as same:
         await asyncio.gather(one.ready(), same.ready())
         device = (await devices(facts))[0].id

@@ -75,7 +75,7 @@ async def test_live_placements_are_bound_and_dead_ones_are_not(bus: Bus, facts: 
 
 
 async def test_a_new_attempt_is_bound_again(bus: Bus, facts: Facts) -> None:
-    """A pod whose placement was withdrawn is bound by its next placement."""
+    """If a pod's placement was withdrawn, the binder binds the pod by its next placement."""
     await facts.submit("p")
     async with binder_of(bus) as binder:
         await binder.ready()

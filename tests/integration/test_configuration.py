@@ -34,8 +34,8 @@ policy: {nodes: spread}
 
 
 def pod(name: str, *, mode: str = "hami-core", **limits: int) -> bytes:
-    """Return a pod's manifest in which each limit has the resource name that the configuration
-    sets: `gpu` becomes `cards.example/gpu`."""
+    """Return a pod's manifest. Each keyword of `limits` becomes a resource name of this test's
+    configuration: `gpu` becomes `cards.example/gpu`."""
     document = {
         "apiVersion": "v1",
         "kind": "Pod",

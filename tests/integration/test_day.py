@@ -172,8 +172,8 @@ def what_it_looked_like(day: Day) -> None:
 
 
 def what_would_happen(day: Day) -> None:
-    """Check that `plan --lose` moves the node's services to GPUs used for training, and finds no
-    H200 for the pod that needs one."""
+    """Check that `plan --lose` finds an H100 for each service of the node that can move, and no GPU
+    for the pod that needs an H200."""
     held = day.said("who", BROKEN)
     planned = day.said("plan", "--lose", BROKEN, code=6)
     for name in MOVABLE:
@@ -214,8 +214,8 @@ def reported(day: Day) -> None:
 
 
 def test_with_the_console(day: Day) -> None:
-    """With the console's links and buttons the operator finds the same answers. The console shows
-    actions, but they are disabled."""
+    """With the console's links and buttons the operator finds the same answers as with the verbs.
+    The console shows actions, but they are disabled."""
     skip_unless_here()
     assert day.up.data is not None
     base = json.loads((day.up.data / "connection.json").read_text())["gateway"]
@@ -297,8 +297,8 @@ def around_the_break(page: Page, before: str) -> None:
     """Check that a comparison that starts at the known time shows exactly the failed GPUs as
     changed.
 
-    The form at first contains an earlier start, at which the fleet may not have been complete on a
-    slow machine. So the test enters the known time."""
+    At first the form contains an earlier start. On a slow machine the fleet may not have been
+    complete at that time, so the test enters the known time."""
     first, last = (page.get_by_label(name, exact=True) for name in ("From", "To"))
     shown = before.replace("T", " ")
     assert first.input_value() <= shown <= last.input_value()

@@ -1,4 +1,4 @@
-"""Any process killed under load is restarted. No pod is lost, and no pod is placed twice."""
+"""Any service killed under load is restarted. No pod is lost, and no pod is placed twice."""
 
 import asyncio
 import subprocess

@@ -28,7 +28,7 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
 
 @pytest.fixture
 async def facts(bus: Bus) -> Facts:
-    """Provide all events of the ledger, and a writer for new ones."""
+    """Open the ledger: provide its events so far and a way to append new ones."""
     reading = Facts(bus)
     await reading.open()
     return reading

@@ -1,4 +1,4 @@
-"""Services stop with a reason when the ledger returns without its newest events."""
+"""If the ledger's server returns without the newest events, services stop and report the reason."""
 
 import asyncio
 import shutil

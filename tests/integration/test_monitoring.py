@@ -51,8 +51,8 @@ def expressions() -> Iterator[str]:
 
 
 def told_names(text: str) -> Iterator[str]:
-    """Yield the name of every series on a page of /metrics, including series that have no value
-    yet."""
+    """Yield the name of each series that a page of /metrics declares, even if the series has no
+    value yet."""
     for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE):
         yield from (name + part for part in PARTS.get(kind, ()))
 
@@ -112,7 +112,8 @@ async def test_every_name_is_told_and_nothing_alarms_in_health(tmp_path: Path) -
 
 
 def steady(pages: dict[str, str]) -> Iterator[dict[str, str]]:
-    """Yield each metric of these pages as a series for promtool that is constant for an hour."""
+    """Yield each metric of the pages as a series in promtool's format. Its value stays the same for
+    an hour."""
     for job, text in pages.items():
         for family in families(text):
             for sample in family.samples:

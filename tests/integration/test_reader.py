@@ -133,8 +133,8 @@ async def test_waiting_for_a_revision(bus: Bus, facts: Facts) -> None:
 async def test_what_nobody_can_read_is_refused(
     bus: Bus, facts: Facts, payload: bytes, reason: str
 ) -> None:
-    """An unreadable event is recorded with its revision and cause and counted, and the fold
-    continues."""
+    """If an event is unreadable, the reader records its revision and the cause, counts it, and
+    continues with the next event."""
     await facts.submit("before")
     async with reading(bus) as made:
         revision = await append_raw(bus, "workload.x", payload)

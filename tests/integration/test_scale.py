@@ -40,7 +40,8 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
 
 @pytest.fixture
 async def facts(bus: Bus) -> Facts:
-    """Provide all events of the ledger and a writer for new ones, with a fleet already reported."""
+    """Report a fleet of nodes in the ledger. Provide the ledger's events and a way to append new
+    ones."""
     reading = Facts(bus)
     await reading.open()
     await reading.write(*(rack(f"n{number:02}", 8) for number in range(NODES)))
@@ -73,8 +74,8 @@ class Schedulers:
         await self.agreed()
 
     async def agreed(self) -> tuple[str, ...]:
-        """Wait until all running schedulers list exactly the running schedulers, and return that
-        list."""
+        """Wait until every running scheduler lists the same schedulers, namely all that run. Return
+        that list."""
 
         async def one_list() -> tuple[str, ...]:
             lists = {members_of(each) for each in self.running.values()}
@@ -190,7 +191,7 @@ async def test_they_keep_a_namespace_within_its_quota_together(bus: Bus, facts: 
 
 
 def most_held(facts: Facts, prefix: str) -> int:
-    """Return the maximum number of simultaneously placed pods with this uid prefix."""
+    """Return the largest number of pods with this uid prefix that were placed at the same time."""
     held, most = set[str](), 0
     for _, event in facts.events:
         if isinstance(event.data, PodPlaced) and event.data.pod.startswith(prefix):

@@ -49,7 +49,7 @@ async def service(bus: Bus) -> AsyncIterator[Start]:
 
 
 async def verb(url: str, *arguments: str) -> str:
-    """Return the output of a verb on one line."""
+    """Run a verb, and return its output joined into one line."""
     command = [*APPORTION, *arguments, "--gateway", url]
     done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -1,5 +1,5 @@
-"""Snapshots on a real object store are kept, found, checked and ignored if bad; services restart
-from them."""
+"""Schedulers store snapshots in a real object store, and services restart from them. A bad snapshot
+is found and ignored."""
 
 import asyncio
 import contextlib
@@ -99,7 +99,7 @@ async def test_much_that_is_restored_is_old_to_the_garbage_collector(
 
 
 async def test_a_large_one_goes_in_many_pieces(bus: Bus, facts: Facts) -> None:
-    """A snapshot larger than one message is stored in pieces and restored as a whole."""
+    """If a snapshot is larger than one message, it is stored in pieces and restored as a whole."""
     await facts.submit("a")
     bucket = Bucket((await bus.connect("scheduler")).wire, BUCKET)
     parts = [bytes([n]) * 300_001 for n in range(10)]
@@ -157,8 +157,8 @@ class Deaf:
 
 
 async def three(bus: Bus, facts: Facts) -> Snapshots:
-    """Store snapshots at revisions 1 and 2 of a ledger that then has three events. Return access to
-    the snapshots."""
+    """Append three events, and store snapshots after the first and the second. Return access to the
+    snapshots."""
     snapshots = await snapshots_of(bus)
     for uid in ("a", "b"):
         await facts.submit(uid)
@@ -168,8 +168,8 @@ async def three(bus: Bus, facts: Facts) -> Snapshots:
 
 
 async def overwrite(bus: Bus, revision: int, data: bytes, *, at: int | None = None) -> None:
-    """Replace the data of the snapshot at `revision`, with a digest that matches. With `at`, the
-    snapshot claims that revision instead."""
+    """Replace the data of the snapshot at `revision`, and store a digest that matches. If `at` is
+    given, the snapshot claims to be of that revision."""
     bucket = Bucket((await bus.connect("scheduler")).wire, BUCKET)
     (old,) = [e for e in await bucket.entries() if int(e.metadata["revision"]) == revision]
     metadata = old.metadata | ({"revision": str(at)} if at is not None else {})
@@ -224,8 +224,8 @@ async def test_lost_pieces_are_noticed(bus: Bus, facts: Facts) -> None:
 async def test_one_that_says_another_revision_than_it_holds_is_set_aside(
     bus: Bus, facts: Facts
 ) -> None:
-    """A snapshot is ignored if it names another revision than its state has, because an event would
-    be folded twice or never."""
+    """A snapshot is ignored if it names another revision than its state has. Otherwise an event
+    would be folded twice or never."""
     snapshots = await three(bus, facts)
     await overwrite(bus, 2, await bytes_of(bus, 1))
     assert (await snapshots.restore()).revision == 1

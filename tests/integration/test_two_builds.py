@@ -188,7 +188,7 @@ class System:
         await service.start()
 
     async def goes_on(self, name: str) -> None:
-        """Wait until more pods are allocated than at the time of the call."""
+        """Wait until more pods are allocated than at the time of this call."""
         allocated = len(self.ledger.of("SharesAllocated"))
         await self.ledger.until(
             lambda ledger: len(ledger.of("SharesAllocated")) > allocated,
@@ -212,7 +212,7 @@ class System:
         assert (await service.get("/healthz"))[0] == 200
 
     async def handed(self, name: str) -> None:
-        """Wait until this binder has received a placement from its queue."""
+        """Wait until the binder `name` has received a placement from its queue."""
 
         async def counted() -> bool:
             _, told = await self.services[name].get("/metrics")
@@ -367,8 +367,8 @@ def nothing_was_lost(ledger: Ledger) -> None:
 
 
 async def both_builds_tell_the_same(system: System, first: int) -> None:
-    """Check that `verify` of both builds agrees on the events that this build can read, which end
-    before revision `first`. Check that the next build can read all events and snapshots."""
+    """Check that `verify` of both builds agrees on the events before revision `first`, which this
+    build can read. Check that the next build can read all events and snapshots."""
     file = system.newer / "ledger.jsonl"
     url = system.bus.server.url_for("operator")
     await run(None, "-m", "apportion.cli.main", "ledger", "archive", str(file), "--nats", url)
@@ -395,8 +395,8 @@ async def both_builds_tell_the_same(system: System, first: int) -> None:
 
 
 async def test_the_next_build_folds_what_was_recorded(tmp_path: Path) -> None:
-    """The next build folds each recorded ledger to its recorded digest. So converting old events to
-    its new version does not change their meaning."""
+    """The next build folds each recorded ledger to its recorded digest. Converting old events to
+    the next build's version therefore does not change their meaning."""
     ledgers = sorted(LEDGERS.glob("*.jsonl"))
     lines = (await run(next_build(tmp_path), "-c", TELL, *map(str, ledgers))).splitlines()
     for ledger, line in zip(ledgers, lines, strict=True):

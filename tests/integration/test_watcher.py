@@ -1,5 +1,5 @@
-"""Real watcher processes on a real folder and a real ledger: files are added, changed and
-removed."""
+"""Real watcher processes read manifests from a folder, and record added, changed and removed pods
+in a real ledger."""
 
 import asyncio
 from functools import partial
@@ -45,8 +45,8 @@ def watcher_of(bus: Bus, folder: Path) -> ServiceProcess:
 
 
 def live(facts: Facts) -> list[str]:
-    """Return the name of each pod that was submitted and has not ended. A name that several such
-    pods have is repeated."""
+    """Return the sorted names of all pods that were submitted and have not ended. If two pods have
+    the same name, the list has it twice."""
     gone = {event.uid for event in facts.of(PodGone)}
     return sorted(event.name for event in facts.of(PodSubmitted) if event.uid not in gone)
 

@@ -54,8 +54,8 @@ OF_NAMED_NODES: Sequence[User] = (
 
 
 class AttackedServer(EmbeddedServer):
-    """A nats-server on which the attackers are additional users. The function `widen` changes its
-    configuration before it starts."""
+    """A nats-server that has the attackers as additional users. Before it starts, the function
+    `widen` changes its configuration."""
 
     def __init__(self, folder: Path, widen: Widen = str, users: Sequence[User] = USERS) -> None:
         super().__init__(folder, port=-1)
@@ -131,11 +131,10 @@ async def attacked(
 
 
 async def pull_nothing(ledger: JetStreamLedger, reply: str) -> None:
-    """Pull from the user's own empty consumer, so that the server sends its empty answer to
-    `reply`.
+    """Request records from the user's own empty consumer, with `reply` as the reply subject. The
+    server then sends an empty reply to that subject.
 
-    Returns once the answer has been sent.
-    """
+    Returns once the server has sent its reply."""
     name = f"{ledger.wire.user}-0"
     config = {"name": name, "ack_policy": "none", "filter_subject": "apportion.v1.nothing"}
     body = {"stream_name": STREAM, "config": config}

@@ -115,8 +115,8 @@ class Attacker:
         await self._send(subject, self._payload(subject))
 
     async def _listen(self) -> None:
-        """On every 50th call, subscribe to a subject pattern that is permitted. Subscriptions stay
-        open, so the other calls do nothing."""
+        """On every 50th call, subscribe to a subject pattern that the attacker may use.
+        Subscriptions stay open, so the other calls do nothing."""
         if self.done["listen"] % 50 == 0:
             pattern = self._filled(self._chance.choice(self._may.subscribe))
             await self._ledger.serve(pattern, _ignore)
@@ -172,7 +172,8 @@ class Attacker:
         return next(iter(self._hostile.payloads(self._state)))
 
     def _reading(self) -> bytes:
-        """Return a read request to the intake, which the intake must mostly refuse."""
+        """Return a read request for the intake. Most of these requests are ones that the intake
+        must refuse."""
         apis = [each.removeprefix("$JS.API.") for each in PERMISSIONS_OF_ALL if "API" in each]
         api = self._filled(self._chance.choice(apis))
         body = self._chance.choice(

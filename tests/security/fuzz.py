@@ -196,11 +196,11 @@ class Load:
         return 1000 * statistics.median(waits) if waits else float("inf")
 
     def missing(self, uids: list[str]) -> list[str]:
-        """Return those of the pods that were not allocated: the last 20, if there are more."""
+        """Return those of the pods that were not allocated, but at most the last 20 of them."""
         return [uid for uid in uids if uid not in self._watched.allocated][-20:]
 
     async def not_placed(self, uids: list[str]) -> list[str]:
-        """Return the pods that are still not placed after a grace period."""
+        """Wait for a grace period, and return those of the pods that are still not placed."""
 
         async def placed() -> bool:
             return self._watched.placed.keys() >= set(uids)
@@ -453,7 +453,7 @@ class Attackers:
         return int(self._told("tenants").get("lives", 0))
 
     async def held_back(self) -> bool:
-        """Return True once intakes tell the flooding attacker to try again later."""
+        """Return True once intakes have told the flooding attacker to try again later."""
         return bool(self._told("flood").get("again"))
 
     def _told(self, role: str) -> dict[str, Any]:
@@ -556,7 +556,7 @@ async def _verify(bus: Bus) -> dict[str, Any]:
     """Return the result of `apportion verify --json`, run as an auditor. It must report no
     violation.
 
-    Running it as an auditor shows that the other auditor's attacks have not damaged the copy. The
+    The auditor's copy of the ledger must be intact although another auditor has attacked it. The
     fuzz signs its pod events as the watcher, so no event has a wrong owner."""
     code, out, errors = await _verb(bus, "auditor", "verify", "--json")
     return {"exit_code": code, "told": json.loads(out) if out else {"said": errors}}

@@ -1,9 +1,9 @@
-"""Attack 1 between auditors: an auditor reads another auditor's records, and deletes the other's
-consumer.
+"""Attack 1 between auditors: an auditor reads records meant for another auditor, and deletes that
+auditor's consumer.
 
 Without the guard every auditor can create, read from and delete any consumer of the auditors'
-account. Knowing a consumer's name is enough to take its waiting records, or to end its owner's
-reading unnoticed."""
+account. If an attacker knows a consumer's name, the attacker can take the records that wait there,
+or delete the consumer unnoticed."""
 
 import asyncio
 import json
@@ -97,8 +97,8 @@ async def test_guarded(bus: Bus, attacker: str, reader: str) -> None:
 
 
 async def test_replies_of_a_tool_are_not_for_an_auditor_with_a_name(bus: Bus) -> None:
-    """An auditor that has its own name cannot subscribe to replies for the default auditor, an
-    identity that several tools share."""
+    """Several tools share the identity of the default auditor. An auditor with its own name cannot
+    subscribe to the replies for that identity."""
 
     async def hear(_subject: str, _payload: bytes) -> None:
         return None

@@ -37,7 +37,7 @@ async def retarget(wire: Wire, settings: dict[str, object]) -> None:
 
 
 async def following(bus: Bus) -> Follower:
-    """Return a scheduler's reader that has read all events."""
+    """Start a scheduler's reader, and return it once it has read all events."""
     await (await bus.connect("watcher")).append([draft()])
     reader: Subscription = await (await bus.connect("scheduler")).follow(ignore)
     await reader.caught_up()

@@ -99,8 +99,8 @@ def close(writers: list[asyncio.StreamWriter]) -> None:
 
 @GUARDS
 async def test_one_client_takes_every_stream(bus: Bus, guarded: bool) -> None:
-    """One client cannot take every event stream. Without the guard it can, and another client gets
-    none."""
+    """One client cannot take every event stream of the gateway. Without the guard it can, and
+    another client gets no stream."""
     async with gateway(bus, "" if guarded else without("limits each client")) as (_, port):
         taken = [await status_of(port, "/api/v1/events", "127.0.0.1") for _ in range(CLIENTS_MAX)]
         held = [status for status, _ in taken if status == 200]

@@ -1,8 +1,8 @@
-"""Attack 4: an identity that may append anything appends an event of an unknown type.
+"""Attack 4: a client that may append to the ledger appends an event of an unknown type.
 
-A reader that cannot know what an event means must halt before it, or its state would differ from
-the state of other readers. So without the guard one message on any subject halts every service for
-good."""
+A reader that does not know an event's type must halt before the event. Otherwise its state would
+differ from the state of other readers. So without the guard one message on any subject halts every
+service for good."""
 
 import asyncio
 import contextlib
@@ -55,7 +55,7 @@ class System:
         await asyncio.gather(*(service.ready() for service in self.services))
 
     async def attack(self, subject: str) -> int:
-        """Append an event of an unknown type on that subject, and return its revision."""
+        """Append an event of an unknown type on `subject`, and return the event's revision."""
         watcher = await self.bus.connect("watcher" if "workload" in subject else "scheduler")
         payload = json.dumps(INVENTED | {"id": f"rogue-{subject}"}).encode()
         [revision] = await watcher.append([Draft(f"apportion.v1.{subject}", subject, payload)])
@@ -68,8 +68,8 @@ class System:
                 await until(partial(_halted, service), f"{service.verb} to halt")
 
     async def verified(self) -> dict[str, Any]:
-        """Return the findings of `verify`, except those about the owners of events: this test's
-        events are not signed by their owners."""
+        """Return the findings of `verify`, except those about an event's owner, because this test
+        signs its events with other identities."""
         found: dict[str, Any] = json.loads(await self.run("verify", "--json", code=1))
         assert found["found"].pop("owner") > 0
         found["violations"] = [each for each in found["violations"] if each["check"] != "owner"]

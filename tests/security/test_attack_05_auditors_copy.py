@@ -1,5 +1,5 @@
-"""Attack 5 between auditors: an auditor uses a reply of the server to delete the copy that all
-auditors share.
+"""Attack 5 between auditors: an auditor makes the server's own reply delete the copy of the ledger
+that all auditors share.
 
 The auditor pulls from its own empty consumer, and names a subject of the server's API as the reply
 subject. The server's reply is an empty message. On that API subject, an empty message is the order
@@ -33,8 +33,8 @@ def order(what: str) -> str:
 
 
 async def reader_of(bus: Bus) -> JetStreamLedger:
-    """Append an event, wait until the auditors' copy has it, and return an auditor that has a
-    consumer."""
+    """Append an event, and wait until the auditors' copy has it. Return an auditor that has a
+    consumer of the copy."""
     await (await bus.connect("watcher")).append([draft()])
     reader = await bus.connect(TOOLS)
 
@@ -48,7 +48,7 @@ async def reader_of(bus: Bus) -> JetStreamLedger:
 
 
 async def whole(reader: JetStreamLedger) -> bool:
-    """Return True if the copy still has its event and the reader still has its consumer."""
+    """Return True if the auditors' copy still has its event and the reader its consumer."""
     try:
         held = (await stream.read_info(reader.wire)).state.first_seq
         return held == 1 and (await consumers.read_info(reader.wire, THEIRS)).num_pending == 1

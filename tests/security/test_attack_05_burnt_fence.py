@@ -1,4 +1,4 @@
-"""Attack 5: an identity that may append anything uses the message id that a pod's placement will
+"""Attack 5: a client that may append to the ledger uses the message id that a pod's placement will
 need.
 
 The server accepts each message id only once, on whatever subject. Without the guard the attacker

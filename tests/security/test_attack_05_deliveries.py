@@ -57,8 +57,8 @@ def reached_from_the_ledger(configuration: str) -> str:
 
 
 async def deliver(ledger: JetStreamLedger, subject: str) -> str:
-    """Create a consumer that delivers to this subject and sends heartbeats there. Return its
-    name."""
+    """Create a consumer that delivers its records and heartbeats to `subject`. Return the
+    consumer's name."""
     name = f"{ledger.wire.user}-3"
     config = {
         "name": name,

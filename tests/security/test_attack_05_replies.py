@@ -1,8 +1,9 @@
-"""Attacks 1 and 5 through replies: a client of the server's API chooses the subject of the reply.
+"""Attacks 1 and 5 by reply subjects: a client of the server's API chooses where the server sends
+its reply.
 
 The server does not check whether the sender of a request may publish to its reply subject. Without
-the guard an auditor can have the stream's info stored as an event on a node's placement subject, so
-that placements that were decided before are refused as stale. Or the auditor names the API that
+the guard an auditor can have the server's reply stored as an event on a node's placement subject.
+Placements that were decided before are then refused as stale. Or the auditor names the API that
 purges the stream: an empty reply there purges the whole ledger."""
 
 import asyncio

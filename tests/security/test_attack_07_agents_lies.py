@@ -45,7 +45,8 @@ SOME = 800
 
 
 class Lie(NamedTuple):
-    """A false report of an agent, the cause with which it is refused, and the guard against it."""
+    """A false report that an agent sends. `cause` is the reason with which the intake refuses it,
+    and `guard` names the check that finds it."""
 
     data: Payload
     cause: str
@@ -95,7 +96,8 @@ class World(NamedTuple):
         return decode_answer(await agent.request(SUBJECT, payload, 10))
 
     async def logged(self, cause: str) -> list[str]:
-        """Wait until the intake has logged this cause. Return the node of each such log line."""
+        """Wait until the intake has logged `cause`. Return the node that each of these log lines
+        names."""
 
         async def lines() -> list[str]:
             return [str(line["node"]) for line in self.intake.log if line.get("cause") == cause]
@@ -123,7 +125,8 @@ def said(data: Payload, *, by: str = NODE, basis: int = 0, name: str = "lie") ->
 
 @pytest.mark.parametrize("name", LIES)
 async def test_weak_a_lie_is_on_the_ledger(tmp_path: Path, name: str) -> None:
-    """Without its guard each false report is accepted and stored in the ledger."""
+    """If the guard against a false report is removed, the intake accepts that report and the ledger
+    stores it."""
     lie = LIES[name]
     async with world(tmp_path, lie.guard) as made:
         answer = await made.say(said(lie.data, by=lie.by, basis=lie.basis))

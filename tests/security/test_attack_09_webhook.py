@@ -1,4 +1,4 @@
-"""Attack 9: a client floods the webhook, so that the API server continues without it."""
+"""Attack 9: a client floods the webhook until the API server admits pods without asking it."""
 
 import asyncio
 import io
@@ -26,14 +26,14 @@ FORGED = {"apportion.dev/shares": "[]"}
 
 
 def weak(webhooks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the webhooks without the guard: a single one for all new pods, which the API server
-    ignores if it times out."""
+    """Return the webhooks with the guard removed. A single webhook then handles all new pods, and
+    the API server ignores it if it times out."""
     found = [each for each in webhooks if each["name"] == "pods.admission.apportion.dev"]
     return hasty([{key: each[key] for key in each if key != "matchConditions"} for each in found])
 
 
 def hasty(webhooks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the webhooks with a timeout of one second, so that a test does not wait for five."""
+    """Return the webhooks with a timeout of one second instead of five, to make the test faster."""
     return [each | {"timeoutSeconds": 1} for each in webhooks]
 
 

@@ -1,7 +1,7 @@
 """Attack 10: any client in the network posts bodies of 60 MB to the extender.
 
-One such body takes 22 seconds to process. Without the guard kube-scheduler, which calls the same
-port, has to wait in the meantime."""
+The extender takes 22 seconds to process one such body. Without the guard kube-scheduler, which
+calls the same port, has to wait in the meantime."""
 
 import asyncio
 import contextlib

@@ -39,8 +39,8 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
 
 
 async def scheduling(bus: Bus, facts: Facts, first: str) -> ServiceProcess:
-    """Return a scheduler that has placed one pod. It ran the Python code in `first` before it
-    started."""
+    """Start a scheduler, and return it once it has placed a pod. Its process runs the Python code
+    `first` before the service starts."""
     await facts.open()
     scheduler = ServiceProcess(
         "scheduler", bus.server.url_for("scheduler"), *NO_AGENTS, first=first

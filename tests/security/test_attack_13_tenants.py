@@ -1,4 +1,4 @@
-"""Attack 13, second half: a tenant queries the gateway, and sees what other tenants run.
+"""Attack 13, second half: a tenant sends requests to the gateway to see what other tenants run.
 
 Without the guard any client sees names, labels, owners and requests of every namespace in pods,
 `why`, history and the log. So a tenant learns what other tenants train, and when they lack GPUs."""

@@ -1,7 +1,7 @@
 """Attack 15: a container writes anything into its HAMi-core region and its folder.
 
-This is a seeded fuzz of the code that an agent runs in each of its periodic rounds. Whatever a
-container does, every round ends, and its usage record can be encoded. The limits remain those in
+This is a seeded fuzz of the code that an agent runs at regular intervals. Whatever a container
+writes, each run of that code ends, and its usage record can be encoded. The limits remain those in
 the ledger, the other container is not affected, and the folder is removed with its pod."""
 
 import subprocess
@@ -38,8 +38,8 @@ def look(regions: Regions) -> Look:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Path]:
-    """Provide a node's folder of shares. `rm` removes it afterwards, because pytest's removal
-    recurses."""
+    """Provide the folder in which a node keeps its shares. `rm` removes it afterwards, because
+    pytest's removal recurses."""
     yield tmp_path
     subprocess.run(["/bin/rm", "-rf", str(tmp_path)], check=True)
 
@@ -66,7 +66,8 @@ def test_whatever_a_container_writes_harms_no_other(node: Path, seed: int) -> No
     ],
 )
 def test_the_deeds_harm_an_agent_without_its_guard(node: Path, guard: str, harm: str) -> None:
-    """With any one guard removed, the attacking container does harm for at least one seed."""
+    """If any one guard is removed from the agent, the attacking container does harm for at least
+    one seed."""
 
     def run_all() -> None:
         for seed in range(8):
@@ -79,7 +80,7 @@ def test_the_deeds_harm_an_agent_without_its_guard(node: Path, guard: str, harm:
 
 @pytest.mark.parametrize("guard", ["", "takes rank and devices from the ledger"])
 def test_no_container_stops_another_by_its_own_region(node: Path, guard: str) -> None:
-    """A container whose region claims top priority and a kernel that never ends does not stop the
+    """A container's region claims top priority and a kernel that never ends. This does not stop the
     other container."""
     regions = Regions(Places(node, node, node).state)
     plans = [plan_of(node, pod) for pod in ("evil", "good")]

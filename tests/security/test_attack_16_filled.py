@@ -79,8 +79,8 @@ async def metric(service: ServiceProcess, name: str) -> float:
 
 @pytest.mark.parametrize("guard", ["", "leaves a reserve"])
 async def test_agents_leave_the_last_room_to_others(bus: Bus, guard: str) -> None:
-    """When the ledger's free space is below the reserve, an intake asks agents to send their
-    reports again later. Without the guard it appends them."""
+    """An intake reserves some of the ledger's space for other services. If less is free, it asks
+    agents to send their reports again later. Without the guard it appends them."""
     await fill(bus, 0.96)
     url = bus.server.url_for
     async with ServiceProcess("intake", url("intake"), first=HASTE + without(guard)) as intake:
@@ -127,7 +127,7 @@ async def test_a_full_ledger_makes_services_unready(bus: Bus, guard: str) -> Non
 
 
 class Asked(msgspec.Struct):
-    """A stand-in for an agent's request to the intake. It stores the intake's answers."""
+    """A stand-in for an agent's request to the intake. It keeps the intake's answers."""
 
     payload: bytes
     subject: str = subject_of_node("n1")

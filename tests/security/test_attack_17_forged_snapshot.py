@@ -1,7 +1,7 @@
 """Attack 17: the owner of a scheduler's key writes false snapshots, or purges the existing ones.
 
-Without the guard a restarted service begins with a state in which a pod has lost its GPU, so
-another pod is placed on that GPU. If a ledger's first events were trimmed, no service can start
+Without the guard a restarted service starts from a false snapshot in which a pod has lost its GPU,
+so another pod is placed on that GPU. If a ledger's first events were trimmed, no service can start
 without snapshots."""
 
 import asyncio
@@ -168,8 +168,8 @@ async def test_an_entry_that_is_too_deep_stops_no_service(bus: Bus, facts: Facts
 
 
 async def test_no_service_attests_in_the_intakes_place(bus: Bus) -> None:
-    """Only an intake can attest snapshots. Another role can neither write an attestation nor have a
-    consumer deliver one."""
+    """An attestation confirms that a snapshot is correct. Only an intake can write one; no other
+    role can write it directly or through a consumer's delivery subject."""
     for role in ("scheduler", "binder", "gateway", "agent", "operator", "bootstrap"):
         with pytest.raises(NotPermitted):
             await (await snapshots_of(bus, role)).attest([(1, "x")])
@@ -189,9 +189,9 @@ async def test_no_service_attests_in_the_intakes_place(bus: Bus) -> None:
 async def test_a_trimmed_ledger_begins_without_the_schedulers_bucket(
     bus: Bus, facts: Facts, guard: str
 ) -> None:
-    """A scheduler can purge its own bucket, but can neither purge nor write the bucket of
-    bootstrap, from which a trimmed ledger starts. Without the guard no service can then start on a
-    trimmed ledger."""
+    """A trimmed ledger starts from a snapshot in bootstrap's bucket, which a scheduler can neither
+    purge nor write. Without the guard there is no such snapshot. If a scheduler then purges the
+    schedulers' bucket, no service can start."""
     scheduler = await snapshots_of(bus, "scheduler")
     await scheduler.save(Taking(await folded(bus)).finish())
     await attest_all(bus)

@@ -87,8 +87,8 @@ async def test_weak_a_key_of_one_node_reads_all(tmp_path: Path) -> None:
 
 
 async def test_guarded_the_server_answers_it_nothing(tmp_path: Path) -> None:
-    """A node's key has no right to the server's API, and cannot listen to subjects that it may not
-    name."""
+    """The key of one node's agent gives no access to the server's API. It cannot subscribe to
+    events, or to messages for other users."""
     async with world(tmp_path) as bus:
         agent = await bus.connect(AGENT.name)
         store = "$JS.STORE.API"
@@ -130,7 +130,8 @@ async def asked(bus: Bus, api: str, body: object = None) -> dict[str, Any]:
 
 
 def consumer(name: str = OWN, deliver: str = "", **changed: object) -> dict[str, object]:
-    """Return the body of an agent's request for a consumer, with some settings changed."""
+    """Return the body of a request in which an agent asks for a consumer. Each keyword in `changed`
+    replaces a setting."""
     config = {
         "name": name,
         "deliver_subject": deliver or f"_DELIVER.{AGENT.name}.x",
@@ -178,8 +179,8 @@ NEVER = {
 
 
 async def test_an_intake_asks_for_its_node_alone(tmp_path: Path) -> None:
-    """The intake refuses every hostile read request of an agent. It answers requests for data about
-    the agent's own node and for data that all nodes need."""
+    """An agent reads the ledger through an intake. The intake refuses every request beyond the
+    agent's own node and the data that all nodes need."""
     async with (
         world(tmp_path) as bus,
         ServiceProcess("intake", bus.server.url_for("intake")) as intake,
@@ -196,7 +197,7 @@ async def test_an_intake_asks_for_its_node_alone(tmp_path: Path) -> None:
 
 
 async def test_weak_an_intake_asks_for_whatever_an_agent_would_know(tmp_path: Path) -> None:
-    """With its guard removed, an intake reads data of other nodes on behalf of an agent."""
+    """If its guard is removed, an intake reads data of other nodes for an agent."""
     async with world(tmp_path) as bus:
         url = bus.server.url_for("intake")
         async with ServiceProcess("intake", url, first=without(INTAKE)) as intake:

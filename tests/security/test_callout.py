@@ -1,5 +1,5 @@
-"""The auth callout: a ServiceAccount's token gives its owner a role in the ledger. A forged,
-expired or foreign token gives none.
+"""The auth callout exchanges a ServiceAccount's token for a role in the ledger. A forged, expired
+or foreign token gets no role.
 
 A real API server reviews the tokens, a real nats-server calls the callout, and the callout grants
 only the permissions in the chart."""
@@ -50,8 +50,8 @@ OPENED = 160
 
 
 class Cluster:
-    """Nodes, pods with Apportion's ServiceAccounts, and their tokens, with the names that the chart
-    uses."""
+    """A cluster with nodes, and with pods that have Apportion's ServiceAccounts and tokens. All
+    names are those of the chart."""
 
     def __init__(self, plane: ControlPlane) -> None:
         self._plane = plane
@@ -98,7 +98,7 @@ class Cluster:
 
 
 class Bus:
-    """The NATS server, its clients, and the callout."""
+    """A NATS server, the callout that authenticates its clients, and the clients' connections."""
 
     def __init__(self, server: NatsServer, cluster: Cluster, callout: ServiceProcess) -> None:
         self.server = server
@@ -264,7 +264,8 @@ async def test_real_services_work_by_tokens(bus: Bus) -> None:
 
 
 def attacked(guard: str) -> pytest.MarkDecorator:
-    """Return a pytest marker that runs the test twice, with this guard removed and with it."""
+    """Return a pytest marker that runs a test twice: once with the named guard, and once without
+    it."""
     return pytest.mark.parametrize("bus", [guard, ""], indirect=True, ids=["weak", "guarded"])
 
 

@@ -47,7 +47,8 @@ def wanted() -> set[Right]:
 
 
 def granted(objects: list[dict[str, Any]]) -> Iterator[Right]:
-    """Yield the rights that roles bound to the accounts give, as (account, resource, verb)."""
+    """Yield each right that a role gives to an account to which it is bound, as (account, resource,
+    verb)."""
     roles = {(each["kind"], each["metadata"]["name"]): each for each in objects}
     for binding in objects:
         if not binding["kind"].endswith("RoleBinding"):

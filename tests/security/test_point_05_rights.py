@@ -1,4 +1,5 @@
-"""Point 5: no account of ours has a wildcard right, or a right that leads to further rights."""
+"""Point 5: no account of Apportion has a wildcard right, or a right with which it could get further
+rights."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +14,8 @@ RULE = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}
 
 
 def offences(role: dict[str, Any]) -> Iterator[str]:
-    """Yield the rules of a role that use wildcards or lead to further rights."""
+    """Yield the rules of a role that use a wildcard, or with which an account could get further
+    rights."""
     for rule in role.get("rules") or ():
         named = {name for key in ("apiGroups", "resources") for name in rule.get(key, ())}
         if "*" in named or LEADS_TO_MORE & set(rule["verbs"]):
@@ -44,8 +46,8 @@ def test_no_account_is_bound_to_a_role_that_is_not_ours() -> None:
     ids=str,
 )  # fmt: skip
 def test_a_wider_rule_is_found(weaker: dict[str, list[str]]) -> None:
-    """The check reports a rule that uses a wildcard or leads to further rights, and accepts a rule
-    that names its verbs and objects."""
+    """The check reports a rule that uses a wildcard or lets an account get further rights. It
+    accepts a rule that names its verbs and objects."""
     role = {"metadata": {"name": "r"}, "rules": [RULE]}
     assert list(offences(role)) == []
     assert len(list(offences(role | {"rules": [RULE | weaker]}))) == 1

@@ -1,4 +1,4 @@
-"""Point 29: private data in a pod's spec is in no event of a real ledger."""
+"""Point 29: no event of a real ledger contains the private data in a pod's spec."""
 
 import asyncio
 from pathlib import Path

@@ -77,7 +77,7 @@ def test_every_service_says_what_it_needs_and_what_it_may_take() -> None:
 
 
 def test_who_asks_no_api_server_has_no_token_of_it() -> None:
-    """Only pods whose account has rights at the API server mount a token."""
+    """A pod mounts a token only if its account has rights at the API server."""
     mounted = {
         template["metadata"]["labels"]["app"]
         for _, template in pods()

@@ -33,7 +33,7 @@ def ports(rules: list[dict[str, Any]]) -> list[int]:
 
 
 def wide(spec: dict[str, Any]) -> list[str]:
-    """Return the rules of a policy that do not restrict ports."""
+    """Return the rules of a network policy that allow traffic on any port."""
     rules = [*spec.get("ingress", ()), *spec.get("egress", ())]
     return [str(rule) for rule in rules if not rule.get("ports")]
 
@@ -68,8 +68,8 @@ def test_every_pod_has_its_flows_and_no_more(app: str) -> None:
 
 
 def test_the_ledger_is_reached_by_those_who_know_it() -> None:
-    """The network policies let exactly those pods reach the ledger that are configured with its
-    URL."""
+    """The network policies let a pod reach the ledger exactly if the pod is configured with the
+    ledger's URL."""
     first, *_ = policies()["nats"]["ingress"]
     (peer,) = first["from"]
     (expression,) = peer["podSelector"]["matchExpressions"]

@@ -1,4 +1,5 @@
-"""Point 35: a pod's name forges lines in logs, and sends control codes to terminals.
+"""Point 35: an attacker chooses a pod's name that forges lines in logs, or sends control codes to
+terminals.
 
 Without the guards, the human-readable log prints the line breaks in a name, so an attacker can
 write whole lines. And `--json` output contains C1 control codes and direction marks, so a terminal

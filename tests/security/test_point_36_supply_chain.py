@@ -45,8 +45,8 @@ def valid(text: str) -> str:
 
 
 def test_the_bill_of_materials_is_valid_and_whole(tmp_path: Path) -> None:
-    """`make sbom` lists every locked package with its hashes and every image, identically each
-    time."""
+    """`make sbom` lists every locked package with its hashes, and every image. Its output is the
+    same each time."""
     texts = []
     for name in ("one.json", "two.json"):
         target = tmp_path / "dist" / name
@@ -81,7 +81,7 @@ def test_what_needs_what_is_known() -> None:
 
 
 def test_a_document_that_is_none_is_found() -> None:
-    """The validator rejects an invalid bill of materials."""
+    """If a bill of materials is invalid, the schema's validator rejects it."""
     assert "colour" in valid(json.dumps(bill() | {"colour": "red"}))
 
 

@@ -1,9 +1,8 @@
 """Point 20: the operator of the ledger's servers rewrites the ledger's history.
 
 The operator deletes the stream and appends everything again with one event changed, or replaces the
-store. Chain, schemas and invariants are intact, so `verify` finds nothing. But another party has
-signed the ledger's earlier content, and keeps the receipts elsewhere.
-"""
+store. The chain of hashes, the schemas and the invariants are intact, so `verify` finds nothing.
+But another party has signed the ledger's earlier content, and keeps the receipts elsewhere."""
 
 import asyncio
 import json
@@ -32,7 +31,8 @@ MORE = 7
 
 
 class Place:
-    """A ledger on a server of its own, the command line for it, and a folder of receipts."""
+    """A ledger on a server of its own, with a folder of receipts. It runs the command line for a
+    test."""
 
     def __init__(self, folder: Path, ledger: JetStreamLedger, url: str) -> None:
         self.folder = folder
@@ -43,7 +43,7 @@ class Place:
         self.public = ("--key", f"{self.key}.pub")
 
     async def run(self, *arguments: str, code: int = 0, gateway: str = "") -> str:
-        """Return a verb's stdout, or its stderr if that is empty."""
+        """Run a verb and check its exit code. Return stdout, or stderr if stdout is empty."""
         environ = {**os.environ, "APPORTION_NATS_URL": self.url, "APPORTION_GATEWAY": gateway}
         command = [sys.executable, "-m", "apportion.cli.main", *arguments]
         done = await asyncio.to_thread(
@@ -98,8 +98,8 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
 
 
 def forged() -> tuple[int, list[Record]]:
-    """Return a history in which only one event's time is changed, and the revision of that
-    event."""
+    """Return a revision, and the recorded history with only the time of that revision's event
+    changed."""
     for index, each in enumerate(RECORDS):
         event = json.loads(each.payload)
         if event["type"].endswith("/PodGone"):
@@ -111,10 +111,11 @@ def forged() -> tuple[int, list[Record]]:
 
 
 async def test_a_history_that_was_written_anew(place: Place) -> None:
-    """Without receipts, `verify` accepts a rewritten history (weak). With receipts it names the
-    first changed event (guarded).
+    """Without receipts, `verify` accepts a rewritten history. With receipts it names the first
+    changed event.
 
-    A rewritten history cannot be signed with the existing receipts."""
+    `receipt write` refuses to continue the receipts of the original history on the rewritten one.
+    """
     whole = await place.verify(*place.receipts, *place.public)
     assert (whole["receipts"], whole["proven"], whole["proven_to"]) == (
         2,
@@ -144,8 +145,8 @@ async def test_a_key_of_another_signs_nothing(place: Place) -> None:
 
 
 async def test_whoever_signs_goes_on_from_what_he_signed(place: Place) -> None:
-    """A signer continues only from receipts that were signed with its own key, or with a key that
-    it is told to accept. So keys can be rotated."""
+    """A signer continues only from receipts that were signed with its own key, or with another key
+    that it is told to accept. The second case lets an operator rotate keys."""
     await place.run("receipt", "key", str(place.folder / "new"))
     await place.ledger.append([Draft(RECORDS[0].subject, "again", RECORDS[0].payload)])
     write = ("receipt", "write", "--key", str(place.folder / "new"), *place.receipts)

@@ -179,8 +179,8 @@ def knows_the_node_of_a_token() -> Iterator[None]:
 
 @contextlib.contextmanager
 def looks_for_what_is_set_aside() -> Iterator[None]:
-    """Remove a guard, so that a halted reader does not notice that its event was set aside, and
-    never resumes."""
+    """Remove a guard, so that a halted reader never resumes, because it does not notice that its
+    event was set aside."""
     from apportion.runtime.ledger.reader import Reader  # noqa: PLC0415
 
     async def never(_: object) -> None:
@@ -217,8 +217,8 @@ def asks_for_its_audience() -> Iterator[None]:
 
 @contextlib.contextmanager
 def holds_a_placement_to_its_turn() -> Iterator[None]:
-    """Remove a guard, so that the fold applies a placement even if its attempt or its predecessor
-    on the node is outdated."""
+    """Remove a guard, so that readers apply a placement even if its attempt number is outdated, or
+    if it does not follow the node's newest placement."""
     from msgspec import structs  # noqa: PLC0415
 
     from apportion.core.ledger.fold import HANDLERS  # noqa: PLC0415
@@ -303,7 +303,8 @@ def limits_each_client() -> Iterator[None]:
 
 @contextlib.contextmanager
 def reads_the_past_by_turns() -> Iterator[None]:
-    """Remove a guard, so that each client that reads old events at once gets its own consumer."""
+    """Remove a guard, so that the gateway uses a separate consumer for each client that reads old
+    events."""
     from apportion.gateway.past.chronicle import Chronicle  # noqa: PLC0415
     from apportion.gateway.past_process import PIECE_EVENTS, Pieces  # noqa: PLC0415
     from apportion.runtime.ledger.port import Record  # noqa: PLC0415

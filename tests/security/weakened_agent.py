@@ -1,4 +1,4 @@
-"""Functions that remove, one by one, an agent's guards against what its containers write."""
+"""Each function removes one of an agent's guards against containers that write false data."""
 
 import contextlib
 import shutil

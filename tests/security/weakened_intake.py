@@ -1,4 +1,4 @@
-"""Functions that remove, one by one, the guards of the intake, the snapshots and the accounts."""
+"""Each function removes one guard of the intake, of the snapshots or of the accounts."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -42,7 +42,7 @@ def schedulers_answer_where_the_server_says() -> Iterator[None]:
 
 @contextlib.contextmanager
 def takes_the_sender_for_the_node() -> Iterator[None]:
-    """Remove a guard, so that an agent can report for another node by naming it in the event."""
+    """Remove a guard, so that an agent can report for any node that it names in the event."""
     from datetime import datetime  # noqa: PLC0415
 
     from apportion.core.intake.judging import Refusal  # noqa: PLC0415
@@ -133,7 +133,8 @@ def attests_what_it_has_folded() -> Iterator[None]:
 
 @contextlib.contextmanager
 def leaves_a_reserve() -> Iterator[None]:
-    """Remove a guard, so that agents' events are appended while the ledger has any free space."""
+    """Remove a guard, so that an intake appends agents' events even if almost no space of the
+    ledger is free."""
     from apportion.intake import taking  # noqa: PLC0415
 
     with mock.patch.object(taking, "RESERVE", 0), mock.patch.object(taking, "RESERVE_OF_USAGE", 0):

@@ -40,7 +40,7 @@ async def start(bus: Bus) -> AsyncIterator[Start]:
 
 
 class Asking:
-    """Runs `apportion doctor` with the addresses of the ledger and the gateway."""
+    """Runs `apportion doctor` for a test, with the addresses of the ledger and the gateway."""
 
     def __init__(self, bus: Bus, url: str) -> None:
         nats = {"APPORTION_NATS_URL": bus.server.url_for("operator")}

@@ -215,7 +215,7 @@ def test_what_has_no_other_place_waits_and_is_named(up: Standalone) -> None:
 
 def test_who_takes_what_a_drained_pod_gives_back_is_named(up: Standalone) -> None:
     """A drained pod goes to the end of the queue. If another pod then takes the quota that the
-    drained pod freed, drain names the other pod."""
+    drained pod freed, `drain` prints the name of that other pod."""
     up.json("submit", "-f", "-", stdin=QUOTA.encode())
     submit(up, POD.replace("NAME", "first"))
     first = pods(up)["first"]
@@ -267,7 +267,7 @@ def test_ctrl_c_while_room_is_made_tells_who_has_a_place(up: Standalone) -> None
     """On Ctrl-C, a drain that is waiting for evictions reports which moved pods are placed and
     which are pending.
 
-    A user deletes one of the evicted pods in the meantime."""
+    In this test a user deletes one of the evicted pods while the drain waits."""
     high, low = (WHOLE.replace("PRIORITY", priority) for priority in ("9", "0"))
     submit(up, *(high.replace("NAME", f"high-{number}") for number in range(2)))
     [node] = {pod["node"] for pod in pods(up).values()}
@@ -300,8 +300,8 @@ def test_ctrl_c_while_room_is_made_tells_who_has_a_place(up: Standalone) -> None
 
 
 def test_ctrl_c_stops_and_says_what_was_done(up: Standalone) -> None:
-    """Ctrl-C while drain waits for placements stops drain. It reports what it has moved so far, and
-    the node stays cordoned."""
+    """Ctrl-C stops a drain that is waiting for placements. It reports which pods it has moved so
+    far, and the node stays cordoned."""
     submit(up, *(POD.replace("NAME", f"stop-{number}") for number in range(2)))
     node = pods(up)["stop-0"]["node"]
 
@@ -393,8 +393,8 @@ async def test_where_nobody_answers_no_room_is_waited_for(tmp_path: Path) -> Non
 
 
 async def test_a_node_of_kubernetes_is_one_whose_beginning_was_dropped(tmp_path: Path) -> None:
-    """Drain of a Kubernetes node fails and ends no pod if the API server is unreachable. It
-    recognises the node even if the node's first events were trimmed from the ledger."""
+    """If the API server is unreachable, draining a Kubernetes node fails and ends no pod. `drain`
+    knows a Kubernetes node even after the node's first events were trimmed from the ledger."""
     async with running_bus(tmp_path / "nats") as bus:
         facts = Facts(bus)
         await facts.open()

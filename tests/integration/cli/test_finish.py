@@ -1,4 +1,5 @@
-"""Details of the command line's output, against a real `apportion up` with twelve nodes."""
+"""The command line's output is correct in detail. Each verb runs against a real `apportion up` with
+twelve nodes."""
 
 import itertools
 import json
@@ -182,8 +183,8 @@ def test_keys_are_whole_on_a_narrow_terminal(up: Standalone, columns: int, price
 
 
 def test_a_pod_without_a_place_waits_in_every_verb(up: Standalone) -> None:
-    """Every verb prints "pending" for an unplaced pod. If an extended resource is missing, the verb
-    prints the resource's name, the requested amount and the free amount."""
+    """Every verb prints "pending" for an unplaced pod. If a node lacks an extended resource, the
+    verb prints the resource's name, the requested amount and the free amount."""
     manifest = POD.replace("NAME", "fpga").replace("SPACE", "lab")
     manifest = manifest.replace("nvidia.com/gpu: 1", "nvidia.com/gpu: 1, example.com/fpga: 2")
     said = [up.run("submit", "-f", "-", "--wait", stdin=manifest.encode()).stdout]
@@ -245,7 +246,7 @@ def test_a_list_that_is_watched_tells_what_changes(up: Standalone, tmp_path: Pat
 
 
 def test_lists_have_the_names_that_people_try(up: Standalone) -> None:
-    """`get` accepts singular, plural and kubectl's short names of each list."""
+    """`get` accepts the singular, the plural and kubectl's short name of each list."""
     settle(up)
     for aliases, what in (
         (("pod", "po"), "pods"), (("node", "no"), "nodes"), (("gang",), "gangs"),
@@ -461,7 +462,7 @@ spec:
 
 
 def test_slips_of_the_pen_are_told_of(up: Standalone, tmp_path: Path) -> None:
-    """`check`, `plan` and `submit` suggest the correct key for a misspelt annotation or resource.
+    """For a misspelt annotation or resource, `check`, `plan` and `submit` suggest the correct key.
     For a memory request in Gi, `check` suggests the number of MiB."""
     path = tmp_path / "pod.yaml"
     path.write_text(SLIPS)

@@ -98,7 +98,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def stable(output: str) -> str:
-    """Normalise an output: replace what differs from run to run, such as times and ids, and
+    """Normalise an output: replace values that differ between runs, such as times and ids, and
     collapse blanks."""
     for pattern, name in UNSTABLE:
         output = pattern.sub(name, output)

@@ -62,7 +62,7 @@ spec:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """Provide a fleet of one node with two GPUs."""
+    """Start `apportion up` with one node of two GPUs."""
     data = tmp_path_factory.mktemp("preempting") / "data"
     with Standalone(data, "--no-samples", "--fleet", "2xA100-80GB", "--nodes", "1") as up:
         yield up.up()
@@ -71,7 +71,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
 
 @pytest.fixture
 def up(running: Standalone) -> Iterator[Standalone]:
-    """Provide the fleet, and delete all its pods after the test."""
+    """Provide the running `apportion up`. Delete all its pods after the test."""
     yield running
     names = list(pods(running))
     if names:

@@ -179,8 +179,8 @@ async def test_go_by_a_key(bus: Bus, tmp_path: Path) -> None:
 
 
 async def test_what_the_nats_cli_says_is_answered(bus: Bus, facts: Facts) -> None:
-    """A client that sends the bytes of the documented `nats sub` command, with user and password,
-    receives events."""
+    """The server sends events to a client that sends the same bytes as the documented `nats sub`
+    command."""
     page = await asyncio.to_thread((ROOT / "docs" / "tasks" / "read-along.md").read_text)
     for connecting in (
         "nats://auditor:PASSWORD@127.0.0.1:4222",

@@ -1,5 +1,5 @@
-"""The recipes in CONTRIBUTING.md work: a read, metric or verb that is added by a recipe appears
-everywhere it should."""
+"""The recipes in CONTRIBUTING.md work. If a developer adds an API read, a metric or a CLI verb by
+its recipe, it appears in every place where it should."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ def add_metric(scratch: Scratch) -> None:
 async def test_a_read_and_a_metric_are_found_on_every_surface(
     scratch: Scratch, bus: Bus, tmp_path: Path
 ) -> None:
-    """An API read added by the recipe works for now, for the past and for a tenant, and is in the
-    OpenAPI document. A metric added by the recipe is on /metrics."""
+    """An API read that was added by its recipe answers for the present, for the past and for a
+    tenant, and is in the OpenAPI document. A metric that was added by its recipe is on /metrics."""
     add_read(scratch)
     add_metric(scratch)
     scratch.run("-m", "tools.openapi")
@@ -156,8 +156,8 @@ def test_a_verb_is_found_on_every_surface(scratch: Scratch) -> None:
 
 
 def test_a_recipe_that_is_not_true_is_found(scratch: Scratch) -> None:
-    """The check fails if adding a read changes a third file, or if adding a metric changes a file
-    that the recipe does not name."""
+    """The recipes' check fails if adding a read changes a third file. It also fails if adding a
+    metric changes a file that the recipe does not name."""
 
     def follow(title: str, most: int, *paths: str) -> None:
         with scratch.recipe(title, most=most):

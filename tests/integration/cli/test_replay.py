@@ -1,4 +1,5 @@
-"""A real ledger is replayed over NATS or from its archive, unchanged or with another fleet."""
+"""`replay` simulates the events of a real ledger again, either unchanged or with another fleet. It
+reads them over NATS or from an archive file."""
 
 import json
 import xml.etree.ElementTree as ET

@@ -1,4 +1,5 @@
-"""Reports on a real ledger, from the gateway and from the verb, checked against its events."""
+"""The gateway and the verb `report` return reports on a real ledger, and these agree with its
+events."""
 
 import asyncio
 import csv
@@ -110,8 +111,8 @@ async def verb(bus: Bus, *arguments: str, code: int = 0, beside: bool = False) -
 
 
 async def said_by(*arguments: str, code: int = 0, beside: bool = False) -> str:
-    """Run a verb, which must exit with `code`. Return its stderr if `code` is not 0 or `beside` is
-    set, otherwise its stdout."""
+    """Run a verb and check its exit code, which must be `code`. Return stderr if `code` is not 0 or
+    `beside` is True, otherwise stdout."""
     done = await asyncio.to_thread(
         subprocess.run,
         [sys.executable, "-m", "apportion.cli.main", *arguments],
@@ -129,8 +130,8 @@ Hours = Callable[[int, int], float]
 
 
 async def hours_of(bus: Bus) -> Hours:
-    """Return a function that returns the hours between the events at two revisions, by the server's
-    timestamps."""
+    """Return a function that takes two revisions and returns the hours between their events. It
+    uses the timestamps of the NATS server."""
     auditor = await bus.connect("auditor")
     at = {number: await stream.read_stored(auditor.wire, {"seq": number}) for number in range(1, 9)}
 
@@ -235,8 +236,8 @@ async def test_the_gateway_says_the_same(bus: Bus, facts: Facts, prices: Path) -
 
 
 async def test_what_was_used_and_what_did_nothing(bus: Bus, facts: Facts) -> None:
-    """Usage and idleness reports use the usage that the node recorded. If there are no such
-    records, the report says so."""
+    """Reports on usage and on idle devices are based on the usage records of the node. If there are
+    no records, the report says so."""
     now = ("--from", "-1h")
     [row] = json.loads(await verb(bus, "report", "usage", *now, "--json"))["rows"]
     assert row["used_gib_hours"] == pytest.approx(500 / 1024 / 3600, abs=SLACK_H)

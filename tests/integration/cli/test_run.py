@@ -41,7 +41,7 @@ AS_NOBODY = ("setpriv", *NOBODY, *READS)
 
 @pytest.fixture(scope="module")
 def patched() -> Iterator[pytest.MonkeyPatch]:
-    """Provide a monkeypatch for the environment of the whole module."""
+    """Provide a monkeypatch whose changes to the environment last for the whole module."""
     with pytest.MonkeyPatch.context() as patch:
         yield patch
 
@@ -198,8 +198,8 @@ def test_the_wait_can_be_limited(up: Standalone, driver: FakeDriver) -> None:
 
 
 def test_everything_is_stopped_and_started_again(driver: FakeDriver, tmp_path: Path) -> None:
-    """A command survives a restart of `up`. The new `up` recognises the command, and the process
-    that guards the command reconnects."""
+    """A running command survives a restart of `up`. The new `up` recognises it, and the command's
+    guardian process reconnects."""
     data = tmp_path / "data"
     with Standalone(data, *LOCAL, "--library", LIBRARY) as up:
         up.up()
@@ -219,8 +219,8 @@ def test_everything_is_stopped_and_started_again(driver: FakeDriver, tmp_path: P
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"])
 def test_a_signal_ends_the_wait(up: Standalone, driver: FakeDriver, name: str) -> None:
-    """A signal during the wait ends `run` as it would end the command itself, and the pending pod
-    is deleted."""
+    """If a signal arrives while `run` waits for a device, `run` exits as the command would, and
+    deletes the pending pod."""
     number = signal.Signals[name]
     with Command(up, "--memory", "15000", "--count", "2", "--", str(driver.probe), "hold") as first:
         first.said("holding")
@@ -381,8 +381,8 @@ def test_who_deletes_the_pod_ends_the_command(up: Standalone, driver: FakeDriver
 
 
 def test_json_is_told_on_stderr(up: Standalone) -> None:
-    """With `--json`, `run` prints one JSON line on stderr, and stdout contains only the command's
-    output."""
+    """With `--json`, `run` prints one JSON line on stderr. Only the command's own output goes to
+    stdout."""
     done = up.run("run", "--json", "--memory", "1000", "--cores", "20", "--", "echo", "out")
     assert done.stdout == "out\n"
     (told,) = map(json.loads, done.stderr.splitlines())

@@ -1,4 +1,5 @@
-"""A process that tests start as a fork behaves like a process that users start as a program."""
+"""For speed, tests may start a process as a fork. Such a process behaves like one that users start
+as a program."""
 
 import asyncio
 import os
@@ -16,8 +17,8 @@ from tests.support.standalone import APPORTION
 
 @pytest.fixture(params=[False, True], ids=["executed", "forked"], autouse=True)
 def _both_ways(request: pytest.FixtureRequest) -> None:
-    """Run each test twice: with processes that are forked, and with processes that execute a
-    program. See `tests/conftest.py`."""
+    """Run each test twice: once with forks, and once with processes that execute a program. See
+    `tests/conftest.py`."""
     starts.use(request.param)
 
 

@@ -150,8 +150,8 @@ def test_a_changed_deployment_is_changed_whole_or_not_at_all(up: Standalone) -> 
 
 
 def test_who_waits_already_is_waited_for(up: Standalone) -> None:
-    """Resubmitting a pending pod with --wait waits for the pod, and fails with the same reasons as
-    the first time."""
+    """If a pending pod is submitted again with `--wait`, `submit` waits for that pod. It fails with
+    the same reasons as the first time."""
     large = pod(90_000).replace(b"name: trainer", b"name: large")
     first = up.json("submit", "-f", "-", "--wait", stdin=large, code=1)
     again = up.json("submit", "-f", "-", "--wait", stdin=large, code=1)

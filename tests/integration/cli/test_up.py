@@ -262,7 +262,8 @@ def test_second_up_with_the_same_ports(tmp_path: Path) -> None:
 
 
 def test_doctor_sees_a_server_that_was_started_again(tmp_path: Path) -> None:
-    """After the ledger's server restarts, doctor reports the same durability and disk as before."""
+    """After the ledger's server restarts, doctor still reports the ledger's durability and disk as
+    before."""
     with Standalone(tmp_path / "data", *SMALL) as up:
         up.up()
         before = _seen_by_doctor(up)
@@ -315,8 +316,7 @@ def test_a_folder_goes_on_with_its_fleet(tmp_path: Path) -> None:
 def test_who_watches_waits_for_an_up_that_begins_anew(tmp_path: Path, ports: str) -> None:
     """`tail` and `get -w` survive a restart of `up`, and report when the outage begins and ends.
 
-    They continue with later events, whatever ports the folder's next `up` uses.
-    """
+    Afterwards they continue with later events, even if the new `up` uses other ports."""
     same = (str(free_port()), str(free_port())) if ports == "the same" else ("0", "0")
     options = (*SMALL, "--nats-port", same[0], "--port", same[1])
     verbs = {"tail": ("tail", "--from", "1"), "get": ("get", "nodes", "-w")}

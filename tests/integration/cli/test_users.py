@@ -23,7 +23,8 @@ from tests.support.polling import until
 
 
 async def said(folder: Path, *arguments: str, code: int = 0) -> Any:
-    """Return the verb's JSON output, or its stderr if it should fail."""
+    """Run `apportion user` with these arguments, and return its JSON output. If `code` is not 0,
+    return its stderr."""
     command = [sys.executable, "-m", "apportion.cli.main", "user", *arguments]
     command += ["--data", str(folder), "--json"]
     ended = await asyncio.to_thread(
@@ -39,8 +40,8 @@ def mode(path: Path) -> int:
 
 
 async def test_a_user_comes_by_his_key_and_is_cut_off_when_he_is_revoked(tmp_path: Path) -> None:
-    """A user connects with a key, and revoking the user disconnects only that user. Only the owner
-    of the key file can read the key's seed. A second user with the same name is refused."""
+    """A user connects with a key, and revoking the user disconnects only that user. Only the file's
+    owner can read the key's secret seed. A second user with the same name is refused."""
     server = EmbeddedServer(tmp_path, port=-1, keys=True)
     await server.start()
     try:
@@ -173,8 +174,8 @@ async def test_what_cannot_be_is_said(tmp_path: Path) -> None:
 
 
 async def test_who_is_added_is_told_how_to_connect(tmp_path: Path) -> None:
-    """The help names every role that can be added, and the verb's output is enough to connect and
-    append."""
+    """The help of `user add` names every role that can be added. Its output contains all options
+    with which the new user connects and appends."""
     user = [sys.executable, "-m", "apportion.cli.main", "user", "add"]
 
     async def printed(*arguments: str) -> str:

@@ -159,8 +159,8 @@ async def test_a_full_disk_leaves_no_half_archive(tmp_path: Path) -> None:
 
 
 def test_where_cluster_and_ledger_differed_is_told() -> None:
-    """`verify` reports differences between cluster and ledger, but does not count them as
-    violations."""
+    """`verify` reports the recorded differences between cluster and ledger, but does not count them
+    as violations."""
     command = [sys.executable, "-m", "apportion.cli.main", "verify", "--archive", str(AGREEMENT)]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "annotation 1, gone 1" in said

@@ -1,4 +1,5 @@
-"""If an address names something unknown, the page reports that and names what it shows instead."""
+"""If a page's address names something unknown, the page names the bad value and what it shows
+instead."""
 
 from __future__ import annotations
 
@@ -43,8 +44,8 @@ def test_what_there_is_not_is_said(browser: Browser, base: str, size: tuple[int,
 def test_a_change_for_a_pod_is_answered_about_that_pod(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """The headline of a what-if for a pod is about that pod. A node that the what-if adds is not
-    shown as a link."""
+    """The headline of a what-if for a pod is about that pod. The page shows a node that exists only
+    in the what-if without a link."""
     pods = cluster.json("get", "pods")["items"]
     waits = next(f"{pod['namespace']}/{pod['name']}" for pod in pods if pod["reasons"])
     runs = next(f"{pod['namespace']}/{pod['name']}" for pod in pods if pod["node"])

@@ -16,7 +16,7 @@ DIFF = re.compile(r"#/events\?diff=([^,]*),([^,&]*)$")
 
 
 def asked(page: Page) -> tuple[str, str]:
-    """Return both points in time from the page's address."""
+    """Return both points in time that the page's address contains."""
     found = DIFF.search(page.url)
     assert found, page.url
     return found[1], found[2]
@@ -88,8 +88,8 @@ def test_a_time_of_day_is_meant_as_the_page_shows_it(browser: Browser, base: str
 
 
 def test_what_the_moments_have_come_to_is_said_once(browser: Browser, base: str) -> None:
-    """For each time, a comparison uses the state after the newest event up to that time, and shows
-    that event's time."""
+    """For each of its two times, a comparison uses the state after the newest event up to that
+    time. The page shows that event's time."""
     with opened(browser, base) as page:
         visit(page, "#/events?diff=-0s,-0s")
         answer = answered(page)
@@ -108,8 +108,8 @@ def test_what_the_moments_have_come_to_is_said_once(browser: Browser, base: str)
 def test_what_the_first_event_told_is_said_to_count_as_there_before(
     browser: Browser, base: str, begin: str
 ) -> None:
-    """A comparison that starts at or before the first event counts that event's node as already
-    present."""
+    """If a comparison starts at or before the ledger's first event, the node of that event counts
+    as already present."""
     with opened(browser, base) as page:
         visit(page, f"#/events?diff={begin},2")
         first, second = (
@@ -127,7 +127,7 @@ def test_what_the_first_event_told_is_said_to_count_as_there_before(
 def test_the_bar_and_its_keys_move_the_later_moment(
     browser: Browser, base: str, size: tuple[int, int]
 ) -> None:
-    """The time bar and its keys move the later point of a comparison, and other pages keep that
+    """The time bar and its keys move the later point of a comparison. Other pages then show that
     time."""
     with opened(browser, base, size=size) as page:
         visit(page, "#/events?diff=1,now")
@@ -162,8 +162,8 @@ def told_time(page: Page) -> str:
 def test_a_moment_that_cannot_be_is_mended_where_it_stands(
     browser: Browser, base: str, size: tuple[int, int]
 ) -> None:
-    """For an invalid time the headline shows the gateway's error, and the invalid field keeps its
-    text."""
+    """For an invalid time the headline shows the gateway's error. The field with the invalid time
+    keeps its text."""
     with opened(browser, base, size=size) as page:
         for moments, name, problem in (
             ("yesterdy,2", "from", "'yesterdy' is not a time"),

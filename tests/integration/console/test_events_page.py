@@ -1,5 +1,5 @@
-"""The events page shows the answer to the newest request and the newest events, and keeps the
-focus."""
+"""The events page shows the response to its newest request and always the newest events. New events
+do not move the keyboard focus."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -24,7 +24,7 @@ def newest(page: Page) -> int:
 
 
 def knows(page: Page, revision: int) -> None:
-    """Wait until the page has received the news that the ledger reached `revision`."""
+    """Wait until the page knows that the ledger has reached `revision`."""
     wait_until(lambda: page.evaluate(KNOWN) >= revision, f"word of revision {revision}")
 
 
@@ -119,8 +119,8 @@ def test_the_keyboard_stays_on_older(browser: Browser, base: str) -> None:
 
 
 def test_the_keyboard_goes_on_where_there_is_nothing_older(browser: Browser, base: str) -> None:
-    """When the last older events are loaded, the focus moves to the first of them, or on a phone to
-    the page."""
+    """When the page has loaded the last of the older events, the focus moves to the first of them.
+    On a phone the focus moves to the page."""
     for size, there in ((WIDE, "#rows a:focus"), (NARROW, "#rows a:focus, main:focus")):
         with opened(browser, base, size=size) as page:
             in_small_pages(page, 40)
@@ -135,7 +135,7 @@ def test_the_keyboard_goes_on_where_there_is_nothing_older(browser: Browser, bas
 
 
 def test_the_last_of_a_burst_is_shown(browser: Browser, base: str, cluster: Standalone) -> None:
-    """After a burst of events the page shows the newest event, not only the first ones."""
+    """After many events arrive at once, the page shows the newest one, not only the first ones."""
     with opened(browser, base) as page:
         page.clock.install(time=BEGUN)
         page.clock.pause_at(BEGUN + timedelta(seconds=1))

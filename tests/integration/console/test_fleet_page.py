@@ -53,8 +53,8 @@ FILL = "each => getComputedStyle(each).backgroundColor"
 def test_a_state_looks_the_same_on_every_page(
     browser: Browser, base: str, cluster: Standalone, theme: str
 ) -> None:
-    """A device state has the same colour in the picture, on the pod's page, on the What if page and
-    in legends."""
+    """Each device state has one colour: in the GPU picture, on the pod's page, on the What if page
+    and in legends."""
     pods = cluster.json("get", "pods")["items"]
     [runs] = [pod for pod in pods if pod["name"] == "hami-pod"]
     assert runs["phase"] == "allocated"
@@ -226,7 +226,8 @@ def test_counts_of_cards_add_up(browser: Browser, base: str, cluster: Standalone
 
 
 def added(answer: str) -> tuple[int, int]:
-    """Return the number of GPUs in the headline, and the sum of the headline's other counts."""
+    """Return the number of GPUs in the headline, and the sum of its counts by state, with each GPU
+    counted once."""
     [(granted, cards)] = re.findall(r"(\d+) of (\d+) GPUs", answer)
     [free] = re.findall(r"(\d+) free", answer)
     total = int(granted) + int(free)
@@ -254,8 +255,8 @@ def test_on_a_phone_what_is_found_covers_no_card(browser: Browser, base: str) ->
 def test_what_if_of_a_card_loses_that_card_alone(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """The what-if of a device simulates the loss of that device only, even if the device is free,
-    and shows the device's node."""
+    """The link "Simulate device loss" of a device opens a what-if for the loss of that device only.
+    This also holds for a free device."""
     devices = cluster.json("get", "devices")["items"]
     free = next(each for each in devices if not each["holders"])
     with opened(browser, base) as page:

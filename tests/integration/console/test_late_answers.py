@@ -37,7 +37,7 @@ def test_two_pages_of_one_moment_are_both_of_that(browser: Browser, base: str) -
 
 def test_a_card_that_is_kept_is_asked_for_no_more(browser: Browser, base: str) -> None:
     """If the user removes a GPU from the What if page while its id is being looked up, the late
-    response changes nothing."""
+    response does not add the GPU again."""
     with opened(browser, base) as page:
         cards = Held(page, CARD)
         page.goto("/#/whatif?lose=h100-1:2")
@@ -89,8 +89,8 @@ def test_a_list_of_places_leaves_the_next_dialog_alone(browser: Browser, base: s
 def test_who_leaves_while_a_manifest_is_typed_takes_nothing_along(
     browser: Browser, base: str
 ) -> None:
-    """Leaving the What if page while typing a manifest puts nothing of the manifest into the next
-    page's address."""
+    """If the user leaves the What if page while typing a manifest, the next page's address contains
+    nothing of the manifest."""
     with opened(browser, base) as page:
         page.clock.install()
         visit(page, "#/pods")

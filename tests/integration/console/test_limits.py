@@ -1,4 +1,5 @@
-"""For a pod blocked by a limit, no page counts nodes, because the scheduler evaluated no node."""
+"""If a pod is blocked by a limit, the pages name that limit. They do not count nodes, because the
+scheduler did not evaluate any."""
 
 import re
 from urllib.parse import quote
@@ -123,8 +124,8 @@ LARGE = GANG.replace("half", "large").replace("minMember: 3", "minMember: 200")
 def test_of_a_gang_that_is_too_large_its_line_says_that_first(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """For a gang larger than the fleet, the queue page first states that the gang is too large, and
-    counts all its pods."""
+    """If a gang is larger than the fleet, its row on the queue page first states that, and counts
+    all its pods."""
     declared, _, member = LARGE.partition("---\n")
     members = [member.replace("large-0", f"large-{number}") for number in range(200)]
     cluster.run("submit", "--wait", "-f", "-", stdin="---\n".join([declared, *members]).encode())
@@ -233,7 +234,7 @@ def test_what_was_taken_off_offer_since_is_said_below_the_headline(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
     """If a node is cordoned after the scheduler refused a pod, the pod's page names the cordon
-    below the headline, not among the refusal's causes."""
+    below the headline. The cordon is not among the causes of the refusal."""
     cluster.run("submit", "--wait", "-f", "-", stdin=ALL_CARDS.encode())
     near = cluster.json("why", "all-cards")["refused"]["nearest"][0]["node"]
     cluster.json("cordon", near, "--reason", "fan", "--by", "ann")

@@ -20,8 +20,8 @@ REFUSED = {"error": "nobody knows", "fix": "ask again"}
 
 @pytest.mark.parametrize("refused", [False, True], ids=["answered", "refused"])
 def test_a_report_has_the_rows_of_its_heading(browser: Browser, base: str, refused: bool) -> None:
-    """If the user switches a report from node to queue, a late response for the report by node, or
-    its error, changes nothing."""
+    """If the user switches a report from node to queue, a late response to the earlier request
+    changes nothing. The same holds for a late error."""
     with opened(browser, base) as page:
         visit(page, "#/reports")
         asked = Held(page, USAGE)
@@ -129,7 +129,8 @@ def test_the_keyboard_stays_on_what_a_report_is_by(
 def test_what_is_newer_comes_and_the_keyboard_is_on_the_page(
     browser: Browser, base: str, cluster: Standalone, name: str
 ) -> None:
-    """The button for newer entries disappears when pressed, and the focus moves to the page."""
+    """When the user presses the button for newer entries, the button disappears and the focus moves
+    to the page."""
     with opened(browser, base) as page:
         visit(page, f"#/{name}")
         with newer(page, cluster) as button:

@@ -1,5 +1,5 @@
-"""Pages do not depend on the gateway's wording: with every sentence replaced, each page keeps its
-parts, links and colours."""
+"""Pages do not depend on the wording of the gateway's sentences. If every sentence is replaced,
+each page keeps its parts, links and colours."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Every page, wide and narrow, light and dark, answers its question and meets the accessibility
-rules."""
+"""Every page of the console answers its question and meets the accessibility rules. Each is tested
+wide and narrow, light and dark."""
 
 import re
 
@@ -196,8 +196,8 @@ LONG_NAME = "{namespace}/{name}".format(
 def test_a_narrow_screen_has_all_columns_and_long_names(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """On a narrow screen hidden columns appear as a second line of the row, and long names are
-    never cut."""
+    """On a narrow screen the columns that do not fit appear in a second line of each row. Long
+    names are never cut."""
     cluster.run("submit", "--wait", "-f", "-", stdin=LONG.encode())
     try:
         with opened(browser, base, size=NARROW) as page:
@@ -259,7 +259,8 @@ def test_a_request_opens_to_its_reasons_and_stays_so(
 
 
 def test_the_first_line_begins_with_number_one(browser: Browser, base: str) -> None:
-    """Groups of the queue are in queue order, beginning with number 1, whatever their size."""
+    """The queue page shows its groups in queue order, numbered from 1, whatever the size of each
+    group."""
     with opened(browser, base) as page:
         visit(page, "#/waiting")
         numbers = page.locator(".line tbody tr:first-child td:first-child").all_text_contents()

@@ -37,7 +37,8 @@ def offered(page: Page) -> set[str]:
 
 
 def told(cluster: Standalone, *words: str) -> set[str]:
-    """Return the pods that `apportion why` suggests for a name that it does not find."""
+    """Return the pods that `apportion why` suggests. `words` are its arguments, with a name that it
+    does not find."""
     done = cluster.run("why", *words)
     assert done.returncode == 1, done.stdout
     [_, meant] = re.split(r"did you mean|several pods have this name:", done.stderr)
@@ -127,8 +128,8 @@ def test_what_may_be_meant_is_what_the_command_line_offers(
 def test_a_pod_that_came_later_is_offered_with_its_moment(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """If a view of the past is opened for a pod that was submitted later, the page shows an error
-    with a link to the pod's first revision."""
+    """If a pod did not exist yet at the time of a past view, its page shows an error. The error
+    links to the pod's first revision."""
     came = cluster.json("why", "hami-pod")["history"][0]["revision"]
     with opened(browser, base) as page:
         visit(page, f"#/pods/default/hami-pod?at={came - 1}")

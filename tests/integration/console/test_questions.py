@@ -92,8 +92,8 @@ def test_a_card_to_lose_is_offered_once_its_node_is_named(
 def test_a_card_is_named_by_its_node_and_number(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """The What if page accepts a GPU as NODE:NUMBER in its address. If a name is unknown, the
-    suggested command contains it unshortened."""
+    """The What if page accepts a GPU as NODE:NUMBER in its address. If the name is unknown, the CLI
+    command that the page suggests contains the whole name."""
     card = third_card(cluster)
     with opened(browser, base) as page:
         visit(page, "#/whatif?lose=h100-1:2")
@@ -105,8 +105,8 @@ def test_a_card_is_named_by_its_node_and_number(
 
 
 def test_who_waits_already_is_counted(browser: Browser, base: str) -> None:
-    """The What if page lists pods that were already pending separately from pods that the loss
-    displaces."""
+    """The What if page lists two groups of pods separately: those that were already pending, and
+    those that the loss of a node displaces."""
     with opened(browser, base) as page:
         visit(page, "#/whatif?lose=t4-1")
         section = page.locator("section", has=page.get_by_text(re.compile("^Pending")))
@@ -171,7 +171,7 @@ def test_a_manifest_of_a_pod_that_waits_already_says_since_when(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
     """If a user enters the manifest of a pod that is already pending, the What if page evaluates
-    the pod again. It lists the pod once, with the time since when it is pending."""
+    that pod again. It lists the pod once, with the time at which it became pending."""
     manifest = NEVER.replace("giant", "waits-already")
     cluster.json("submit", "-f", "-", "--wait", stdin=manifest.encode(), code=1)
     pod = cluster.json("get", "pods", "waits-already")["items"][0]

@@ -1,4 +1,5 @@
-"""A console page added by the recipe in CONTRIBUTING.md appears on every surface."""
+"""A developer adds a console page by the recipe in CONTRIBUTING.md. The page can then be opened in
+every way."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -26,8 +27,7 @@ ROW = """\
 
 
 def fulfilled(file: Path) -> Callable[[Route], None]:
-    """Return a route handler that answers a request with this file, instead of the gateway's file
-    of that name."""
+    """Return a route handler that answers with `file` instead of the gateway's own file."""
     return lambda route: route.fulfill(path=file)
 
 

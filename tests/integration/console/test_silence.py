@@ -1,4 +1,5 @@
-"""When the gateway is down, the pages show that and since when, and recover automatically."""
+"""When the gateway is down, the pages report that and the time since when. They recover
+automatically."""
 
 import re
 

@@ -268,8 +268,8 @@ def test_a_moment_that_nobody_knows_is_told(browser: Browser, base: str) -> None
 
 
 def test_a_zone_ahead_of_utc_is_read_from_an_address(browser: Browser, base: str) -> None:
-    """The page accepts an address with an unescaped plus in its time zone, and the bar shows that
-    time."""
+    """The page accepts a time zone with an unescaped plus sign in its address, and the time bar
+    shows that time."""
     now = datetime.now(UTC).replace(microsecond=0)
     there = now.astimezone(timezone(timedelta(hours=2)))
     with opened(browser, base) as page:
@@ -359,7 +359,8 @@ def test_a_time_that_is_asked_for_is_shown_as_it_was_asked_for(
 def test_the_end_of_the_slider_is_now_however_long_the_past_was_shown(
     browser: Browser, base: str
 ) -> None:
-    """The end of the slider still leads to now after the past was shown for a while."""
+    """The end of the time slider leads to the present, even after the page has shown the past for a
+    while."""
     with opened(browser, base) as page:
         page.clock.install()
         visit(page, "")

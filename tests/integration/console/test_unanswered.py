@@ -1,4 +1,5 @@
-"""A failed request's error replaces the page, unless a newer request succeeds."""
+"""If a request fails, the page shows the error in place of its content, unless a newer request
+succeeds."""
 
 from __future__ import annotations
 
@@ -88,7 +89,8 @@ def test_a_moment_without_an_answer(
 
 @pytest.mark.parametrize("pattern", [PODS, MOMENT], ids=["pods", "moment"])
 def test_a_moment_that_is_played(browser: Browser, base: str, pattern: re.Pattern[str]) -> None:
-    """When a request fails during Play, playing stops at that time and does not jump to now."""
+    """If a request fails while the user plays a time range, playing stops at that time and does not
+    jump to now."""
     with troubled(browser, base) as page:
         visit(page, "#/pods?at=2")
         intercept(page, pattern, refuse)
@@ -227,8 +229,8 @@ def test_an_older_question_of_the_fleet(browser: Browser, base: str, cluster: St
 def test_what_takes_the_place_of_a_question(
     browser: Browser, base: str, cluster: Standalone, name: str, pattern: re.Pattern[str]
 ) -> None:
-    """If a background refresh replaces a request that the user made and then fails, the page shows
-    the error."""
+    """If a background refresh replaces a request that the user made, and that refresh then fails,
+    the page shows the error."""
     with troubled(browser, base) as page:
         visit(page, f"#/{name}?at=5")
         page.mouse.move(5, 5)

@@ -1,4 +1,5 @@
-"""The What if page reports at once that it is working, and finally how the work ended."""
+"""While the What if page evaluates a scenario, it shows that it is working. Afterwards it reports
+how the evaluation ended."""
 
 from __future__ import annotations
 
@@ -21,14 +22,14 @@ BEGUN = datetime(2026, 11, 20, 14, 20, tzinfo=UTC)
 
 
 def without_time(page: Page) -> None:
-    """Stop the page's clock, so that time passes only as the test advances it and a slow machine
-    does not count as long work."""
+    """Stop the page's clock, so that time passes only when the test advances it. Otherwise a slow
+    machine would look like long work."""
     page.clock.install(time=BEGUN)
     page.clock.pause_at(BEGUN + timedelta(seconds=1))
 
 
 def works(page: Page, words: str = WORKING) -> None:
-    """Check that the page shows and announces that it is working, where the result will be."""
+    """Check that the page shows and announces `words`, in the place where the result will be."""
     expect(page.locator("h1")).to_have_text(words)
     expect(page.locator("h1")).to_be_in_viewport(ratio=1)
     expect(page.locator("#result")).to_have_attribute("aria-busy", "true")
@@ -146,8 +147,8 @@ def are_plans(page: Page, withdrawn: list[str], count: int) -> bool:
 
 
 def test_whoever_asks_anew_or_leaves_waits_for_nothing(browser: Browser, base: str) -> None:
-    """A new what-if or another page cancels the previous request, whose response changes
-    nothing."""
+    """If the user changes a what-if or opens another page, the previous request is cancelled. Its
+    late response changes nothing."""
     with opened(browser, base) as page:
         plans = Held(page, PLAN)
         withdrawn: list[str] = []
@@ -165,7 +166,7 @@ def test_whoever_asks_anew_or_leaves_waits_for_nothing(browser: Browser, base: s
 
 
 def line(error: str, status: int) -> str:
-    """Return an error as the last line of a streamed plan."""
+    """Return the last line of a streamed plan that failed with this error and status."""
     return f'{{"error":{{"error":"{error}","fix":"retry later"}},"status":{status}}}\n'
 
 

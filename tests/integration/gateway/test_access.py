@@ -1,5 +1,5 @@
-"""A gateway with a login: authentication, what a tenant sees of other namespaces, and what a user
-may do."""
+"""A gateway with a login authenticates its users. It hides other namespaces from a tenant, and
+limits what each user may do."""
 
 import asyncio
 import json
@@ -63,7 +63,7 @@ SECRETS = ("theirs", "patient", "ops/", "2024/", LABEL)
 
 
 class Asked:
-    """A gateway with tokens, and requests to it as different users."""
+    """Sends requests to a gateway with a login, as different users."""
 
     def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
         self.url = url
@@ -163,8 +163,8 @@ async def test_a_tenant_learns_of_others_that_they_are_there_and_no_more(asked: 
 
 
 async def test_a_tenant_searches_the_log_in_what_he_sees_of_it(asked: Asked) -> None:
-    """A tenant's log search matches only visible text, so that row counts and page ends reveal
-    nothing."""
+    """A tenant's log search matches only text that the tenant may see. The number of rows and the
+    page boundaries therefore reveal nothing else."""
     for search in ("text=theirs", "text=THEIRS", "subject=workload.u2.*", "subject=workload.*.*"):
         found = await asked.ok("mei", f"log?limit=1&{search}")
         nothing = await asked.ok("mei", "log?limit=1&text=no-such-word")
@@ -225,8 +225,8 @@ async def test_one_event_is_shown_as_it_stands_where_it_is_of_nobody_else(asked:
 
 
 async def test_events_of_others_pass_as_their_revisions(asked: Asked, facts: Facts) -> None:
-    """Hidden events appear in a tenant's stream as bare revisions, so the client can resume without
-    gaps."""
+    """In a tenant's event stream, hidden events appear as bare revisions, so the client can resume
+    without gaps."""
     headers = {"Authorization": "Bearer mei"}
     async with asked.session.get(f"{asked.url}/events?from=1", headers=headers) as stream:
         text = ""
@@ -346,10 +346,10 @@ async def test_a_browser_logs_in_with_a_token(asked: Asked) -> None:
 
 
 async def test_behind_a_proxy_the_cookie_is_for_https_alone(bus: Bus, tmp_path: Path) -> None:
-    """With --public-url the session cookie is sent only over HTTPS, and only pages of that URL's
-    origin can log in.
+    """With --public-url the browser sends the session cookie only over HTTPS, and only pages of
+    that URL's origin can log in.
 
-    The option is refused without a scheme and without a login."""
+    The gateway refuses the option if the URL has no scheme, and if no login is configured."""
     tokens = people(tmp_path)
     public = "https://apportion.example.com"
     url, options = bus.server.url_for("gateway"), ("--tokens", str(tokens), "--public-url")
@@ -381,8 +381,8 @@ async def test_behind_a_proxy_the_cookie_is_for_https_alone(bus: Bus, tmp_path: 
 
 
 async def test_without_a_login_it_listens_on_its_own_machine_alone(bus: Bus) -> None:
-    """Without a login the gateway listens only on its own machine unless --open is set, and refuses
-    actions."""
+    """Without a login the gateway listens only on its own machine unless --open is set. In both
+    cases it refuses requests that change anything."""
     url = bus.server.url_for("gateway")
     command = [sys.executable, "-m", "apportion.cli.main", "gateway", "--nats", url]
     ended = await asyncio.to_thread(

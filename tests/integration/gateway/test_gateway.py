@@ -289,7 +289,7 @@ async def test_events_older_than_the_window(bus: Bus, gateway: Gateway, facts: F
 
 
 def _noise(number: int) -> Draft:
-    """Return a record that is not an event, which every reader skips."""
+    """Return a draft that is not an event. Every reader skips it."""
     return Draft("apportion.v1.workload.noise", f"noise-{number}", b"?")
 
 
@@ -320,8 +320,8 @@ async def test_clients_of_the_stream_are_bounded(gateway: Gateway) -> None:
 
 
 async def test_unknown_event_halts_it(bus: Bus, gateway: Gateway, facts: Facts) -> None:
-    """After an event of a newer build the gateway's process keeps running, but refuses every
-    request and names the reason."""
+    """If the ledger has an event that only a newer build can read, the gateway refuses every
+    request and names the reason. Its process keeps running."""
     before = await gateway.ok("/api/v1/revision")
     watcher = await bus.connect("watcher")
     node = NodeObserved(node="n1", ready=True, cpu_milli=1, memory_mib=1, pods=1)

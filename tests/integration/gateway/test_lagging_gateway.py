@@ -1,4 +1,4 @@
-"""Verbs that write through a lagging gateway do not act on the gateway's stale data.
+"""Commands that write to the ledger do not act on stale data of a gateway that lags behind.
 
 A node that was cordoned after the gateway's last update stays cordoned, and a policy keeps the last
 value that a user set. If a pod was recreated, only the live pod is ended."""
@@ -26,8 +26,8 @@ ANN = ("--by", "ann")
 
 
 class Lagging(NamedTuple):
-    """A ledger, and a gateway that lags: the proxy between them is muted, so later events do not
-    reach the gateway."""
+    """A ledger, and a gateway that lags behind it. The gateway reads through a proxy that passes on
+    no later events."""
 
     facts: Facts
     proxy: Proxy

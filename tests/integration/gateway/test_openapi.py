@@ -30,7 +30,7 @@ PRICES = 'currency = "EUR"\n[models]\n"*" = 1.0\n'
 
 
 def closed(found: Any) -> Any:
-    """Return the schema with additional fields forbidden in all structs."""
+    """Return a copy of the JSON schema that forbids unknown fields in all objects."""
     if isinstance(found, list):
         return [closed(each) for each in found]
     if not isinstance(found, dict):
@@ -52,8 +52,8 @@ def wrong(schema: dict[str, Any], answer: Any) -> list[str]:
 
 
 def written(endpoint: Endpoint) -> str:
-    """Return the endpoint's path with existing names instead of placeholders, and with the required
-    query parameters."""
+    """Return the endpoint's path and required query parameters, with names that exist in the test's
+    ledger."""
     names = NAMES | ({"name": NAMES[endpoint.path.split("/")[0].removesuffix("s")]}
                      if endpoint.name in {"cordon", "uncordon"} else {})  # fmt: skip
     return f"{PREFIX}/{endpoint.path.format(**names)}{QUERIES.get(endpoint.path, '')}"
@@ -127,8 +127,8 @@ async def asked(bus: Bus, tmp_path: Path) -> AsyncIterator[Asked]:
 
 
 async def test_every_endpoint_answers_as_the_document_says(asked: Asked) -> None:
-    """Every endpoint answers as documented, called in order of declaration, so cordons come before
-    uncordons."""
+    """Every endpoint answers as documented. The test calls them in the order of their declaration,
+    so that it cordons before it uncordons."""
     for endpoint in ENDPOINTS:
         status, media, text = await asked.answer(endpoint)
         assert status == 200, (endpoint.path, text)

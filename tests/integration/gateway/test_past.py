@@ -162,7 +162,7 @@ async def test_moments(gateway: Gateway, facts: Facts) -> None:
 
 async def test_line_of_time(gateway: Gateway) -> None:
     """The timeline counts each event in exactly one bin. It marks failures, cordons and policy
-    changes, each with a sentence."""
+    changes, and describes each in a sentence."""
     line = await gateway.ok("/api/v1/timeline?bins=5")
     counted = sum(sum(part["counts"].values()) for part in line["bins"])
     assert (len(line["bins"]), counted, line["first_revision"]) == (5, 8, 1)
@@ -202,7 +202,7 @@ async def test_log(gateway: Gateway) -> None:
 
 
 async def test_what_happens_now_is_the_past_at_once(gateway: Gateway, facts: Facts) -> None:
-    """A request for the past that comes after an event already includes that event."""
+    """If an event was appended before a request for the past, the answer includes that event."""
     await gateway.ok("/api/v1/timeline")
     await facts.submit("c")
     line = await gateway.ok("/api/v1/timeline?bins=1")
@@ -639,8 +639,8 @@ async def test_verbs_about_what_was(gateway: Gateway, facts: Facts) -> None:
 
 
 async def test_what_has_bounds_of_its_own_refuses_a_moment(gateway: Gateway) -> None:
-    """An endpoint with parameters for a start and an end refuses the parameter `at` instead of
-    ignoring it."""
+    """An endpoint that takes a start and an end time refuses the parameter `at` instead of ignoring
+    it."""
     for path in ("log?at=3", "log/2?at=3", "timeline?at=3", "diff?from=1&at=3"):
         status, body = await gateway.get(f"/api/v1/{path}")
         assert (status, body["field"]) == (400, "at"), path

@@ -31,8 +31,8 @@ CHECKPOINT_EVERY = 40
 
 
 class World:
-    """A ledger that grows, the expected digest of its state at each revision, and the gateway's
-    code that reads past states."""
+    """A growing ledger, with the expected digest of its state at each revision. It reads past
+    states with the gateway's code."""
 
     def __init__(self, bus: Bus, folder: Path, gateway: JetStreamLedger) -> None:
         self._bus = bus
@@ -118,7 +118,8 @@ def test_looks_at_once_do_not_disturb_one_another(runner: asyncio.Runner, world:
 
 
 def test_large_states_are_kept_one_at_a_time(runner: asyncio.Runner, world: World) -> None:
-    """Cached states are limited by their total size, so large states are kept one at a time."""
+    """The cache limits the total size of the states that it keeps, so it keeps only one large state
+    at a time."""
     small = PastStates(
         world.states._chronicle, world.checkpoints, world.states._snapshots, kept=9, kept_items=0
     )

@@ -27,8 +27,8 @@ async def seen(kubeconfig: Path) -> KubeFacts:
 
 
 def webhook(**client: Any) -> dict[str, Any]:
-    """Return a webhook configuration whose server is given by `client`. It applies only to a
-    namespace that does not exist."""
+    """Return a webhook configuration that calls the server described by `client`. It applies only
+    to a namespace that does not exist."""
     named = {"kubernetes.io/metadata.name": "nowhere"}
     hook = {
         "name": "pods.admission.apportion.dev", "clientConfig": client, "sideEffects": "None",

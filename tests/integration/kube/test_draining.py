@@ -74,7 +74,7 @@ async def drain(world: KubeWorld, gateway: str, *options: str) -> tuple[int, Any
 
 
 async def test_pods_are_evicted_as_their_budgets_allow(world: KubeWorld) -> None:
-    """A drain evicts pods as their disruption budgets allow, and leaves pods without a
+    """A drain evicts pods as their disruption budgets allow. It does not evict pods that have no
     controller."""
     plane = world.plane
     await plane.apply(

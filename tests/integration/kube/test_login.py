@@ -90,7 +90,7 @@ async def begun(world: KubeWorld, kubeconfig: Path) -> str:
 
 
 async def get(session: aiohttp.ClientSession, url: str, bearer: str) -> tuple[int, Any]:
-    """Return the status and the answer."""
+    """Send a GET request with this bearer token, and return the status and the JSON answer."""
     async with session.get(url, headers={"Authorization": f"Bearer {bearer}"}) as answer:
         return answer.status, await answer.json()
 
@@ -120,7 +120,7 @@ async def test_the_api_server_says_who_asks_and_what_he_may(
 async def test_a_token_for_somebody_else_is_nobodys(
     world: KubeWorld, people: ControlPlane, session: aiohttp.ClientSession
 ) -> None:
-    """The gateway rejects a token for the API server itself or for another service."""
+    """The gateway rejects a token that was issued for the API server or for another service."""
     url = await begun(world, people.kubeconfig_of("gateway"))
     for bearer in (token(people, "olga"), token(people, "olga", "vault"), "x", ""):
         status, error = await get(session, f"{url}pods", bearer)

@@ -38,7 +38,7 @@ async def scheduled(world: KubeWorld, name: str, status: str) -> dict[str, Any]:
 
 
 async def test_a_refused_pod_says_why_and_is_bound_once_there_is_room(world: KubeWorld) -> None:
-    """A pod that fits nowhere gets one Event and a condition, which are not repeated while the
+    """A pod that fits nowhere gets one Event and a condition. They are not written again while the
     reasons stay the same. The pod is bound once there is room."""
     await system(world)
     await world.plane.apply(kube_pod("large", share(999_000)), kube_pod("first", share(15_000)))

@@ -54,8 +54,8 @@ def live(world: KubeWorld) -> list[str]:
 
 
 def held(world: KubeWorld) -> list[str]:
-    """Return the names of the pods that are live in the ledger. A pod that ended and was submitted
-    again with the same uid counts as live."""
+    """Return the names of the pods that are live in the ledger. If a pod ended and was submitted
+    again with the same uid, it counts as live."""
     pods: dict[str, str] = {}
     for _, event in world.facts.events:
         if isinstance(event.data, PodSubmitted):
@@ -71,8 +71,7 @@ async def until_live(world: KubeWorld, *names: str) -> None:
 
 
 async def measured(watcher: ServiceProcess, line: str) -> None:
-    """Wait until the watcher's metrics contain this line, because the watcher may lag behind the
-    ledger."""
+    """Wait until the watcher's metrics contain this line. The watcher may lag behind the ledger."""
 
     async def there() -> bool:
         return line in (await watcher.get("/metrics"))[1]
@@ -81,7 +80,7 @@ async def measured(watcher: ServiceProcess, line: str) -> None:
 
 
 def newest(world: KubeWorld, node: str) -> Any:
-    """Return the newest observation of a node."""
+    """Return the newest event in which the watcher recorded this node."""
     return [event for event in world.facts.of(NodeObserved) if event.node == node][-1]
 
 
@@ -163,8 +162,8 @@ async def test_a_gang_is_declared_again_for_pods_that_come_after_its_last_one(
 
 
 async def test_a_node_is_what_it_can_hold_less_what_others_placed(world: KubeWorld) -> None:
-    """The watcher records a node's labels, taints and readiness, and its resources less those of
-    other schedulers' pods. It also records the node's removal."""
+    """The watcher records a node's labels, taints, readiness and removal. It also records the
+    node's resources, without those that pods of other schedulers use."""
     taint = {"key": "volcano.sh/vgpu", "effect": "NoSchedule"}
     amounts = {"cpu": "10", "memory": "10Gi", "pods": "5", "example.com/fpga": "4"}
     node = kube_node("n1", allocatable=amounts, labels={"zone": "a"}, taints=[taint])

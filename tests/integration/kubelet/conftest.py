@@ -1,5 +1,5 @@
-"""A ledger, and the kubelet of one node. The tests themselves append the events of scheduler and
-binder."""
+"""Fixtures with a ledger and the fake kubelet of one node. The tests themselves append the events
+of scheduler and binder."""
 
 import tempfile
 from collections.abc import AsyncIterator, Iterator

@@ -1,5 +1,5 @@
-"""The agent creates GPU partitions for containers and removes them again, with the fake driver in
-C.
+"""The agent creates GPU partitions (MIG instances and MPS shares) for containers and removes them
+again. The tests use a fake driver in C.
 
 Pods with MIG instances start and end at random 120 times; `APPORTION_MIG_ROUNDS=500` raises that.
 """
@@ -106,7 +106,7 @@ def shown(mig_id: str) -> tuple[str, MigInstance]:
 
 
 def instance_number(mig_id: str) -> int:
-    """Return the driver's number for the GPU instance."""
+    """Return the number by which the driver knows the GPU instance with this `mig_id`."""
     return int(pynvml.nvmlDeviceGetGpuInstanceId(pynvml.nvmlDeviceGetHandleByUUID(mig_id.encode())))
 
 
@@ -314,8 +314,8 @@ def _has(index: int, shares: Iterable[Share]) -> bool:
 async def test_C3_a_card_under_mps_has_a_daemon_while_it_has_pods(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
 ) -> None:
-    """Under MPS each container gets its own part of the GPU. The daemon survives a restart of the
-    agent and ends with the last pod."""
+    """Under MPS each container gets its own part of the GPU. The GPU's MPS daemon survives a
+    restart of the agent and ends with the last pod."""
     mps = NodeConfiguration(name=NODE, operating_mode="mps")
     await facts.write(
         ConfigurationChanged(by="test", configuration=Configuration(nodeconfig=(mps,)))
@@ -399,8 +399,8 @@ async def test_C3_a_card_under_mps_is_not_offered_unless_it_is_said(
 
 
 async def inside(kubelet: FakeKubelet, pod: str) -> dict[str, str]:
-    """Start the pod's container and return its environment. In that environment, the path of the
-    MPS pipes is replaced by the path on the host."""
+    """Start the pod's container and return its environment. The path of the MPS pipes in it is
+    replaced by the path on the host."""
     env = await kubelet.begin(pod, "main")
     (edits,) = kubelet.edits(kubelet.ids(pod, "main"))
     mounts = {mount["containerPath"]: mount["hostPath"] for mount in edits["mounts"]}

@@ -102,8 +102,8 @@ async def test_each_claim_is_prepared_as_the_ledger_has_it_whatever_dies(
 async def test_a_claim_that_is_taken_back_leaves_the_books_and_the_next_one_does_not(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """Unpreparing a claim, even repeatedly, removes the agent's state of that claim only. Another
-    pod's claim stays prepared."""
+    """When the kubelet unprepares a claim, even repeatedly, the agent forgets only that claim.
+    Another pod's claim stays prepared."""
     assert agent.running
     first, _ = cards(facts)
     await place(facts, "a", ("c-1", first, 700))

@@ -28,7 +28,8 @@ async def _agent(bus: Bus, kubelet: FakeKubelet, facts: Facts) -> AsyncIterator[
 
 @pytest.fixture
 def holders(kubelet: FakeKubelet) -> Holders:
-    """Return the reader with which an agent finds the kubelet's devices and pods."""
+    """Return an object with which an agent reads which pods the kubelet has and which devices they
+    use."""
     sockets = kubelet.folder / "pod-resources" / "kubelet.sock"
     return Holders(kubelet.folder / "device-plugins", sockets)
 

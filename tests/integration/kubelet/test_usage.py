@@ -135,8 +135,8 @@ async def heard(bus: Bus) -> UsageSample:
 async def test_a_region_learns_who_its_processes_are(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
 ) -> None:
-    """The agent writes the kernel's process ids into a container's HAMi-core region, because
-    HAMi-core itself can confuse processes of two containers."""
+    """The agent writes the kernel's process ids into a container's HAMi-core region. HAMi-core
+    alone could confuse the processes of two containers."""
     proc = kubelet.folder / "proc"
     files = {}
     for pid, uid in ((4711, UID), (4712, OTHER)):
@@ -218,8 +218,8 @@ async def test_a_container_that_gets_out_of_its_share_is_in_the_ledger(
 async def test_a_container_without_its_slots_is_in_the_ledger(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
 ) -> None:
-    """If the kubelet loses its checkpoint and with it a container's device slots, the ledger
-    records a breach for that container."""
+    """If the kubelet loses its checkpoint, it no longer knows a container's device slots. The
+    ledger then records a breach for that container."""
     assert agent is not None
     for uid in (UID, OTHER):
         await begun(kubelet, facts, uid, driver.ids[0])

@@ -48,7 +48,7 @@ async def _greeting_as(version: str, *, before: bytes = b"") -> AsyncIterator[st
     "version", ["1.4.1", "2.10.22", "2.11.16", "2.12.0", "2.12.6", "2.13.0", "2.13.9"]
 )
 async def test_a_server_without_batches_or_security_fixes_is_refused(version: str) -> None:
-    """The client refuses a server without atomic batches or security fixes, and the error has the
+    """The client refuses a server that lacks atomic batches or security fixes. The error names the
     server's version."""
     async with _greeting_as(version) as url:
         with pytest.raises(ServerTooOld) as old:
@@ -126,8 +126,8 @@ async def test_any_server_of_a_list_will_do(bus: Bus) -> None:
 async def test_a_frozen_server_is_left_with_what_it_would_not_take(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client leaves a frozen server for another server, without waiting until buffered bytes
-    are sent."""
+    """If a server freezes, the client changes to another server at once. It does not wait for
+    buffered bytes to be sent."""
     monkeypatch.setattr(jetstream, "PING_INTERVAL_S", 1)
     first, second = EmbeddedServer(tmp_path / "a", port=-1), EmbeddedServer(tmp_path / "b", port=-1)
     await first.start()
@@ -212,7 +212,7 @@ async def test_a_connection_that_is_lost_ends_the_wait_for_a_subscription(
 
 
 async def asked(wire: jetstream.Connection) -> bool:
-    """Return True if the client waits for the reply to a ping."""
+    """Return True if the client has sent a ping and waits for the pong."""
     return bool(wire._client._pongs)
 
 

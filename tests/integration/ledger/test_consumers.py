@@ -24,8 +24,8 @@ def name_of(reader: Subscription) -> str:
 async def reading(ledger: JetStreamLedger) -> str:
     """Start one more reader, and return its consumer's name.
 
-    Records may arrive before the server's reply that contains the consumer's name. So the test
-    waits for the name as well as for the records."""
+    Records may arrive before the server's reply with the consumer's name. So this waits for both.
+    """
     reader = await ledger.follow(ignore)
     assert isinstance(reader, Follower)
 
@@ -87,8 +87,8 @@ async def test_when_all_are_in_use_it_is_said(bus: Bus) -> None:
 
 
 async def test_one_that_many_share_has_any_name_but_those_of_others(bus: Bus) -> None:
-    """Many clients may share one user, as agents with one password do. When the user's numbered
-    consumer names are used up, their consumers get other names of that user."""
+    """Many clients may share one user, such as agents with one password. If all numbered consumer
+    names of the user are in use, further clients get other names that belong to that user."""
     ledger = await bus.connect("agent")
     await (await bus.connect("watcher")).append([draft()])
     used = [await reading(ledger) for _ in range(6)]

@@ -7,8 +7,8 @@ from tests.support.nats import Bus, draft
 
 
 async def test_a_repeated_draft_is_refused_with_the_place_of_the_first(bus: Bus) -> None:
-    """The ledger refuses a repeated draft with the first copy's revision, so the writer can
-    continue as after success."""
+    """If a writer repeats a draft, the ledger refuses it and returns the first copy's revision. The
+    writer can continue as after success."""
     ledger = await bus.connect()
     await ledger.append([draft("workload.z")])
     await ledger.append([draft("workload.a", key="pod-1")])
@@ -41,7 +41,8 @@ async def test_an_id_twice_in_one_batch_is_refused_and_named(bus: Bus) -> None:
 async def test_a_repeated_fenced_draft_is_known_as_stored_and_not_called_stale(
     bus: Bus, *, moved_on: bool
 ) -> None:
-    """A retry after a lost acknowledgement finds its own event, and is not reported as stale."""
+    """If a writer retries after a lost acknowledgement, the ledger reports its draft as a
+    duplicate, not as stale."""
     ledger = await bus.connect()
     await ledger.append([draft("workload.a")])
     await ledger.append([draft("workload.a", key="pod-1", expect=1)])

@@ -72,7 +72,8 @@ async def test_a_later_fence_that_the_first_draft_lacks_is_refused_unsent(
 
 
 async def test_two_writers_with_the_same_basis_cannot_both_win(bus: Bus) -> None:
-    """If two schedulers decide on one node at one revision, exactly one decision is stored."""
+    """If two schedulers decide about one node on the basis of the same revision, exactly one
+    decision is stored."""
     writers = [await bus.connect("scheduler") for _ in range(2)]
     outcomes = []
     for number, writer in enumerate(writers):

@@ -81,7 +81,7 @@ async def test_a_connection_cut_in_the_middle_costs_no_record(bus: Bus, proxy: P
 
 
 async def test_who_has_stopped_is_told_of_no_reconnection(bus: Bus) -> None:
-    """When a reader stops, the connection drops its reference to that reader."""
+    """A connection drops its reference to a reader that has stopped, and no longer notifies it."""
     ledger = await bus.connect()
     assert isinstance(ledger.wire, Connection)
     followings = [await ledger.follow(ignore) for _ in range(3)]
@@ -117,7 +117,8 @@ async def _stream_of(server: PlainServer, events: int, **config: object) -> JetS
 async def test_a_consumer_that_vanished_is_replaced(
     plain: PlainServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reader that receives nothing more, not even heartbeats, creates a new consumer."""
+    """If a reader receives nothing more, not even heartbeats, the client creates a new consumer for
+    it."""
     monkeypatch.setattr(runtime_following, "SILENCE_S", 1.5)
     ledger = await _stream_of(plain, 3)
     seen: list[int] = []

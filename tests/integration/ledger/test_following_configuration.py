@@ -53,7 +53,7 @@ class Following:
         return self.cluster.state.configuration.scheduler_names
 
     async def comes_to(self, *names: str) -> None:
-        """Wait until the configuration with these names is in force."""
+        """Wait until a configuration with these scheduler names is in force."""
 
         async def there() -> bool:
             return self.names == names
@@ -63,8 +63,8 @@ class Following:
 
 @contextlib.asynccontextmanager
 async def following(bus: Bus, *, port: int = 0) -> AsyncIterator[Following]:
-    """Provide a follower that has caught up, for the length of a `with` block. With `port` it
-    connects through the proxy on that port."""
+    """Provide a follower that has caught up with the ledger. With `port` it connects through the
+    proxy on that port."""
     made = Following(ConfigurationLedger((await bus.connect("admission", port=port)).wire))
     running = asyncio.create_task(made.reader.run())
     try:
@@ -167,8 +167,8 @@ async def test_on_a_trimmed_ledger_it_begins_with_what_is_kept(bus: Bus, facts: 
 
 
 async def test_newer_ones_win_over_the_one_that_is_kept(bus: Bus, facts: Facts) -> None:
-    """A valid configuration in the stream overrides the one that was saved outside it. Invalid
-    configurations are ignored."""
+    """A valid configuration in the stream overrides the copy that was saved outside the stream.
+    Invalid configurations are ignored."""
     await facts.submit("a")
     await facts.write(changed("first"))
     await keep(bus, 2)
@@ -234,8 +234,8 @@ async def test_a_ledger_made_anew_ends_it(bus: Bus, tmp_path: Path) -> None:
 
 
 async def test_an_event_of_a_newer_build_halts_it(bus: Bus, facts: Facts) -> None:
-    """An event of a newer build halts the follower, because that event may be the configuration in
-    force."""
+    """If an event was written by a newer build, the follower halts. That event may be the
+    configuration in force."""
     await facts.write(changed("first"))
     event = (
         b'{"specversion":"1.0","type":"apportion.dev/ConfigurationChanged","schemaversion":99,'
@@ -252,7 +252,8 @@ async def test_an_event_of_a_newer_build_halts_it(bus: Bus, facts: Facts) -> Non
 
 
 async def test_what_we_did_not_keep_is_named(bus: Bus) -> None:
-    """A saved configuration that has no revision is rejected with an error that says so."""
+    """If the configuration that was saved outside the stream has no revision, it is rejected with
+    an error that says so."""
     bucket = Bucket((await bus.connect("bootstrap")).wire, BEGINNING)
     await bucket.put_alone("configuration", b"{}", {})
     with pytest.raises(BadObject, match="has revision ''"):

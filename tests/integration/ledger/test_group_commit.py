@@ -1,4 +1,5 @@
-"""Group commit: many writers share a batch, and each writer gets its own result."""
+"""Group commit: the drafts of many writers are appended as one batch, and each writer gets its own
+result."""
 
 import asyncio
 
@@ -18,8 +19,7 @@ from tests.support.nats import Bus, draft, ignore, running_bus
 
 
 async def test_concurrent_writers_share_batches_and_learn_their_revisions(bus: Bus) -> None:
-    """A thousand concurrent writers share batches, so there are far fewer appends than writers.
-    Each writer gets its own revision."""
+    """A thousand concurrent writers share a few batches. Each writer gets its event's revision."""
     outcomes: list[tuple[str, int]] = []
     ledger = await bus.connect(watch=lambda outcome, size, _s: outcomes.append((outcome, size)))
     async with GroupCommit(ledger) as commit:
@@ -159,7 +159,8 @@ async def test_a_foreign_event_under_the_id_of_one_is_no_success(bus: Bus) -> No
 
 
 async def test_a_group_whose_subjects_went_on_is_found(bus: Bus) -> None:
-    """A repeated group is recognised as stored even if its subjects have newer events."""
+    """If a group of drafts is appended again, it is recognised as stored, even if its subjects have
+    newer events."""
     ledger = await bus.connect()
     gang = [draft("workload.a", key="g-1"), draft("workload.b", key="g-2", expect=0)]
     async with GroupCommit(ledger) as commit:

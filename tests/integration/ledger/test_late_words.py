@@ -10,7 +10,8 @@ from tests.support.nats import running_bus
 
 
 async def test_what_was_said_while_a_pod_ended_came_late(tmp_path: Path) -> None:
-    """Events refused because their pod had ended count as late; other refused events do not."""
+    """If an event was refused because its pod had ended, it counts as late. Other refused events do
+    not."""
     async with running_bus(tmp_path / "nats") as bus:
         facts = Facts(bus)
         await facts.open()

@@ -37,7 +37,8 @@ async def test_a_lost_ack_is_unknown_and_the_retry_finds_the_event(bus: Bus, pro
 
 
 async def test_a_silent_server_is_unknown_after_the_timeout(bus: Bus, proxy: Proxy) -> None:
-    """A missing reply is an unknown outcome, not a failure, even without a disconnection."""
+    """If the server sends no reply to an append, the outcome is unknown and not a failure, even if
+    the connection stays up."""
     ledger = await bus.connect(port=proxy.port, ack_timeout_s=0.3)
     proxy.mute()
     with pytest.raises(OutcomeUnknown, match=r"no answer .* within 0\.3 s"):

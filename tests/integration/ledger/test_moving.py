@@ -55,7 +55,7 @@ async def live(ledger: JetStreamLedger) -> dict[str, PodSubmitted]:
 
 
 def answer(each: PodSubmitted) -> PodAnswer:
-    """Return a gateway's answer about a live pod."""
+    """Return what a gateway would answer about a live pod."""
     return PodAnswer(each.namespace, each.name, each.uid, "placed", asks=each.shape.asks)
 
 

@@ -257,7 +257,7 @@ async def test_commands_go_from_the_operator_to_agents_and_back(bus: Bus) -> Non
 
 
 async def test_choices_go_from_the_extender_to_schedulers_and_back(bus: Bus) -> None:
-    """Only the extender may request placements, and only schedulers receive the requests."""
+    """Only the extender may send placement requests, and only schedulers receive them."""
     scheduler, extender = await bus.connect("scheduler"), await bus.connect("extender")
 
     async def answer(_subject: str, payload: bytes) -> bytes:
@@ -289,7 +289,7 @@ async def test_a_beat_is_sent_by_its_own_role_and_heard_by_all(bus: Bus, role: s
 
 
 async def test_a_reader_cannot_have_the_server_write_to_the_ledger(bus: Bus) -> None:
-    """The server refuses a consumer that would deliver into the ledger's subjects."""
+    """The server refuses a consumer whose delivery subject is one of the ledger's own subjects."""
     reader = await bus.connect("gateway")
     config = (
         b'{"deliver_subject":"apportion.v1.placement.n1","ack_policy":"none","name":"gateway-0"}'
@@ -301,8 +301,8 @@ async def test_a_reader_cannot_have_the_server_write_to_the_ledger(bus: Bus) -> 
 
 @pytest.mark.parametrize("verb", ["PURGE", "DELETE"])
 async def test_a_reader_cannot_have_the_server_send_to_its_api(bus: Bus, verb: str) -> None:
-    """A consumer that should deliver to a server API delivers nothing, because the API does not
-    count as a listener."""
+    """If a consumer's delivery subject is a server API, the consumer delivers nothing, because the
+    API does not count as a listener."""
     watcher, reader = await bus.connect("watcher"), await bus.connect("gateway")
     await watcher.append([draft("workload.a")])
     settings = {

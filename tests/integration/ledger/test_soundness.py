@@ -1,5 +1,5 @@
-"""A running service checks its ledger's set-up: the stream, and the consumers through which it
-reads."""
+"""A running service checks how the ledger is set up: the stream, and the consumers through which
+the service reads."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -96,7 +96,8 @@ async def test_a_queue_that_was_changed_is_named(ledger: JetStreamLedger) -> Non
 
 
 async def test_what_is_held_is_not_appended(ledger: JetStreamLedger) -> None:
-    """While a service has put its ledger connection on hold, appends fail with the reason."""
+    """A service can put its ledger connection on hold with a reason. Appends then fail with that
+    reason."""
     ledger.hold("somebody turned a screw")
     with pytest.raises(LedgerUnavailable, match="turned a screw"):
         await ledger.append([draft()])

@@ -1,5 +1,5 @@
-"""The work queue that binders share: its permissions, and its behaviour when the server crashes.
-The general rules are in a contract test."""
+"""Binders share a work queue. These tests cover its permissions, and its behaviour when the server
+crashes. A contract test covers the general rules."""
 
 import asyncio
 import json
