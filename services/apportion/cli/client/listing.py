@@ -224,4 +224,6 @@ class Listing(NamedTuple):
             rows.header = header
             show(rows)
         elif not (self.names or piece):
-            console(stderr=True).print(f"no {self.kind.what} at revision {revision}")
+            query = (f" {key} {each}" for key, each in self.query.items() if each and key != "at")
+            none = f"no {self.kind.what} at revision {revision} with" + ",".join(query)
+            console(stderr=True).print(escaped(none.removesuffix(" with")))

@@ -58,6 +58,15 @@ def test_a_queue_that_nobody_declared_is_no_slip_of_the_pen_alone(name: str, sai
     assert f"no queue {name!r} at revision 9; {UNDECLARED}; {said}" in done.stderr
 
 
+def test_an_empty_list_names_its_filters() -> None:
+    """If no pod matches the filters of `get pods`, the message names these filters."""
+    with answering(answers_of(FLEET) | {"pods": Page(revision=9, items=())}) as url:
+        done = CliRunner().invoke(root, ["get", "pods", "--gateway", url, "--namespace", "team"])
+        bare = CliRunner().invoke(root, ["get", "pods", "--gateway", url])
+    assert (done.exit_code, done.stderr) == (0, "no pods at revision 9 with namespace team\n")
+    assert bare.stderr == "no pods at revision 9\n"
+
+
 @pytest.mark.parametrize("verb", ["cordon", "drain"])
 @pytest.mark.parametrize("name", ["train", "team/train"])
 def test_a_pod_is_no_target_of_what_is_done_to_nodes(verb: str, name: str) -> None:

@@ -333,7 +333,8 @@ def of_plan(report: Report) -> str:
 
 
 def _outcomes(report: Report, *, waited: bool) -> Rows:
-    made = Rows("POD", "OUTCOME", wraps=("OUTCOME",))
+    others = report.gangs or report.limits or report.limits_unchanged
+    made = Rows("NAME" if others else "POD", "OUTCOME", wraps=("OUTCOME",))
     would = "would be " if report.dry_run else ""
     if waited:
         _waited(report, made)
