@@ -154,7 +154,8 @@ class ControlPlane:
         """Return options that disable admission plugins that need a controller, and enable
         PodGroups.
 
-        No controller here creates accounts, removes taints, or releases volumes and gangs."""
+        No controllers run here that would create ServiceAccounts, remove taints, or remove the
+        finalizers of volumes and PodGroups."""
         if self._whole:
             return []
         off = "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition"

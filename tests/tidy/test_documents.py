@@ -18,7 +18,7 @@ PATHS = re.compile(rf"(?<![\w/.-])(?:{TOPS})/[\w./-]*\w/?(?![\w*])")
 
 
 def dead_paths(text: str) -> Iterator[str]:
-    """Yield each path in a text that looks like one of this repository and does not exist."""
+    """Yield each path that a text names as part of this repository, but that does not exist."""
     for path in PATHS.findall(text):
         if not (ROOT / path).exists():
             yield path

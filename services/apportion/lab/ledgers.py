@@ -146,7 +146,9 @@ def _ordered(limits: Limits) -> Limits:
 async def _stored_s(ledger: JetStreamLedger, revision: int) -> float:
     stored = await stream.read_stored(ledger.wire, {"seq": revision})
     if stored is None:
-        raise SpanInvalid(f"revision {revision} is not in the ledger; it is empty, or was trimmed")
+        raise SpanInvalid(
+            f"revision {revision} is not in the ledger; it was trimmed, or never used"
+        )
     return stored.at.timestamp()
 
 

@@ -70,9 +70,9 @@ class Learning:
                 expect = self._fences.expected(fence, folded=basis)
                 await self._ledger.append([structs.replace(draft, expect=expect)])
             except FenceRefused as refusal:
-                _log.info("another scheduler learned prices first")
+                _log.info("another scheduler recorded new placement prices first")
                 await self._fences.refused(refusal, self._ledger)
             except DuplicateRefused:
-                _log.info("another scheduler learned prices first")
+                _log.info("another scheduler recorded new placement prices first")
             except (OutcomeUnknown, LedgerUnavailable, LedgerFull) as trouble:
                 _log.warning("learned prices may be missing from the ledger: %s", trouble)

@@ -35,7 +35,7 @@ from apportion.scheduler.snapshotting import EVERY_EVENTS, Snapshotting
 )  # fmt: skip
 @click.option(
     "--device-metrics", type=click.Choice(NAMES), multiple=True,
-    help="Export each device's allocation as metrics, under the names of this system.",
+    help="Export each device's allocation as metrics, with this system's metric names.",
 )  # fmt: skip
 @click.option(
     "--agent-grace", "agent_grace_s", type=click.IntRange(min=0, max=86_400), default=GRACE_S,

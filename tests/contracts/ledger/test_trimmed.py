@@ -9,8 +9,8 @@ from tests.support.nats import draft, ignore
 
 
 async def test_readers_must_start_at_the_beginning(place: Place) -> None:
-    """A reader that starts before the first remaining record gets LedgerHole, even on other
-    subjects."""
+    """A reader that starts before the first remaining record gets LedgerHole, even if it reads only
+    subjects that lost no record."""
     ledger = await place.connect()
     assert await ledger.first_revision() == 1
     await ledger.append([draft(f"workload.{number}") for number in range(5)])

@@ -31,7 +31,7 @@ def named(cluster: Standalone) -> Iterator[Standalone]:
 
 
 def offered(page: Page) -> set[str]:
-    """Return the pods to whose pages the page links."""
+    """Return the names of the pods to which the page has links."""
     links = page.locator("#main .lead a[href^='#/pod/']")
     return {each for each in links.all_inner_texts() if FULL_NAME.fullmatch(each)}
 

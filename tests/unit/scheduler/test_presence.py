@@ -193,7 +193,8 @@ def test_it_is_said_once_however_many_take_themselves_for_the_first() -> None:
 
 
 def test_who_is_not_the_first_writes_nothing() -> None:
-    """A scheduler that is not the leader records no silence. If it becomes the leader, it does."""
+    """Only the leading scheduler appends NodeSilent. A scheduler that becomes the leader begins to
+    append it."""
 
     async def play(server: MemoryServer) -> None:
         agent = await reported(server, "n1", "n2")

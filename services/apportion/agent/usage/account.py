@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Sums(Struct, kw_only=True):
-    """The use of a share or program, summed up in seconds, and in MiB times seconds."""
+    """What a share or program used in total: seconds, MiB times seconds, and its peak in MiB."""
 
     seconds: float = 0.0
     memory_mib_seconds: float = 0.0

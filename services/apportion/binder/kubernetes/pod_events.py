@@ -81,8 +81,8 @@ class Tale(Struct, frozen=True, kw_only=True):
     """A Kubernetes event to write about a pod.
 
     With `unschedulable`, the pod's condition PodScheduled is also set to False. `revision`
-    distinguishes repeated events. If `renews`, the event is written again while it is still true.
-    """
+    distinguishes repeated events. `renews` marks an event that is repeated, because it still
+    applies."""
 
     uid: str
     namespace: str

@@ -60,7 +60,8 @@ def pinned(gateway: Gateway, query: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def dated(gateway: Gateway, query: Mapping[str, Any]) -> tuple[dict[str, Any], datetime]:
-    """Replace `at` like `pinned`. Return the new query, and the time to which ages are relative."""
+    """Replace and print the time `at` as a revision. Return the query and the time that ages count
+    to."""
     asked = {name: value for name, value in query.items() if value is not None}
     now = datetime.now(UTC)
     if "at" not in asked:

@@ -304,7 +304,7 @@ def folds(facts: Facts) -> Found | None:
     if behind > FOLD_BEHIND_SOON:
         return warning(
             f"the gateway is {behind:,} events behind the ledger",
-            "run the doctor again; if it stays behind, give the gateway more CPU",
+            "run the doctor again; if the gateway is still behind, give it more CPU",
         )
     return ok(f"the gateway is at revision {fold.revision:,}, the end of the ledger")
 

@@ -134,10 +134,11 @@ def _waiting(state: State, pod: PodState) -> reads.WhyWaiting | None:
 
 
 def event_words(state: State, pod: PodState, refused: PodRefused) -> str:
-    """Return the text of a refusal for the moment it happens, using only the nodes in its event.
+    """Return the text of a refusal as of its event, using only the nodes that the event names.
 
-    Near nodes that could never take the pod are left out. Only `why`, which checks all nodes,
-    states that no node ever could. The text ends with the pods that rules protect from eviction."""
+    Of these nodes, those that could not run the pod even if empty are left out. Only `why` checks
+    all nodes, so only `why` says that no node ever could. Pods that rules protect from eviction
+    follow."""
     explainer, shape = Explainer(state), pod.submitted.shape
     if explainer.wishes(pod) is None:
         return words.whose(refused, None) + words.event_causes(refused).sentence

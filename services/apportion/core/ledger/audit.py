@@ -185,7 +185,7 @@ class Auditor:
             closed = self._closed.get(share.device)
             if closed is not None and closed.at(event.basis):
                 text = f"pod {data.pod} got a share of {share.device} by a decision at revision "
-                when = f"{event.basis}, but the device was unavailable since {closed.since}"
+                when = f"{event.basis}, but the device was unavailable from {closed.since} on"
                 yield "closed", text + when
 
     def _reported_again(self, event_id: str, data: _Chained, once: str) -> bool:

@@ -50,7 +50,7 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 class PastClient:
-    """Runs the child process, and passes requests on to it."""
+    """Runs the child process that answers about past states, and passes requests on to it."""
 
     def __init__(self, config: ServiceConfig, seen: Seen) -> None:
         self._config = config

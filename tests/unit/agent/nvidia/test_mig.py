@@ -102,8 +102,8 @@ async def test_an_instance_without_its_inside_is_finished(
 async def test_an_instance_that_was_cut_within_is_made_whole(
     backend: NvmlBackend, driver: FakeDriver, card: Any
 ) -> None:
-    """An operator may have split a GPU instance into several compute instances. When the agent
-    makes the same MIG instance again, it has one compute instance with all the compute."""
+    """If an operator has split a GPU instance into several compute instances, an agent that needs
+    the MIG instance replaces them with one compute instance."""
     await backend.make_instance(driver.ids[0], HALF, [])
     (one,) = nvml_mig.instances(card, nvml_mig.profiles(card))
     half = one.handle

@@ -63,8 +63,8 @@ def test_where_the_rules_are_not_the_reason_nothing_is_said_of_them(out: Payload
 
 
 def test_pods_that_hold_too_little_are_not_the_reason() -> None:
-    """If pods of higher priority use what the pod lacks, the answer does not mention pods of lower
-    priority that use too little."""
+    """If evicting the pods of lower priority would not free enough for the pod, the answer does not
+    mention them."""
     ledger = Ledger(rack("n1", 1)).submit(pod("much", ask(70_000), priority=20)).settle()
     ledger.submit(pod("little", ask(100), queue="other")).settle()
     ledger.submit(pod("b", ask(60_000), priority=9)).settle()

@@ -292,9 +292,10 @@ class Span(NamedTuple):
     closed: bool
 
     async def revisions(self, ledger: JetStreamLedger) -> tuple[int, int | None]:
-        """Return the first revision, which may not exist yet, and the last; None if it has no end.
+        """Return the first revision, which may not exist yet, and the last; None for a span without
+        end.
 
-        If the span is given in times, prints their revisions. Raises Wrong, LedgerError."""
+        If the span is given in times, print their revisions. Raises Wrong, LedgerError."""
         last = await ledger.last_revision()
         now = datetime.now(UTC)
         begin = last + 1
