@@ -56,7 +56,7 @@ class Place(NamedTuple):
         cores: int = 30,
         controls: dict[str, str] | None = None,
     ) -> Grant:
-        """Grant a container of this pod a share of the GPU, and return what the agent made for it."""
+        """Grant a container of this pod a share of the GPU."""
         (device_id,) = self.driver.ids
         card = Device(
             id=device_id, index=0, family="nvidia", model="NVIDIA T4", memory_mib=15_360,
@@ -87,7 +87,7 @@ class Place(NamedTuple):
         return contained.run(made.edits, self.folder, self.given, *command)
 
     def start(self, stack: ExitStack, made: Grant, *command: str) -> subprocess.Popen[str]:
-        """Start a program inside the container of this grant. It is stopped when the stack closes."""
+        """Start a program in the container of this grant. It is stopped when the stack closes."""
         return stack.enter_context(contained.holding(made.edits, self.folder, self.given, *command))
 
 

@@ -36,7 +36,7 @@ HISTORY_SHOWN = 80
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a passed round: which faults were injected, and how many events were checked."""
+    """The result of a passed round: the injected faults, and the number of checked events."""
 
     seed: int
     struck: Counter[str]

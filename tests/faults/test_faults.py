@@ -1,4 +1,4 @@
-"""One short round of real faults for CI, and tests that the checks after a round find lost events."""
+"""One short round of real faults for CI, and tests that its checks find lost events."""
 
 import os
 from pathlib import Path

@@ -86,10 +86,10 @@ class Accepted(Protocol):
 class Auditor:
     """Checks a run's ledger with its own fold and books, and keeps the first problem that it finds.
 
-    `shards` gives the shard of the scheduler that made a decision, by the first payload of the
-    decision's append. `connections` counts each process's connections, because each connection
-    starts with a full budget. `on_accepted` is called for each event that the fold accepts.
-    `oldest` returns the server's first revision."""
+    `shards` maps the first payload of a decision to the shard of the scheduler that decided.
+    `connections` counts each process's connections, because each connection starts with a full
+    budget of changes. `on_accepted` is called for each event that the fold accepts. `oldest`
+    returns the server's first revision."""
 
     def __init__(
         self, complain: Callable[[str], None], now_s: Callable[[], float], oldest: Callable[[], int]
@@ -140,8 +140,9 @@ class Auditor:
         self._check_gangs(first_of_gang, events)
 
     def folded(self, who: str, into: StateFold, revision: int) -> None:
-        """Check that a reader's state equals this auditor's, if a digest was kept for this
-        revision."""
+        """Check a reader's state at `revision` against the auditor's state at that revision.
+
+        Check nothing if the auditor kept no digest for that revision."""
         expected = self.checkpoints.get(revision)
         if expected is not None and digest(into.state) != expected:
             self._complain(f"{who} holds another state than the auditor at revision {revision}")
@@ -223,8 +224,9 @@ class Auditor:
             self._accepted(record.revision, event, gangs, honest=honest)
 
     def _look_at(self, record: Record, data: Any, *, honest: bool) -> None:
-        """Check an event's place in the hash chain before it is folded. Note what rogues write
-        about."""
+        """Before an event is folded, check its place in the hash chain.
+
+        Also note which objects a rogue client's event is about."""
         if not honest:
             self._told_by_rogues.update((getattr(data, "pod", ""), getattr(data, "uid", "")))
             return
@@ -263,8 +265,10 @@ class Auditor:
                 )
 
     def _check_refused(self, revision: int, event: Event, why: str) -> None:
-        """Check an event that the fold refused: if its writer is honest, it must be late and not
-        wrong."""
+        """Check an event that the fold refused.
+
+        If an honest service wrote it, it must have been correct at its basis and only arrived late.
+        """
         data = event.data
         uid = getattr(data, "pod", "") or getattr(data, "uid", "")
         if uid in self._told_by_rogues:
@@ -301,7 +305,8 @@ class Auditor:
     def _came_too_late(self, data: object, basis: int) -> bool:
         """Return True if this eviction is late.
 
-        The pod to evict or the preemptor has changed its phase since the scheduler decided."""
+        It is late if the evicted pod or the preemptor has changed its phase since the scheduler
+        decided."""
         if not isinstance(data, PodEvicted):
             return False
         known = [self.books.pods.get(uid) for uid in (data.pod, data.beneficiary)]
@@ -359,8 +364,9 @@ class Auditor:
     def _decided_anew(self, shard: Shard, time: str) -> Iterator[list[tuple[Any, ...]]]:
         """Yield every decision that a new engine of this shard might make now.
 
-        They differ in whether the schedulers keep apart, how many refused decisions came before
-        (these make a decision smaller), and how many nodes a decision may look at."""
+        The decisions differ in three settings: whether the engine tries its shard's nodes first,
+        how many decisions were refused before, and how many nodes a decision may examine. Each
+        refused decision makes the next one smaller."""
         for refused in range(REFUSALS_MAX + 1):
             for looks_max, apart in product((UNBOUNDED, LOOKS_MAX), (False, True)):
                 engine = Engine(self.state, now=micros_of(time) or 0)
@@ -384,8 +390,8 @@ class Auditor:
 def _harmless(said: Payload, cards: set[str]) -> bool:
     """Return True if an accepted report of a hostile agent does no harm.
 
-    It reports no devices, or only devices that another node once had. The fold refuses such a
-    device if the other node still has it. Otherwise the device may really have moved."""
+    The report may name no devices, or only devices that another node once had. The fold refuses
+    such a device if the other node still has it. Otherwise the device may really have moved."""
     if not isinstance(said, NodeReported) or any(card.id not in cards for card in said.devices):
         return False
     host = structs.replace(said.host, cpu_milli=0)  # no pod fits there, however much it reports
@@ -393,7 +399,7 @@ def _harmless(said: Payload, cards: set[str]) -> bool:
 
 
 def _unread(data: object, why: str) -> bool:
-    """Return True if the fold refused a hostile agent's report because of another node's device.
+    """Return True if the fold refused a hostile agent's report because a device is another node's.
 
     An intake may accept such a report if it had not yet read which node has the device."""
     hostile_report = isinstance(data, NodeReported) and data.node == hostile.NODE

@@ -44,7 +44,7 @@ LEFT = "gone from the cluster"
 
 
 class History:
-    """A value and the revisions at which it changed."""
+    """A value that changes over time, with the revision of each change."""
 
     def __init__(self, first: Any) -> None:
         self._revisions = [0]
@@ -69,8 +69,8 @@ class History:
 class Standing:
     """What the books know about one pod.
 
-    `life` is the history of its (phase, attempt). `adopted` is the revision of its adoption, or 0
-    if it was submitted."""
+    `life` is the history of the pod's (phase, attempt). `adopted` is the revision of the pod's
+    adoption, or 0 if the pod was submitted."""
 
     group: str
     life: History = field(default_factory=lambda: History((GONE, 0)))
@@ -80,7 +80,9 @@ class Standing:
 
 
 class Books:
-    """What the accepted events have changed: pods, devices, gangs, and why devices were closed."""
+    """The second set of books: what the accepted events say about pods, devices and gangs.
+
+    It also has the reasons why devices were closed to new pods."""
 
     def __init__(self) -> None:
         self.pods: dict[str, Standing] = {}
@@ -103,8 +105,7 @@ class Books:
         return ""
 
     def least(self, group: str, revision: int) -> int:
-        """Return how many pods of the gang had to start together, by what was declared at that
-        revision."""
+        """Return how many pods of the gang had to start together, as declared at that revision."""
         return int(self._least[group].at(revision))
 
     def held_shares(self, device: str) -> Iterator[tuple[int, int]]:
@@ -268,7 +269,7 @@ class Books:
 
 
 def _why_shut(data: NodeObserved) -> str:
-    """Return why a node is closed, or "".
+    """Return why a node is closed to the simulated pods, or "" if it is open.
 
     All simulated pods need NVIDIA devices. So a node is closed if foreign pods use such devices
     without naming them."""

@@ -102,7 +102,7 @@ class Chaos:
                         deed()
 
     def _with_the_next(self, deed: Callable[[], object]) -> None:
-        """Carry out the fault while the services process the next event, when it does most harm."""
+        """Inject this fault while the services process the next event, when it does most harm."""
 
         def arm() -> None:
             self._server.forget(number)
@@ -238,7 +238,7 @@ class Chaos:
             self._server.append([draft], {}, role=role, writer=ROGUE)
 
     def _attack(self) -> None:
-        """Send an attack with the rights of one node's agent. Ignore the answers."""
+        """Send a random attack with the rights of one node's agent. Ignore the answers."""
         for payload in self._hostile.payloads(self._world.auditor.state):
             self._server.send(hostile.SUBJECT, payload, reply="_INBOX_agent.hostile")
 

@@ -44,7 +44,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Cluster:
-    """A cluster in which simulated services find pods and bind them; implements `Side`.
+    """A simulated cluster in which the services find pods and bind them; implements `Side`.
 
     `nodes` exist from the start. One of them may leave for good."""
 
@@ -221,8 +221,7 @@ class Cluster:
             self._say_phase(chosen["name"], chosen["uid"], phase, "Evicted")
 
     def heed(self, stored: Stored) -> None:
-        """Fail the pods for which the device plugin reported that it has no devices, as a kubelet
-        does.
+        """Fail the pods for which the agent reported a failed allocation, as a kubelet does.
 
         Pass this method to the ledger's server."""
         for record in stored.records:
@@ -246,8 +245,9 @@ class Cluster:
             self._bind(self._chance.choice(pending))
 
     def _take_slice(self) -> None:
-        """Run a HAMi pod on a slice of a MIG device. HAMi up to 2.9 does not tell which slice it
-        is."""
+        """Let HAMi run a pod on a slice of a MIG device.
+
+        HAMi up to 2.9 does not report which slice the pod uses."""
         chance, devices = self._slices, self._books.devices
         cut = sorted(
             name
@@ -274,8 +274,9 @@ class Cluster:
         self._do("POST", f"{PODS}/{pod}/binding", about | {"target": target})
 
     def _shrink(self) -> None:
-        """Reduce the resources of another scheduler's pod. In half of the cases, its kubelet never
-        follows."""
+        """Reduce the resource requests of another scheduler's pod.
+
+        In half of the cases, the pod's kubelet never applies the change."""
         found = [
             pod
             for pod in self.server.store.all("pods")
@@ -296,7 +297,7 @@ class Cluster:
             asyncio.get_running_loop().call_later(delay_s, said)
 
     def _say_given(self, name: str, uid: str, limits: dict[str, str]) -> None:
-        """Report as a kubelet which resources it has given to a pod's container."""
+        """Report, as a kubelet does, which resources a pod's container has been given."""
         given = {"name": "main", "resources": {"requests": limits}, "allocatedResources": limits}
         patch = {"metadata": {"uid": uid}, "status": {"containerStatuses": [given]}}
         self._do("PATCH", f"{PODS}/{name}/status", patch, MERGE_PATCH)

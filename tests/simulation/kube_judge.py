@@ -48,7 +48,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 class Standing(NamedTuple):
-    """What the judge knows about a pod of the cluster: its node, attempt, shares and uid."""
+    """What the judge knows about one pod of the cluster, such as its node and shares."""
 
     name: str
     ours: bool
@@ -193,7 +193,7 @@ class Judge:
         return (pod for pod in self._pods.values() if pod.card == card and not pod.ended)
 
     def _check_slices(self, revision: int, data: PodPlaced) -> None:
-        """Check that the pod is not placed on a device of which a HAMi pod may use any slice."""
+        """Check that the pod is not placed on a device where a HAMi pod may use any slice."""
         for uid, pod in self._pods.items():
             on = [share for share in data.shares if share.device == pod.card]
             if on and pod.start is None and not pod.ended and uid in self._live:
@@ -216,9 +216,9 @@ class Judge:
                 yield f"{pod.card} offers slices {free}, and pod {pod.name} may run there"
 
     def _let_go(self, uid: str) -> None:
-        """Note that an operator released this pod.
+        """Note that an operator released this pod in the ledger.
 
-        From now on, its devices may go to other pods."""
+        From now on, other pods may get the pod's devices."""
         if uid in self._pods:
             self._by_hand[uid] = {share.device for share in _held(self._pods[uid])}
 
@@ -264,7 +264,7 @@ class Judge:
                 yield f"node {node.name} is in the ledger and not in the cluster"
 
     def _cpu_differs(self, name: str, about: dict[str, Any], known: NodeState) -> Iterator[str]:
-        """Yield a problem if the ledger's free CPU of a node is not what its kubelet has left.
+        """Yield a problem if the ledger's free CPU of a node is not what the kubelet has left.
 
         After a resize, the CPU that a kubelet has given to a pod may differ from the pod's spec."""
         running = (

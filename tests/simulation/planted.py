@@ -67,10 +67,9 @@ Patch = pytest.MonkeyPatch
 class Planted(NamedTuple):
     """A broken variant of the code, and the seeds with which the simulation must notice it.
 
-    These are `seeds` seeds from `first` on. `first` showed the problem when it was last searched,
-    or is a little lower. After a change of the code, a later seed may show it. The faults in
-    `rates` are on in all these runs, for variants that need a race. `cluster` states whether the
-    runs have a cluster."""
+    The seeds are `first` and the next ones, `seeds` in all. When the seeds were last searched,
+    `first` or a slightly higher seed showed the problem. The faults in `rates` are on in all these
+    runs, for variants that need a race. `cluster` is True if the runs have a cluster."""
 
     name: str
     plant: Callable[[Patch], None]
@@ -85,7 +84,7 @@ class Planted(NamedTuple):
 
 
 def _no_node_fence(patch: Patch) -> None:
-    """Make placements lack the fence on their node."""
+    """Make a scheduler append placements without the fence that protects their node."""
     real = cycle.fence
 
     def fence(*arguments: Any) -> list[Draft]:
@@ -184,7 +183,7 @@ def _lost_undo(patch: Patch) -> None:
 
 
 def _refused_pods_lost(patch: Patch) -> None:
-    """If an append is refused, make the engine drop its pods instead of deciding them again."""
+    """If the ledger refuses a decision, make the engine drop its pods instead of retrying them."""
 
     def retry(self: Engine, decision: Decision) -> None:
         del self, decision
@@ -193,11 +192,10 @@ def _refused_pods_lost(patch: Patch) -> None:
 
 
 def _unschedulable_for_what_never_came(patch: Patch) -> None:
-    """If a decision is refused, make the engine forget to retry the shapes that did not fit next to
-    it.
+    """If the ledger refuses a decision, make the engine forget the shapes that did not fit.
 
-    The table of hints is changed too, because it would otherwise make the engine retry these
-    shapes."""
+    Normally, the engine retries these shapes. The table of hints is changed too, because it would
+    otherwise cause the retry."""
     whom = enumerate(hints.BY_EVENT[PodPlaced])
     taken = tuple(0 if happened & REFUSED else asks for happened, asks in whom)
     patch.setitem(hints.BY_EVENT, PodPlaced, taken)
@@ -241,8 +239,7 @@ def _attempt_not_raised(patch: Patch) -> None:
 
 
 def _unsorted_tie(patch: Patch) -> None:
-    """Make the engine order nodes by their first use, so that equal scores are decided by
-    history."""
+    """Make the engine choose among nodes of equal score by which node it used first."""
 
     def rank(self: RowOrder, name: str) -> int:
         del name
@@ -267,7 +264,7 @@ def _fold_by_reader(patch: Patch) -> None:
 
 
 def _offer(patch: Patch, **as_if: Any) -> None:
-    """Make the engine compute free resources as if all devices had these attributes."""
+    """Make the engine compute free resources as if every device had the attributes in `as_if`."""
 
     def refresh(self: Columns, row: int, node: NodeState, shares: list[Share] | None) -> None:
         true = [{name: getattr(state, name) for name in as_if} for state in node.devices]
@@ -344,7 +341,7 @@ def _wrong_devices(patch: Patch) -> None:
 
 
 def _answers_once(patch: Patch) -> None:
-    """Make an agent send each answer only once, even if it is not acknowledged."""
+    """Make an agent send each allocation event only once, even if no intake acknowledges it."""
 
     async def answer(self: Agent, *what: Any) -> None:
         try:
@@ -484,7 +481,7 @@ def _fences_upon_what_was_dropped(patch: Patch) -> None:
 
 
 def _agents_begin_with_nothing(patch: Patch) -> None:
-    """Make an agent ignore the snapshot with which a trimmed ledger begins."""
+    """Make an agent ignore the snapshot from which it must start on a trimmed ledger."""
 
     def begin(self: FleetView, state: State) -> None:
         del self, state

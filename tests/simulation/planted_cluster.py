@@ -44,8 +44,7 @@ def _conflict_is_success(patch: Patch) -> None:
 
 
 def _no_answer_is_failure(patch: Patch) -> None:
-    """Make a binder give up a request without an answer, although the API server may have done
-    it."""
+    """Make a binder give up a request without an answer, although the server may have done it."""
     real = KubernetesTarget._try
 
     async def attempt(self: KubernetesTarget, placed: PodPlaced, binding: bytes) -> Any:
@@ -92,8 +91,7 @@ def _bound_without_annotations(patch: Patch) -> None:
 
 
 def _bound_by_whomever(patch: Patch) -> None:
-    """Make a binder assume that a bound pod is on the node of its placement, whichever node it is
-    on."""
+    """Make a binder assume that a bound pod is on the node of its placement, without checking."""
     real = kubernetes_target._found
 
     def found(placed: PodPlaced, pod: Any, refusal: Any) -> Any:
@@ -128,7 +126,7 @@ def _acknowledged_before_done(patch: Patch) -> None:
 
 
 def _missed_deletions(patch: Patch) -> None:
-    """Make a watcher ignore that an object is missing from a new list."""
+    """Make a watcher not notice that an object it knows is missing from a new list."""
 
     def listed(self: Kind[Any], version: int) -> None:
         self._missing.clear()
@@ -151,7 +149,9 @@ def _resumes_too_far_on(patch: Patch) -> None:
 
 
 def _goes_on_after_410(patch: Patch) -> None:
-    """Make a watcher keep its old objects after 410 Gone, instead of listing them again."""
+    """Make a watcher keep its old objects after the API server answers 410 Gone.
+
+    A correct watcher lists the objects again."""
     real = Watch._take
 
     def take(self: Watch, event: Any) -> None:
@@ -224,7 +224,7 @@ def _taken_back_unasked(patch: Patch) -> None:
 
 
 def _compares_what_moved_on(patch: Patch) -> None:
-    """Make a watcher compare current pods with an older state of the ledger."""
+    """Make a watcher compare the current pods with an outdated state of the ledger."""
     patch.setattr(KubernetesWatching, "_unchanged", lambda _self, uids: list(uids))
 
 

@@ -1,8 +1,8 @@
 """A shared cache of price tables, so that each is computed only once in a run.
 
-In production, every process computes its own tables. Here all schedulers share one process, also
-with the auditor and its many new engines, and the tables would take a third of a run's time.
-Invariant: equal prices and devices give equal tables, so sharing makes no difference."""
+In production, every process computes its own tables. Here all schedulers share one process with the
+auditor and its many new engines. Separate tables would take a third of a run's time. Invariant:
+equal prices and devices give equal tables, so sharing makes no difference."""
 
 from __future__ import annotations
 

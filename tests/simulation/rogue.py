@@ -36,7 +36,7 @@ class Rogue:
         self._numbers = itertools.count(1)
 
     def draft(self, state: State) -> tuple[str, Draft]:
-        """Return a bad draft, and the role in whose name to append it."""
+        """Return a bad draft, and the role with which to append it."""
         makers = (self._garbage, self._misplaced, self._placement, self._placement, self._bound)
         role, subject, payload = self._chance.choice(makers)(state)
         return role, Draft(subject, f"rogue/{next(self._numbers)}", payload)

@@ -42,9 +42,9 @@ def undone(world: World) -> Iterator[str]:
 
 
 def _not_there(node: NodeState) -> Iterator[str]:
-    """Yield the node's devices that the ledger counts to another node.
+    """Yield each device of the node that the ledger has assigned to another node.
 
-    The node's next full report brings them back."""
+    The node's next full report brings the device back."""
     if node.reported is None or node.gone:
         return
     for device in node.reported.devices:

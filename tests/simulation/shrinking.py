@@ -19,7 +19,9 @@ SEPARATOR = "; "  # kinds of fault have commas in their names
 
 @dataclass(frozen=True)
 class Case:
-    """A run to try: its seed, the kinds of fault to leave out, and the most requests of users."""
+    """A simulation run to try.
+
+    It has a seed, the kinds of fault to leave out, and the maximum number of user requests."""
 
     seed: int
     spared: frozenset[str] = frozenset()

@@ -232,12 +232,12 @@ class World:
         )
 
     async def _poke(self) -> None:
-        """Append an event without effect, three times. Check that no scheduler decides anything
-        after it.
+        """Append an event without effect, three times, and check that the decisions end.
 
-        After the first two, a pod may still get a refusal: the reasons against it may have changed,
-        or a gang's failed attempt may bring up a pod that was not considered before. At any time a
-        node may send its full inventory, as it does every five minutes."""
+        No scheduler may decide anything after the third event. After the first two, a pod may still
+        be refused, because the reasons have changed or a gang's failed attempt made the engine
+        consider the pod. At any time a node may send its full inventory, as it does every five
+        minutes."""
         told = f"{SUBJECTS}.pending."
         whole = f"{SUBJECTS}.inventory."
         for allowed in (told, told, "nothing"):
@@ -288,8 +288,8 @@ def _quiet(*, logs: bool) -> Iterator[None]:
 def _as_here(seed: int) -> Iterator[None]:
     """Set up the services for a simulation until the block ends.
 
-    Their own random numbers come from the seed, lists have small pages, and the flood limit is low.
-    """
+    The services' random numbers come from the seed, lists have small pages, and the flood limit is
+    low."""
     before = random.getstate()
     random.seed(f"{seed}/jitter")
     with pytest.MonkeyPatch.context() as patch:
