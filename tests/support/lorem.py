@@ -38,8 +38,8 @@ def lorem(function: Callable[..., str]) -> Callable[..., str]:
 def replaced(replace: Callable[[Any, str, Any], None]) -> int:
     """Replace all functions that render sentences, in every module that uses them.
 
-    Call `replace` with the module, the name and the new value for each. Return the number of calls.
-    """
+    `replace` is called with a module, a name in the module, and the new value. Return how many
+    names of functions were replaced."""
     product = [each for key, each in sorted(sys.modules.items()) if key.startswith("apportion.")]
     bound: dict[Any, list[tuple[Any, str]]] = {}
     for user in product:

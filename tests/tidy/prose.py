@@ -1,4 +1,4 @@
-"""Find code that parses rendered sentences: what code needs must be a field of an answer.
+"""Find code that parses rendered sentences. Whatever code needs must be a field of an answer.
 
 A text counts as a sentence if it comes from a field that holds sentences, from a function that
 renders text, from an error, or from a variable assigned from any of these. JavaScript is scanned as
@@ -79,7 +79,7 @@ def _named(scope: ast.AST) -> frozenset[str]:
 
 
 def _read(node: ast.AST) -> ast.expr | None:
-    """Return the expression whose text this node parses or searches, else None."""
+    """Return the expression whose text this node parses or searches, or None if there is none."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         if node.func.attr in PATTERNS and node.args and _is_pattern(node.func.value):
             return node.args[-1]

@@ -18,8 +18,9 @@ def test_a_module_of_the_product_reaches_the_tests_that_import_it() -> None:
 
 
 def test_a_test_that_starts_processes_may_run_any_module() -> None:
-    """With `processes`, a changed module also selects tests that start processes, even through a
-    helper."""
+    """With `processes`, a changed module also selects each test that starts processes.
+
+    The test may start them through a helper."""
     sources = {
         "services/apportion/core/a.py": "",
         "tests/support/starter.py": "START = 'apportion.cli.main'\n",
@@ -43,8 +44,9 @@ def test_what_is_not_python_reaches_those_that_name_it() -> None:
 
 
 def test_most_of_the_tests_come_with_a_shorter_way() -> None:
-    """The summary states the count, and suggests a shorter command only if most tests are
-    selected."""
+    """The summary of `make test-changed` states how many tests were selected.
+
+    It suggests a shorter command only if most tests are selected."""
     few, most = summary(3, 550), summary(500, 550)
     assert [text.split()[0] for text in (few, most)] == ["3", "500"]
     assert ["pytest" in text for text in (few, most)] == [False, True]

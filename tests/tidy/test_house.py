@@ -1,5 +1,6 @@
-"""The structure of the code base (folders, cycles, verbs) is within its budgets, and is counted
-right."""
+"""Tests of the figures that describe the code base's structure, such as import cycles.
+
+Each figure is counted correctly and is within its limit."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ VERBS = 'VERBS = ("apportion.cli.verbs.get:command", "apportion.cli.verbs.why:co
 
 @pytest.mark.parametrize("name", [figure.name for figure in STRUCTURAL])
 def test_the_structure_holds(name: str) -> None:
-    """No figure of the code base exceeds its limit plus its current allowance."""
+    """No figure about the code base's structure exceeds its limit plus its current allowance."""
     (figure,) = (each for each in STRUCTURAL if each.name == name)
     found = figure.places(HOUSE)
     listed = "\n".join((figure.excess(len(found)), *found))
@@ -23,7 +24,7 @@ def test_the_structure_holds(name: str) -> None:
 
 
 def test_only_structural_figures_owe() -> None:
-    """Only figures that a test enforces have an allowance above their limit."""
+    """A figure has an allowance above its limit only if a test enforces the figure."""
     assert all(figure.structural for figure in FIGURES if figure.owed)
 
 
@@ -39,13 +40,14 @@ def house(root: Path, **sources: str) -> House:
 
 
 def count(name: str) -> Callable[[House], list[str]]:
-    """Return the function that lists the locations that a figure counts."""
+    """Return the function that lists the locations counted by the figure `name`."""
     return next(figure.places for figure in FIGURES if figure.name == name)
 
 
 def test_a_private_function_that_is_used_once(tmp_path: Path) -> None:
-    """The figure counts private functions with one use, but neither public ones nor those with two
-    uses."""
+    """The figure counts private functions that are used once.
+
+    It does not count public functions, or private ones that are used twice."""
     source = "def _one(): ...\ndef _two(): ...\ndef three(): ...\n_one()\n_two()\n_two()\nthree()\n"
     assert count("used-once")(house(tmp_path, a=source)) == ["services/apportion/a.py:1: _one"]
 
@@ -83,8 +85,9 @@ def test_a_circle_of_imports(tmp_path: Path) -> None:
 
 
 def test_a_verb_that_imports_a_verb(tmp_path: Path) -> None:
-    """The figure counts verbs that import another verb, but not other modules of the command
-    line."""
+    """The figure counts CLI verbs that import another verb.
+
+    It does not count imports of the command line's other modules."""
     small = house(
         tmp_path,
         cli__verbs__get="from apportion.cli.verbs.why import command\n",
@@ -103,8 +106,9 @@ def test_a_verb_that_imports_a_verb(tmp_path: Path) -> None:
     ],
 )
 def test_a_small_module_with_one_importer(tmp_path: Path, source: str, *, counts: bool) -> None:
-    """The figure counts small modules with one importer, but neither ports nor modules used by
-    other layers."""
+    """The figure counts small modules that only one module imports.
+
+    It does not count ports, or modules that another layer uses."""
     small = house(tmp_path, core__a=source, core__b="from apportion.core import a\n")
     assert bool(count("one-importer")(small)) == counts
     second = house(tmp_path, core__c="from apportion.core.a import x\n")

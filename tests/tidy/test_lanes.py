@@ -1,4 +1,4 @@
-"""Every test belongs to one lane, and a failed lane fails the whole run."""
+"""Every test belongs to one lane (a part of `make test`), and a failed lane fails the whole run."""
 
 import sys
 from collections import Counter
@@ -87,8 +87,9 @@ def test_a_run_without_lanes_fails() -> None:
 def test_what_a_lane_starts_keeps_what_it_compiled(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A lane caches bytecode even on a machine that forbids this, and reports output, status and
-    CPU time."""
+    """A lane caches bytecode even on a machine that forbids this.
+
+    It also reports the output, exit status and CPU time of its pytest run."""
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     environ = environment(str(tmp_path))
     asked = "import sys; print(sys.dont_write_bytecode)"

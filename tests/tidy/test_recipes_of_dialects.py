@@ -167,8 +167,9 @@ print(json.dumps({
 
 
 def added(copy: Path, edits: Edits, files: Mapping[str, str]) -> int:
-    """Follow the recipe in a copy, with these edits and new files. Return how many files
-    changed."""
+    """Follow the recipe in a copy of the product, with these edits and new files.
+
+    Return how many files changed."""
     shutil.copytree(ROOT / "deploy" / "helm", copy / "deploy" / "helm")
     changed = follow(copy, edits)
     for path, text in files.items():
@@ -177,7 +178,7 @@ def added(copy: Path, edits: Edits, files: Mapping[str, str]) -> int:
 
 
 def test_a_dialect_is_a_module_and_a_row(tmp_path: Path) -> None:
-    """A new dialect for existing devices takes one module and one row."""
+    """A new dialect for existing devices takes one new module and one row in a table."""
     module = MODULE.replace("FAMILY", "cambricon")
     assert added(tmp_path, ROW, {f"{DIALECTS}/acme.py": module}) == 2
     _assert_found(answers(tmp_path, ASKED), family="cambricon")

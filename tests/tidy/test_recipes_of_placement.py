@@ -153,9 +153,9 @@ def answers(copy: Path, program: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("edits", "node"), [(FILTER, "moon-1"), (REFUSAL, "n1")])
 def test_a_filter_and_a_refusal_code_are_two_files(tmp_path: Path, edits: Edits, node: str) -> None:
-    """A new filter and a new refusal code take two files each.
+    """A new filter and a new refusal code each take changes in two files.
 
-    Both change the enum; the other file has the filter or the list of causes."""
+    Both change the enum of refusal codes. The other file has the filter, or the list of causes."""
     assert follow(tmp_path, edits) == 2
     found = answers(tmp_path, f"NODE = {node!r}\n{REFUSED}")
     if edits is FILTER:
