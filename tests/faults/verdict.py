@@ -88,8 +88,7 @@ async def verified(url: str) -> int:
 
 
 class Contents:
-    """Which revisions each event has in the ledger, by the id under which the event was
-    appended."""
+    """What a ledger contains: the revisions of each event, by the id with which it was appended."""
 
     def __init__(self) -> None:
         self.at: dict[str, list[int]] = {}
@@ -163,8 +162,8 @@ async def _store(ledger: JetStreamLedger, name: str) -> str:
     async def read() -> str:
         """Return the digest of the leader's store.
 
-        Return "" if the server stopped being the leader, because a resumed server may cause
-        elections."""
+        Return "" if the server is no longer the leader. This can happen because a resumed server
+        may cause an election."""
         await until(leads, f"{name} to lead the stream", interval_s=0.3)
         try:
             digest = await _digest(ledger)

@@ -248,8 +248,7 @@ async def _end(pens: Pens, facts: Facts) -> None:
 
 
 async def agree(bus: Bus, facts: Facts) -> None:
-    """Record a ledger that is rebuilt from the cluster after its loss, and the normal use that
-    follows.
+    """Record a ledger that was lost and is rebuilt from the cluster, and the normal use after that.
 
     The rebuild takes place before any agent reports."""
     pens = Pens(bus, facts)
@@ -489,10 +488,9 @@ async def cordon(bus: Bus, facts: Facts) -> None:
 
 
 async def rule(bus: Bus, facts: Facts) -> None:
-    """Record an operator who enables an event format, and one who makes readers ignore a mistaken
-    cordon.
+    """Record an operator's event format and an event that an operator makes readers ignore.
 
-    No build writes events of the enabled format."""
+    No build writes events of the enabled format. The ignored event is a mistaken cordon."""
     pens = Pens(bus, facts)
     agents = ("agent", "--simulate", "2xA100-80GB", "--nodes", "1", "--node", "node-{}")
     async with services(bus, agents, SCHEDULER, BINDER):

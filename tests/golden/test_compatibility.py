@@ -1,5 +1,4 @@
-"""The compatibility page matches what is generated from its table and from the tests that exist
-now."""
+"""The committed compatibility page is up to date with its table of rows and with today's tests."""
 
 from pathlib import Path
 

@@ -31,7 +31,7 @@ def audited(records: list[Record]) -> tuple[State, list[Violation]]:
 
 
 def rules_in(records: list[Record]) -> Rules:
-    """Return the rules that these records set: enabled event formats and events to ignore."""
+    """Return the rules that these records set: enabled event formats, and events to ignore."""
     said = [said_at(r.revision, r.subject, r.payload) for r in records]
     return rules_of(each for each in said if each is not None)
 

@@ -75,7 +75,7 @@ def decision_of(ledger: Ledger, step: Decide) -> Decision:
 
 
 def told(ledger: Ledger, step: Payload | Effect) -> Payload | None:
-    """Return the event of this step, which is not a decision.
+    """Return the event of a step that is not a decision.
 
     Return None if the step is an `Effect` and no pod is in the phase that it requires."""
     return step.about(ledger.state) if isinstance(step, Effect) else step
@@ -113,7 +113,9 @@ def fall_silent(ledger: Ledger) -> None:
 
 
 def changes(ledger: Ledger, steps: list[Step]) -> Iterator[Change]:
-    """Play the history, and yield each change of the state. A new engine makes each decision."""
+    """Play the history, and yield each change of the state.
+
+    For each decision in the history, a new engine decides."""
     for step in steps:
         if isinstance(step, Decide):
             events: list[Payload | None] = [*ledger.consider().events]

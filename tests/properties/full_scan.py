@@ -30,10 +30,10 @@ WHAT_IT_IS = (RefusalCode.NO_SUCH_DEVICE, RefusalCode.MODE_MISMATCH, RefusalCode
 class Choice(NamedTuple):
     """The node that a full scan chooses for a pod, and why it rules out the others.
 
-    `node` is the chosen node, or "" if there is none; `shares` and `points` are the pod's shares
-    and score on it. `refused` counts the refused nodes per reason. `taking` counts the nodes that
-    could run the pod. `fitting` also counts the nodes that pass every filter but cannot give all
-    containers their devices."""
+    `node` is the chosen node, or "" if there is none. `shares` are the pod's shares on that node,
+    and `points` is its score. `refused` counts the refused nodes per reason. `taking` counts the
+    nodes that could run the pod. `fitting` also counts the nodes that pass every filter but cannot
+    give all containers their devices."""
 
     node: str
     shares: tuple[Share, ...]
@@ -79,8 +79,9 @@ def _collision(shape: Shape) -> RefusalCode:
 
 
 def _in_pairs(ask: Ask) -> bool:
-    """Return True if the request is for several dies of a 910C, which are allocated only as whole
-    modules."""
+    """Return True if the request is for several dies of a 910C NPU.
+
+    These dies are allocated only in pairs, as whole modules."""
     return ask.family == "ascend910c" and ask.count > 1
 
 
@@ -106,7 +107,7 @@ def refusal(shape: Shape, node: NodeState) -> RefusalCode | None:
 def reached(shape: Shape, ask: Ask, state: DeviceState) -> int:
     """Return the rank of the first filter that refuses this device, or `FITS` if it passes all.
 
-    The filters check the device's kind first, then its identity, then its amounts."""
+    The filters check first the device's kind, then its identity, then its free amounts."""
     wanted = demand(ask, state.device)
     failed = [refused_kind(ask, shape.devices, state.device)]
     if failed[0] in WHAT_IT_IS:
@@ -131,10 +132,11 @@ def assigned(shape: Shape, node: NodeState) -> tuple[Share, ...] | None:
 
 
 def score(shape: Shape, node: NodeState, *, shunned: bool) -> int:
-    """Return the node's score: the mean of its load score and its preference score, if it has one.
+    """Return the node's score for this pod: the mean of its load and preference scores.
 
-    The load score is high on full nodes, or on empty nodes with `spread`. `shunned` is True if a
-    PreferNoSchedule taint makes the pod avoid some node of the cluster."""
+    If the pod prefers no nodes, the score is the load score alone. The load score is high on full
+    nodes, or on empty nodes with `spread`. `shunned` is True if a PreferNoSchedule taint makes the
+    pod avoid some node of the cluster."""
     if shape.asks:
         pairs = [
             [(d.device.memory_mib, d.memory_free_mib) for d in node.devices],

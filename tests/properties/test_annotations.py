@@ -55,7 +55,7 @@ def _share(draw: Any, name: str, device: str, memory: int, cores: int) -> Share:
 def written(
     dialect: str, held: list[tuple[Ask, list[Share]]], **nvidia: Any
 ) -> tuple[PodSubmitted, PodPlaced, dict[str, str]]:
-    """Return a pod, its placement, and the annotations that we write for it.
+    """Return a pod, its placement, and the annotations that we write for the pod.
 
     Containers that are not in `held` have no devices."""
     submitted = pod("p", shape=shape(*(ask for ask, _ in held)), dialect=dialect)
@@ -115,8 +115,7 @@ def test_volcano_reads_the_containers_that_have_devices(
 @settings(max_examples=200, deadline=None)
 @given(containers(cut=True))
 def test_both_read_which_instance_it_is(held: list[tuple[Ask, list[Share]]]) -> None:
-    """HAMi identifies a MIG instance by profile and slices; Volcano identifies it by group and
-    position."""
+    """HAMi identifies a MIG instance by profile and slices, and Volcano by group and position."""
     _, place, notes = written("hami", held)
     allocations = msgspec.json.decode(notes["hami.io/vgpu-mig-allocations"])
     assert {

@@ -1,6 +1,6 @@
 """Properties of the decisions that the scheduling engine makes after any history.
 
-Its decisions are valid, repeatable and finite, and depend only on the state."""
+The decisions are valid and repeatable, come to an end, and depend only on the state."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,8 +40,9 @@ def test_decisions_end_without_new_events(steps: list[Step]) -> None:
 @SETTINGS
 @given(histories())
 def test_pods_pending_in_the_end_fit_nowhere(steps: list[Step]) -> None:
-    """When the engine has decided everything, each pod is placed or refused, or waits for its gang
-    or its gates."""
+    """When the engine has nothing left to decide, each pod is placed, refused, or still waiting.
+
+    A waiting pod waits for the rest of its gang or for its scheduling gates."""
     ledger = Ledger()
     follow(ledger, steps)
     ledger.settle()
@@ -72,7 +73,7 @@ def test_decisions_that_end_early_come_to_the_same(steps: list[Step]) -> None:
 
 
 def first_of(events: list[Payload]) -> list[DecisionEvent]:
-    """Fold these events in order. Return the events of the engine's first decision."""
+    """Fold these events in order. Return the events of the first decision after them."""
     ledger = Ledger()
     for data in events:
         ledger.take(data)
@@ -108,6 +109,7 @@ def own_devices(report: NodeReported) -> NodeReported:
 
 
 def test_refused_and_placed_are_told_apart() -> None:
-    """The type of decision events includes placements and refusals; otherwise the tests above
-    compare nothing."""
+    """The type `DecisionEvent` includes both placements and refusals.
+
+    If it did not, the other tests of this module would compare nothing."""
     assert set(DecisionEvent.__args__) >= {PodPlaced, PodRefused}

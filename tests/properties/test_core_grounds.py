@@ -1,4 +1,4 @@
-"""Property: the state keeps enough of a placement to rebuild its event."""
+"""Property: the state keeps enough about a placement to rebuild the PodPlaced event."""
 
 from hypothesis import given, settings
 from msgspec import inspect, structs

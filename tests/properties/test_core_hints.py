@@ -96,7 +96,7 @@ def considered(ledger: Ledger) -> tuple[dict[str, PodRefused], list[str]]:
 
 
 def named_for(refused: PodRefused) -> set[type[Payload]]:
-    """Return the event types that the table of hints lists for the reasons of this refusal."""
+    """Return the event types that the hints table lists for this refusal's reasons."""
     return {hint.event for code in refused.reasons for hint in BY_REASON[code]}
 
 
@@ -137,8 +137,9 @@ def alone(step: Step) -> bool:
 @trying(40)
 @given(crowds, exactly(steps(), 16))
 def test_every_pod_that_fits_is_woken(begun: list[Payload], later: list[Payload | Effect]) -> None:
-    """After each event, an engine with a history decides like a new engine, so it tries every pod
-    that now fits."""
+    """After each event, an engine with a history decides like a new engine.
+
+    So it tries every pod that now fits."""
     played: list[Step] = [step for step in begun if alone(step)]
     for step in later:
         played += [step, Decide()] if alone(step) else []

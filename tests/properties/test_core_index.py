@@ -67,9 +67,9 @@ TOGETHER = (
 
 
 def noted(ask: AskColumns, columns: Columns, row: int) -> list[bool]:
-    """Return, for each device of the node in this row, whether the device suffices for the request.
+    """Return, for each device of one node, whether the device suffices for the request.
 
-    The node's CPU and memory are ignored."""
+    `row` is the node's row in the index's columns. The node's CPU and memory are ignored."""
     alone = AskColumns(ask.ask, ask.constraints, ask.chain, ask.geometries, host_need=0)
     alone.rebuild(columns, columns.every)
     look = ScoreInput(columns, np.zeros(1, np.int32).data)
@@ -144,8 +144,9 @@ DIES = st.lists(st.lists(STATES, min_size=2, max_size=6), min_size=1, max_size=2
 def test_dies_of_modules_are_those_of_a_full_scan(
     nodes: list[list[str]], counts: list[int], soft: bool
 ) -> None:
-    """The index and a full scan allocate the same dies of two-die NPU modules, whichever are in use
-    or unhealthy."""
+    """The index and a full scan allocate the same dies of NPU modules with two dies.
+
+    This holds whichever dies are in use or unhealthy."""
     ledger = Ledger()
     for at, dies in enumerate(nodes):
         mode = "hami-core" if soft else "vnpu"
@@ -200,8 +201,9 @@ def test_index_answers_as_the_filters_do(steps: list[Step], wanted: list[Shape])
 def test_evaluator_and_index_stop_a_node_at_the_same_filter(
     steps: list[Step], wanted: list[Shape]
 ) -> None:
-    """The code that explains refusals and the index agree on the filter that refuses a node, and on
-    the amounts."""
+    """The code that explains refusals and the index agree on the filter that refuses a node.
+
+    They also agree on the amounts that they compare."""
     state = cluster_of(steps).state
     columns = Columns(state)
     columns.sync()
@@ -238,7 +240,7 @@ def test_what_fits_now_fits_an_empty_node(steps: list[Step], wanted: list[Shape]
 @trying(40)
 @given(histories())
 def test_spare_rows_make_no_difference(steps: list[Step]) -> None:
-    """Decisions are the same if the index keeps an unused row after every row."""
+    """Decisions stay the same if the index has an unused row after every row of a node."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(node_columns, "SPARE_EVERY", 1)
         ledger = Ledger()
@@ -251,7 +253,7 @@ def test_spare_rows_make_no_difference(steps: list[Step]) -> None:
 def told(ledger: Ledger) -> list[Payload]:
     """Return all events of the ledger except refusals.
 
-    The engine may repeat refusals when the index rebuilds its rows."""
+    Refusals are left out because the engine may repeat them when the index rebuilds its rows."""
     return [event for event in ledger.events if not isinstance(event, PodRefused)]
 
 

@@ -25,7 +25,7 @@ NAMES = ("s0", "s1", "s2")
 
 
 class Be(NamedTuple):
-    """A step of a history, after which exactly the schedulers `names` run."""
+    """A step of a history that starts and stops schedulers, so that exactly `names` run."""
 
     names: tuple[str, ...]
 

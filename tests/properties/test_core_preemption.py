@@ -53,7 +53,9 @@ def gang_of(pod: PodState, state: State) -> str:
 
 
 def units(pods: list[PodState], state: State) -> list[set[str]]:
-    """Group these pods by what is evicted together: a single pod, or all placed pods of a gang."""
+    """Group these pods into the sets that are evicted together.
+
+    Each set has a single pod, or all placed pods of a gang."""
     found: dict[str, set[str]] = {}
     for pod in pods:
         group = gang_of(pod, state)

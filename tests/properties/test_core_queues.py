@@ -54,7 +54,7 @@ def held(state: State, queue: QueueObserved) -> Counter[str]:
 
 @contextmanager
 def within_limits(state: State) -> Iterator[None]:
-    """Check that a decision in the block takes no queue beyond its limits.
+    """When the block ends, check that its decision took no queue beyond the queue's limits.
 
     Only queues whose usage increases in the block are checked."""
     before = {name: held(state, queue) for name, queue in state.queues.items()}
@@ -93,7 +93,7 @@ def test_no_pod_is_missed_with_queues(steps: list[Step]) -> None:
 @SETTINGS
 @given(queued_histories())
 def test_pods_ending_in_a_queue_wake_the_next(steps: list[Step]) -> None:
-    """When a pod ends, the engine tries the pods again that its queue's limits held back."""
+    """When a pod ends, the engine tries again the pods that did not fit into its queue's limits."""
     ledger = Ledger()
     follow(ledger, steps, within_limits)
     ledger.settle()

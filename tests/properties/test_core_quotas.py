@@ -42,7 +42,7 @@ def held(state: State) -> Held:
 
 @contextmanager
 def within_limits(state: State) -> Iterator[None]:
-    """Check that a decision in the block takes no namespace beyond its quotas.
+    """When the block ends, check that its decision took no namespace beyond its quotas.
 
     Only namespaces whose usage increases in the block are checked."""
     before = held(state)
@@ -75,7 +75,7 @@ def test_no_pod_is_missed_with_quotas(steps: list[Step]) -> None:
 @SETTINGS
 @given(limited_histories())
 def test_pods_ending_in_a_namespace_wake_the_next(steps: list[Step]) -> None:
-    """When a pod ends, the engine tries the pods again that a quota of its namespace held back."""
+    """When a pod ends, the engine tries again the pods that exceeded the namespace's quotas."""
     ledger = Ledger()
     follow(ledger, steps, within_limits)
     ledger.settle()

@@ -92,7 +92,7 @@ Counted = Counter[tuple[str, str, Part]]
 def looked(state: State, by: str) -> Iterator[tuple[tuple[str, str, Part], int, int]]:
     """Yield every part of every device in this state as (key, millionths of a device, MiB).
 
-    The key is (row of the report, device model, kind of part), where a part is allocated, free,
+    The key is (row of the report, device model, state of the part). The state is allocated, free,
     cordoned or broken. `by` names what the report has rows for, such as "node"."""
     for node in state.nodes.values():
         held: Counter[str] = Counter()
@@ -109,7 +109,7 @@ def looked(state: State, by: str) -> Iterator[tuple[tuple[str, str, Part], int, 
 def rests(
     node: NodeState, held: Counter[str], row: str
 ) -> Iterator[tuple[tuple[str, str, Part], int, int]]:
-    """Yield the unallocated part of each of the node's devices, as `looked` does.
+    """Yield the unallocated part of each device of the node, as a (key, millionths, MiB) tuple.
 
     `held` is how much of each device is allocated, in millionths. `row` is the row of the report.
     """

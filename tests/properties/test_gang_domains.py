@@ -1,5 +1,4 @@
-"""Property: a gang with required affinity is placed whenever some choice of racks has room for the
-gang."""
+"""Property: a gang with required pod affinity is placed whenever some racks have room for it."""
 
 from itertools import permutations, product
 
@@ -104,7 +103,7 @@ def test_workers_that_must_be_near_a_leader(fleet_of: list[tuple[str, int]], wor
 def test_two_sets_that_must_each_be_together(
     fleet_of: list[tuple[str, int]], first: int, second: int, mixed: bool
 ) -> None:
-    """Two sets of pods are placed whenever some choice of racks has room for both.
+    """Two sets of pods are placed whenever some choice of racks has room for both sets.
 
     The pods of each set must share a rack."""
     pods = [member_of(f"a{n}", "a", "a", 1) for n in range(first)]

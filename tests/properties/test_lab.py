@@ -47,9 +47,9 @@ def drafts(pods: list[PodSubmitted]) -> tuple[PodDraft, ...]:
 class Happened(NamedTuple):
     """What really happened in the ledger after a plan was made.
 
-    `before` are the uids of the pods that were placed when the plan was made. `gone` describes each
-    of these that was evicted. `again` maps the uid of an evicted pod to that of the pod that
-    replaced it."""
+    `before` has the uids of the pods that were placed when the plan was made. `gone` describes each
+    pod of `before` that was evicted. `again` maps the uid of an evicted pod to the uid of its
+    replacement."""
 
     before: frozenset[str]
     gone: list[str]
@@ -91,8 +91,7 @@ def happen(ledger: Ledger, before: frozenset[str]) -> Happened:
 
 
 def agree(planned: PlannedPod, pod: PodState | None) -> None:
-    """Check that the pod got the planned node and shares, or stayed unplaced if the plan did not
-    place it."""
+    """Check that the pod got its planned node and shares, or none if the plan did not place it."""
     if pod is None or pod.placement is None:
         assert planned.outcome in {"not-now", "never"}, planned.sentence
         return
@@ -111,7 +110,7 @@ def test_what_was_planned_then_happens(
 ) -> None:
     """Pods of any shape, gang, priority and queue end up where the plan says.
 
-    The evictions are those of the plan, too."""
+    The plan also predicts which pods are evicted."""
     ledger = Ledger()
     follow(ledger, steps)
     pods = drafts(wanted)
@@ -154,7 +153,10 @@ arrivals = st.lists(
 def lived(
     fleet: list[NodeReported], came: list[tuple[Any, ...]], *, watched: bool
 ) -> VirtualLedger:
-    """Return a ledger in virtual time in which these pods arrived and ended on these nodes."""
+    """Return a ledger in virtual time with these nodes, whose pods have arrived and ended.
+
+    `came` has one tuple for each pod: seconds after the previous pod, seconds of running time,
+    shape, priority and namespace."""
     ledger = VirtualLedger(watched=watched)
     ledger.write(*fleet)
     at_s = 0.0

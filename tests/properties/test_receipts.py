@@ -45,7 +45,7 @@ TIME = "2026-11-25T00:00:00.000000Z"
 
 
 class Signed(NamedTuple):
-    """A folder with signed receipts of the constant RECORDS, and the key to verify them."""
+    """Signed receipts of the constant RECORDS in a folder, and the key to verify them."""
 
     folder: Path
     key: VerifyingKey
@@ -85,8 +85,9 @@ def bare(tmp_path_factory: pytest.TempPathFactory, signed: Signed) -> Signed:
 
 
 def held(signed: Signed, records: Sequence[Record], *, start: int = 1) -> Iterator[tuple[int, str]]:
-    """Check these records from revision `start` on against the receipts. Yield (revision, problem)
-    pairs."""
+    """Compare these records, from revision `start` on, with the receipts.
+
+    Yield (revision, problem) pairs."""
     check = signed.check()
     for record in records:
         if record.revision >= start:
@@ -169,8 +170,7 @@ def test_a_state_that_does_not_follow_is_named(signed: Signed) -> None:
 def test_unchanged_records_are_proven(signed: Signed) -> None:
     """The check confirms unchanged records, and reports a problem if the ledger is empty.
 
-    If it starts reading in the middle, it reports no problem with the segment that it has read only
-    in part."""
+    A check that begins in the middle of a segment reports no problem with that segment."""
     check, fold = signed.check(), StateFold(quiet=True)
     for record in RECORDS:
         fold.take(record)
@@ -186,7 +186,9 @@ def test_unchanged_records_are_proven(signed: Signed) -> None:
 def test_a_path_leads_to_the_root_from_its_own_place_alone(
     size: int, index: int, other: int, seed: int
 ) -> None:
-    """An audit path (RFC 6962) proves only its own leaf. A path of the wrong length is refused."""
+    """An audit path (RFC 6962) proves only the record for which it was made.
+
+    A path of the wrong length is refused."""
     index, other = index % size, other % size
     leaves = [leaf_of(each + 1, "s", str(seed).encode()) for each in range(size)]
     tree = Tree()

@@ -24,8 +24,9 @@ def folded(events: list[Payload], state: State | None = None) -> State:
 
 @given(happenings(), st.data())
 def test_snapshot_and_tail_are_the_fold(events: list[Payload], data: st.DataObject) -> None:
-    """A state that is saved and restored at any revision and then continued equals the fold of all
-    events."""
+    """A state that is saved, restored and then continued equals a state folded without a break.
+
+    This holds at any revision."""
     cut = data.draw(st.integers(0, len(events)))
     half = folded(events[:cut])
     restored = restore(take(half))
@@ -37,8 +38,9 @@ def test_snapshot_and_tail_are_the_fold(events: list[Payload], data: st.DataObje
 def test_a_snapshot_taken_while_the_fold_goes_on_is_of_its_end(
     events: list[Payload], data: st.DataObject
 ) -> None:
-    """A snapshot is taken in several steps while events still arrive. It contains the state at the
-    end."""
+    """A snapshot is taken in several steps while events still arrive.
+
+    It contains the state after the last of these steps."""
     cut = data.draw(st.integers(0, len(events)))
     state = folded(events[:cut])
     taking = Taking(state)

@@ -69,10 +69,9 @@ def _parsed(kind: type[Parser], pieces: Sequence[bytes]) -> tuple[list[Any], byt
 
 @given(said=st.lists(lines, min_size=1, max_size=8), cuts=st.lists(st.integers(1, 60), max_size=20))
 def test_messages_are_parsed_as_by_the_client(said: list[bytes], cuts: list[int]) -> None:
-    """However the input is split, our fast parser finds the same messages as the NATS client's own
-    parser.
+    """Our fast parser finds the same messages as the NATS client's own parser.
 
-    It leaves no input unparsed."""
+    This holds however the input is split. Our parser leaves no input unparsed."""
     data, pieces = b"".join(said), []
     for cut in cuts:
         pieces.append(data[:cut])

@@ -304,7 +304,8 @@ class Auditor:
     def _came_too_late(self, data: object, basis: int) -> bool:
         """Return True if this eviction is late.
 
-        The pod to evict or the preemptor has changed its phase since the scheduler decided."""
+        It is late if the evicted pod or the preemptor has changed its phase since the scheduler
+        decided."""
         if not isinstance(data, PodEvicted):
             return False
         known = [self.books.pods.get(uid) for uid in (data.pod, data.beneficiary)]
@@ -389,8 +390,8 @@ class Auditor:
 def _harmless(said: Payload, cards: set[str]) -> bool:
     """Return True if an accepted report of a hostile agent does no harm.
 
-    It reports no devices, or only devices that another node once had. The fold refuses such a
-    device if the other node still has it. Otherwise the device may really have moved."""
+    The report may name no devices, or only devices that another node once had. The fold refuses
+    such a device if the other node still has it. Otherwise the device may really have moved."""
     if not isinstance(said, NodeReported) or any(card.id not in cards for card in said.devices):
         return False
     host = structs.replace(said.host, cpu_milli=0)  # no pod fits there, however much it reports
@@ -398,7 +399,7 @@ def _harmless(said: Payload, cards: set[str]) -> bool:
 
 
 def _unread(data: object, why: str) -> bool:
-    """Return True if the fold refused a hostile agent's report because of another node's device.
+    """Return True if the fold refused a hostile agent's report because a device is another node's.
 
     An intake may accept such a report if it had not yet read which node has the device."""
     hostile_report = isinstance(data, NodeReported) and data.node == hostile.NODE

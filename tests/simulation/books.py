@@ -44,7 +44,7 @@ LEFT = "gone from the cluster"
 
 
 class History:
-    """A value and the revisions at which it changed."""
+    """A value that changes over time, with the revision of each change."""
 
     def __init__(self, first: Any) -> None:
         self._revisions = [0]
@@ -69,8 +69,8 @@ class History:
 class Standing:
     """What the books know about one pod.
 
-    `life` is the history of its (phase, attempt). `adopted` is the revision of its adoption, or 0
-    if it was submitted."""
+    `life` is the history of the pod's (phase, attempt). `adopted` is the revision of the pod's
+    adoption, or 0 if the pod was submitted."""
 
     group: str
     life: History = field(default_factory=lambda: History((GONE, 0)))

@@ -240,7 +240,7 @@ class Chaos:
             self._server.append([draft], {}, role=role, writer=ROGUE)
 
     def _attack(self) -> None:
-        """Send an attack with the rights of one node's agent. Ignore the answers."""
+        """Send a random attack with the rights of one node's agent. Ignore the answers."""
         for payload in self._hostile.payloads(self._world.auditor.state):
             self._server.send(hostile.SUBJECT, payload, reply="_INBOX_agent.hostile")
 

@@ -44,7 +44,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Cluster:
-    """A cluster in which simulated services find pods and bind them; implements `Side`.
+    """A simulated cluster in which the services find pods and bind them; implements `Side`.
 
     `nodes` exist from the start. One of them may leave for good."""
 
@@ -277,8 +277,9 @@ class Cluster:
         self._do("POST", f"{PODS}/{pod}/binding", about | {"target": target})
 
     def _shrink(self) -> None:
-        """Reduce the resources of another scheduler's pod. In half of the cases, its kubelet never
-        follows."""
+        """Reduce the resource requests of another scheduler's pod.
+
+        In half of the cases, the pod's kubelet never applies the change."""
         found = [
             pod
             for pod in self.server.store.all("pods")
@@ -299,7 +300,7 @@ class Cluster:
             asyncio.get_running_loop().call_later(delay_s, said)
 
     def _say_given(self, name: str, uid: str, limits: dict[str, str]) -> None:
-        """Report as a kubelet which resources it has given to a pod's container."""
+        """Report, as a kubelet does, which resources a pod's container has been given."""
         given = {"name": "main", "resources": {"requests": limits}, "allocatedResources": limits}
         patch = {"metadata": {"uid": uid}, "status": {"containerStatuses": [given]}}
         self._do("PATCH", f"{PODS}/{name}/status", patch, MERGE_PATCH)

@@ -40,7 +40,7 @@ NOTHING = NodeReported(node=NODE, devices=(), host=Host(cpu_milli=0, memory_mib=
 
 
 class Hostile:
-    """Makes random messages of a compromised agent."""
+    """Makes the random messages that a compromised agent sends."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
@@ -71,8 +71,9 @@ class Hostile:
         return encode(Event(id=identity, source=f"agent/{by}", time=time, data=data, basis=basis))
 
     def _another_node(self, state: State) -> bytes:
-        """Return a report about another node: that it is empty, or that one of its devices has
-        failed."""
+        """Return a false report about another node.
+
+        It claims that the node is empty, or that one of the node's devices has failed."""
         node = self._victim(state)
         known = state.nodes.get(node)
         data: Payload = structs.replace(NOTHING, node=node)
@@ -92,7 +93,7 @@ class Hostile:
         return self._said(structs.replace(NOTHING, devices=(_card(MEMORY_MIB_MAX),)))
 
     def _answers(self, state: State) -> bytes:
-        """Return a false allocation of another node's pod, in the name of either node."""
+        """Return a false allocation for another node's pod, in the name of either node."""
         pods = [pod for pod in state.pods.values() if pod.placement is not None]
         if not pods:
             return self._said(SharesAllocated(pod="nobody", node=NODE, attempt=1, devices=()))

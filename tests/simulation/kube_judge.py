@@ -216,9 +216,9 @@ class Judge:
                 yield f"{pod.card} offers slices {free}, and pod {pod.name} may run there"
 
     def _let_go(self, uid: str) -> None:
-        """Note that an operator released this pod.
+        """Note that an operator released this pod in the ledger.
 
-        From now on, its devices may go to other pods."""
+        From now on, other pods may get the pod's devices."""
         if uid in self._pods:
             self._by_hand[uid] = {share.device for share in _held(self._pods[uid])}
 
@@ -264,7 +264,7 @@ class Judge:
                 yield f"node {node.name} is in the ledger and not in the cluster"
 
     def _cpu_differs(self, name: str, about: dict[str, Any], known: NodeState) -> Iterator[str]:
-        """Yield a problem if the ledger's free CPU of a node is not what its kubelet has left.
+        """Yield a problem if the ledger's free CPU of a node is not what the kubelet has left.
 
         After a resize, the CPU that a kubelet has given to a pod may differ from the pod's spec."""
         running = (

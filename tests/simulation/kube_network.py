@@ -129,7 +129,7 @@ class FaultyKubeLink:
             answer.set_exception(KubeUnavailable("the connection was lost"))
 
     async def carry(self, lines: list[bytes], idle_s: float) -> tuple[list[bytes], bool]:
-        """Deliver these lines of a watch. If the link is cut, they arrive when it is mended."""
+        """Deliver these lines of a watch. If the link is cut, deliver them once it is mended."""
         strikes, chance = self._weather.strikes, self._chance
         await rest(chance.uniform(*TRIP_S))
         if strikes("watch event late", chance):

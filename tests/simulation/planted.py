@@ -84,7 +84,7 @@ class Planted(NamedTuple):
 
 
 def _no_node_fence(patch: Patch) -> None:
-    """Make placements lack the fence on their node."""
+    """Make a scheduler append placements without the fence that protects their node."""
     real = cycle.fence
 
     def fence(*arguments: Any) -> list[Draft]:
@@ -267,7 +267,7 @@ def _fold_by_reader(patch: Patch) -> None:
 
 
 def _offer(patch: Patch, **as_if: Any) -> None:
-    """Make the engine compute free resources as if all devices had these attributes."""
+    """Make the engine compute free resources as if every device had the attributes in `as_if`."""
 
     def refresh(self: Columns, row: int, node: NodeState, shares: list[Share] | None) -> None:
         true = [{name: getattr(state, name) for name in as_if} for state in node.devices]
@@ -344,7 +344,7 @@ def _wrong_devices(patch: Patch) -> None:
 
 
 def _answers_once(patch: Patch) -> None:
-    """Make an agent send each answer only once, even if it is not acknowledged."""
+    """Make an agent send each allocation event only once, even if no intake acknowledges it."""
 
     async def answer(self: Agent, *what: Any) -> None:
         try:
@@ -488,7 +488,7 @@ def _fences_upon_what_was_dropped(patch: Patch) -> None:
 
 
 def _agents_begin_with_nothing(patch: Patch) -> None:
-    """Make an agent ignore the snapshot with which a trimmed ledger begins."""
+    """Make an agent ignore the snapshot from which it must start on a trimmed ledger."""
 
     def begin(self: FleetView, state: State) -> None:
         del self, state

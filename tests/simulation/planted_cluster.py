@@ -93,8 +93,7 @@ def _bound_without_annotations(patch: Patch) -> None:
 
 
 def _bound_by_whomever(patch: Patch) -> None:
-    """Make a binder assume that a bound pod is on the node of its placement, whichever node it is
-    on."""
+    """Make a binder assume that a bound pod is on the node of its placement, without checking."""
     real = kubernetes_target._found
 
     def found(placed: PodPlaced, pod: Any, refusal: Any) -> Any:
@@ -152,7 +151,9 @@ def _resumes_too_far_on(patch: Patch) -> None:
 
 
 def _goes_on_after_410(patch: Patch) -> None:
-    """Make a watcher keep its old objects after 410 Gone, instead of listing them again."""
+    """Make a watcher keep its old objects after the API server answers 410 Gone.
+
+    A correct watcher lists the objects again."""
     real = Watch._take
 
     def take(self: Watch, event: Any) -> None:
@@ -225,7 +226,7 @@ def _taken_back_unasked(patch: Patch) -> None:
 
 
 def _compares_what_moved_on(patch: Patch) -> None:
-    """Make a watcher compare current pods with an older state of the ledger."""
+    """Make a watcher compare the current pods with an outdated state of the ledger."""
     patch.setattr(KubernetesWatching, "_unchanged", lambda _self, uids: list(uids))
 
 

@@ -31,10 +31,10 @@ class Side(Protocol):
         server."""
 
     def watcher(self, access: KubeAccess | None) -> Body:
-        """Return the body that a watcher of this side runs."""
+        """Return the function that a watcher process of this side runs."""
 
     def binder(self, access: KubeAccess | None) -> Body:
-        """Return the body that a binder of this side runs."""
+        """Return the function that a binder process of this side runs."""
 
     def stir(self) -> None:
         """Let users act."""

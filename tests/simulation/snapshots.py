@@ -34,7 +34,7 @@ class Shelf:
         self.beginning: tuple[Stored, bytes] | None = None
 
     def sound(self) -> list[int]:
-        """Return the revisions of the attested snapshots that are undamaged."""
+        """Return the revisions of the snapshots that are attested and undamaged."""
         return [
             revision
             for revision, (stored, data) in self.held.items()
@@ -122,7 +122,7 @@ def _torn(data: bytes) -> bool:
 
 
 class MemorySnapshots(Snapshots):
-    """The real handling of snapshots, of which only the transport is simulated."""
+    """The product's real snapshot handling, on a simulated object store."""
 
     def __init__(self, ledger: MemoryLedger, shelf: Shelf) -> None:
         self._ledger = ledger

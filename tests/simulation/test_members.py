@@ -19,7 +19,7 @@ View = Callable[[Membership, list[str]], list[str]]
 
 
 def alone(_membership: Membership, _others: list[str]) -> list[str]:
-    """Return no other schedulers, so that each scheduler decides every pod."""
+    """Return an empty list of other schedulers, so that each scheduler decides every pod."""
     return []
 
 
@@ -109,9 +109,9 @@ def test_mistaken_lists_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.timeout(900)  # this lane runs at the lowest priority
 def test_right_lists_spare_most_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Schedulers that share the pods have fewer than half of the conflicts of those that do not.
+    """Schedulers that divide the pods have fewer than half of the conflicts of those that do not.
 
-    Schedulers that each decide every pod do no harm either, because their duplicates are refused.
+    Schedulers that each decide every pod do no harm either, because the ledger refuses duplicates.
     """
     counts = {}
     for name, adjust in (("shared", heard), ("alone", delays)):

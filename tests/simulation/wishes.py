@@ -1,7 +1,7 @@
-"""The requests of users: pods and gangs that come, change and go. Watchers read them as a source.
+"""The requests of users: pods and gangs that are created, changed and deleted.
 
-Invariant: until the requests change, an observation is the same object. So a watcher that finds
-nothing new has nothing to do."""
+Watchers read the requests as a source of pods. Invariant: as long as the requests are unchanged,
+`observe` returns the same object. A watcher then has nothing to do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CORES = (0, 0, 10, 25, 30, 50, 100)
 
 
 class Wishes(Source):
-    """The requests of all users, which all watchers of a run read."""
+    """The requests of all simulated users. All watchers of a run read them."""
 
     def __init__(self, chance: random.Random, *, pods_max: int) -> None:
         self._chance = chance
@@ -46,7 +46,7 @@ class Wishes(Source):
         return self._observation
 
     async def changed(self) -> None:
-        """Return after one interval, whether the requests have changed or not."""
+        """Return after one interval, even if the requests have not changed."""
         await rest(LOOK_EVERY_S)
 
     @property

@@ -1,6 +1,6 @@
 """Run a kube-scheduler extender that records the nodes it is offered, and rejects all of them.
 
-No pod is ever placed, so kube-scheduler judges each pod against the same other pods."""
+No pod is ever placed, so the cluster is the same each time kube-scheduler judges a pod."""
 
 from __future__ import annotations
 

@@ -22,8 +22,9 @@ MARK = "APPORTION_TEST_COMMAND"
 
 
 class Command:
-    """One `apportion run` against an `apportion up`. Use it in `with`, which always ends the
-    command."""
+    """One `apportion run` process that uses a running `apportion up`.
+
+    Use it in a `with` statement, which always ends the process."""
 
     def __init__(
         self, up: Standalone, *words: str, environment: Mapping[str, str] | None = None

@@ -105,7 +105,7 @@ class Podman:
         return checked(["podman", *words], env=self.environment(), timeout_s=timeout_s)
 
     def key_of(self, image: str) -> str | None:
-        """Return the cache key with which `image` was built; None if there is no such image."""
+        """Return the cache key with which `image` was built, or None if there is no such image."""
         try:
             [facts] = json.loads(self.run("image", "inspect", image))
         except AssertionError:
@@ -123,7 +123,9 @@ def skip_unless_here() -> None:
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Lock the cache, so that concurrent test runs do not remove each other's containers."""
+    """Lock the cache until the block ends.
+
+    Otherwise, concurrent test runs would remove each other's containers."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "lock").open("w") as lock:
         try:

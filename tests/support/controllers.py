@@ -36,8 +36,8 @@ def controllers(plane: ControlPlane, folder: Path) -> Iterator[None]:
 def claim_controller(plane: ControlPlane, folder: Path) -> Iterator[None]:
     """Run kube-scheduler and the controller of ResourceClaims until the block ends.
 
-    That controller creates and releases the claims of templates. Other controllers would interfere
-    with what a test does to nodes and pods."""
+    The controller creates claims from templates, and releases them. No other controllers run,
+    because they would interfere with what a test does to nodes and pods."""
     alone = ("--leader-elect=false", "--bind-address=127.0.0.1")
     only = "--controllers=resourceclaim-controller,garbage-collector-controller"
     with (

@@ -9,7 +9,9 @@ from tests.support.polling import WAIT_S
 
 
 async def taken(queue: WorkQueue, count: int) -> list[Delivery]:
-    """Return `count` records, in as many fetches as that takes. Raises TimeoutError."""
+    """Fetch from the queue until there are `count` records, and return them.
+
+    Raises TimeoutError if they do not arrive in time."""
     found: list[Delivery] = []
     async with asyncio.timeout(WAIT_S):
         while len(found) < count:

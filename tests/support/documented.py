@@ -59,7 +59,9 @@ def commands(text: str) -> Iterator[str]:
 
 
 def calls(command: str) -> Iterator[list[str]]:
-    """Yield each program that a shell command calls with its arguments, without assignments."""
+    """Yield each program that a shell command calls, as a list of its name and arguments.
+
+    Variable assignments and redirections are left out."""
     line = re.sub(r" \d>", " >", command.partition("\n")[0])
     words = shlex.shlex(line, posix=True, punctuation_chars="|&;()<>")
     words.whitespace_split, words.commenters = True, "#"

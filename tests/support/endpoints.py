@@ -7,7 +7,9 @@ from apportion.gateway.main import ENDPOINTS
 
 
 def endpoint_at(path: str) -> Endpoint:
-    """Return the endpoint of a path below the prefix, with its parameters filled in."""
+    """Return the API endpoint that serves this path, in which parameters have values.
+
+    The path does not include the API's prefix."""
     [found] = (
         each for each in ENDPOINTS if re.fullmatch(re.sub(r"{\w+}", "[^/]+", each.path), path)
     )

@@ -38,7 +38,7 @@ the connection of the killed one."""
 
 
 class Refused(Exception):
-    """The error that the device plugin refused a call; the message is the plugin's."""
+    """Raised if the device plugin refused a call. The message is the plugin's."""
 
 
 @dataclass
@@ -65,11 +65,12 @@ class Entry:
 
 
 class FakeKubelet:
-    """The simulated kubelet of one node, below its own folder; `async with` starts the kubelet.
+    """The simulated kubelet of one node, with its files below its own folder.
 
-    `took_s` has the duration of each answer, by call. The kubelet lists its pods only while `heard`
-    is True, as after hearing from the API server. `knows_cdi` is True if its runtime supports CDI;
-    otherwise a container gets what `Allocate` answered."""
+    `async with` starts the kubelet. `took_s` has the duration of each of the plugin's answers, by
+    call. `heard` is True if the kubelet has heard from the API server; it lists its pods only then.
+    `knows_cdi` is True if its runtime supports CDI; otherwise a container gets what `Allocate`
+    answered."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -172,7 +173,9 @@ class FakeKubelet:
         return next(e.ids for e in self._entries if (e.pod, e.container) == (pod, container))
 
     async def plugin(self) -> Any:
-        """Register the plugin for ResourceClaims once it listens. Return what it reports."""
+        """Wait for the ResourceClaim plugin's socket, and register the plugin.
+
+        Return the plugin's description of itself."""
         path = self.folder / "plugins_registry" / f"{DRIVER}-reg.sock"
 
         async def registered() -> Any:
@@ -199,8 +202,9 @@ class FakeKubelet:
         return dict(answer.claims)
 
     async def healths(self, wanted: dict[str, int]) -> dict[str, str]:
-        """Watch device health until it equals `wanted` (1 healthy, 2 unhealthy). Return the health
-        by name."""
+        """Watch device health until it equals `wanted` (1 healthy, 2 unhealthy).
+
+        `wanted` is by device name. Return the health messages of the devices, also by name."""
         endpoint = (await self.plugin()).endpoint
         async with grpc.aio.insecure_channel(f"unix:{endpoint}") as channel:
             async for answer in calls.WATCH_HEALTH.on(channel)(pb.Empty(), timeout=PRE_START_S):

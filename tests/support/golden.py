@@ -17,11 +17,12 @@ HEAD = "What {} makes its product say. `pytest --write-golden` writes it; read w
 
 
 class Golden(Protocol):
-    """The fixture that compares texts, keyed by their input, with this test's section."""
+    """Compares the texts of a test with its section of a golden file, as a fixture."""
 
     def __call__(self, texts: Mapping[str, str]) -> None:
-        """Fail if the section differs from these texts, or write the section with `--write-
-        golden`."""
+        """Fail if the test's section differs from `texts`, which are keyed by their input.
+
+        With `--write-golden`, write the section instead."""
 
 
 def rendered(texts: Mapping[str, str]) -> str:

@@ -142,8 +142,9 @@ class KubeApi:
         return found._replace(root=root)
 
     def _discovered(self) -> Iterator[tuple[str, Resource]]:
-        """Yield every name of every resource. If two resources share a name, the first group's
-        wins."""
+        """Yield every name of every resource, with the resource.
+
+        If resources of two API groups share a name, the first group's wins."""
         roots = ["/api/v1"]
         for group in self.request("GET", "/apis")["groups"]:
             preferred = group["preferredVersion"]["groupVersion"]
@@ -163,7 +164,7 @@ class KubeApi:
     def _answered(
         self, method: str, path: str, data: bytes | None, headers: dict[str, str]
     ) -> tuple[int, str]:
-        """Return status and body of a request. Retry while the server asks for a later retry."""
+        """Return status and body of a request. Retry while the status is 429."""
 
         def asked() -> tuple[int, str] | None:
             with self._lock:

@@ -33,7 +33,9 @@ def request(name: str = "gpu", cel: str = "", **fields: Any) -> dict[str, Any]:
 
 
 def claiming_pod(name: str, claim: str, *, template: bool = False) -> dict[str, Any]:
-    """Return a pod whose one container uses this claim, or a claim made from this template."""
+    """Return a pod whose one container uses the ResourceClaim named `claim`.
+
+    With `template`, `claim` names a ResourceClaimTemplate from which the pod gets its own claim."""
     of = "resourceClaimTemplateName" if template else "resourceClaimName"
     return {
         "apiVersion": "v1",

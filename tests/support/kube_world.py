@@ -39,8 +39,9 @@ class KubeWorld:
         return ServiceProcess(verb, self.bus.server.url_for(verb), *kube, *options, first=first)
 
     async def start(self, verb: str, *options: str, first: str = "") -> ServiceProcess:
-        """Start a service, and wait until it is ready. It runs until the test ends; `first` as in
-        `service`."""
+        """Start a service, and wait until it is ready. The service runs until the test ends.
+
+        `first` is Python code that the service's process runs before the verb."""
         service = self.service(verb, *options, first=first)
         process = await self._stack.enter_async_context(service)
         self._running.append(process)
@@ -48,7 +49,7 @@ class KubeWorld:
         return process
 
     async def stop(self, *verbs: str) -> None:
-        """Stop all services of these verbs with SIGTERM. Each must exit with 0."""
+        """Stop the services that run these verbs, with SIGTERM. Each must exit with 0."""
         for process in self._running:
             if process.verb in verbs:
                 assert await process.stop() == 0

@@ -26,8 +26,7 @@ SENTENCES: Final = FIELDS | {"parts", "reason_parts"}
 
 
 def lorem(function: Callable[..., str]) -> Callable[..., str]:
-    """Return a function that returns a dummy text wherever `function` returns a text that is not
-    empty."""
+    """Return a function that returns a dummy text wherever `function` returns a non-empty text."""
 
     @wraps(function)
     def said(*args: Any, **kwargs: Any) -> str:
@@ -37,8 +36,10 @@ def lorem(function: Callable[..., str]) -> Callable[..., str]:
 
 
 def replaced(replace: Callable[[Any, str, Any], None]) -> int:
-    """Replace all functions that render sentences, in every module that uses them. Return the
-    count."""
+    """Replace all functions that render sentences, in every module that uses them.
+
+    `replace` is called with a module, a name in the module, and the new value. Return how many
+    names of functions were replaced."""
     product = [each for key, each in sorted(sys.modules.items()) if key.startswith("apportion.")]
     bound: dict[Any, list[tuple[Any, str]]] = {}
     for user in product:

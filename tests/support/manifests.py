@@ -22,7 +22,9 @@ def container(name: str = "main", limits: Limits | None = None, **fields: Any) -
 def pod(
     limits: Limits | None = None, annotations: Mapping[str, object] | None = None, **spec: Any
 ) -> dict[str, Any]:
-    """Return a Pod with one container of these limits, or with `containers`; `spec` adds fields."""
+    """Return a Pod with one container that has these limits, or with the containers in `spec`.
+
+    Other fields in `spec` are added to the pod's spec."""
     spec.setdefault("containers", [container(limits=limits)])
     metadata = {"name": "pod", "annotations": dict(annotations or {})}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}

@@ -17,7 +17,7 @@ from tests.support.ledger_of import Ledger
 
 
 class Members(Ledger):
-    """An in-memory ledger with several schedulers; `engines` has each live scheduler's engine."""
+    """An in-memory ledger with several schedulers. `engines` has the engine of each live one."""
 
     def __init__(self, names: Sequence[str], *payloads: Payload) -> None:
         self.engines: dict[str, Engine] = {}
@@ -26,7 +26,7 @@ class Members(Ledger):
         self.play(*payloads)
 
     def be(self, *names: str) -> Self:
-        """Make these the live schedulers, and announce them to all engines."""
+        """Make exactly these schedulers live, and announce them to all engines."""
         for name in names:
             self.engines.setdefault(name, Engine(self.state))
         self.engines = {name: self.engines[name] for name in names}

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 
 class MemoryFollower:
-    """One reader of the in-memory ledger. `deliver` is public, so that tests can distinguish
-    readers."""
+    """One reader of the in-memory ledger.
+
+    `deliver` is its callback. It is public, so that tests can distinguish readers."""
 
     def __init__(
         self,
@@ -54,25 +55,20 @@ class MemoryFollower:
 
     @property
     def stored_ns(self) -> int:
-        """Implement `Subscription.stored_ns`: always 0, because no storage times are simulated."""
         return 0
 
     @property
     def stalled(self) -> bool:
-        """Implement `Subscription.stalled`: always False, because records arrive or the reader has
-        ended."""
         return False
 
     @property
     def lag(self) -> int:
-        """Implement `Subscription.lag` for the in-memory ledger."""
         return sum(
             record is not None and self._wants(record)
             for record in self._server.records[self._read :]
         )
 
     async def caught_up(self) -> None:
-        """Implement `Subscription.caught_up` for the in-memory ledger."""
         waiting = asyncio.ensure_future(self._caught_up.wait())
         try:
             await asyncio.wait({waiting, self._task}, return_when=asyncio.FIRST_COMPLETED)
@@ -85,13 +81,11 @@ class MemoryFollower:
         raise LedgerUnavailable("stopped reading before the end of the ledger was reached")
 
     async def join(self) -> None:
-        """Implement `Subscription.join` for the in-memory ledger."""
         await asyncio.wait({self._task})
         if self._failure is not None:
             raise self._failure
 
     async def stop(self) -> None:
-        """Implement `Subscription.stop` for the in-memory ledger."""
         self._server.forget(self._number)
         self._task.cancel()
         await asyncio.wait({self._task})

@@ -26,7 +26,7 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class Refused(Exception):
-    """An error status of the API server, as an exception."""
+    """Raised if the API server refuses a request; has the error status."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(message)
@@ -52,11 +52,11 @@ class Where(NamedTuple):
         return f"{self.namespace}/" if self.namespace else ""
 
     def missing(self) -> Refused:
-        """Return the error that this object does not exist."""
+        """Return the error for a request for an object that does not exist."""
         return Refused(404, "NotFound", f'{self.resource} "{self.name}" not found')
 
     def conflict(self, message: str) -> Refused:
-        """Return the error that the object does not meet the request's precondition."""
+        """Return the error for a request whose precondition the object does not meet."""
         what = f'Operation cannot be fulfilled on {self.resource} "{self.name}": {message}'
         return Refused(409, "Conflict", what)
 
@@ -64,8 +64,8 @@ class Where(NamedTuple):
 class MemoryKube:
     """The API server of one cluster. Like Kubernetes 1.21, it checks the uid of a binding.
 
-    `more_kinds` are additional kinds (API version, resource) that the server lists. `fewer_kinds`
-    are kinds that it does not serve."""
+    `more_kinds` are kinds, as (API version, resource), that the server lists in addition to its
+    own. `fewer_kinds` are kinds that it does not serve."""
 
     def __init__(self) -> None:
         self.store = Store()

@@ -1,7 +1,8 @@
-"""Connect to the in-memory API server: bytes in, bytes out, as in `runtime.kube.client`.
+"""Connect clients to the in-memory API server, as `runtime.kube.client` does to a real one.
 
-Its `KubeLink` can do to a request everything that a network can. Invariant: a client cannot
-distinguish this connection from the real one; the contract suite runs against both."""
+Requests and answers are bytes. A `KubeLink` simulates the network, and can do to a request
+everything that a network can. Invariant: a client cannot distinguish this connection from a real
+one; the contract suite runs against both."""
 
 from __future__ import annotations
 
@@ -23,17 +24,16 @@ class KubeLink(Protocol):
         Raises KubeUnavailable if the request or its answer is lost."""
 
     async def carry(self, lines: list[bytes], idle_s: float) -> tuple[list[bytes], bool]:
-        """Return the lines of a watch that arrive, and True if the connection is still open after
-        them.
+        """Return the lines of a watch that arrive, and whether the connection is still open.
 
-        Raises KubeUnavailable if it broke before, or if nothing arrived for `idle_s`."""
+        Raises KubeUnavailable if the connection was already broken, or if nothing arrived for
+        `idle_s`."""
 
 
 class PerfectKubeLink:
     """A network that loses nothing and takes no time."""
 
     async def ask(self, method: str, act: Callable[[], Answer]) -> Answer:  # noqa: ARG002
-        """Implement `KubeLink.ask`: the request and its answer always arrive at once."""
         await asyncio.sleep(0)
         return act()
 
@@ -42,7 +42,6 @@ class PerfectKubeLink:
         lines: list[bytes],
         idle_s: float,  # noqa: ARG002 - all alike
     ) -> tuple[list[bytes], bool]:
-        """Implement `KubeLink.carry`: all lines arrive at once."""
         await asyncio.sleep(0)
         return lines, True
 
@@ -60,7 +59,6 @@ class MemoryKubeApi(KubeApi):
 
     @property
     def url(self) -> str:
-        """Implement `KubeApi.url` with a fixed text."""
         return "memory"
 
     async def request(
@@ -73,8 +71,6 @@ class MemoryKubeApi(KubeApi):
         content_type: str = JSON,
         timeout_s: float = TIMEOUT_S,
     ) -> Answer:
-        """Implement `KubeApi.request` over the simulated network."""
-
         def act() -> Answer:
             return self._server.handle(
                 method, path, query=query, body=body, content_type=content_type
@@ -89,7 +85,6 @@ class MemoryKubeApi(KubeApi):
     async def lines(
         self, path: str, query: Mapping[str, str], *, idle_s: float
     ) -> AsyncIterator[bytes]:
-        """Implement `KubeApi.lines` over the simulated network."""
         opened: list[Feed] = []
 
         def act() -> Answer:

@@ -49,13 +49,13 @@ KINDS = {
 
 
 class Forgotten(Exception):
-    """The error that past writes since a version, or the rest of a list, are no longer
-    available."""
+    """Raised if past writes, or the rest of a list, are not available after a compaction."""
 
 
 class Write(NamedTuple):
-    """One write of an object. `resource` is the kind as in API paths, `object` the state after the
-    write."""
+    """One write of an object. `resource` is the object's kind as in API paths.
+
+    `object` is the object's state after the write."""
 
     resource: str
     type: str
@@ -74,9 +74,9 @@ class Page(NamedTuple):
 
 
 class Feed:
-    """A watch on the store, from a version on. `news` is set when there are new writes.
+    """A watch on the store, which starts after a version.
 
-    A `broken` watch returns nothing more."""
+    `news` is set when there are new writes. A `broken` watch returns nothing more."""
 
     def __init__(self, store: Store, resource: str, prefix: str, version: int) -> None:
         self._store = store
@@ -95,11 +95,11 @@ class Feed:
         return [each.line for each in found if each.key.startswith(self._prefix)]
 
     def bookmark(self) -> list[bytes]:
-        """Return a bookmark for the current version. Call this only after `take` has returned every
+        """Return a bookmark line for the current version. First, `take` must have returned every
         write.
 
-        The result is empty if the store is behind the watch: a real server waits for the watch's
-        version."""
+        Return nothing if the store's version is older than the watch's. A real server waits for
+        that version."""
         if self._version > self._store.version:
             return []
         self._version = self._store.version
@@ -210,7 +210,7 @@ class Store:
     # ------------------------------------------------------------------ watching
 
     def feed(self, resource: str, prefix: str, version: int) -> Feed:
-        """Return a watch from this version on."""
+        """Return a watch that sends the writes after this version."""
         feed = Feed(self, resource, prefix, version)
         self._feeds[resource][feed] = None
         return feed
@@ -245,6 +245,8 @@ class Store:
 
 
 def typed(resource: str, raw: bytes) -> bytes:
-    """Return the object with its kind and API version, as everywhere except in lists."""
+    """Return the object with its kind and API version added.
+
+    In lists, Kubernetes leaves both out of the items; everywhere else, objects have them."""
     kind = KINDS[resource]
     return b'{"kind":"%b","apiVersion":"%b",%b' % (kind.name.encode(), kind.api.encode(), raw[1:])

@@ -56,24 +56,22 @@ class PerfectLink:
     """A network that loses nothing and takes no time."""
 
     async def ask(self, what: str, act: Callable[[], T]) -> T:  # noqa: ARG002 - all alike
-        """Implement `Link.ask`: the request and its answer always arrive at once."""
         await asyncio.sleep(0)
         return act()
 
     async def send(self, what: str, act: Callable[[], object]) -> None:  # noqa: ARG002 - all alike
-        """Implement `Link.send`: the message always arrives at once."""
         await asyncio.sleep(0)
         act()
 
     async def carry(self) -> int:
-        """Implement `Link.carry`: many records can always arrive at once."""
         await asyncio.sleep(0)
         return 256
 
 
 class MemoryLedger:
-    """One connection to the in-memory ledger in one role. `writer` identifies the connection in
-    tests."""
+    """One connection to the in-memory ledger in one role; implements `Ledger` of the port.
+
+    `writer` identifies the connection in tests."""
 
     def __init__(
         self, server: MemoryServer, *, role: str, writer: str = "", link: Link | None = None
@@ -88,7 +86,6 @@ class MemoryLedger:
         self._closed = False
 
     async def append(self, drafts: Sequence[Draft]) -> list[int]:
-        """Implement `Ledger.append` in memory."""
         if not drafts:
             return []
         fences = check_batch(drafts)
@@ -108,7 +105,6 @@ class MemoryLedger:
         start: int = 1,
         subjects: Sequence[str] = (ALL_SUBJECTS,),
     ) -> Subscription:
-        """Implement `Ledger.follow` in memory."""
         last = await self._question("follow", lambda: self.server.last_revision)
         if last < start - 1:
             raise LedgerHole("the newest revision moved back", start - 1, last)
@@ -119,30 +115,24 @@ class MemoryLedger:
         return follower
 
     async def last_revision(self) -> int:
-        """Implement `Ledger.last_revision` in memory."""
         return await self._question("last revision", lambda: self.server.last_revision)
 
     async def first_revision(self) -> int:
-        """Implement `Ledger.first_revision` in memory."""
         return await self._question("first revision", lambda: self.server.first_revision)
 
     async def holds(self, drafts: Sequence[Draft]) -> bool:
-        """Implement `Ledger.holds` in memory."""
         kept = list(drafts)
         return await self._question("holds", lambda: self.server.holds(kept))
 
     async def last_on_subject(self, subject: str) -> int:
-        """Implement `Ledger.last_on_subject` in memory."""
         return await self._question("last on subject", lambda: self.server.last_on_subject(subject))
 
     async def record_at(self, revision: int) -> Record | None:
-        """Implement `Ledger.record_at` in memory."""
         return await self._question("record at", lambda: self.server.record_at(revision))
 
     async def work_queue(
         self, durable: str, subjects: Sequence[str], *, ack_wait_s: float, max_in_flight: int
     ) -> WorkQueue:
-        """Implement `Ledger.work_queue` in memory."""
         if durable == "binder" != self.role:
             raise NotPermitted(f"the server forbids user {self.role!r} to open queue {durable}")
         queue = await self._question(
@@ -154,11 +144,9 @@ class MemoryLedger:
         return _Worker(self, queue)
 
     async def publish(self, subject: str, payload: bytes) -> None:
-        """Implement `Ledger.publish` in memory."""
         await self.send("publish", lambda: self.server.send(subject, payload))
 
     async def request(self, subject: str, payload: bytes, timeout_s: float) -> bytes:
-        """Implement `Ledger.request` in memory."""
         if subject.startswith("apportion.command.") and self.role != "operator":
             raise NotPermitted(f"the server forbids user {self.role!r} to send to {subject}")
         if subject.startswith("apportion.intake.") and self.role != "agent":
@@ -178,8 +166,6 @@ class MemoryLedger:
             ) from None
 
     async def serve(self, subject: str, handler: Handler) -> None:
-        """Implement `Ledger.serve` in memory."""
-
         def take(found: str, payload: bytes, _inbox: str) -> asyncio.Future[bytes]:
             reply: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
             self.spawn(_answer(handler, found, payload, reply, self._link))
@@ -190,8 +176,6 @@ class MemoryLedger:
     async def take_requests(
         self, subject: str, take: Callable[[Request], None], *, group: str
     ) -> Callable[[], Awaitable[None]]:
-        """Implement `Ledger.take_requests` in memory."""
-
         def hand_over(found: str, payload: bytes, inbox: str) -> asyncio.Future[bytes]:
             reply: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
             request = _Asked(found, inbox, payload, reply, self)
@@ -214,7 +198,6 @@ class MemoryLedger:
         await self._question("serve", listen)
 
     async def close(self) -> None:
-        """Implement `Ledger.close` in memory."""
         self.vanish()
         for follower in self.followers:
             await follower.stop()
@@ -244,8 +227,9 @@ class MemoryLedger:
         await self._link.send(what, act)
 
     async def _question(self, what: str, act: Callable[[], T]) -> T:
-        """Send a request that the caller may repeat: a lost answer raises only
-        LedgerUnavailable."""
+        """Send a request that the caller may repeat.
+
+        Because of that, a lost answer raises LedgerUnavailable instead of LostReply."""
         try:
             return await self.ask(what, act)
         except LostReply as lost:
@@ -296,8 +280,6 @@ class _Asked:
         self._ledger = ledger
 
     async def answer(self, payload: bytes) -> None:
-        """Implement `Request.answer`: send the answer over the link."""
-
         def arrive() -> None:
             if not self._waiting.done():
                 self._waiting.set_result(payload)
@@ -313,7 +295,6 @@ class _Worker:
         self._queue = queue
 
     async def fetch(self, batch: int, timeout_s: float) -> list[Delivery]:
-        """Implement `WorkQueue.fetch` in memory."""
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout_s
         while True:
@@ -328,11 +309,9 @@ class _Worker:
             await asyncio.wait({news}, timeout=left_s)
 
     async def leave(self) -> None:
-        """Implement `WorkQueue.leave`. There is nothing to return: `fetch` hands out all records it
-        takes."""
+        """Leave the queue. There are no records to give back: `fetch` returns all that it takes."""
 
     async def waiting(self) -> int:
-        """Implement `WorkQueue.waiting` in memory."""
         try:
             return await self._ledger.ask("queue info", lambda: self._queue.waiting)
         except LostReply as lost:
@@ -355,7 +334,6 @@ class _MemoryDelivery:
         return self is other
 
     async def ack(self) -> None:
-        """Implement `Delivery.ack` in memory."""
         revision = self.record.revision
         try:
             await self._ledger.ask("ack", lambda: self._queue.ack(revision))
@@ -365,11 +343,9 @@ class _MemoryDelivery:
             ) from lost
 
     async def retry(self, delay_s: float) -> None:
-        """Implement `Delivery.retry` in memory."""
         revision = self.record.revision
         await self._ledger.send("retry", lambda: self._queue.restart(revision, delay_s))
 
     async def progress(self) -> None:
-        """Implement `Delivery.progress` in memory."""
         revision, wait_s = self.record.revision, self._queue.ack_wait_s
         await self._ledger.send("progress", lambda: self._queue.restart(revision, wait_s))

@@ -106,8 +106,9 @@ class MemoryQueue:
             self._held[revision] = self._timer(revision, delay_s)
 
     def forget_acks(self, count: int) -> int:
-        """Redeliver the newest `count` acknowledged records, as after a server crash. Return how
-        many."""
+        """Redeliver the newest `count` acknowledged records, as after a server crash.
+
+        Return how many there were."""
         forgotten = self._done[-count:]
         del self._done[-count:]
         for revision in forgotten:
@@ -116,9 +117,10 @@ class MemoryQueue:
         return len(forgotten)
 
     def hasten(self, choose: Callable[[int], int]) -> bool:
-        """Redeliver one unacknowledged record before its timer expires; `choose` picks it.
+        """Redeliver one unacknowledged record before its timer expires.
 
-        Return False if there is no such record."""
+        `choose` gets the number of such records and returns the index of one. Return False if there
+        is none."""
         if not self._held:
             return False
         revision = sorted(self._held)[choose(len(self._held))]

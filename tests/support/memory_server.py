@@ -109,7 +109,9 @@ class MemoryServer:
         self._watchers.append(call)
 
     def on_news(self, call: Callable[[], None]) -> int:
-        """Call `call` after every later append. Return a number; `forget(number)` ends this."""
+        """Call `call` after every later append.
+
+        Return a number; `forget` with that number ends the calls."""
         number = next(self._numbers)
         self._news[number] = call
         return number
@@ -123,8 +125,9 @@ class MemoryServer:
     def append(
         self, drafts: Sequence[Draft], fences: dict[str, int], *, role: str, writer: str
     ) -> list[int]:
-        """Store all drafts or none. Raises the errors with which a server refuses
-        `Ledger.append`."""
+        """Store all drafts or none.
+
+        Raises the errors that a real ledger's `append` raises if the server refuses."""
         for draft in drafts:
             check_writer(role, draft.subject)
         self._check_window(drafts, fences)
@@ -208,7 +211,9 @@ class MemoryServer:
     def queue(
         self, durable: str, subjects: Sequence[str], *, ack_wait_s: float, max_in_flight: int
     ) -> MemoryQueue:
-        """Return the shared queue, created on first use. Raises LedgerDrifted."""
+        """Return the shared queue with this name, which is created on first use.
+
+        Raises LedgerDrifted if it exists with other settings."""
         queue = self.queues.get(durable)
         if queue is None:
             queue = MemoryQueue(
@@ -226,8 +231,7 @@ class MemoryServer:
         return queue
 
     def serve(self, pattern: str, take: Take, *, group: str = "") -> int:
-        """Deliver plain messages on `pattern` to `take`. Return the key with which `handlers`
-        stores it.
+        """Deliver plain messages that match `pattern` to `take`. Return the subscription's number.
 
         Of all subscribers in a `group`, only one receives each message."""
         number = next(self._numbers)

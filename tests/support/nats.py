@@ -44,7 +44,7 @@ def ignore(_record: Record) -> None:
 
 
 class Bus:
-    """One embedded server with the ledger's stream, and the connections that a test opened."""
+    """An embedded nats-server with the ledger's stream, and the connections that a test opened."""
 
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir
@@ -67,11 +67,10 @@ class Bus:
     async def connect(
         self, role: str = "watcher", *, port: int = 0, **options: Any
     ) -> JetStreamLedger:
-        """Open a connection as `role`, which closes with the bus. `port` selects a proxy to connect
-        through.
+        """Open a connection as `role`, which closes with the bus.
 
-        Its default timeouts are longer than a service's, because a test machine may stall for a
-        while."""
+        `port` selects a proxy to connect through. The default timeouts are longer than a service's,
+        because a test machine may stall for a while."""
         options = {"timeout_s": WAIT_S, "ack_timeout_s": WAIT_S, **options}
         url = self.server.url_for(role)
         if port:
@@ -112,7 +111,7 @@ async def running_bus(data_dir: Path, *, max_bytes: int = -1) -> AsyncIterator[B
 async def remake_stream(wire: Wire, config: dict[str, Any]) -> None:
     """Create the stream, even right after an earlier stream of that name was deleted.
 
-    The server answers a deletion before the files are gone, and refuses the name until then."""
+    The server confirms a deletion before the files are gone, and refuses the name until then."""
 
     async def made() -> bool:
         try:

@@ -20,8 +20,9 @@ HOST = "127.0.0.1"
 
 
 def tls_block(pair: Pair, clients: Path | None = None) -> str:
-    """Return a server's `tls` block with this certificate; clients need one too if `clients` is
-    given."""
+    """Return a `tls` block of a server's configuration, with this certificate.
+
+    If `clients` is given, it is the CA file for the certificates that clients must present."""
     lines = [f'cert_file: "{pair.certificate}"', f'key_file: "{pair.key}"']
     if clients is not None:
         lines += [f'ca_file: "{clients}"', "verify: true"]
@@ -31,8 +32,8 @@ def tls_block(pair: Pair, clients: Path | None = None) -> str:
 class NatsServer:
     """One nats-server. Use it in `async with`, which always ends the server.
 
-    `passwords` maps each user to a password. The server replaces `$NATS_...` variables in its
-    configuration."""
+    `passwords` maps each user to a password. The server's configuration can contain them as
+    variables `$NATS_...`."""
 
     def __init__(
         self, folder: Path, configuration: str, passwords: Mapping[str, str] | None = None
@@ -110,7 +111,7 @@ class NatsServer:
 
 
 class EncryptedServer(EmbeddedServer):
-    """An embedded server with TLS, for tests and benchmarks that need encryption.
+    """An `EmbeddedServer` with TLS, for tests and benchmarks that need encryption.
 
     Clients in this process and in its child processes trust the server's CA. The same folder always
     has the same CA."""
@@ -126,26 +127,20 @@ class EncryptedServer(EmbeddedServer):
 
     @property
     def pid(self) -> int:
-        """Return the process id, as `EmbeddedServer.pid` does."""
         return self._server.pid
 
     @property
     def port(self) -> int:
-        """Return the port, as `EmbeddedServer.port` does."""
         return self._server.port
 
     def url_for(self, role: str) -> str:
-        """Return the URL for a role, as `EmbeddedServer.url_for` does."""
         return self._server.url(role, scheme="tls")
 
     async def start(self) -> None:
-        """Start the server, as `EmbeddedServer.start` does."""
         await self._server.start()
 
     async def stop(self) -> None:
-        """Stop the server, as `EmbeddedServer.stop` does."""
         await self._server.stop()
 
     async def kill(self) -> None:
-        """Kill the server, as `EmbeddedServer.kill` does."""
         await self._server.stop()

@@ -1,4 +1,4 @@
-"""Create the next build, in which `PodPlaced` has a new version with one more field.
+"""Create a later build of Apportion, in which `PodPlaced` has a new version with one more field.
 
 The schemas are copied and changed by CONTRIBUTING's recipe to add a field. The old module moves to
 `older` and gets a function `lift`, which converts old payloads. The struct gets the field, and the

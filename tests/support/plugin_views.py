@@ -26,23 +26,25 @@ def records(segment: str) -> list[Record]:
 
 
 def hami_containers(text: str) -> list[list[Record]]:
-    """Parse HAMi's annotation. Return the devices of each container, even of one without devices.
+    """Parse HAMi's annotation, and return a list of devices for each container.
 
-    Every container ends with a semicolon."""
+    Containers without devices are included. Every container ends with a semicolon."""
     segments = text.split(";")
     assert segments.pop() == ""
     return [records(segment) if segment else [] for segment in segments]
 
 
 def volcano_containers(text: str) -> list[list[Record]]:
-    """Parse Volcano's annotation. Return the devices of each container that has any.
+    """Parse Volcano's annotation, and return a list of devices for each container that has any.
 
     The containers are separated by semicolons."""
     return [records(segment) for segment in text.split(";")]
 
 
 def mig_position(device: str) -> tuple[str, str, int]:
-    """Parse `GPU-…[group-position]`: exactly one hyphen between the brackets."""
+    """Parse `GPU-…[group-position]` into GPU, group and position.
+
+    There must be exactly one hyphen between the brackets."""
     uuid, _, rest = device.partition("[")
     assert rest.endswith("]")
     group, position = rest[:-1].split("-")

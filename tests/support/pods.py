@@ -80,5 +80,5 @@ def placed(
 
 
 def wants(*asks: Ask, **fields: Any) -> Shape:
-    """Return a shape with these requests, whose node must meet `fields` (of `NodeConstraints`)."""
+    """Return a shape with these requests. Its node must meet the `NodeConstraints` in `fields`."""
     return shape(*asks, node=NodeConstraints(**fields))

@@ -1,6 +1,6 @@
 """Install our ValidatingAdmissionPolicies in a test's cluster, optionally without some validations.
 
-Invariant: after a test the API server no longer enforces them."""
+Invariant: after a test the API server no longer enforces the policies."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ def without(*markers: str) -> Callable[[dict[str, Any]], None]:
 async def holding(
     plane: ControlPlane, weaken: Callable[[dict[str, Any]], None]
 ) -> AsyncIterator[None]:
-    """Enforce the policies of the manifests until the block ends, after `weaken` has edited
-    each."""
+    """Install the policies of our manifests, and have them enforced until the block ends.
+
+    `weaken` may edit each policy before it is installed."""
     documents: list[dict[str, Any]] = []
     for path in sorted(MANIFESTS.glob("[!k]*.yaml")):
         documents += yaml.safe_load_all(path.read_text("utf-8"))
@@ -58,9 +59,9 @@ async def holding(
 
 
 def _probe(name: str) -> dict[str, Any]:
-    """Return a policy that is applied after ours.
+    """Return an extra policy that is installed after ours.
 
-    Once the API server enforces this policy, it enforces ours too."""
+    Once the API server enforces the extra policy, it enforces ours too."""
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]}
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
@@ -84,9 +85,9 @@ def _bound(policy: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _in_force(plane: ControlPlane, name: str, *, not_any_more: bool = False) -> None:
-    """Wait until the API server enforces the policy, or with `not_any_more` no longer enforces it.
+    """Wait until the API server enforces the policy.
 
-    This takes the server a while."""
+    With `not_any_more`, wait until it no longer enforces it. Either takes the server a while."""
 
     async def so() -> bool:
         said = await plane.user("create", "configmap", name, "--dry-run=server", ok=None)

@@ -20,7 +20,7 @@ def piece(percent: int, **fields: Any) -> Ask:
 
 
 def priced(wanted: Ask | None, value: int, cpu_milli: int = 1000, **fields: Any) -> PricedShape:
-    """Return a shape with this request, which is worth `value` millionths of a device."""
+    """Return a shape with this request and this value in millionths of a device."""
     taken = 40_000 if wanted is None else wanted.count * wanted.cores * MILLION // 100
     fields.setdefault("memory_mib", 1024)
     fields.setdefault("pods", 10)
@@ -40,15 +40,18 @@ def learnt(*shapes: PricedShape) -> PricesLearnt:
 
 @dataclass(frozen=True)
 class Left:
-    """The free resources of a node: `devices` in percent, with `IDLE` for devices not in use."""
+    """The free resources of a node.
+
+    `devices` has the free percentage of each device, with `IDLE` for devices not in use."""
 
     cpu_milli: int
     memory_mib: int
     devices: tuple[int, ...]
 
     def without(self, cpu_milli: int, memory_mib: int, *devices: int) -> "Left":
-        """Return the free resources after a pod uses this CPU and memory, with `devices` left
-        free."""
+        """Return what is left after a pod takes this CPU and memory.
+
+        `devices` is the free percentage of each device after that."""
         return Left(self.cpu_milli - cpu_milli, self.memory_mib - memory_mib, devices)
 
 
@@ -56,7 +59,7 @@ IDLE = 1000
 
 
 def size_of(shape: PricedShape) -> int:
-    """Return the percentage of each device that the shape requests, or 0 without devices."""
+    """Return the percentage of each device that the shape requests, or 0 if it requests none."""
     return shape.ask.cores if shape.ask else 0
 
 
@@ -88,8 +91,9 @@ def idle_value(shapes: tuple[PricedShape, ...], count: int, cpu_price: int) -> i
 
 
 def node_value(shapes: tuple[PricedShape, ...], node: Left) -> int:
-    """Return V, the worth of the node's free CPU and devices, at the CPU price that minimizes
-    it."""
+    """Return V, the value of the node's free CPU and devices.
+
+    The CPU price is the one that makes V smallest."""
     alone = [s.value // s.cpu_milli for s in shapes if s.ask is None]
     values = []
     for step in CPU_STEPS:

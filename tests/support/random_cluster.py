@@ -1,6 +1,6 @@
 """Draw a random cluster from a seed: nodes, placed pods, and pending pods.
 
-Nodes and pods have the fields by which kube-scheduler filters, without devices. Amounts are few and
+Nodes and pods have no devices, but the fields by which kube-scheduler filters. Amounts are few and
 small, so that most pods fit some nodes and not others."""
 
 from __future__ import annotations

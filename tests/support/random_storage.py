@@ -19,7 +19,9 @@ GONE = "gone"
 
 
 class RandomStorage:
-    """The objects of random storage; `claims` are the names of the claims that a pod may mount."""
+    """The storage objects of a random cluster, drawn from a seed.
+
+    `claims` are the names of the claims that a pod may mount."""
 
     def __init__(
         self, chance: random.Random, namespaces: tuple[str, ...], nodes: list[str]
@@ -39,9 +41,9 @@ class RandomStorage:
                     self.objects += self._claim(namespace, name, kind)
 
     def mounts(self) -> list[dict[str, Any]]:
-        """Return the volumes of one pod, with at most one of the free local volumes.
+        """Return the volumes of one pod, with at most one claim for a free local volume.
 
-        The assignment of two free volumes to two claims would be undefined."""
+        With two, it would be undefined which claim gets which volume."""
         chance = self._chance
         names = chance.sample(self.claims, chance.choice((1, 1, 2)))
         if sum(name.startswith("local") for name in names) > 1:
@@ -100,7 +102,7 @@ class RandomStorage:
         return {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": meta, "spec": spec}
 
     def _limits(self) -> list[dict[str, Any]]:
-        """Return CSINodes, some of which limit the volumes of the driver."""
+        """Return CSINode objects, some of which limit how many volumes a node can attach."""
         found = []
         for node in self._nodes:
             driver: dict[str, Any] = {"name": DRIVER, "nodeID": node}
@@ -112,7 +114,7 @@ class RandomStorage:
         return found
 
     def _rooms(self) -> list[dict[str, Any]]:
-        """Return storage capacity objects for one class, on some nodes."""
+        """Return CSIStorageCapacity objects that give one storage class capacity on some nodes."""
         driver = _of("CSIDriver", "room.example.com", spec={"storageCapacity": True})
         rooms = [
             _of(
@@ -145,8 +147,9 @@ def _of(kind: str, name: str, *, namespace: str = "", **fields: Any) -> dict[str
 
 
 def _classes() -> list[dict[str, Any]]:
-    """Return storage classes: without a provisioner, with one, with zones, with capacity, and
-    immediate."""
+    """Return storage classes of every kind.
+
+    Some have no provisioner, zones or capacity tracking, and one binds its volumes immediately."""
     waits = {"volumeBindingMode": "WaitForFirstConsumer"}
     zones = [{"matchLabelExpressions": [{"key": ZONE, "values": ["a", "b"]}]}]
     return [

@@ -40,8 +40,9 @@ def missing() -> str:
 
 
 class RealKubelet:
-    """One kubelet below a short folder. `async with` starts and ends the kubelet and its
-    runtime."""
+    """A real kubelet with its container runtime, whose files are below a short folder.
+
+    `async with` starts and ends both."""
 
     def __init__(self, plane: ControlPlane, binary: Path, folder: Path, node: str) -> None:
         self.folder = folder
@@ -129,7 +130,7 @@ class RealKubelet:
         return self.created(pod, container)[-1]
 
     async def offered(self, resource: str, count: int) -> None:
-        """Wait until the node reports `count` of the resource."""
+        """Wait until the node reports `count` devices of the resource."""
         key = resource.replace(".", "\\.")
 
         async def there() -> bool:
@@ -143,10 +144,10 @@ class RealKubelet:
         os.kill(await self.pid(pod, container), signal.SIGKILL)
 
     async def pid(self, pod: str, container: str) -> int:
-        """Return the process id of the container, once it runs.
+        """Return the process id of the container, once the container runs.
 
-        A kubelet that died between creating and starting a container creates it again, so each
-        attempt checks the newest one."""
+        A kubelet that died between creating and starting a container creates the container again.
+        So each attempt checks the newest one."""
 
         async def there() -> int:
             attempt = self.created(pod, container)[-1]["attempt"]

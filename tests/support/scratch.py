@@ -20,8 +20,9 @@ LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.so")
 
 
 class Scratch:
-    """A copy of the product in a folder. `path` is the module path from which Python imports the
-    copy."""
+    """A copy of the product in a folder, in which a test follows a recipe.
+
+    `path` is the module path from which Python imports the copy."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -33,10 +34,10 @@ class Scratch:
 
     @contextmanager
     def recipe(self, title: str, *, most: int) -> Iterator[None]:
-        """Check the changes in this block against the recipe of that title.
+        """Check that the changes in this block follow the recipe with that title.
 
-        They may touch at most `most` product files, and the recipe must name each file or its
-        folder."""
+        The changes may touch at most `most` product files, and the recipe must name each file or
+        its folder."""
         self._touched.clear()
         yield
         product = {path for path in self._touched if path.startswith(PRODUCT)}

@@ -33,8 +33,9 @@ MARK = "APPORTION_TEST_MARK"
 
 
 class Standalone:
-    """One run of `apportion up`. Use it in `with`, which always ends it and waits for its
-    processes."""
+    """One run of `apportion up`, for use in `with`.
+
+    The end of the block ends the run and waits for its processes."""
 
     def __init__(self, data: Path | None, *options: str) -> None:
         self.data = data
@@ -86,7 +87,7 @@ class Standalone:
         return self._process is not None and self._process.poll() is None
 
     def said(self, part: str, *, timeout_s: float = WAIT_S) -> str:
-        """Wait until `up` prints a line that contains `part`, and return that line."""
+        """Wait until `apportion up` prints a line that contains `part`, and return that line."""
 
         def found() -> str:
             if not (running := self.running) and self._reading is not None:
@@ -151,8 +152,9 @@ class Standalone:
         wait_until(ready, f"{name} to be ready")
 
     def left(self, *, itself: bool = False) -> list[int]:
-        """Return the ids of all processes of this run on this machine; `up` itself only with
-        `itself`."""
+        """Return the ids of all processes of this run that still exist on this machine.
+
+        The process of `up` itself is included only with `itself`."""
         own = self._process.pid if self._process and self.running and not itself else 0
         return [pid for pid in _pids() if pid != own and self._ours(pid)]
 
@@ -193,7 +195,7 @@ class Standalone:
         return json.loads(done.stdout)
 
     def folded(self) -> StateFold:
-        """Fold the ledger's exact events in this process, and return the fold."""
+        """Fold the events that `apportion tail --json` prints, and return the fold."""
         done = self.run("tail", "--from", "1", "--no-follow", "--json")
         assert done.returncode == 0, done.stderr
         cluster = StateFold()
@@ -224,8 +226,9 @@ def _proc(pid: int, name: str) -> bytes:
 
 
 def settle(up: Standalone, count: int, *, timeout_s: float = WAIT_S) -> float:
-    """Wait until `count` pods are allocated and no pod is in another phase. Return the seconds it
-    took."""
+    """Wait until `count` pods are allocated and no pod is in another phase.
+
+    Return the seconds that this took."""
     began = time.monotonic()
 
     def allocated() -> bool:

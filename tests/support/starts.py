@@ -130,10 +130,10 @@ def _forkable(words: Sequence[str], environment: Mapping[str, str]) -> bool:
 
 
 def _order(order: bytes, files: Sequence[int]) -> int:
-    """Request a fork, and return its process id.
+    """Send an order to fork a process, and return the process id.
 
-    A test that times out never reads its answer. The next request skips that answer and kills the
-    process that was forked for it."""
+    A test that times out never reads the answer to its order. The next order skips that answer and
+    kills the process that was forked for it."""
     with _lock:
         if not _orders:
             _start()

@@ -53,7 +53,7 @@ class Terminal:
             return  # the other side of the terminal is closed
 
     def shows(self, part: str) -> None:
-        """Wait until this text has appeared on the screen."""
+        """Wait until the text `part` has appeared on the screen."""
         wait_until(lambda: part.encode() in self._text, f"the screen to show {part!r}")
 
     def press(self, keys: str) -> None:

@@ -14,7 +14,9 @@ def digest_of(token: str) -> str:
 
 
 def rows(**people: str) -> str:
-    """Return the text of a token file; each argument is a user with the other fields of their
+    """Return the text of a token file.
+
+    Each keyword argument is one user. Its value is TOML text with the other fields of the user's
     row."""
     return "\n".join(
         f'[[token]]\nname = "{name}"\nsha256 = "{digest_of(name)}"\n{rest}\n'

@@ -34,9 +34,10 @@ BEGIN_S = 1_800_000_000.0
 
 
 class VirtualLedger:
-    """The records so far, the resulting state, and the node and time of every placement.
+    """An in-memory ledger in virtual time, whose records a test can replay.
 
-    With `watched`, an evicted pod is submitted again under its name, as by its controller."""
+    `records` has all records so far. `placed` has the node and time of every placement. With
+    `watched`, an evicted pod is submitted again under its name, as by its controller."""
 
     def __init__(self, *, watched: bool = False) -> None:
         self._watched = watched
@@ -74,7 +75,7 @@ class VirtualLedger:
         self.write(pod)
 
     def settle(self) -> None:
-        """Let the engine decide until a decision has no events. Evicted pods end."""
+        """Let the engine decide until a decision has no events. End each evicted pod."""
         while events := decided(self._engine).events:
             for data in events:
                 self.write(data)
@@ -108,12 +109,14 @@ class VirtualLedger:
         self.now_s = at_s
 
     def time_of(self, revision: int) -> float:
-        """Return when that record was written, in seconds since 1970."""
+        """Return when the record of this revision was written, in seconds since 1970."""
         record = self.records[revision - 1]
         return seconds_of(decode(record.payload, subject=record.subject).time)
 
     def recorded(self, *, after: int = 0, begin_s: float = 0.0, end_s: float) -> Recorded:
-        """Record a span of the ledger. `begin_s` and `end_s` are seconds after the start."""
+        """Return a recording of the ledger between `begin_s` and `end_s`, for a replay.
+
+        Both are seconds after the start. Only revisions above `after` are recorded."""
         limits = Limits(
             after=after, upto=self.state.revision, begin_s=BEGIN_S + begin_s, end_s=BEGIN_S + end_s
         )

@@ -48,7 +48,7 @@ class Services:
         return self._start("agent", lambda service: agent.body(service, backends))
 
     async def say(self, data: Payload, name: str) -> Answer:
-        """Send an event as the agent of its node, and return the intake's answer."""
+        """Send an event as the agent of the event's node, and return the intake's answer."""
         node: str = data.node  # type: ignore[attr-defined] # as all that agents say
         event = Event(id=name, source=f"agent/{node}", time=rfc3339(self._clock.now()), data=data)
         asker = MemoryLedger(self.server, role="agent")

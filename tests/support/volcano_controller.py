@@ -12,7 +12,9 @@ from tests.support.polling import until
 
 
 def pod_group(job: dict[str, Any]) -> dict[str, Any]:
-    """Return the PodGroup that Volcano would create for this Job, which the API server returned."""
+    """Return the PodGroup that Volcano would create for this Job.
+
+    `job` is the Job as the API server returns it."""
     spec = job["spec"]
     return {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
@@ -35,7 +37,9 @@ def pod_group(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def job_pods(job: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the pods that Volcano would create for this Job, which the API server returned."""
+    """Return the pods that Volcano would create for this Job.
+
+    `job` is the Job as the API server returns it."""
     return [
         _pod(job, task, number)
         for task in job["spec"]["tasks"]
@@ -44,8 +48,9 @@ def job_pods(job: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 async def make_pods(world: KubeWorld, namespace: str) -> None:
-    """Create the PodGroup of every Job of the namespace, and its pods once the group is
-    admitted."""
+    """Create the PodGroup of every Job in the namespace.
+
+    Once a PodGroup is admitted, create the pods of its Job."""
     for job in (await world.plane.get("jobs.batch.volcano.sh", namespace=namespace))["items"]:
         await world.plane.apply(pod_group(job), namespace=namespace)
 

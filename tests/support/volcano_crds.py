@@ -2,8 +2,8 @@
 
 The table has scope, names, subresources, printer columns and fields of Volcano 1.8 and of its
 newest release. The PodGroup has no `status` subresource; Queue and Job have one. `any` means
-arbitrary content. Rows that start with `+` are not in 1.8, which also has no limits of values. The
-PodGroup of the coscheduling plugin is included."""
+arbitrary content. Rows that start with `+` are missing in 1.8, which also does not limit any
+values. The PodGroup of the coscheduling plugin is included."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Webhook:
         self.authority, self._files = given_certificate(folder)
 
     async def install(self, change: Change = _as_they_are) -> None:
-        """Apply the manifests with our address and CA, after `change` has edited the webhooks."""
+        """Apply the manifests with our address and CA. First, `change` may edit the webhooks."""
         plane = self.world.plane
         trusted = base64.b64encode(self.authority.ca.read_bytes()).decode()
         documents = []

@@ -14,7 +14,9 @@ OURS = {"apportion", "apportion_schemas"}
 
 
 def imported(sources: Mapping[str, str]) -> dict[str, tuple[str, int]]:
-    """Return the top-level third-party modules, each with one file and line that imports it."""
+    """Return the third-party modules that are imported, by top-level name.
+
+    The value is one file and line that imports the module."""
     found: dict[str, tuple[str, int]] = {}
     for path, source in sources.items():
         for node in ast.walk(parsed(source)):

@@ -1,6 +1,7 @@
 """Define what a tidy rule reports: a location, and a sentence that names the fix.
 
-Rules are functions from text to offences, so that each rule can be tested on a planted offence."""
+Each rule is a function from text to offences, so that a test can check it on text that breaks it.
+"""
 
 import dataclasses
 

@@ -79,7 +79,7 @@ def _named(scope: ast.AST) -> frozenset[str]:
 
 
 def _read(node: ast.AST) -> ast.expr | None:
-    """Return the expression whose text this node parses or searches, else None."""
+    """Return the expression whose text this node parses or searches, or None if there is none."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         if node.func.attr in PATTERNS and node.args and _is_pattern(node.func.value):
             return node.args[-1]

@@ -22,8 +22,9 @@ def git(*arguments: str) -> str:
 
 
 def test_commits_since_the_hook_have_the_form() -> None:
-    """Every commit since the hook was added has the required form, although a commit can skip the
-    hook."""
+    """Every commit since the hook was added has the required form.
+
+    The test is needed because a commit can skip the hook."""
     if not (ROOT / ".git").exists():
         pytest.skip("no repository of git: an archive of the sources has no commits")
     first = git("log", "--diff-filter=A", "--format=%H", "--", HOOK).split()
@@ -37,7 +38,7 @@ def test_commits_since_the_hook_have_the_form() -> None:
     ["Fix race in sentinel kill test", "Embed the fonts", "Merge branch 'x'", "Pass the clock on"],
 )
 def test_a_good_subject(subject: str) -> None:
-    """The check accepts imperative subjects, and subjects that git writes itself."""
+    """The check accepts imperative commit subjects, and subjects that git writes itself."""
     assert list(faults(f"{subject}\n\nThe reason.\n")) == []
 
 

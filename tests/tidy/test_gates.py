@@ -107,7 +107,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.parametrize("at", range(len(PLANTED)))
 def test_layers_hold(broken: str, at: int) -> None:
-    """Each planted import breaks its contract, and the report names the import."""
+    """Each planted import breaks its import contract, and the report names the import."""
     module, _, contract = PLANTED[at]
     named = f"{module.replace('/', '.')}.planted{at} "
     under = [part for part in CONTRACTS.split(broken) if contract in part.partition("\n")[0]]

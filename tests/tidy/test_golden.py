@@ -1,4 +1,4 @@
-"""Golden files have exactly one section for each test that writes one."""
+"""Golden files have exactly one section for each test that compares its output with one."""
 
 from pathlib import Path
 

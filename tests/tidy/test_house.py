@@ -24,7 +24,7 @@ def test_the_structure_holds(name: str) -> None:
 
 
 def test_only_structural_figures_owe() -> None:
-    """Only figures that a test enforces have an allowance above their limit."""
+    """A figure has an allowance above its limit only if a test enforces the figure."""
     assert all(figure.structural for figure in FIGURES if figure.owed)
 
 

@@ -21,7 +21,9 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
     ],
 )  # fmt: skip
 def test_unpinned_references_are_found(line: str) -> None:
-    """The check reports references by tag, without a tag, by a short digest, and by branch."""
+    """The check reports images referenced by tag, without a tag or by a short digest.
+
+    It also reports actions referenced by branch."""
     assert len(list(pins.unpinned(f"x\n{line}\ny\n"))) == 1
 
 
@@ -53,9 +55,9 @@ def test_every_file_that_is_refreshed_pins_something() -> None:
 def test_a_digest_is_looked_up_with_what_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A refresh keeps the tag and updates the digest, with any tool that is installed.
+    """A refresh of a pin keeps the image's tag and updates the digest, with any installed tool.
 
-    A missing tool or a missing answer is an error."""
+    It fails if there is no tool or no answer."""
     text = f"FROM debian:bookworm@{DIGEST} AS system\n"
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(click.ClickException, match="no skopeo or docker"):

@@ -21,7 +21,9 @@ def none(offences: Iterable[Offence]) -> None:
 
 
 def test_the_rules_see_the_repository() -> None:
-    """The rules find the repository's files; with a wrong root every rule would pass."""
+    """The rules find the repository's files.
+
+    With a wrong root they would find none, and every rule would pass."""
     assert "services/apportion/__init__.py" in SOURCES
     assert "tests/tidy/test_repository.py" in SOURCES
     assert "pyproject.toml" in tree.text_files()

@@ -29,7 +29,7 @@ def test_method_and_nested_names() -> None:
 
 @pytest.mark.parametrize(("lines", "offends"), [(300, False), (301, True)])
 def test_class_limit(*, lines: int, offends: bool) -> None:
-    """A class over the limit is reported; docstrings inside it do not count."""
+    """A class over the limit is reported. Docstrings inside the class do not count."""
     body = "    x = 1\n" * (lines - 2)
     source = (
         f'class A:\n    """Says\n    much.\n    """\n{body}    def f(self):\n        """More."""\n'
@@ -125,7 +125,7 @@ def test_unfinished_work() -> None:
     ],
 )
 def test_words_of_one_machine(line: str) -> None:
-    """Package registries, mirrors and local folders are reported."""
+    """Package registries, mirrors and local folders are reported as one machine's words."""
     assert list(words.machine_words("deploy/x", line))
 
 
@@ -139,7 +139,7 @@ def test_words_of_one_machine(line: str) -> None:
     ],
 )
 def test_words_of_everyone(line: str) -> None:
-    """Kubernetes resource names, links and plain words are accepted."""
+    """Kubernetes resource names, links and plain words are not reported as one machine's words."""
     assert not list(words.machine_words("deploy/x", line))
 
 

@@ -102,7 +102,7 @@ def dead_links(path: str, text: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("path", [*OUTSIDE, *PAGES])
 def test_links_resolve(path: str) -> None:
-    """Links also resolve in a checkout, to pages, headings and other files."""
+    """In a checkout too, links in documents lead to existing pages, headings and files."""
     assert not list(dead_links(path, (ROOT / path).read_text("utf-8")))
 
 
@@ -144,8 +144,9 @@ def test_a_misread_list_is_found() -> None:
 
 
 def test_links_out_of_the_documentation() -> None:
-    """On the site, a link to another file of the repository becomes plain text or a link below
-    `repo_url`."""
+    """A link out of the documentation, to another file of the repository, is changed on the site.
+
+    It becomes plain text, or a link below `repo_url`."""
     link = '[a test](../../tests/tidy/tree.py "Its sentence.") [b](pods.md) [c](../../gone.py)'
     rest = "[b](pods.md) [c](../../gone.py)"
     assert for_site(link, "concepts/ledger.md") == f"a test {rest}"
@@ -155,5 +156,5 @@ def test_links_out_of_the_documentation() -> None:
 
 
 def test_bars_in_code_of_tables() -> None:
-    """In code within a table, GitHub gets an escaped `|` and the site gets a plain one."""
+    """If code in a table contains `|`, GitHub gets an escaped one and the site a plain one."""
     assert for_site("| `a\\|b` | c\\|d |\n`e\\|f`", "index.md") == "| `a|b` | c\\|d |\n`e\\|f`"

@@ -30,12 +30,10 @@ class Place(Protocol):
         The fault methods affect only `shaky` connections, which also have a short timeout."""
 
     def silence(self) -> None:
-        """Stop replying to connections opened with `shaky=True`, but still carry out their
-        requests."""
+        """Stop replying to connections with `shaky=True`, but still carry out their requests."""
 
     async def heal(self) -> None:
-        """Break the connections opened with `shaky=True`, let their clients reconnect, and reply
-        again."""
+        """Break the connections with `shaky=True`, let their clients reconnect, and reply again."""
 
     async def drop(self, last: int) -> None:
         """Drop all records up to and including revision `last`, as only the bootstrap user may."""

@@ -13,7 +13,7 @@ from tests.support.polling import wait_until
 class Held:
     """A page's requests that are delayed until the test releases them.
 
-    All matching requests are delayed, or only the next `times`."""
+    If `times` is given, only the next `times` matching requests are delayed."""
 
     def __init__(self, page: Page, pattern: re.Pattern[str], *, times: int | None = None) -> None:
         self._page = page
@@ -31,7 +31,7 @@ class Held:
             act(route)
 
     def come(self) -> Route:
-        """Wait for a request of the page, and return it to the test."""
+        """Wait until a request of the page is delayed, and return it."""
         wait_until(self._any, "a question to the gateway")
         return self._routes.pop(0)
 

@@ -9,7 +9,7 @@ FRAMES = 3
 
 
 def settled(page: Page, response: Response) -> None:
-    """Wait until the response is complete and the browser has drawn frames after it."""
+    """Wait until this response is complete and the browser has since drawn a few frames."""
     response.finished()
     for _ in range(FRAMES):
         page.evaluate(DRAWN)

@@ -97,7 +97,7 @@ def _library() -> Any:
 
 
 class FakeDriver:
-    """One fake driver and its GPUs; the module's docstring has an example."""
+    """One fake driver and its GPUs. The module's docstring has an example."""
 
     def __init__(self, folder: Path, cards: str = "1xA100-40GB", *, host: str = "n1") -> None:
         """Create the GPUs that `cards` lists, as in `2xA100-40GB:mig+1xT4`.
@@ -164,7 +164,9 @@ class FakeDriver:
         )
 
     def recovery_action(self, card: int, action: int) -> None:
-        """Set the GPU's NVML_GPU_RECOVERY_ACTION_*; 0 means that no action is needed."""
+        """Set the recovery action that NVML recommends for the GPU (NVML_GPU_RECOVERY_ACTION_*).
+
+        0 means that no action is needed."""
         self._set(card, recovery_action=action)
 
     def fabric(self, card: int, state: int, status: int = 0) -> None:
@@ -209,7 +211,9 @@ class FakeDriver:
         self._set(card, mig=int(on), mig_pending=int(on if pending is None else pending))
 
     def unprivileged(self, card: int) -> None:
-        """Deny clients CAP_SYS_ADMIN, so that they can read only the profiles of MIG."""
+        """Make NVML treat its clients as if they had no CAP_SYS_ADMIN.
+
+        Of MIG, they can then read only the GPU's profiles."""
         self._set(card, unprivileged=1)
 
     def lacks(
@@ -221,11 +225,12 @@ class FakeDriver:
     ) -> None:
         """Make NVML return NOT_SUPPORTED for this feature of the GPU.
 
-        With `driver_too`, the call returns FUNCTION_NOT_FOUND, as from a driver that is too old."""
+        With `driver_too`, NVML returns FUNCTION_NOT_FOUND instead, as a driver does that is too
+        old."""
         self._set(card, **{f"{what}_supported": _PREDATED if driver_too else _UNSUPPORTED})
 
     def link(self, card: int, *peers: int | None) -> None:
-        """Connect the GPU's NVLinks, in order, to these GPUs; None is a link that is down.
+        """Connect the GPU's NVLinks, in order, to the GPUs `peers`; None is a link that is down.
 
         The GPU has no other links, and no link to a switch. Call this method for both ends of a
         link."""
@@ -237,7 +242,9 @@ class FakeDriver:
             self._do("link", card, number, leads_to)
 
     def compute_mode(self, card: int, mode: int) -> None:
-        """Set NVML_COMPUTEMODE_*: 0 shared, 2 prohibited, 3 exclusive process."""
+        """Set the GPU's compute mode (NVML_COMPUTEMODE_*).
+
+        0 is shared, 2 is prohibited, and 3 allows one process."""
         self._set(card, compute_mode=mode)
 
     def memory_limits(self, cgroups: Path) -> None:
@@ -247,9 +254,9 @@ class FakeDriver:
         self._library.fake_limits_supported(self._state, _SUPPORTED, str(cgroups).encode())
 
     def no_memory_limits(self, *, driver_too: bool = False) -> None:
-        """Return NOT_SUPPORTED for memory limits.
+        """Make NVML return NOT_SUPPORTED for memory limits.
 
-        With `driver_too`, return FUNCTION_NOT_FOUND, as an older driver does."""
+        With `driver_too`, NVML returns FUNCTION_NOT_FOUND instead, as an older driver does."""
         lacking = _PREDATED if driver_too else _UNSUPPORTED
         self._library.fake_limits_supported(self._state, lacking, b"")
 
@@ -274,7 +281,7 @@ class FakeDriver:
         )
 
     def end_process(self, pid: int) -> None:
-        """Remove a process, which `process` added, from all GPUs."""
+        """Remove a process that was added with `process` from all GPUs."""
         self._do("end_process", pid)
 
     def utilisation(self, card: int, sm_percent: int, memory_percent: int = 0) -> None:
@@ -290,7 +297,7 @@ class FakeDriver:
 
     @property
     def clients(self) -> int:
-        """Return how often NVML was initialised since the driver started and not shut down."""
+        """Return how many NVML initialisations have not been shut down since the driver started."""
         return int(self._library.fake_clients(self._state))
 
     # -------------------------------------------------------------- inside

@@ -14,8 +14,9 @@ MIG_NONE = 2
 
 
 class Profile(NamedTuple):
-    """A size of MIG instances. `kind` is NVML_GPU_INSTANCE_PROFILE_*, `span` counts memory
-    slices."""
+    """A size of MIG instances, as the driver reports it.
+
+    `kind` is NVML_GPU_INSTANCE_PROFILE_*, and `span` is the number of memory slices."""
 
     name: str
     kind: int
@@ -29,8 +30,9 @@ class Profile(NamedTuple):
 
 
 class Model(NamedTuple):
-    """A GPU model and what the driver reports for it. `switch_links` NVLinks lead to an
-    NVSwitch."""
+    """A GPU model and what the driver reports for it.
+
+    `switch_links` is the number of NVLinks that lead to an NVSwitch."""
 
     name: str
     memory_mib: int

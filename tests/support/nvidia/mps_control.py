@@ -29,7 +29,7 @@ def say(line: object) -> None:
 
 
 def lock() -> TextIO | None:
-    """Lock this folder as its daemon, and return the lock; None if another daemon has it."""
+    """Lock this folder for one daemon, and return the lock, or None if another daemon has it."""
     held = (FOLDER / "control_lock").open("a")
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -40,7 +40,9 @@ def lock() -> TextIO | None:
 
 
 def serve(ready: int | None) -> None:
-    """Run as the daemon until `quit`. Close the descriptor `ready` once commands are accepted."""
+    """Run as the daemon until the command `quit`.
+
+    Close the file descriptor `ready` once commands are accepted."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     held = lock()
     if held is None:
