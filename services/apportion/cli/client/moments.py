@@ -60,8 +60,7 @@ def pinned(gateway: Gateway, query: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def dated(gateway: Gateway, query: Mapping[str, Any]) -> tuple[dict[str, Any], datetime]:
-    """Replace and print the time `at` as a revision. Return the query and the time that ages count
-    to."""
+    """Replace the time `at` by its revision, and print it. Return the query and the time for ages."""
     asked = {name: value for name, value in query.items() if value is not None}
     now = datetime.now(UTC)
     if "at" not in asked:
