@@ -1,4 +1,4 @@
-"""Messages that the ledger does not store: commands with replies, and heartbeats."""
+"""Contract tests of messages that the ledger does not store: commands with replies, and heartbeats."""
 
 import asyncio
 
