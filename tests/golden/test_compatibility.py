@@ -1,4 +1,4 @@
-"""Tests of the compatibility page: it is up to date with its table and with the tests that exist."""
+"""Tests of the compatibility page: it agrees with its table and with the tests that exist."""
 
 from pathlib import Path
 

@@ -15,7 +15,7 @@ HEAD = ["| key | meaning | default | read by |", "|---|---|---|---|"]
 
 
 def default_of(path: str) -> str:
-    """Return the default of the key at `path`, as a user would write it in the configuration file."""
+    """Return the default of the key at `path`, as a user would write it in the file."""
     kind: Any = inspect.type_info(Configuration)
     value: Any = None
     for step in path.split("."):

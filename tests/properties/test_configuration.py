@@ -98,7 +98,7 @@ def test_a_configuration_that_passes_is_read_back_from_what_is_shown(found: Any)
 @settings(max_examples=300, deadline=None)
 @given(st.dictionaries(st.sampled_from(["nvidia", "nodeconfig", "policy", "y"]), JSON) | JSON)
 def test_any_document(document: object) -> None:
-    """Any document is either accepted as a configuration or refused with the name of a key."""
+    """A document is either accepted as a configuration or refused with the name of a key."""
     said = ""
     try:
         found = read_configuration(document)
@@ -114,11 +114,11 @@ def test_any_document(document: object) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from(GENERATED), min_size=1, max_size=4, unique=True), MOVES)
 def test_A8_a_card_is_never_cut_outside_of_its_groups(groups: list[MigGroup], moves: Any) -> None:
-    """While pods start and end, a MIG device follows one allowed group and uses each slice only
-    once.
+    """While pods start and end, a MIG device follows one allowed group of instances and uses each
+    slice only once.
 
-    A move of zero or more is the memory of a new pod; a negative move ends a pod. The ledger checks
-    its own invariants after every event."""
+    A number of zero or more in `moves` submits a pod that requests this much memory; a negative one
+    ends a pod. The ledger checks its own invariants after every event."""
     known = (MigGeometries(models=("A100-SXM4-40GB",), allowed_geometries=tuple(groups)),)
     configuration = Configuration(nvidia=NvidiaConfiguration(known_mig_geometries=known))
     cards = [gpu(f"g{i}", model=A100_40, mode="mig", slots=7) for i in range(2)]

@@ -1,6 +1,6 @@
 """Properties of the decisions that the scheduling engine makes after any history.
 
-Its decisions are valid, repeatable and finite, and depend only on the state."""
+The decisions are valid, repeatable and finite, and depend only on the state."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +20,7 @@ SETTINGS = trying(50)
 @SETTINGS
 @given(histories())
 def test_decisions_are_valid_and_depend_only_on_the_state(steps: list[Step]) -> None:
-    """If a decision is folded at once, the fold accepts all of its events.
+    """If the engine's decision is folded at once, the fold accepts all of its events.
 
     A new engine makes the same decision on the same state."""
     follow(Ledger(), steps)
@@ -29,7 +29,7 @@ def test_decisions_are_valid_and_depend_only_on_the_state(steps: list[Step]) -> 
 @SETTINGS
 @given(histories())
 def test_decisions_end_without_new_events(steps: list[Step]) -> None:
-    """If no new event arrives, the engine has nothing left to decide after a few decisions."""
+    """If no other events arrive, the engine has nothing left to decide after a few decisions."""
     ledger = Ledger()
     follow(ledger, steps)
     fall_silent(ledger)
@@ -55,8 +55,8 @@ def test_pods_pending_in_the_end_fit_nowhere(steps: list[Step]) -> None:
 @SETTINGS
 @given(histories())
 def test_decisions_that_end_early_come_to_the_same(steps: list[Step]) -> None:
-    """If the engine is stopped early in each decision, it still places the same pods on the same
-    nodes in the end."""
+    """If each decision of the engine is cut short, the engine still places the same pods on the
+    same nodes in the end."""
     whole, pieces = Ledger(), Ledger()
     follow(whole, steps)
     follow(pieces, steps)
@@ -72,7 +72,8 @@ def test_decisions_that_end_early_come_to_the_same(steps: list[Step]) -> None:
 
 
 def first_of(events: list[Payload]) -> list[DecisionEvent]:
-    """Fold these events in order. Return the events of the engine's first decision."""
+    """Fold these events in order. Return the events of the first decision that an engine then
+    makes."""
     ledger = Ledger()
     for data in events:
         ledger.take(data)
@@ -108,6 +109,6 @@ def own_devices(report: NodeReported) -> NodeReported:
 
 
 def test_refused_and_placed_are_told_apart() -> None:
-    """The type of decision events includes placements and refusals; otherwise the tests above
+    """The type of decision events includes placements and refusals. Otherwise the tests above would
     compare nothing."""
     assert set(DecisionEvent.__args__) >= {PodPlaced, PodRefused}

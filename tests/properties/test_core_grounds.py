@@ -1,4 +1,4 @@
-"""Property: the state keeps enough of a placement to rebuild its event."""
+"""Property: the state keeps enough of each placement to rebuild the placement's event."""
 
 from hypothesis import given, settings
 from msgspec import inspect, structs
@@ -24,6 +24,7 @@ def test_a_placement_gives_its_event_back(placed: PodPlaced) -> None:
 
 
 def test_where_nobody_decided_there_are_no_rationale() -> None:
-    """A placement without a decision, such as that of an adopted pod, has an empty rationale."""
+    """A placement that no scheduler decided, such as that of an adopted pod, has an empty
+    rationale."""
     found = rationale_of(Placement("n1", 1, ()))
     assert found == Rationale(Score(node="n1", total=0.0))

@@ -54,7 +54,7 @@ def held(state: State, queue: QueueObserved) -> Counter[str]:
 
 @contextmanager
 def within_limits(state: State) -> Iterator[None]:
-    """Check that a decision in the block takes no queue beyond its limits.
+    """Check that the decisions folded inside the block take no queue beyond its limits.
 
     Only queues whose usage increases in the block are checked."""
     before = {name: held(state, queue) for name, queue in state.queues.items()}

@@ -42,7 +42,7 @@ def held(state: State) -> Held:
 
 @contextmanager
 def within_limits(state: State) -> Iterator[None]:
-    """Check that a decision in the block takes no namespace beyond its quotas.
+    """Check that the decisions folded inside the block take no namespace beyond its quotas.
 
     Only namespaces whose usage increases in the block are checked."""
     before = held(state)

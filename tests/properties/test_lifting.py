@@ -21,9 +21,9 @@ RAISED = [(row, n) for row in (ROW, *CATALOGUE) for n in range(row.first, row.ve
 @settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_every_older_payload_is_lifted(row: EventType, version: int, data: st.DataObject) -> None:
-    """Any payload of an older version converts to a valid payload of the newest version.
+    """Any event payload of an older version converts to a valid payload of the newest version.
 
-    Its subject stays the same."""
+    The event's subject stays the same."""
     older = data.draw(values(inspect.type_info(row.payload_of(version))))
     told = lifted(row, version, msgspec.json.encode(older))
     assert type(told) is row.payload

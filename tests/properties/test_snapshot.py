@@ -24,8 +24,8 @@ def folded(events: list[Payload], state: State | None = None) -> State:
 
 @given(happenings(), st.data())
 def test_snapshot_and_tail_are_the_fold(events: list[Payload], data: st.DataObject) -> None:
-    """A state that is saved and restored at any revision and then continued equals the fold of all
-    events."""
+    """Folding some events, saving and restoring the state, and folding the rest gives the same
+    state as folding all events."""
     cut = data.draw(st.integers(0, len(events)))
     half = folded(events[:cut])
     restored = restore(take(half))
@@ -38,7 +38,7 @@ def test_a_snapshot_taken_while_the_fold_goes_on_is_of_its_end(
     events: list[Payload], data: st.DataObject
 ) -> None:
     """A snapshot is taken in several steps while events still arrive. It contains the state at the
-    end."""
+    last step."""
     cut = data.draw(st.integers(0, len(events)))
     state = folded(events[:cut])
     taking = Taking(state)
@@ -51,8 +51,8 @@ def test_a_snapshot_taken_while_the_fold_goes_on_is_of_its_end(
 
 
 def test_nothing_of_the_state_is_forgotten() -> None:
-    """Every field of the state is stored in the snapshot, unless the test lists it as derived from
-    other fields."""
+    """Every field of the state is stored in the snapshot, except those that this test lists as
+    derived from other fields."""
     none = set[str]()
     for of, record, derived, of_record in (  # fields derived from the rest, on either side
         (State, kept._Head, {"shapes"}, none),

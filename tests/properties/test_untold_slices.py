@@ -32,8 +32,8 @@ def test_no_slice_is_given_out_on_which_an_untold_pod_may_run(
 ) -> None:
     """Apportion allocates no MIG slice that a pod of another scheduler uses.
 
-    If it is unknown which slice such a pod uses, no slice of its device is allocated. If `late` is
-    set, the node reports its devices only after half of the steps."""
+    If it is unknown which slice such a pod uses, no slice of the pod's device is allocated. If
+    `late` is set, the node reports its devices only after half of the steps."""
     cluster, numbers = Cluster(), count()
     cluster.see("nodes", kube_node("n1"))
     running: dict[str, tuple[str, str, int | None]] = {}
@@ -66,7 +66,7 @@ def test_no_slice_is_given_out_on_which_an_untold_pod_may_run(
 
 
 def follow(cluster: Cluster) -> None:
-    """Write to the ledger what the watcher would report about the cluster."""
+    """Write to the ledger what the watcher would report about the pods of the cluster."""
     cluster.write(cluster.pod_facts())
     for data, problem, _ in cluster.facts.adoptions(cluster.view.pods):
         if not problem:

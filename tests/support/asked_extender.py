@@ -1,6 +1,7 @@
-"""Run a kube-scheduler extender that records the nodes it is offered, and rejects all of them.
+"""Run a kube-scheduler extender that records the nodes that kube-scheduler offers, and rejects all
+of them.
 
-No pod is ever placed, so kube-scheduler judges each pod against the same other pods."""
+So no pod is ever placed, and kube-scheduler judges each pod against the same other pods."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ from tests.support.polling import wait_until
 
 
 class Held:
-    """A page's requests that are delayed until the test releases them.
+    """The requests of a page that are delayed until the test releases them.
 
-    All matching requests are delayed, or only the next `times`."""
+    All requests that match are delayed, or only the next `times` of them."""
 
     def __init__(self, page: Page, pattern: re.Pattern[str], *, times: int | None = None) -> None:
         self._page = page
@@ -25,13 +25,14 @@ class Held:
         self._act(route)
 
     def end(self, act: Callable[[Route], None]) -> None:
-        """Apply `act` to all delayed requests, and at once to every later request."""
+        """Release the requests: apply `act` to all delayed ones now, and to every later one at
+        once."""
         self._act = act
         for route in self._routes:
             act(route)
 
     def come(self) -> Route:
-        """Wait for a request of the page, and return it to the test."""
+        """Wait until the page sends a matching request, and return that request to the test."""
         wait_until(self._any, "a question to the gateway")
         return self._routes.pop(0)
 
@@ -47,7 +48,8 @@ def intercept(
     *,
     times: int | None = None,
 ) -> None:
-    """Route requests as `page.route` does, and wait until the route is in effect.
+    """Let `handler` handle the requests that match, as `page.route` does, and wait until this takes
+    effect.
 
     On a busy page, `page.route` can return too early: a request that a key press triggers at once
     would still reach the gateway."""

@@ -1,4 +1,4 @@
-"""Wait until a page has processed an answer that must change nothing."""
+"""Wait until a page has processed an API response, for tests that check that it changes nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ FRAMES = 3
 
 
 def settled(page: Page, response: Response) -> None:
-    """Wait until the response is complete and the browser has drawn frames after it."""
+    """Wait until the response is complete and the browser has then drawn a few frames."""
     response.finished()
     for _ in range(FRAMES):
         page.evaluate(DRAWN)
