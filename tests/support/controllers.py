@@ -1,4 +1,5 @@
-"""Run the other parts of a cluster: kube-controller-manager and an unmodified kube-scheduler.
+"""Run the other programs of a control plane: kube-controller-manager and an unmodified
+kube-scheduler.
 
 Invariant: both processes end with the test, and their logs are next to the API server's."""
 
@@ -36,8 +37,8 @@ def controllers(plane: ControlPlane, folder: Path) -> Iterator[None]:
 def claim_controller(plane: ControlPlane, folder: Path) -> Iterator[None]:
     """Run kube-scheduler and the controller of ResourceClaims until the block ends.
 
-    That controller creates and releases the claims of templates. Other controllers would interfere
-    with what a test does to nodes and pods."""
+    That controller creates ResourceClaims from templates, and releases them. No other controller
+    runs, because others would change the nodes and pods that a test sets up."""
     alone = ("--leader-elect=false", "--bind-address=127.0.0.1")
     only = "--controllers=resourceclaim-controller,garbage-collector-controller"
     with (

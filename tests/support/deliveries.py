@@ -1,4 +1,5 @@
-"""Fetch records from a work queue, although one fetch may return only some of them."""
+"""Fetch a given number of records from a work queue, in several fetches if one returns only some of
+them."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from tests.support.polling import WAIT_S
 
 
 async def taken(queue: WorkQueue, count: int) -> list[Delivery]:
-    """Return `count` records, in as many fetches as that takes. Raises TimeoutError."""
+    """Return `count` records, in as many fetches as needed. Raises TimeoutError if they do not
+    arrive in time."""
     found: list[Delivery] = []
     async with asyncio.timeout(WAIT_S):
         while len(found) < count:

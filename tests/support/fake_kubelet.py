@@ -2,9 +2,9 @@
 
 The simulation is fast. It follows the device manager of Kubernetes 1.36
 (`pkg/kubelet/cm/devicemanager`). The kubelet calls `Allocate` when it admits a pod. It writes its
-checkpoint atomically after an admission, and after a plugin reports devices. PodResources leaves
-out init containers. The kubelet calls `PreStartContainer` before every container start; if the
-plugin refuses, the start fails or is retried. A container's edits come from the CDI files, as in a
+checkpoint atomically, after an admission and after a plugin reports devices. Its PodResources API
+leaves out init containers. It calls `PreStartContainer` before every container start; if the plugin
+refuses, the start fails or is retried. The CDI files say how a container is edited, as in a
 runtime. Invariant: no two live pods have the same device slot."""
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ the connection of the killed one."""
 
 
 class Refused(Exception):
-    """The error that the device plugin refused a call; the message is the plugin's."""
+    """Raised if the device plugin refused a call; the message is the plugin's."""
 
 
 @dataclass
@@ -65,11 +65,13 @@ class Entry:
 
 
 class FakeKubelet:
-    """The simulated kubelet of one node, below its own folder; `async with` starts the kubelet.
+    """The simulated kubelet of one node, with its files below its own folder. `async with` starts
+    it.
 
-    `took_s` has the duration of each answer, by call. The kubelet lists its pods only while `heard`
-    is True, as after hearing from the API server. `knows_cdi` is True if its runtime supports CDI;
-    otherwise a container gets what `Allocate` answered."""
+    `took_s` has the duration of each answer of the plugins, by call. `heard` is True if the kubelet
+    has heard from the API server; only then does it list its pods. `knows_cdi` is True if the
+    node's container runtime supports CDI. Otherwise a container gets what the plugin answered to
+    `Allocate`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -106,7 +108,7 @@ class FakeKubelet:
         await self._serve(self._resources / "kubelet.sock", {calls.POD_RESOURCES: self._list})
 
     async def stop(self) -> None:
-        """Stop as on SIGTERM; containers keep their devices."""
+        """Stop as on SIGTERM. The containers keep their devices."""
         for endpoint in self._endpoints.values():
             if endpoint.watching is not None:
                 endpoint.watching.cancel()
@@ -161,7 +163,8 @@ class FakeKubelet:
         return environment(self.edits(entry.ids))
 
     def edits(self, ids: tuple[str, ...]) -> list[dict[str, Any]]:
-        """Return the `containerEdits` of these devices, as a runtime finds them in CDI files."""
+        """Return the `containerEdits` for the devices with these ids, as a runtime finds them in
+        CDI files."""
         files = [json.loads(path.read_bytes()) for path in sorted(self.cdi.glob("*.json"))]
         named = [each for file in files for each in file["devices"] if each["name"] in ids]
         assert sorted(each["name"] for each in named) == sorted(ids), "one file for each device"
@@ -172,7 +175,8 @@ class FakeKubelet:
         return next(e.ids for e in self._entries if (e.pod, e.container) == (pod, container))
 
     async def plugin(self) -> Any:
-        """Register the plugin for ResourceClaims once it listens. Return what it reports."""
+        """Wait until the plugin for ResourceClaims listens, and register it. Return the information
+        that it reports."""
         path = self.folder / "plugins_registry" / f"{DRIVER}-reg.sock"
 
         async def registered() -> Any:
@@ -188,19 +192,20 @@ class FakeKubelet:
         return await until(registered, "a DRA plugin", interval_s=0.1)
 
     async def prepare(self, *claims: tuple[str, str]) -> dict[str, Any]:
-        """Prepare claims, given as uid and namespace. Return the answer for each claim, by uid."""
+        """Ask the plugin to prepare ResourceClaims, given as (uid, namespace). Return the answer
+        for each claim, by uid."""
         answer = await self._claims(calls.PREPARE_CLAIMS, claims)
         return dict(answer.claims)
 
     async def unprepare(self, *claims: tuple[str, str]) -> dict[str, Any]:
-        """Unprepare claims, given as uid and namespace. Return the answer for each claim, by
-        uid."""
+        """Ask the plugin to unprepare ResourceClaims, given as (uid, namespace). Return the answer
+        for each claim, by uid."""
         answer = await self._claims(calls.UNPREPARE_CLAIMS, claims)
         return dict(answer.claims)
 
     async def healths(self, wanted: dict[str, int]) -> dict[str, str]:
-        """Watch device health until it equals `wanted` (1 healthy, 2 unhealthy). Return the health
-        by name."""
+        """Watch the devices' health until it equals `wanted` (1 healthy, 2 unhealthy). Return each
+        device's health message, by device name."""
         endpoint = (await self.plugin()).endpoint
         async with grpc.aio.insecure_channel(f"unix:{endpoint}") as channel:
             async for answer in calls.WATCH_HEALTH.on(channel)(pb.Empty(), timeout=PRE_START_S):
@@ -216,7 +221,7 @@ class FakeKubelet:
             return await call.on(channel)(pb.Claims(claims=asked), timeout=PRE_START_S)
 
     def end(self, pod: str) -> None:
-        """End the pod and free its devices. The checkpoint is updated only by the next
+        """End the pod and free its devices. The checkpoint still lists them until the next
         allocation."""
         self._entries = [entry for entry in self._entries if entry.pod != pod]
 
@@ -293,5 +298,6 @@ class FakeKubelet:
 
 
 def environment(edits: list[dict[str, Any]]) -> dict[str, str]:
-    """Return the variables of all edits; of duplicate names, the last wins."""
+    """Return the environment variables that the edits set. If several set the same variable, the
+    last wins."""
     return dict(line.split("=", 1) for each in edits for line in each.get("env", ()))

@@ -86,8 +86,8 @@ class KubeApi:
         return True
 
     def get(self, kind: str, name: str = "", namespace: str = "") -> Any:
-        """Return one object, or a list of all objects of a kind, in which each item has its
-        kind."""
+        """Return one object, or a list of all objects of a kind. Each item of a list has its `kind`
+        set."""
         resource = self.resource(kind)
         found = self.request("GET", resource.path(namespace, name))
         if not name:
@@ -117,7 +117,7 @@ class KubeApi:
             self._connection = None
 
     def resource(self, kind: str) -> Resource:
-        """Return the resource for a name as kubectl accepts it."""
+        """Return the resource for a name that kubectl accepts, such as `pods` or `pvc`."""
         if kind not in self._resources:
             self._resources = dict(self._discovered())
         assert kind in self._resources, f"the API server has no resource {kind!r}"
@@ -142,8 +142,8 @@ class KubeApi:
         return found._replace(root=root)
 
     def _discovered(self) -> Iterator[tuple[str, Resource]]:
-        """Yield every name of every resource. If two resources share a name, the first group's
-        wins."""
+        """Yield each name of each resource with the resource. If two resources share a name, the
+        one of the first API group wins."""
         roots = ["/api/v1"]
         for group in self.request("GET", "/apis")["groups"]:
             preferred = group["preferredVersion"]["groupVersion"]

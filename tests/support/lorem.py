@@ -1,4 +1,4 @@
-"""Replace every sentence of the product, to show that no program parses one.
+"""Replace every sentence of the product with a dummy text, to show that no program parses one.
 
 `replaced` patches this process's renderers: functions of `core/explain/text` that return a text,
 and functions whose names mark them as renderers. `reworded` changes a JSON answer between a gateway
@@ -26,8 +26,8 @@ SENTENCES: Final = FIELDS | {"parts", "reason_parts"}
 
 
 def lorem(function: Callable[..., str]) -> Callable[..., str]:
-    """Return a function that returns a dummy text wherever `function` returns a text that is not
-    empty."""
+    """Return a function that calls `function`, but returns a dummy text in place of any text that
+    is not empty."""
 
     @wraps(function)
     def said(*args: Any, **kwargs: Any) -> str:
@@ -37,8 +37,8 @@ def lorem(function: Callable[..., str]) -> Callable[..., str]:
 
 
 def replaced(replace: Callable[[Any, str, Any], None]) -> int:
-    """Replace all functions that render sentences, in every module that uses them. Return the
-    count."""
+    """Replace all functions that render sentences, in every module that uses them. Return how many
+    places were replaced."""
     product = [each for key, each in sorted(sys.modules.items()) if key.startswith("apportion.")]
     bound: dict[Any, list[tuple[Any, str]]] = {}
     for user in product:
@@ -65,7 +65,7 @@ def replaced(replace: Callable[[Any, str, Any], None]) -> int:
 
 
 def reworded(value: Any, *, is_sentence: bool = False) -> Any:
-    """Return an answer's decoded JSON with every sentence replaced."""
+    """Return a copy of an answer's decoded JSON, with a dummy text in place of every sentence."""
     if isinstance(value, str):
         return LOREM if is_sentence and value else value
     if isinstance(value, list):

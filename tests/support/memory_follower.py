@@ -1,7 +1,8 @@
-"""A reader of the in-memory ledger, which implements `Subscription` of the ledger's port.
+"""A reader of the in-memory ledger. It implements `Subscription`, the reader's interface of the
+real ledger.
 
-Invariant: whatever the link does, a record is delivered once and in revision order. A missing
-record ends a reader of the whole ledger with LedgerHole."""
+Invariant: whatever the simulated network does, a record is delivered once and in revision order. If
+a record is missing, a reader of the whole ledger ends with LedgerHole."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
 
 class MemoryFollower:
-    """One reader of the in-memory ledger. `deliver` is public, so that tests can distinguish
-    readers."""
+    """One reader of the in-memory ledger. Its callback `deliver` is public, so that tests can tell
+    readers apart."""
 
     def __init__(
         self,
@@ -59,8 +60,8 @@ class MemoryFollower:
 
     @property
     def stalled(self) -> bool:
-        """Implement `Subscription.stalled`: always False, because records arrive or the reader has
-        ended."""
+        """Implement `Subscription.stalled`: always False, because records arrive as long as the
+        reader runs."""
         return False
 
     @property

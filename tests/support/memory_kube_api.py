@@ -1,7 +1,8 @@
-"""Connect to the in-memory API server: bytes in, bytes out, as in `runtime.kube.client`.
+"""Connect to the in-memory API server through the interface of the real client,
+`runtime.kube.client`.
 
-Its `KubeLink` can do to a request everything that a network can. Invariant: a client cannot
-distinguish this connection from the real one; the contract suite runs against both."""
+Its `KubeLink` can delay or lose requests, as a network can. Invariant: a client cannot distinguish
+this connection from the real one; the contract suite runs against both."""
 
 from __future__ import annotations
 
@@ -23,10 +24,11 @@ class KubeLink(Protocol):
         Raises KubeUnavailable if the request or its answer is lost."""
 
     async def carry(self, lines: list[bytes], idle_s: float) -> tuple[list[bytes], bool]:
-        """Return the lines of a watch that arrive, and True if the connection is still open after
-        them.
+        """Take the lines that the server sends on a watch. Return those that arrive, and True if
+        the connection is still open afterwards.
 
-        Raises KubeUnavailable if it broke before, or if nothing arrived for `idle_s`."""
+        Raises KubeUnavailable if the connection broke before the first line, or if nothing arrived
+        for `idle_s` seconds."""
 
 
 class PerfectKubeLink:

@@ -1,8 +1,9 @@
-"""Store the objects of the in-memory Kubernetes API server, with versions and past writes.
+"""Store the objects of the in-memory Kubernetes API server, with their versions and all past
+writes.
 
-The store simulates etcd and the API server's watch cache. Invariants: every write has its own
-version, higher than all before. All pages of a list are of one version. A watch receives every
-write after its version in order, or an error that the past was compacted."""
+The store simulates etcd and the API server's watch cache. Invariants: every write has a version of
+its own, higher than all earlier ones. All pages of a list show the same version. A watch receives
+every write after its version in order, or an error that the past was compacted."""
 
 from __future__ import annotations
 
@@ -49,13 +50,12 @@ KINDS = {
 
 
 class Forgotten(Exception):
-    """The error that past writes since a version, or the rest of a list, are no longer
-    available."""
+    """Raised if a compaction has removed the writes that a watch needs, or the rest of a list."""
 
 
 class Write(NamedTuple):
-    """One write of an object. `resource` is the kind as in API paths, `object` the state after the
-    write."""
+    """One write of an object. `resource` is the kind as in API paths, and `object` is the state
+    after the write."""
 
     resource: str
     type: str
@@ -65,8 +65,8 @@ class Write(NamedTuple):
 
 
 class Page(NamedTuple):
-    """A page of a list at one version. `rest` is the token of the next page, or "" after the last
-    one."""
+    """One page of a list, as of `version`. `rest` is the token of the next page, or "" on the last
+    page."""
 
     items: list[bytes]
     version: int
@@ -74,9 +74,9 @@ class Page(NamedTuple):
 
 
 class Feed:
-    """A watch on the store, from a version on. `news` is set when there are new writes.
+    """A watch on the store that starts at a version. `news` is set when there are new writes.
 
-    A `broken` watch returns nothing more."""
+    A watch that is `broken` returns nothing more."""
 
     def __init__(self, store: Store, resource: str, prefix: str, version: int) -> None:
         self._store = store
@@ -87,7 +87,8 @@ class Feed:
         self.broken = False
 
     def take(self) -> list[bytes]:
-        """Return the watch's lines for all writes since the last call. Raises Forgotten."""
+        """Return the watch's lines for all writes since the last call. Raises Forgotten if a
+        compaction has removed some."""
         self.news.clear()
         found = self._store.since(self._resource, self._version)
         if found:
@@ -98,8 +99,7 @@ class Feed:
         """Return a bookmark for the current version. Call this only after `take` has returned every
         write.
 
-        The result is empty if the store is behind the watch: a real server waits for the watch's
-        version."""
+        If the watch's version is newer than the store's, return nothing, as a real server does."""
         if self._version > self._store.version:
             return []
         self._version = self._store.version
@@ -234,7 +234,7 @@ class Store:
                 feed.news.set()
 
     def forget(self) -> None:
-        """Forget past writes, as compaction does. Objects are kept."""
+        """Forget all past writes, as a compaction does. The objects are kept."""
         self._forgotten = self.version
         self._rests.clear()
         for past in self._past.values():
@@ -245,6 +245,7 @@ class Store:
 
 
 def typed(resource: str, raw: bytes) -> bytes:
-    """Return the object with its kind and API version, as everywhere except in lists."""
+    """Return the encoded object with its kind and API version. Only in lists are items without
+    them."""
     kind = KINDS[resource]
     return b'{"kind":"%b","apiVersion":"%b",%b' % (kind.name.encode(), kind.api.encode(), raw[1:])

@@ -1,7 +1,8 @@
-"""Simulate a durable consumer with explicit acks: a shared queue of the in-memory ledger.
+"""Simulate a work queue of the in-memory ledger, as NATS implements it: a durable consumer with
+explicit acknowledgements.
 
-Invariant: a record leaves the queue only by an acknowledgement. A record that a worker returns, or
-does not acknowledge in time, is delivered again with a higher attempt."""
+Invariant: a record leaves the queue only when it is acknowledged. A record that a worker returns,
+or does not acknowledge in time, is delivered again with a higher attempt number."""
 
 from __future__ import annotations
 
@@ -106,8 +107,8 @@ class MemoryQueue:
             self._held[revision] = self._timer(revision, delay_s)
 
     def forget_acks(self, count: int) -> int:
-        """Redeliver the newest `count` acknowledged records, as after a server crash. Return how
-        many."""
+        """Deliver the newest `count` acknowledged records again, as after a server crash. Return
+        how many there were."""
         forgotten = self._done[-count:]
         del self._done[-count:]
         for revision in forgotten:
@@ -116,7 +117,8 @@ class MemoryQueue:
         return len(forgotten)
 
     def hasten(self, choose: Callable[[int], int]) -> bool:
-        """Redeliver one unacknowledged record before its timer expires; `choose` picks it.
+        """Redeliver one unacknowledged record before its timer expires. `choose` picks it from a
+        given number of records.
 
         Return False if there is no such record."""
         if not self._held:

@@ -1,10 +1,11 @@
-"""Simulate the ledger's server in memory: the stream with its fences, shared queues, plain
+"""Simulate the ledger's server in memory: the stream with its fences, shared queues, and plain
 messages.
 
-Simulations use this server in place of nats-server; one contract suite runs against both.
-Invariants: an append is stored whole or not at all. Revisions count from 1 without a gap. An id is
-accepted once within the duplicate window. A fence is checked against what is stored, never against
-what a client believes."""
+A fence is the revision that a writer expects to be the last one on a subject. Simulations use this
+server in place of nats-server; one contract suite runs against both. Invariants: an append is
+stored whole or not at all. Revisions count from 1 without a gap. An id is accepted once within the
+duplicate window. A fence is checked against what is stored, never against what a client believes.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ class Stored(NamedTuple):
 
 
 class MemoryServer:
-    """One stream, and all server state that connections share. `full` simulates a full disk."""
+    """The server: one stream, and the queues and handlers that all connections share. `full`
+    simulates a full disk."""
 
     def __init__(
         self, *, max_bytes: int = -1, duplicate_window_s: float = DUPLICATE_WINDOW_S
@@ -93,7 +95,7 @@ class MemoryServer:
         return self.records[revision - 1] if 0 < revision <= len(self.records) else None
 
     def drop(self, last: int) -> None:
-        """Forget everything up to this revision, as `apportion ledger trim` does."""
+        """Drop all records up to revision `last`, as `apportion ledger trim` does."""
         for revision in range(self.first_revision, last + 1):
             self.records[revision - 1] = None
         self.first_revision = max(self.first_revision, last + 1)
@@ -101,7 +103,7 @@ class MemoryServer:
             queue.drop(last)
 
     def lose_subject(self, subject: str) -> None:
-        """Forget the last revision of this subject, as if nothing had been written on it."""
+        """Forget the last revision of this subject, as if nothing had been written to it."""
         self._on_subject.pop(subject, None)
 
     def watch(self, call: Callable[[Stored], None]) -> None:
@@ -109,7 +111,8 @@ class MemoryServer:
         self._watchers.append(call)
 
     def on_news(self, call: Callable[[], None]) -> int:
-        """Call `call` after every later append. Return a number; `forget(number)` ends this."""
+        """Call `call` after every later append. Return a number; to stop the calls, pass it to
+        `forget`."""
         number = next(self._numbers)
         self._news[number] = call
         return number
@@ -123,8 +126,8 @@ class MemoryServer:
     def append(
         self, drafts: Sequence[Draft], fences: dict[str, int], *, role: str, writer: str
     ) -> list[int]:
-        """Store all drafts or none. Raises the errors with which a server refuses
-        `Ledger.append`."""
+        """Store all drafts or none. Raises the same errors as `Ledger.append` when a server refuses
+        drafts."""
         for draft in drafts:
             check_writer(role, draft.subject)
         self._check_window(drafts, fences)
@@ -199,8 +202,8 @@ class MemoryServer:
         return [record.revision for record in records]
 
     def lose(self, revision: int) -> None:
-        """Delete a record from the stream, as only an administrator with too many permissions
-        could."""
+        """Delete a single record from the stream. On a real ledger, only an administrator with too
+        many permissions could do this."""
         self.records[revision - 1] = None
 
     # ------------------------------------------------------------------ queues and messages
@@ -208,7 +211,8 @@ class MemoryServer:
     def queue(
         self, durable: str, subjects: Sequence[str], *, ack_wait_s: float, max_in_flight: int
     ) -> MemoryQueue:
-        """Return the shared queue, created on first use. Raises LedgerDrifted."""
+        """Return the shared queue, created on first use. Raises LedgerDrifted if it exists with
+        other settings."""
         queue = self.queues.get(durable)
         if queue is None:
             queue = MemoryQueue(
@@ -226,8 +230,8 @@ class MemoryServer:
         return queue
 
     def serve(self, pattern: str, take: Take, *, group: str = "") -> int:
-        """Deliver plain messages on `pattern` to `take`. Return the key with which `handlers`
-        stores it.
+        """Deliver plain messages on subjects that match `pattern` to `take`. Return the key of this
+        subscription in `handlers`.
 
         Of all subscribers in a `group`, only one receives each message."""
         number = next(self._numbers)
@@ -237,7 +241,7 @@ class MemoryServer:
     def send(
         self, subject: str, payload: bytes, *, reply: str = ""
     ) -> asyncio.Future[bytes] | None:
-        """Deliver a plain message. Returns the future reply, or None if there is no listener."""
+        """Deliver a plain message. Return a future for the reply, or None if no client listens."""
         grouped: dict[str, list[Take]] = {}
         takes: list[Take] = []
         for pattern, group, take in self.handlers.values():

@@ -34,7 +34,8 @@ def draft(
     payload: bytes = b"{}",
     expect: int | None = None,
 ) -> Draft:
-    """Return a draft on `apportion.v1.<subject>`; its id is new unless `key` is given."""
+    """Return an event to append on `apportion.v1.<subject>`. The event's id is new unless `key` is
+    given."""
     name = key or f"id-{next(_numbers)}"
     return Draft(subject=f"apportion.v1.{subject}", id=name, payload=payload, expect=expect)
 
@@ -44,7 +45,7 @@ def ignore(_record: Record) -> None:
 
 
 class Bus:
-    """One embedded server with the ledger's stream, and the connections that a test opened."""
+    """A nats-server with the ledger's stream, and all connections to it that a test opened."""
 
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir
@@ -67,11 +68,11 @@ class Bus:
     async def connect(
         self, role: str = "watcher", *, port: int = 0, **options: Any
     ) -> JetStreamLedger:
-        """Open a connection as `role`, which closes with the bus. `port` selects a proxy to connect
-        through.
+        """Open a connection as `role`, which closes with the bus. `port` is the port of a proxy to
+        connect through.
 
-        Its default timeouts are longer than a service's, because a test machine may stall for a
-        while."""
+        The connection's default timeouts are longer than a service's, because a test machine may
+        stall for a while."""
         options = {"timeout_s": WAIT_S, "ack_timeout_s": WAIT_S, **options}
         url = self.server.url_for(role)
         if port:
@@ -110,7 +111,7 @@ async def running_bus(data_dir: Path, *, max_bytes: int = -1) -> AsyncIterator[B
 
 
 async def remake_stream(wire: Wire, config: dict[str, Any]) -> None:
-    """Create the stream, even right after an earlier stream of that name was deleted.
+    """Create the stream, even if a stream of that name was deleted a moment ago.
 
     The server answers a deletion before the files are gone, and refuses the name until then."""
 
@@ -127,7 +128,7 @@ async def remake_stream(wire: Wire, config: dict[str, Any]) -> None:
 
 
 class PlainServer:
-    """A nats-server without users or rules, for setups that our own configuration would never
+    """A nats-server without users or permissions, for setups that our own configuration would never
     allow."""
 
     def __init__(self, data_dir: Path) -> None:

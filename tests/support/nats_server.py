@@ -20,8 +20,9 @@ HOST = "127.0.0.1"
 
 
 def tls_block(pair: Pair, clients: Path | None = None) -> str:
-    """Return a server's `tls` block with this certificate; clients need one too if `clients` is
-    given."""
+    """Return the `tls` block of a server's configuration with this certificate.
+
+    If `clients` is given, clients must present a certificate that this CA has signed."""
     lines = [f'cert_file: "{pair.certificate}"', f'key_file: "{pair.key}"']
     if clients is not None:
         lines += [f'ca_file: "{clients}"', "verify: true"]
@@ -110,10 +111,10 @@ class NatsServer:
 
 
 class EncryptedServer(EmbeddedServer):
-    """An embedded server with TLS, for tests and benchmarks that need encryption.
+    """An embedded nats-server with TLS, for tests and benchmarks that need encryption.
 
-    Clients in this process and in its child processes trust the server's CA. The same folder always
-    has the same CA."""
+    Clients in this process and in its child processes trust the server's CA. Servers with the same
+    folder have the same CA."""
 
     def __init__(self, data_dir: Path) -> None:
         super().__init__(data_dir)

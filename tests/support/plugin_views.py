@@ -1,6 +1,7 @@
 """Parse a pod's annotations as the device plugins of HAMi and Volcano do.
 
-The parsers share no code with our renderer: they know the text format and nothing of placements."""
+The parsers share no code with our renderer. They implement only the text format, and know nothing
+about placements."""
 
 from typing import NamedTuple
 
@@ -26,23 +27,25 @@ def records(segment: str) -> list[Record]:
 
 
 def hami_containers(text: str) -> list[list[Record]]:
-    """Parse HAMi's annotation. Return the devices of each container, even of one without devices.
+    """Parse HAMi's annotation. Return the devices of each container, with an empty list if it has
+    none.
 
-    Every container ends with a semicolon."""
+    Every container's text ends with a semicolon."""
     segments = text.split(";")
     assert segments.pop() == ""
     return [records(segment) if segment else [] for segment in segments]
 
 
 def volcano_containers(text: str) -> list[list[Record]]:
-    """Parse Volcano's annotation. Return the devices of each container that has any.
+    """Parse Volcano's annotation. Return the devices of each container that has devices.
 
-    The containers are separated by semicolons."""
+    Semicolons separate the containers."""
     return [records(segment) for segment in text.split(";")]
 
 
 def mig_position(device: str) -> tuple[str, str, int]:
-    """Parse `GPU-…[group-position]`: exactly one hyphen between the brackets."""
+    """Parse `GPU-…[group-position]`, with exactly one hyphen between the brackets, into its three
+    parts."""
     uuid, _, rest = device.partition("[")
     assert rest.endswith("]")
     group, position = rest[:-1].split("-")

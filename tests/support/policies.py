@@ -21,7 +21,8 @@ LEFT_OUT = "true"
 
 
 def without(*markers: str) -> Callable[[dict[str, Any]], None]:
-    """Return a function that disables the validations whose message contains one of these texts."""
+    """Return a function that edits a policy: it disables the validations whose message contains one
+    of these texts."""
 
     def weaken(policy: dict[str, Any]) -> None:
         for validation in policy["spec"]["validations"]:
@@ -36,8 +37,8 @@ def without(*markers: str) -> Callable[[dict[str, Any]], None]:
 async def holding(
     plane: ControlPlane, weaken: Callable[[dict[str, Any]], None]
 ) -> AsyncIterator[None]:
-    """Enforce the policies of the manifests until the block ends, after `weaken` has edited
-    each."""
+    """Enforce the policies in the project's manifests until the block ends. The function `weaken`
+    edits each policy first."""
     documents: list[dict[str, Any]] = []
     for path in sorted(MANIFESTS.glob("[!k]*.yaml")):
         documents += yaml.safe_load_all(path.read_text("utf-8"))
@@ -58,9 +59,9 @@ async def holding(
 
 
 def _probe(name: str) -> dict[str, Any]:
-    """Return a policy that is applied after ours.
+    """Return a policy that tests apply after all others.
 
-    Once the API server enforces this policy, it enforces ours too."""
+    Once the API server enforces this policy, it enforces the others too."""
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]}
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",

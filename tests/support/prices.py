@@ -1,4 +1,5 @@
-"""Build prices by hand, and compute the scores by slow reference formulas.
+"""Build the prices of pod shapes by hand, and compute scores from them with slow reference
+formulas.
 
 The formulas share no code with the price tables that they check. They recurse over pods, and model
 a device only by its free percentage."""
@@ -20,7 +21,8 @@ def piece(percent: int, **fields: Any) -> Ask:
 
 
 def priced(wanted: Ask | None, value: int, cpu_milli: int = 1000, **fields: Any) -> PricedShape:
-    """Return a shape with this request, which is worth `value` millionths of a device."""
+    """Return a priced shape with this device request. `value` is what a pod of the shape is worth,
+    in millionths of a device."""
     taken = 40_000 if wanted is None else wanted.count * wanted.cores * MILLION // 100
     fields.setdefault("memory_mib", 1024)
     fields.setdefault("pods", 10)
@@ -34,21 +36,22 @@ def whole(count: int = 1) -> Ask:
 
 
 def learnt(*shapes: PricedShape) -> PricesLearnt:
-    """Return the event that announces these prices."""
+    """Return the event that announces these priced shapes."""
     return PricesLearnt(pods=sum(shape.pods for shape in shapes), shapes=shapes)
 
 
 @dataclass(frozen=True)
 class Left:
-    """The free resources of a node: `devices` in percent, with `IDLE` for devices not in use."""
+    """The free resources of a node. `devices` has the free percentage of each device, or `IDLE` if
+    the device is not in use."""
 
     cpu_milli: int
     memory_mib: int
     devices: tuple[int, ...]
 
     def without(self, cpu_milli: int, memory_mib: int, *devices: int) -> "Left":
-        """Return the free resources after a pod uses this CPU and memory, with `devices` left
-        free."""
+        """Return the free resources after a pod has taken this CPU and memory. `devices` is what it
+        leaves free of each device."""
         return Left(self.cpu_milli - cpu_milli, self.memory_mib - memory_mib, devices)
 
 
@@ -56,7 +59,8 @@ IDLE = 1000
 
 
 def size_of(shape: PricedShape) -> int:
-    """Return the percentage of each device that the shape requests, or 0 without devices."""
+    """Return the percentage of each of its devices that a pod of the shape requests, or 0 if it
+    requests none."""
     return shape.ask.cores if shape.ask else 0
 
 
@@ -88,8 +92,8 @@ def idle_value(shapes: tuple[PricedShape, ...], count: int, cpu_price: int) -> i
 
 
 def node_value(shapes: tuple[PricedShape, ...], node: Left) -> int:
-    """Return V, the worth of the node's free CPU and devices, at the CPU price that minimizes
-    it."""
+    """Return V, the worth of the node's free CPU and devices. Of several prices for CPU, use the
+    one that makes V smallest."""
     alone = [s.value // s.cpu_milli for s in shapes if s.ask is None]
     values = []
     for step in CPU_STEPS:
@@ -120,7 +124,8 @@ def node_variety(shapes: tuple[PricedShape, ...], node: Left) -> int:
 
 
 def node_fragments(shapes: tuple[PricedShape, ...], node: Left) -> int:
-    """Return F: the device percentage that a random pod could not use, times the number of pods."""
+    """Return F: how much free device capacity a random pod could not use, in percent, times the
+    number of pods."""
     expected = 0
     for shape in shapes:
         lefts = [min(left, 100) for left in node.devices]

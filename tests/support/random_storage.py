@@ -1,8 +1,8 @@
-"""Draw random storage for a random cluster: claims in every state, volumes, and volume limits of
-nodes.
+"""Create random storage for a random cluster: claims in every state, volumes, and limits on the
+volumes of nodes.
 
-Each namespace has claims of the same names, several of each kind, so that pods share some claims
-and are the only users of others."""
+Every namespace has several claims of each kind, with the same names. So pods share some claims and
+are the only users of others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ GONE = "gone"
 
 
 class RandomStorage:
-    """The objects of random storage; `claims` are the names of the claims that a pod may mount."""
+    """All storage objects of a random cluster. `claims` has the names of the claims that a pod may
+    mount."""
 
     def __init__(
         self, chance: random.Random, namespaces: tuple[str, ...], nodes: list[str]
@@ -39,9 +40,11 @@ class RandomStorage:
                     self.objects += self._claim(namespace, name, kind)
 
     def mounts(self) -> list[dict[str, Any]]:
-        """Return the volumes of one pod, with at most one of the free local volumes.
+        """Return the volumes of one pod, which use random claims. At most one of them is a free
+        local volume.
 
-        The assignment of two free volumes to two claims would be undefined."""
+        With two free volumes and two claims, it would be undefined which claim gets which volume.
+        """
         chance = self._chance
         names = chance.sample(self.claims, chance.choice((1, 1, 2)))
         if sum(name.startswith("local") for name in names) > 1:
@@ -145,8 +148,8 @@ def _of(kind: str, name: str, *, namespace: str = "", **fields: Any) -> dict[str
 
 
 def _classes() -> list[dict[str, Any]]:
-    """Return storage classes: without a provisioner, with one, with zones, with capacity, and
-    immediate."""
+    """Return five storage classes: one without a provisioner, one with, one for zones, one with
+    capacity, and one that binds at once."""
     waits = {"volumeBindingMode": "WaitForFirstConsumer"}
     zones = [{"matchLabelExpressions": [{"key": ZONE, "values": ["a", "b"]}]}]
     return [

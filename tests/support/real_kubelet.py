@@ -1,9 +1,10 @@
-"""Run a real kubelet on this machine, with the runtime of `cri`, as a node of the tests' API
-server.
+"""Run a real kubelet on this machine, as a node of the tests' API server. Its container runtime is
+the one in `cri`.
 
-It needs root and a control plane's binaries, with which the kubelet is built. Kubelet and runtime
-share a mount namespace of their own, because the path of the device plugins' folder is hard-coded.
-Invariant: it leaves no process, no mount, and no file outside its folder."""
+It needs root, and the binaries of a control plane, which are built together with the kubelet.
+Kubelet and runtime share a mount namespace of their own, because the path of the device plugins'
+folder is hard-coded. Invariant: the kubelet leaves no process, no mount, and no file outside its
+folder."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ END_S: Final = 150
 
 
 def missing() -> str:
-    """Return the reason why no kubelet can run here, or ""."""
+    """Return the reason why no kubelet can run here, or "" if one can."""
     if os.geteuid() != 0:
         return "the kubelet runs as root only"
     tried = subprocess.run(
@@ -40,8 +41,8 @@ def missing() -> str:
 
 
 class RealKubelet:
-    """One kubelet below a short folder. `async with` starts and ends the kubelet and its
-    runtime."""
+    """One kubelet, with its files below a short folder. `async with` starts and ends the kubelet
+    and its container runtime."""
 
     def __init__(self, plane: ControlPlane, binary: Path, folder: Path, node: str) -> None:
         self.folder = folder
@@ -85,8 +86,8 @@ class RealKubelet:
     async def start(self) -> None:
         """Start the kubelet in its runtime's mount namespace, and wait until its node is ready.
 
-        The node is first marked as not ready, because no controller does that after a kubelet was
-        killed."""
+        First mark the node as not ready. No controller runs here that would do so after the kubelet
+        was killed."""
         kubelet = [
             *("/usr/bin/nsenter", f"--target={self._running['runtime'].pid}", "--mount"),
             f"--wd={ROOT}",
@@ -108,7 +109,7 @@ class RealKubelet:
         await self._end("kubelet", signal.SIGKILL)
 
     def created(self, pod: str, container: str) -> list[dict[str, Any]]:
-        """Return a record of every creation of the container: its environment, mounts and CDI
+        """Return a record for each time the container was created: its environment, mounts and CDI
         devices."""
         path = self.containers / "created.jsonl"
         lines = path.read_text().splitlines(keepends=True) if path.exists() else []
@@ -129,7 +130,7 @@ class RealKubelet:
         return self.created(pod, container)[-1]
 
     async def offered(self, resource: str, count: int) -> None:
-        """Wait until the node reports `count` of the resource."""
+        """Wait until the node reports `count` of the resource as allocatable."""
         key = resource.replace(".", "\\.")
 
         async def there() -> bool:
@@ -143,10 +144,10 @@ class RealKubelet:
         os.kill(await self.pid(pod, container), signal.SIGKILL)
 
     async def pid(self, pod: str, container: str) -> int:
-        """Return the process id of the container, once it runs.
+        """Wait until the container runs, and return its process id.
 
-        A kubelet that died between creating and starting a container creates it again, so each
-        attempt checks the newest one."""
+        If a kubelet died between creating and starting a container, the next one creates the
+        container again. So each check uses the newest record."""
 
         async def there() -> int:
             attempt = self.created(pod, container)[-1]["attempt"]

@@ -1,4 +1,4 @@
-"""Write into a container's usage region what HAMi-core writes for one of the container's
+"""Write to a container's usage region (a shared file) as HAMi-core does for one of the container's
 processes."""
 
 import struct
@@ -13,7 +13,7 @@ PROCESSES, COUNT = 1856, 2_008_896
 def run_process(
     path: Path, *, inner: int = 7, host: int = 0, mib: int = 0, percent: int = 0
 ) -> None:
-    """Add one process to a container's usage region, as a user of its first device."""
+    """Add one process, which uses the container's first device, to its usage region."""
     with SharedFile(path) as file:
         file.write(PROCESSES, struct.pack("<ii", inner, host))
         file.write(PROCESSES + 8, struct.pack("<QQQ", mib << 18, 0, 3 * mib << 18))

@@ -1,5 +1,5 @@
-"""Follow a recipe of CONTRIBUTING.md in a copy of the product, and count the files that it
-touches."""
+"""Follow a recipe of CONTRIBUTING.md in a copy of the product, and count the files that must
+change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.so")
 
 
 class Scratch:
-    """A copy of the product in a folder. `path` is the module path from which Python imports the
+    """A copy of the product in a folder. `path` is the module path by which Python imports the
     copy."""
 
     def __init__(self, folder: Path) -> None:
@@ -33,10 +33,11 @@ class Scratch:
 
     @contextmanager
     def recipe(self, title: str, *, most: int) -> Iterator[None]:
-        """Check the changes in this block against the recipe of that title.
+        """Check that the changes made inside the block follow the recipe with this title in
+        CONTRIBUTING.md.
 
-        They may touch at most `most` product files, and the recipe must name each file or its
-        folder."""
+        They may touch at most `most` product files, and the recipe must name each of these files or
+        its folder."""
         self._touched.clear()
         yield
         product = {path for path in self._touched if path.startswith(PRODUCT)}
@@ -78,7 +79,7 @@ class Scratch:
 
 
 def recipe_text(title: str) -> str:
-    """Return the recipe of that title in CONTRIBUTING.md."""
+    """Return the text of the recipe with this title in CONTRIBUTING.md."""
     guide = (ROOT / "CONTRIBUTING.md").read_text()
     found = re.search(rf"^### {re.escape(title)}\n(.*?)(?=^##)", guide, re.MULTILINE | re.DOTALL)
     assert found, f"CONTRIBUTING.md has no recipe for {title}"

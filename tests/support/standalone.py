@@ -1,7 +1,7 @@
-"""Run `apportion up` as a user does: its process, output and folder, and verbs that use it.
+"""Run `apportion up` as a user does, with a data folder, and run other verbs against it.
 
-All its processes inherit an environment variable that marks them. The ledger's server has the data
-folder on its command line. So a test can search the whole machine for left-over processes."""
+All processes of a run inherit an environment variable that marks them. The ledger's server has the
+data folder on its command line. So a test can search the whole machine for left-over processes."""
 
 from __future__ import annotations
 
@@ -128,14 +128,14 @@ class Standalone:
         return pid
 
     def started_again(self, name: str, before: int) -> None:
-        """Wait until that service runs with another process id."""
+        """Wait until the service runs with a process id other than `before`."""
         wait_until(
             lambda: self.processes().get(name, before) != before,
             f"{name} to be started again",
         )  # fmt: skip
 
     def ready_again(self, name: str, before: int) -> None:
-        """Wait until that service runs with another process id and reports ready."""
+        """Wait until the service runs with a process id other than `before` and reports ready."""
         self.started_again(name, before)
         assert self.data is not None
         log = self.data / "logs" / f"{name}.log"
@@ -151,8 +151,8 @@ class Standalone:
         wait_until(ready, f"{name} to be ready")
 
     def left(self, *, itself: bool = False) -> list[int]:
-        """Return the ids of all processes of this run on this machine; `up` itself only with
-        `itself`."""
+        """Return the ids of all processes of this run that exist on this machine. Leave out `up`
+        itself unless `itself` is True."""
         own = self._process.pid if self._process and self.running and not itself else 0
         return [pid for pid in _pids() if pid != own and self._ours(pid)]
 
@@ -193,7 +193,8 @@ class Standalone:
         return json.loads(done.stdout)
 
     def folded(self) -> StateFold:
-        """Fold the ledger's exact events in this process, and return the fold."""
+        """Read the ledger's events from `apportion tail`, fold them in this process, and return the
+        fold."""
         done = self.run("tail", "--from", "1", "--no-follow", "--json")
         assert done.returncode == 0, done.stderr
         cluster = StateFold()
@@ -205,7 +206,7 @@ class Standalone:
 
 
 class _Told(msgspec.Struct):
-    """A line of `apportion tail --json`, with the event's exact bytes."""
+    """A line that `apportion tail --json` prints for an event, with the event's exact bytes."""
 
     revision: int
     subject: str
@@ -224,8 +225,7 @@ def _proc(pid: int, name: str) -> bytes:
 
 
 def settle(up: Standalone, count: int, *, timeout_s: float = WAIT_S) -> float:
-    """Wait until `count` pods are allocated and no pod is in another phase. Return the seconds it
-    took."""
+    """Wait until there are `count` pods, all of them allocated. Return the seconds it took."""
     began = time.monotonic()
 
     def allocated() -> bool:

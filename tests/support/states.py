@@ -1,4 +1,4 @@
-"""Compare two states: their content, and the order of their maps."""
+"""Compare two states: their content, and the order of the entries in their maps."""
 
 from typing import Any
 
@@ -19,7 +19,8 @@ def assert_same(one: State, other: State) -> None:
 
 
 def orders(state: State) -> list[Any]:
-    """Return the order of every map of the state, and the contents that a digest leaves out."""
+    """Return what a digest of the state leaves out: the order of the entries in every map, and some
+    of the contents."""
     return [
         list(state.nodes), list(state.pods), list(state.groups), list(state.queues),
         [(name, list(quotas)) for name, quotas in state.quotas.items()],

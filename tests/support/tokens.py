@@ -14,8 +14,8 @@ def digest_of(token: str) -> str:
 
 
 def rows(**people: str) -> str:
-    """Return the text of a token file; each argument is a user with the other fields of their
-    row."""
+    """Return the text of a token file. Each keyword is a user's name, and its value has the other
+    fields of the user's row."""
     return "\n".join(
         f'[[token]]\nname = "{name}"\nsha256 = "{digest_of(name)}"\n{rest}\n'
         for name, rest in people.items()

@@ -1,7 +1,8 @@
-"""Write a ledger in virtual time with the real engine, as input for replays.
+"""Create a ledger in virtual time with the real engine, as input for replays.
 
-Pods arrive and end at times that a test sets, and are decided at once. Invariant: every record is
-one that a scheduler, a user or a node could have written, with its time, chained and in order."""
+Pods arrive and end at times that a test sets, and the engine decides at once. Invariant: every
+record is one that a scheduler, a user or a node could have written. Records are in order of time,
+and the placements on a node form a chain."""
 
 from __future__ import annotations
 
@@ -34,9 +35,10 @@ BEGIN_S = 1_800_000_000.0
 
 
 class VirtualLedger:
-    """The records so far, the resulting state, and the node and time of every placement.
+    """A ledger in virtual time: its records, the resulting state, and the node and time of every
+    placement.
 
-    With `watched`, an evicted pod is submitted again under its name, as by its controller."""
+    With `watched`, an evicted pod is submitted again under the same name, as by a controller."""
 
     def __init__(self, *, watched: bool = False) -> None:
         self._watched = watched
@@ -86,7 +88,7 @@ class VirtualLedger:
                 self.write(PodGone(uid=gone.pod))
 
     def _make_anew(self, uid: str) -> None:
-        """Submit an evicted pod again, with its full run time."""
+        """Submit an evicted pod again. It runs for its full time."""
         again = structs.replace(self.state.pods[uid].submitted, uid=f"{uid}-again")
         self.submit(again, runs_s=self._runs_s.get(uid))
 
@@ -97,7 +99,8 @@ class VirtualLedger:
             heapq.heappush(self._ends, (self.now_s + self._runs_s[data.pod], data.pod))
 
     def until(self, at_s: float) -> None:
-        """Advance to this many seconds after the start. Pods whose run time has passed end."""
+        """Advance the time to `at_s` seconds after the start, and end the pods whose run time is
+        over."""
         at_s += BEGIN_S
         while self._ends and self._ends[0][0] <= at_s:
             self.now_s, uid = heapq.heappop(self._ends)
@@ -108,12 +111,13 @@ class VirtualLedger:
         self.now_s = at_s
 
     def time_of(self, revision: int) -> float:
-        """Return when that record was written, in seconds since 1970."""
+        """Return when the record with this revision was written, in seconds since 1970."""
         record = self.records[revision - 1]
         return seconds_of(decode(record.payload, subject=record.subject).time)
 
     def recorded(self, *, after: int = 0, begin_s: float = 0.0, end_s: float) -> Recorded:
-        """Record a span of the ledger. `begin_s` and `end_s` are seconds after the start."""
+        """Return a recording of part of the ledger, for a replay. `begin_s` and `end_s` are seconds
+        after the start."""
         limits = Limits(
             after=after, upto=self.state.revision, begin_s=BEGIN_S + begin_s, end_s=BEGIN_S + end_s
         )

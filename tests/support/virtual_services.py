@@ -1,7 +1,8 @@
-"""Run real services on an in-memory ledger in virtual time, in which minutes pass at once.
+"""Run real services on an in-memory ledger in virtual time: waiting takes no real time.
 
 Invariant: the services and their messages are real; only ledger and time are simulated. Use this
-for tests of a few services without faults; `tests.simulation` runs all of them, with faults."""
+module for tests of a few services without faults. `tests.simulation` runs all services, with
+faults."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ class Services:
         return self._start("agent", lambda service: agent.body(service, backends))
 
     async def say(self, data: Payload, name: str) -> Answer:
-        """Send an event as the agent of its node, and return the intake's answer."""
+        """Send an event to the intake as the agent of the event's node, and return the intake's
+        answer."""
         node: str = data.node  # type: ignore[attr-defined] # as all that agents say
         event = Event(id=name, source=f"agent/{node}", time=rfc3339(self._clock.now()), data=data)
         asker = MemoryLedger(self.server, role="agent")

@@ -1,7 +1,7 @@
-"""Simulate Volcano's controllers: create a Job's PodGroup, and the pods that name it.
+"""Simulate Volcano's controllers: for each Job, create its PodGroup and its pods.
 
-Tests need this because Apportion replaces only Volcano's scheduler. Each pod follows its template,
-with the job's scheduler."""
+Tests need this because Apportion replaces only Volcano's scheduler. Each pod follows its template
+in the Job, with the scheduler that the Job names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from tests.support.polling import until
 
 
 def pod_group(job: dict[str, Any]) -> dict[str, Any]:
-    """Return the PodGroup that Volcano would create for this Job, which the API server returned."""
+    """Return the PodGroup that Volcano would create for this Job. The Job must have been read from
+    the API server."""
     spec = job["spec"]
     return {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
@@ -35,7 +36,8 @@ def pod_group(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def job_pods(job: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the pods that Volcano would create for this Job, which the API server returned."""
+    """Return the pods that Volcano would create for this Job. The Job must have been read from the
+    API server."""
     return [
         _pod(job, task, number)
         for task in job["spec"]["tasks"]
@@ -44,8 +46,8 @@ def job_pods(job: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 async def make_pods(world: KubeWorld, namespace: str) -> None:
-    """Create the PodGroup of every Job of the namespace, and its pods once the group is
-    admitted."""
+    """For every Job of the namespace, create the PodGroup, wait until it is admitted, and create
+    the pods."""
     for job in (await world.plane.get("jobs.batch.volcano.sh", namespace=namespace))["items"]:
         await world.plane.apply(pod_group(job), namespace=namespace)
 
@@ -60,7 +62,7 @@ async def make_pods(world: KubeWorld, namespace: str) -> None:
 
 
 async def end_job(world: KubeWorld, namespace: str, name: str) -> None:
-    """Delete the pods and the PodGroup of a Job, as for a Command `AbortJob`."""
+    """Delete the pods and the PodGroup of a Job, as Volcano does for the command `AbortJob`."""
     job = await world.plane.get("jobs.batch.volcano.sh", name, namespace=namespace)
     for pod in job_pods(job):
         await world.delete(pod["metadata"]["name"], namespace=namespace)

@@ -127,7 +127,7 @@ class FakeDriver:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return the additional variables with which a child process uses this driver."""
+        """Return the environment variables that make a child process use this driver."""
         return {
             STATE_VARIABLE: str(self._path),
             "LD_LIBRARY_PATH": str(built()),
@@ -168,7 +168,8 @@ class FakeDriver:
         self._set(card, recovery_action=action)
 
     def fabric(self, card: int, state: int, status: int = 0) -> None:
-        """Set the GPU's fabric registration (NVML_GPU_FABRIC_STATE_*) and its error."""
+        """Set the state and the error of the GPU's registration with the NVLink fabric
+        (NVML_GPU_FABRIC_STATE_*)."""
         self._set(card, fabric_state=state, fabric_status=status)
 
     def fall_off(self, card: int) -> None:
@@ -209,7 +210,8 @@ class FakeDriver:
         self._set(card, mig=int(on), mig_pending=int(on if pending is None else pending))
 
     def unprivileged(self, card: int) -> None:
-        """Deny clients CAP_SYS_ADMIN, so that they can read only the profiles of MIG."""
+        """Treat clients as if they lacked CAP_SYS_ADMIN. They can then read the MIG profiles, but
+        no more about MIG."""
         self._set(card, unprivileged=1)
 
     def lacks(
@@ -225,7 +227,8 @@ class FakeDriver:
         self._set(card, **{f"{what}_supported": _PREDATED if driver_too else _UNSUPPORTED})
 
     def link(self, card: int, *peers: int | None) -> None:
-        """Connect the GPU's NVLinks, in order, to these GPUs; None is a link that is down.
+        """Connect the GPU's NVLinks, in order, to the GPUs with these indexes; None is a link that
+        is down.
 
         The GPU has no other links, and no link to a switch. Call this method for both ends of a
         link."""
@@ -241,15 +244,16 @@ class FakeDriver:
         self._set(card, compute_mode=mode)
 
     def memory_limits(self, cgroups: Path) -> None:
-        """Support memory limits by cgroup from now on; `cgroups` is the mount point.
+        """Support memory limits by cgroup from now on. `cgroups` is the mount point of the cgroup
+        file system.
 
         Before this call, NVML returns NOT_SUPPORTED."""
         self._library.fake_limits_supported(self._state, _SUPPORTED, str(cgroups).encode())
 
     def no_memory_limits(self, *, driver_too: bool = False) -> None:
-        """Return NOT_SUPPORTED for memory limits.
+        """No longer support memory limits by cgroup: NVML returns NOT_SUPPORTED.
 
-        With `driver_too`, return FUNCTION_NOT_FOUND, as an older driver does."""
+        With `driver_too`, it returns FUNCTION_NOT_FOUND, as an older driver does."""
         lacking = _PREDATED if driver_too else _UNSUPPORTED
         self._library.fake_limits_supported(self._state, lacking, b"")
 
@@ -290,7 +294,8 @@ class FakeDriver:
 
     @property
     def clients(self) -> int:
-        """Return how often NVML was initialised since the driver started and not shut down."""
+        """Return how many times NVML is initialised and not shut down again, counted since the
+        driver started."""
         return int(self._library.fake_clients(self._state))
 
     # -------------------------------------------------------------- inside

@@ -1,6 +1,6 @@
 """Define the GPU models of the fake driver: what NVIDIA's driver reports for each model.
 
-The MIG profiles come from NVIDIA's MIG user guide, not from our catalogue, so that a test can
+The MIG profiles come from NVIDIA's MIG user guide, not from our own table, so that a test can
 compare the two."""
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ MIG_NONE = 2
 
 
 class Profile(NamedTuple):
-    """A size of MIG instances. `kind` is NVML_GPU_INSTANCE_PROFILE_*, `span` counts memory
-    slices."""
+    """One size of MIG instance. `kind` is NVML_GPU_INSTANCE_PROFILE_*, and `span` is the number of
+    memory slices."""
 
     name: str
     kind: int
@@ -29,8 +29,8 @@ class Profile(NamedTuple):
 
 
 class Model(NamedTuple):
-    """A GPU model and what the driver reports for it. `switch_links` NVLinks lead to an
-    NVSwitch."""
+    """A GPU model and what the driver reports for it. `switch_links` is the number of NVLinks that
+    lead to an NVSwitch."""
 
     name: str
     memory_mib: int

@@ -24,12 +24,13 @@ NO_LIMIT = "0"
 
 
 def say(line: object) -> None:
-    """Print one line of the daemon's answer."""
+    """Print one line of the daemon's answer to a command."""
     sys.stdout.write(f"{line}\n")
 
 
 def lock() -> TextIO | None:
-    """Lock this folder as its daemon, and return the lock; None if another daemon has it."""
+    """Lock this pipe directory for the daemon, and return the lock. Return None if another daemon
+    has it."""
     held = (FOLDER / "control_lock").open("a")
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -40,7 +41,8 @@ def lock() -> TextIO | None:
 
 
 def serve(ready: int | None) -> None:
-    """Run as the daemon until `quit`. Close the descriptor `ready` once commands are accepted."""
+    """Run as the daemon until the command `quit`. Close the descriptor `ready` once the daemon
+    accepts commands."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     held = lock()
     if held is None:
@@ -77,7 +79,7 @@ def start() -> None:
 
 
 def lives() -> bool:
-    """Return True if a daemon runs for this folder."""
+    """Return True if a daemon runs for this pipe directory."""
     if not FOLDER.is_dir():
         return False
     held = lock()
@@ -88,7 +90,7 @@ def lives() -> bool:
 
 
 def obey(line: str) -> None:
-    """Run one command of the user."""
+    """Run one command of the user that came on standard input."""
     match line.split():
         case ["set_default_device_pinned_mem_limit", device, size] if SIZE.fullmatch(size):
             (FOLDER / f"limit-{int(device)}").write_text(size)
