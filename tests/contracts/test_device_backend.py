@@ -1,4 +1,4 @@
-"""One suite for all device backends, simulated and real: the behaviour on which the agent
+"""Contract tests of the device backends, simulated and real: the behavior on which the agent
 relies."""
 
 from collections.abc import AsyncIterator
@@ -33,7 +33,8 @@ PROCESSES: dict[int, tuple[Kind, ...]] = {
 
 @pytest.fixture(params=["simulated", *CARDS, "nvml over the real driver"])
 async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[DeviceBackend]:
-    """Provide an open backend. Skip the real one if this machine has no driver."""
+    """Provide an open device backend. Skip the test of a real backend if this machine has no
+    driver."""
     opened: DeviceBackend
     with ExitStack() as stack:
         if request.param == "simulated":
@@ -70,8 +71,8 @@ async def test_two_inventories_of_an_idle_machine_are_equal(backend: DeviceBacke
 
 
 async def test_the_ledger_takes_the_inventory(backend: DeviceBackend) -> None:
-    """A report with the backend's inventory is within the schema's limits, so the ledger accepts
-    it."""
+    """A node report with the backend's inventory meets the schema's limits, so it can be encoded
+    and decoded again."""
     report = NodeReported(
         node="n1",
         devices=await backend.inventory(),
@@ -130,9 +131,9 @@ async def test_a_process_is_in_a_load_once(
 async def test_memory_is_held_of_cgroups_that_are_there(
     backend: DeviceBackend, tmp_path: Path
 ) -> None:
-    """A backend refuses to limit the memory of a folder that is not a cgroup.
+    """A backend does not limit the memory of a folder that is not a cgroup.
 
-    A backend that cannot limit memory at all raises NotMade."""
+    A backend that cannot limit memory, or does not know the device, raises NotMade."""
     with pytest.raises(NotMade):
         await backend.hold_memory("GPU-nowhere", tmp_path, 1 << 30)
     for device in await backend.inventory():
@@ -153,7 +154,7 @@ async def card(backend: DeviceBackend) -> Device:
 
 
 def smallest(card: Device, start: int) -> MigInstance:
-    """Return the smallest MIG instance of this device, starting at slice `start`."""
+    """Return the smallest MIG instance that this device can have, placed at slice `start`."""
     profile = min(mig_profiles("nvidia", card.model), key=lambda each: each.memory_mib)
     return MigInstance(profile=profile.name, start=start, size=profile.size)
 
@@ -167,9 +168,10 @@ def whole(card: Device) -> MigInstance:
 async def test_a_repeated_request_returns_the_same_instance(
     backend: DeviceBackend, card: Device
 ) -> None:
-    """If the same MIG instance is requested again, the backend returns the existing one.
+    """If the same MIG instance is requested twice, the backend returns the existing one the second
+    time.
 
-    Another instance gets another id."""
+    A MIG instance in another place gets another id."""
     first = await backend.make_instance(card.id, smallest(card, 3), [])
     assert first.id.startswith("MIG-")
     assert await backend.make_instance(card.id, smallest(card, 3), []) == first
@@ -178,9 +180,10 @@ async def test_a_repeated_request_returns_the_same_instance(
 
 
 async def test_a_needed_instance_stays(backend: DeviceBackend, card: Device) -> None:
-    """A request for a MIG instance fails if an instance that is still needed occupies its slices.
+    """A request for a MIG instance fails if a MIG instance that is still needed occupies its
+    slices.
 
-    The backend removes an instance that is not needed, to make room."""
+    If the MIG instance in those slices is no longer needed, the backend removes it to make room."""
     needed = smallest(card, 2)
     await backend.make_instance(card.id, needed, [])
     with pytest.raises(InTheWay, match=f"{needed.profile} from slice 2 occupies slices of"):

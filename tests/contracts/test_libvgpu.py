@@ -56,7 +56,8 @@ class Place(NamedTuple):
         cores: int = 30,
         controls: dict[str, str] | None = None,
     ) -> Grant:
-        """Grant a container of this pod a share of the GPU. Return what the agent made for it."""
+        """Grant a container of `pod` a share of the GPU. Return what the agent prepares for the
+        container: its mounts, environment and limits."""
         (device_id,) = self.driver.ids
         card = Device(
             id=device_id, index=0, family="nvidia", model="NVIDIA T4", memory_mib=15_360,
@@ -93,7 +94,8 @@ class Place(NamedTuple):
 
 @pytest.fixture(params=["a stand-in", "libvgpu.so"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    """Provide the node, once with each library. All containers' mounts are below one folder."""
+    """Provide a node with one GPU, once with the stand-in library and once with libvgpu.so. All
+    mounts of the containers are below one folder."""
     if request.param == "libvgpu.so" and not GIVEN:
         pytest.skip("APPORTION_LIBVGPU names no built libvgpu.so; only a stand-in was tried")
     if reason := missing():
@@ -126,7 +128,8 @@ def test_B3_memory_beyond_the_share_is_refused(place: Place) -> None:
 
 
 def test_B3_an_empty_environment_lifts_no_limit(place: Place) -> None:
-    """A process that a container starts with an empty environment is still limited to the share.
+    """If a process in a container has an empty environment, the library still limits it to the
+    share.
 
     Without environment variables, the library finds the limits in HAMi-core's default region file.
     """
@@ -160,7 +163,6 @@ def test_a_running_container_gets_more(place: Place) -> None:
 
 
 def resized(plan: RegionPlan, memory_mib: int) -> RegionPlan:
-    """Return the same plan with another memory limit."""
     return RegionPlan(plan.path, plan.devices, (memory_mib << 20,), plan.cores, plan.priority)
 
 
@@ -188,9 +190,10 @@ def test_D6_compute_is_limited_under_contention(place: Place) -> None:
 def test_D6_a_container_without_a_limit_of_compute_waits_for_the_first_priority(
     place: Place, cores: int
 ) -> None:
-    """A container without a compute limit waits while a container of priority 0 uses the GPU.
+    """A container of normal priority waits while a container of priority 0 uses the GPU, although
+    neither has a compute limit.
 
-    It has a lower priority. HAMi-core itself obeys priorities only below a limit of 100 percent."""
+    HAMi-core itself obeys priorities only for compute limits below 100 percent."""
     high = place.share("high", cores=cores, controls={"CUDA_TASK_PRIORITY": "0"})
     low = place.share("low", cores=cores)
 
@@ -202,9 +205,10 @@ def test_D6_a_container_without_a_limit_of_compute_waits_for_the_first_priority(
 
 
 def test_a_restarted_container_drops_its_old_processes(place: Place) -> None:
-    """When a container restarts, the memory that its old processes used no longer counts.
+    """When a container restarts, the memory that its old processes used no longer counts against
+    its limit.
 
-    Other programs may have their process ids by then."""
+    This holds even if the process ids now belong to other programs."""
     made = place.share("a")
     assert made.region is not None
     path = Path(made.region.path)
@@ -232,17 +236,17 @@ def test_a_limit_that_a_container_raised_is_restored_while_it_runs(place: Place)
 
 
 def launched(place: Place, shares: list[Grant]) -> list[float]:
-    """Run a program in each container at the same time, while the agent's rounds run.
+    """Run a program in the container of each share, all at the same time, while the agent controls
+    the containers.
 
-    Return how many GPU kernels each launched, relative to a program without limits. Relative
-    numbers are used because a busy machine slows all programs alike. Try again if this machine
-    stalled."""
+    Return how many GPU kernels each program launched, relative to a program without limits, because
+    a busy machine slows all of them alike. If the machine stalls, run the programs again."""
     what = "a while in which this machine does not stand still"
     return wait_until(lambda: measured(place, shares), what)
 
 
 def measured(place: Place, shares: list[Grant]) -> list[float]:
-    """Measure once for `launched`. Return an empty list if this machine stalled for too long."""
+    """Do one run for `launched`. Return an empty list if this machine stalled during the run."""
     with ExitStack() as stack:
         spin = f"spin:{1000 * SPIN_S:.0f}"
         running = [stack.enter_context(held_by_nobody(place, spin))]
@@ -259,7 +263,7 @@ def measured(place: Place, shares: list[Grant]) -> list[float]:
 
 
 def held_by_nobody(place: Place, action: str) -> subprocess.Popen[str]:
-    """Start a program outside any container, which uses the GPU without limits."""
+    """Start a program outside any container. It uses the GPU without limits."""
     environ = os.environ | place.driver.environment
     command = [str(place.driver.probe), action]
     return subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True)

@@ -166,7 +166,8 @@ async def _no_append(_draft: Draft) -> Appended:  # a pen appends what its publi
 
 @contextlib.asynccontextmanager
 async def services(bus: Bus, *commands: tuple[str, ...]) -> AsyncIterator[None]:
-    """Start each of these services in its own process, and stop them when the block ends."""
+    """Start each service in its own process, and stop all of them when the block ends. Each item of
+    `commands` is a command line."""
     async with contextlib.AsyncExitStack() as stack:
         for verb, *options in commands:
             url = bus.server.url_for(verb)
@@ -175,7 +176,7 @@ async def services(bus: Bus, *commands: tuple[str, ...]) -> AsyncIterator[None]:
 
 
 async def happen(bus: Bus, facts: Facts) -> None:
-    """Write all events of the first recorded ledger."""
+    """Record the ledger `v1`, with every event type of the first version."""
     pens = Pens(bus, facts)
     agents = ("agent", "--simulate", FLEET, "--nodes", "3", "--node", "node-{}")
     async with services(bus, agents, SCHEDULER):
@@ -196,7 +197,8 @@ async def happen(bus: Bus, facts: Facts) -> None:
 
 
 async def _place(pens: Pens, facts: Facts) -> None:
-    """Place pods of many shapes and a gang. Two of the placements fail."""
+    """Submit pods of many shapes and a gang, and wait until they are placed. Two of the placements
+    fail."""
     small = [
         pod(f"pod-{n:02}", ask(2_000 + 500 * (n % 4), cores=5 + n % 3), labels={"app": f"a{n % 2}"})
         for n in range(28)
@@ -306,8 +308,8 @@ async def limit(bus: Bus, facts: Facts) -> None:
 
 
 async def change(bus: Bus, facts: Facts) -> None:
-    """Record node reports of Kubernetes, and pods that wait for gates, change, and use host
-    ports."""
+    """Record reports about nodes from Kubernetes, and pods that wait for scheduling gates, change,
+    and use host ports."""
     pens = Pens(bus, facts)
     web = shape(ask(2_000, cores=5), node=NodeConstraints(cpu_milli=2_000, ports=(HTTP,)))
     agents = ("agent", "--simulate", "2xA100-80GB", "--nodes", "3", "--node", "node-{}")
@@ -336,7 +338,7 @@ async def change(bus: Bus, facts: Facts) -> None:
 
 
 async def evict(bus: Bus, facts: Facts) -> None:
-    """Record pods that are evicted for pods of higher priority, one despite its disruption
+    """Record pods that are evicted for pods of higher priority. One eviction violates a disruption
     budget."""
     pens = Pens(bus, facts)
     one, two = ask(2_000, cores=100), ask(2_000, cores=100, count=2)
@@ -409,7 +411,7 @@ async def resize(bus: Bus, facts: Facts) -> None:
 
 
 async def use(bus: Bus, facts: Facts) -> None:
-    """Record a pod that uses part of its share and ends, and a process that uses a GPU without a
+    """Record a pod that ends after using part of its share, and a process that uses a GPU without a
     share."""
     pens = Pens(bus, facts)
     async with services(bus, AGENT, SCHEDULER, BINDER):
@@ -509,7 +511,7 @@ async def rule(bus: Bus, facts: Facts) -> None:
 
 
 async def lie(bus: Bus, facts: Facts) -> None:
-    """Record an agent that claims the devices of another node.
+    """Record an agent that twice reports the devices of another node as its own.
 
     The intake refuses these reports, and accepts the agent's true report."""
     pens = Pens(bus, facts)
@@ -545,7 +547,7 @@ SCENES = {
 
 
 async def record(path: Path) -> None:
-    """Run the scenario that belongs to this file name, and archive the resulting ledger in the
+    """Run the scenario that is named like the file `path`, and save the resulting ledger in the
     file."""
     with tempfile.TemporaryDirectory() as folder:
         async with running_bus(Path(folder) / "nats") as bus:
@@ -595,9 +597,9 @@ def write_snapshot(path: Path, state: State) -> None:
 
 
 def snapshot_fields() -> dict[str, list[str]]:
-    """Return the names of the fields that a snapshot stores by position, for each struct.
+    """Return, for each struct that a snapshot stores as a list, the names of its fields in order.
 
-    If one of these structs gets a new field, an older snapshot could be misread."""
+    A new field in one of these structs could make readers misread an older snapshot."""
     parts = (snapshot._Part, snapshot._Head, snapshot._Node, snapshot._Device)
     held = (*parts, PodState, Placement, Rationale, RefusedEvent, RefusedReport)
     return {of.__name__: list(of.__struct_fields__) for of in held}

@@ -1,4 +1,5 @@
-"""Device plugins of other systems find in a pod exactly the annotations that they expect.
+"""Tests of the annotations that other systems' device plugins read: each plugin finds exactly those
+that it expects.
 
 Each test vector has a placement, and the annotations that the other system's scheduler would have
 written for it. They were worked out by hand from that system's encoding, never from our output. All

@@ -27,14 +27,16 @@ def test_the_committed_page_is_the_generated_one(capsys: pytest.CaptureFixture[s
 
 
 def test_what_is_not_shown_is_named(golden: Golden) -> None:
-    """The generator reports each row without a test and each test whose row does not exist."""
+    """The generator of the compatibility page reports each row without a test, and each test that
+    names an unknown row."""
     rows = Table((System("S", (Row("A1", "one"), Row("A2", "two", real="`pytest tests/gpu`"))),))
     shown = {"Z9": [Shown("tests/unit/test_x.py", "test_Z9_more", "")]}
     golden({"A1 and A2 without a test, Z9 without a row": "\n".join(problems(rows, shown))})
 
 
 def test_a_test_is_found_by_its_name() -> None:
-    """The generator assigns a test to a row by the row's id in the test's name.
+    """The generator assigns a test to a row of the compatibility page by the row's id in the test's
+    name.
 
     It ignores tests without such an id."""
     here = by_row(ROOT / "tests" / "unit")
@@ -45,16 +47,16 @@ def test_a_test_is_found_by_its_name() -> None:
 
 
 def test_a_row_shows_its_tests_and_what_is_missing(golden: Golden) -> None:
-    """A row of the compatibility page lists its tests, and what must still be tested on real
-    hardware."""
+    """A row of the compatibility page lists its tests, and the hardware on which it must still be
+    tested."""
     rows = Table((System("S", (Row("A1", "one", real="a GPU"),)),))
     shown = {"A1": [Shown("tests/t.py", "test_A1_the_card_s_own", 'Says "so" | so.')]}
     golden({"A1": page(rows, shown).splitlines()[-1]})
 
 
 def test_a_difference_shows_what_happens_and_its_tests(golden: Golden) -> None:
-    """The compatibility page shows what Apportion does differently, and the tests of that
-    difference if there are any."""
+    """The compatibility page lists each difference between Apportion and other systems, with its
+    tests if there are any."""
     rows = Table((), (Difference("F1", "there", "here"), Difference("F2", "that", "this")))
     shown = {"F1": [Shown("tests/t.py", "test_F1_so", "So.")]}
     assert problems(rows, shown) == []

@@ -1,4 +1,5 @@
-"""The configuration guide lists every key with its default, and the services that read it."""
+"""Tests of the configuration guide: its table lists every key with its default, and the services
+that read the key."""
 
 from typing import Any
 
@@ -14,7 +15,7 @@ HEAD = ["| key | meaning | default | read by |", "|---|---|---|---|"]
 
 
 def default_of(path: str) -> str:
-    """Return a key's default as a user would write it in the configuration file."""
+    """Return the default of the key at `path`, as a user would write it in the file."""
     kind: Any = inspect.type_info(Configuration)
     value: Any = None
     for step in path.split("."):
@@ -31,7 +32,7 @@ def default_of(path: str) -> str:
 
 
 def table() -> list[str]:
-    """Return the lines of the table of keys, as the guide must have them."""
+    """Return the lines of the configuration guide's table of keys, generated from the code."""
     return HEAD + [
         f"| `{key.path}`{f' (or `{key.also}`)' if key.also else ''} | {key.meaning} "
         f"| {default_of(key.path)} | {key.read_by} |"

@@ -1,4 +1,5 @@
-"""Tests of committed events in today's ledger format, which later builds must still read.
+"""Tests that read the committed example documents of all events, which later builds must still
+read.
 
 Decoding and encoding such an event must give the same bytes. `PodPlaced.json` has the newest
 version. When an event type gets a new version, its old document is kept as `PodPlaced.1.json`, and
@@ -88,8 +89,8 @@ def test_every_older_version_has_a_document_that_is_lifted() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_field_is_used(name: str) -> None:
-    """No field in a committed event has its default value; otherwise a field that is lost would go
-    unnoticed."""
+    """No field in a committed event has its default value. Otherwise the tests would not notice
+    that a field is lost."""
     data = event(name).data
     for field in msgspec.structs.fields(data):
         default = field.default

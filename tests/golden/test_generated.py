@@ -1,4 +1,5 @@
-"""Generated files are up to date, and an event's schema changes only with its version."""
+"""Tests of the generated files: they are up to date, and an event's schema changes only with its
+version."""
 
 import json
 import subprocess
@@ -61,7 +62,7 @@ LIFTED = Older(PodGoneOfToday, lambda told: told)
 
 
 def test_a_change_without_a_new_version_is_caught(golden: Golden) -> None:
-    """The check reports an event whose fields change without a new version."""
+    """The check of generated files reports an event whose fields change without a new version."""
     lock = events.read_lock()
     changed = ROW._replace(payload=PodGone)
     (problem,) = events.unraised([changed], lock)
@@ -74,7 +75,8 @@ def test_a_change_without_a_new_version_is_caught(golden: Golden) -> None:
 
 
 def test_an_older_version_keeps_its_fields(golden: Golden) -> None:
-    """The check reports an older version if its fields have changed or no code reads it."""
+    """The check of generated files reports an older event version if its fields have changed or if
+    no code reads it."""
     raised = ROW._replace(payload=PodGone, older=(LIFTED,))
     lock = events.relocked([raised], events.read_lock())
     (other,) = events.unraised([raised._replace(older=(Older(PodGone, dict),))], lock)
@@ -126,7 +128,8 @@ def test_descriptions_may_change() -> None:
 
 
 def test_differences_are_named(golden: Golden, tmp_path: Path) -> None:
-    """The check names each file that is missing, outdated, or present but no longer generated."""
+    """The check of generated files names each file that is missing, outdated, or no longer
+    generated."""
     folder = tmp_path / events.PACKAGE / "json"
     folder.mkdir(parents=True)
     (folder / "PodGone.json").write_text("{}")
@@ -157,7 +160,8 @@ def test_every_event_is_on_the_page_and_in_a_channel() -> None:
 
 
 def test_check_returns_its_exit_status() -> None:
-    """`--check` exits with 0 if all files are up to date, whatever Python's hash seed is."""
+    """The generator's option `--check` exits with 0 if all files are up to date, whatever Python's
+    hash seed is."""
     done = subprocess.run(
         [sys.executable, "-m", "tools.events", "--check"],
         capture_output=True, text=True, check=False, cwd=ROOT, env={"PYTHONHASHSEED": "7"},

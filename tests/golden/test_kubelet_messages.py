@@ -1,4 +1,4 @@
-"""The committed code for the kubelet's messages is generated, and never edited by hand."""
+"""Tests that the committed code for the kubelet's messages is generated, not edited by hand."""
 
 import subprocess
 import sys

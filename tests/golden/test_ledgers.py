@@ -74,7 +74,8 @@ def _version(record: Record) -> int:
 
 @pytest.mark.parametrize("path", LEDGERS, ids=NAMES)
 def test_missing_or_swapped_events_are_noticed(path: Path) -> None:
-    """If an event is missing or changed, the digest differs or an invariant is violated."""
+    """If an event of a recorded ledger is missing or changed, the state's digest differs or an
+    invariant is violated."""
     records = list(read_archive(path))
     for gone in range(0, len(records), 7):
         state, found = audited(renumbered([*records[:gone], *records[gone + 1 :]]))
@@ -98,7 +99,7 @@ def renumbered(records: list[Record]) -> list[Record]:
 
 @pytest.mark.parametrize("path", LEDGERS, ids=NAMES)
 def test_every_line_of_the_file_is_sealed(path: Path, tmp_path: Path) -> None:
-    """Reading an archive fails if a line was changed, removed, moved or truncated."""
+    """Reading an archived ledger fails if a line was changed, removed, moved or truncated."""
     lines = path.read_bytes().splitlines(keepends=True)
     at = next(at for at, line in enumerate(lines) if at >= len(lines) // 3 and b"node-" in line)
     changed = [*lines[:at], lines[at].replace(b"node-", b"n0de-", 1), *lines[at + 1 :]]
@@ -120,8 +121,10 @@ def test_every_line_of_the_file_is_sealed(path: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", LEDGERS, ids=NAMES)
 def test_a_snapshot_anywhere_and_the_tail_are_the_whole(path: Path) -> None:
-    """A snapshot at any revision, plus the events after that revision, folds to the same state as
-    the whole ledger."""
+    """Restoring a snapshot and folding the later events gives the same state as folding the whole
+    ledger.
+
+    This holds for a snapshot at any revision."""
     records = list(read_archive(path))
     whole, _ = audited(records)
     auditor = Auditor(State(rules=rules_in(records)))

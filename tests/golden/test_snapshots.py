@@ -20,8 +20,8 @@ SNAPSHOTS = sorted((GOLDEN / "snapshots").glob("format-*.snapshot"))
 
 @pytest.mark.parametrize("path", SNAPSHOTS, ids=[path.stem for path in SNAPSHOTS])
 def test_a_recorded_snapshot_is_the_state_of_its_ledger(path: Path) -> None:
-    """A recorded snapshot restores to the same state as folding the ledger that its file name
-    gives."""
+    """A recorded snapshot restores to the same state as folding the ledger that the snapshot's file
+    name gives."""
     _, _, ledger = path.stem.removeprefix("format-").partition("-")
     told = json.loads((GOLDEN / "ledgers" / f"{ledger}.digest.json").read_text())
     state = restore(path.read_bytes())
@@ -31,7 +31,7 @@ def test_a_recorded_snapshot_is_the_state_of_its_ledger(path: Path) -> None:
 def test_the_fields_of_the_format_are_the_recorded_ones() -> None:
     """The fields that a snapshot stores are those recorded for its format.
 
-    If one is added or moved, the format needs a new number."""
+    If a field is added or moved, the format needs a new number."""
     recorded = GOLDEN / "snapshots" / f"format-{FORMAT}.fields.json"
     assert json.loads(recorded.read_text()) == snapshot_fields()
     assert any(path.stem.startswith(f"format-{FORMAT}-") for path in SNAPSHOTS)

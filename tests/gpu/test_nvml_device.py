@@ -1,4 +1,4 @@
-"""Compare our NVML backend with nvidia-smi, on a machine with a GPU."""
+"""Tests that compare our NVML backend with nvidia-smi, on a machine with a GPU."""
 
 import csv
 import io
@@ -23,7 +23,7 @@ def rows() -> list[list[str]]:
 
 
 async def test_the_backend_agrees_with_nvidia_smi(rows: list[list[str]]) -> None:
-    """The backend reports the ids, memory and driver version that nvidia-smi reports.
+    """The NVML backend reports the same GPU ids, memory and driver version as nvidia-smi.
 
     It also reports all GPUs as healthy."""
     backend = NvmlBackend(SystemClock())

@@ -1,4 +1,4 @@
-"""Hypothesis strategies that draw nodes of every kind, and the events about these nodes."""
+"""Hypothesis strategies that draw nodes of every kind, and events about these nodes."""
 
 from typing import Any, Literal
 
@@ -63,7 +63,8 @@ homes = {node: st.sampled_from((node,) * 19 + NODES) for node in NODES}
 
 @st.composite
 def devices(draw: st.DrawFn, node: str, index: int, *, die: bool = False) -> Device:
-    """Draw a device of this node. Sometimes its id is one that another node may report too."""
+    """Draw a device of `node` with this index. Some of the ids that it draws are also drawn for
+    other nodes."""
     home, kind, (numa, healthy) = draw(homes[node]), DIE if die else draw(kinds), draw(states)
     linked = draw(lanes)
     return Device(

@@ -1,10 +1,10 @@
 """Hypothesis strategies that draw the history of a small, crowded cluster.
 
-A history is a list of steps: valid events, events that contradict earlier ones, and decisions.
-Names are few and amounts are small. So pods compete, several nodes report the same device, and the
-fold refuses most events of a faulty writer. An `Effect` becomes an event only when the history is
-played: it then picks a pod in the required phase. In this way, pods reach the end of their life
-cycle."""
+A history is a list of steps: valid events, events that contradict earlier ones, and decisions of a
+scheduler. Names are few and amounts are small. So pods compete, several nodes report the same
+device, and folding the history refuses most events of a faulty writer. An `Effect` is a step that
+picks its pod only when a test plays the history. It takes a pod that is in the required phase, so
+that pods reach the end of their life cycle."""
 
 import os
 from itertools import pairwise
@@ -117,8 +117,8 @@ def trying(examples: int) -> settings:
 
 
 def weighed(*parts: tuple[int, st.SearchStrategy[T]]) -> st.SearchStrategy[T]:
-    """Return a strategy that draws from one of these strategies, chosen in proportion to its
-    weight."""
+    """Return a strategy that picks one of these strategies, in proportion to the weights, and draws
+    from it."""
     return st.sampled_from([part for weight, part in parts for _ in range(weight)]).flatmap(
         lambda part: part
     )
@@ -188,7 +188,7 @@ _PHASES: dict[type[Payload], set[Phase]] = {
 
 
 class Decide(NamedTuple):
-    """A step of a history in which a scheduler makes a decision.
+    """A step of a history in which a scheduler makes a decision of at most `events_max` events.
 
     The decision's events are folded into the state. If `lost` is set, they are dropped instead, and
     the scheduler must retry. If `rival` is set, another scheduler makes the decision."""
@@ -575,7 +575,7 @@ gang_steps = st.builds(
 
 
 def exactly(steps: st.SearchStrategy[T], longest: int) -> st.SearchStrategy[list[T]]:
-    """Draw lists whose lengths are spread evenly up to `longest`.
+    """Draw lists of at most `longest` steps, with short and long lists equally likely.
 
     Hypothesis' own lists are mostly short."""
     return st.sampled_from(range(0, longest + 1, 4)).flatmap(

@@ -1,4 +1,4 @@
-"""Play histories of `core_histories`, and check every decision.
+"""Play the histories that `core_histories` draws, and check every scheduling decision in them.
 
 The property tests of the engine, queues and quotas share this module. Invariant: a history consists
 only of events and decisions, so every failure found here could also happen to a real scheduler."""
@@ -21,34 +21,34 @@ ROUNDS_MAX = 60
 def certain(decision: Decision) -> list[DecisionEvent]:
     """Return the events of a decision, leaving out refusals and evictions.
 
-    An engine that has seen the whole history and a new engine must agree on these events. They may
-    differ in refusals, because the old engine may have reported a refusal earlier. They may also
-    differ in evictions, because an engine evicts pods only if it has no refusal to report."""
+    An engine that has seen the whole history and a newly created engine must agree on the returned
+    events. They may differ in refusals, because the old engine may have reported a refusal earlier.
+    They may also differ in evictions, because an engine evicts pods only if it has no refusal to
+    report."""
     untold = (PodRefused, PodEvicted)
     return [event for event in decision.events if not isinstance(event, untold)]
 
 
 def evictions(decision: Decision) -> list[DecisionEvent]:
-    """Return only the evictions of a decision."""
     return [event for event in decision.events if isinstance(event, PodEvicted)]
 
 
 def unheard(decision: Decision, ledger: Ledger) -> set[str]:
-    """Return the pods that this decision refuses and that no earlier decision had refused."""
+    """Return the ids of the pods that this decision refuses and that the ledger does not show as
+    refused yet."""
     refused = {event.pod for event in decision.events if isinstance(event, PodRefused)}
     return {uid for uid in refused if ledger.pod(uid).refusal is None}
 
 
 def tried_again(fresh: Decision, decision: Decision) -> bool:
-    """Return True if the decision `fresh` of a new engine places a gang that `decision` does not
-    place.
+    """Return True if `fresh`, the decision of a new engine, places a gang that `decision` does not.
 
-    The engine's invariant allows this difference."""
+    The rule that both engines decide alike allows this difference."""
     return bool(gangs_placed(fresh) - gangs_placed(decision))
 
 
 def gangs_placed(decision: Decision) -> set[str]:
-    """Return the gangs of which this decision places a pod."""
+    """Return the gangs that have at least one pod placed by this decision."""
     return {pod.submitted.group for pod in decision.placed} - {""}
 
 
@@ -56,7 +56,7 @@ def decision_of(ledger: Ledger, step: Decide) -> Decision:
     """Let the ledger's engine decide, and return its decision without folding it.
 
     Check that deciding does not change the state, that a new engine makes the same decision, and
-    that no pod is in two of its events."""
+    that no two events of the decision are about the same pod."""
     before = ledger.digest()
     fresh = decided(Engine(ledger.state), events_max=step.events_max)
     assert ledger.digest() == before, "a decision must leave the state as it was"
@@ -88,8 +88,8 @@ def follow(
 ) -> None:
     """Play the history, and check the state's invariants after every event.
 
-    The events of each decision are folded inside the context `watched`, which may check the
-    changes."""
+    The events of each decision are folded inside the context `watched`, with which a caller can
+    check how the state changes."""
     for step in steps:
         if not isinstance(step, Decide):
             data = told(ledger, step)

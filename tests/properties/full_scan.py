@@ -1,7 +1,8 @@
-"""A slow reference implementation of the engine's choice: it applies every filter to every node.
+"""A slow reference implementation of the engine's choice of a node: it applies every filter to
+every node.
 
-It follows the documentation of filters, scores and orders, and uses no index, columns or packed
-amounts. It supports pods with the policies `binpack` and `spread` for nodes and devices."""
+It follows the documentation of filters, scores and orders, and uses no index and no packed arrays.
+It supports pods with the policies `binpack` and `spread` for nodes and devices."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -71,7 +72,7 @@ def choose(state: State, shape: Shape) -> Choice:
 
 
 def _collision(shape: Shape) -> RefusalCode:
-    """Return the refusal code for requests that each fit alone, but do not all fit together."""
+    """Return the refusal code for requests that each fit on the node, but not all together."""
     if shape.devices.numa_bind:
         return RefusalCode.NUMA_MISMATCH
     paired = len(shape.asks) == 1 and _in_pairs(shape.asks[0])
@@ -88,7 +89,8 @@ def _in_pairs(ask: Ask) -> bool:
 def refusal(shape: Shape, node: NodeState) -> RefusalCode | None:
     """Return the reason why the pod does not fit on the node, or None if it fits.
 
-    Each device request is checked by itself, as if no other request used the node."""
+    Each device request is checked as if it were the only one, so the requests may still not all fit
+    together."""
     verdict = refused_node(shape, node)
     if verdict is not None:
         return verdict.code
@@ -105,7 +107,8 @@ def refusal(shape: Shape, node: NodeState) -> RefusalCode | None:
 
 
 def reached(shape: Shape, ask: Ask, state: DeviceState) -> int:
-    """Return the rank of the first filter that refuses this device, or `FITS` if it passes all.
+    """Return the rank of the first filter that refuses this device for the request, or `FITS` if
+    the device passes all.
 
     The filters check first the device's kind, then its identity, then its free amounts."""
     wanted = demand(ask, state.device)
@@ -165,10 +168,9 @@ def score(shape: Shape, node: NodeState, *, shunned: bool) -> int:
 
 
 def _load(pairs: list[tuple[int, int]]) -> int:
-    """Return how full the node is in points: the mean, over several amounts, of the fraction in
-    use.
+    """Return how full a node is, in score points: the mean fraction in use over several resources.
 
-    Each pair is (total, free). If any total is 0, return 0."""
+    Each pair is (total, free) of one resource. If any total is 0, return 0."""
     if any(total == 0 for total, _ in pairs):
         return 0
     used = [(total - free) * POINTS // total for total, free in pairs]
@@ -185,10 +187,10 @@ def _groups(shape: Shape, node: NodeState) -> Iterator[list[DeviceState]]:
 
 
 def _ease(ask: Ask, node: NodeState, at: int) -> tuple[bool, int, int, int]:
-    """Return a sort key by which the hardest requests come first.
+    """Return a sort key that puts a pod's most demanding device requests first.
 
     Exclusive requests come first, then those for the most memory, then those for the most devices.
-    """
+    `at` is the request's position in the pod, which breaks ties."""
     wanted = [demand(ask, s.device) for s in node.devices if s.device.family == ask.family]
     sizes = [found for found in wanted if isinstance(found, Demand)]
     alone = any(found.alone for found in sizes)
@@ -198,9 +200,10 @@ def _ease(ask: Ask, node: NodeState, at: int) -> tuple[bool, int, int, int]:
 def _searched(
     shape: Shape, ranked: list[int], devices: list[DeviceState]
 ) -> dict[int, list[Share]] | None:
-    """Find the first choice of devices with which all requests fit together.
+    """Find the first combination of devices that satisfies all requests together.
 
-    Return the shares of each request, or None if there is no such choice."""
+    `ranked` is the order in which the requests are tried. Return the shares of each request, or
+    None if there is no such combination."""
     if not ranked:
         return {}
     at, *later = ranked
@@ -224,10 +227,10 @@ def _searched(
 
 
 def _before(shape: Shape, state: DeviceState) -> tuple[int, ...]:
-    """Return a sort key by which the devices to prefer come first.
+    """Return a sort key that puts the devices to prefer for this shape first.
 
     With `binpack` the fullest device comes first; with `spread` the one with the fewest pods, then
-    the emptiest. The index breaks ties."""
+    the emptiest. The device's index breaks ties."""
     device = state.device
     load = _load([(device.memory_mib, state.memory_free_mib), (device.cores, state.cores_free)])
     if shape.device_policy == "spread":

@@ -3,9 +3,10 @@ results.
 
     python -m tests.properties.replaying < histories
 
-Each line of the input is a history: a JSON list of `[subject, event]`, or null where the engine
-decides. For each history, the program prints a line with the digest of the state and the SHA-256 of
-all decisions. A test runs it with several hash seeds."""
+Each line of the input is one history: a JSON list with an item `[subject, event]` for each event,
+and null for each point at which the engine decides. For each history, the program prints a line
+with the digest of the state and the SHA-256 of all decisions. A test runs it with several of
+Python's hash seeds."""
 
 import hashlib
 import json
@@ -26,8 +27,8 @@ from tests.support.ledger_of import event_of
 
 
 def written(steps: Iterable[Step], state: State) -> str:
-    """Return the history as one line of input, with each `Effect` replaced by the event that it
-    becomes."""
+    """Return the history as one line of input for this program. Each `Effect` is replaced by the
+    event that it becomes in `state`."""
     line: list[list[str] | None] = []
 
     def take(data: Payload) -> None:
@@ -48,7 +49,8 @@ def written(steps: Iterable[Step], state: State) -> str:
 
 
 def played(line: str) -> str:
-    """Play the history in a line. Return the digests of the final state and of all decisions."""
+    """Play the history that a line of input encodes. Return the digests of the final state and of
+    all decisions."""
     state, said = State(), hashlib.sha256()
     engine = Engine(state)
 

@@ -1,4 +1,5 @@
-"""Property: other systems' device plugins read the placement's shares from our annotations."""
+"""Property tests: other systems' device plugins read the placement's shares from the annotations
+that we write."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -57,7 +58,7 @@ def written(
 ) -> tuple[PodSubmitted, PodPlaced, dict[str, str]]:
     """Return a pod, its placement, and the annotations that we write for the pod.
 
-    Containers that are not in `held` have no devices."""
+    `held` has the device requests and shares of each container that has devices."""
     submitted = pod("p", shape=shape(*(ask for ask, _ in held)), dialect=dialect)
     submitted = msgspec.structs.replace(submitted, containers=tuple(NAMES))
     place = placed("p", shares=[share for _, shares in held for share in shares])
@@ -82,7 +83,8 @@ def by_container(place: PodPlaced) -> Iterator[list[Share]]:
 @settings(max_examples=200, deadline=None)
 @given(containers(cut=False))
 def test_hami_reads_every_container_where_it_stands(held: list[tuple[Ask, list[Share]]]) -> None:
-    """HAMi reads each container's devices, memory and cores at the container's position in the pod.
+    """HAMi's device plugin reads each container's devices, memory and cores at the container's
+    position in the pod.
 
     Containers without devices also have a position."""
     _, place, notes = written("hami", held)
@@ -99,9 +101,9 @@ def test_hami_reads_every_container_where_it_stands(held: list[tuple[Ask, list[S
 def test_volcano_reads_the_containers_that_have_devices(
     held: list[tuple[Ask, list[Share]]], factor: int
 ) -> None:
-    """Volcano reads the same shares, with memory in its own unit.
+    """Volcano's device plugin reads the shares that we placed, with memory in Volcano's unit.
 
-    Its annotation lists only the containers that have devices."""
+    Volcano's annotation lists only the containers that have devices."""
     _, place, notes = written("volcano-vgpu", held, gpu_memory_factor=factor)
     read = volcano_containers(notes["volcano.sh/vgpu-ids-new"])
     assert [[(r.device, r.memory, r.cores) for r in each] for each in read] == [

@@ -98,7 +98,7 @@ def test_a_configuration_that_passes_is_read_back_from_what_is_shown(found: Any)
 @settings(max_examples=300, deadline=None)
 @given(st.dictionaries(st.sampled_from(["nvidia", "nodeconfig", "policy", "y"]), JSON) | JSON)
 def test_any_document(document: object) -> None:
-    """Any document is either accepted as a configuration or refused with the name of a key."""
+    """A document is either accepted as a configuration or refused with the name of a key."""
     said = ""
     try:
         found = read_configuration(document)

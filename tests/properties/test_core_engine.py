@@ -20,7 +20,7 @@ SETTINGS = trying(50)
 @SETTINGS
 @given(histories())
 def test_decisions_are_valid_and_depend_only_on_the_state(steps: list[Step]) -> None:
-    """If a decision is folded at once, the fold accepts all of its events.
+    """If the engine's decision is folded at once, the fold accepts all of its events.
 
     A new engine makes the same decision on the same state."""
     follow(Ledger(), steps)
@@ -29,7 +29,7 @@ def test_decisions_are_valid_and_depend_only_on_the_state(steps: list[Step]) -> 
 @SETTINGS
 @given(histories())
 def test_decisions_end_without_new_events(steps: list[Step]) -> None:
-    """If no new event arrives, the engine has nothing left to decide after a few decisions."""
+    """If no other events arrive, the engine has nothing left to decide after a few decisions."""
     ledger = Ledger()
     follow(ledger, steps)
     fall_silent(ledger)
@@ -56,8 +56,8 @@ def test_pods_pending_in_the_end_fit_nowhere(steps: list[Step]) -> None:
 @SETTINGS
 @given(histories())
 def test_decisions_that_end_early_come_to_the_same(steps: list[Step]) -> None:
-    """If the engine is stopped early in each decision, it still places the same pods on the same
-    nodes in the end."""
+    """If each decision of the engine is cut short, the engine still places the same pods on the
+    same nodes in the end."""
     whole, pieces = Ledger(), Ledger()
     follow(whole, steps)
     follow(pieces, steps)

@@ -42,7 +42,7 @@ def played(steps: list[Payload | Effect]) -> tuple[State, list[Event]]:
 def test_no_event_breaks_an_invariant(steps: list[Payload | Effect]) -> None:
     """No event makes the fold raise an exception or break an invariant of the state.
 
-    If the fold refuses an event, only the record of refusals and the pod's attempt number change.
+    An event that the fold refuses changes only the record of refusals and the pod's attempt number.
     """
     state, events = played(steps)
     assert state.revision == len(events)
@@ -53,8 +53,8 @@ def test_no_event_breaks_an_invariant(steps: list[Payload | Effect]) -> None:
 def test_every_reader_comes_to_the_same_state(
     steps: list[Payload | Effect], data: st.DataObject
 ) -> None:
-    """A reader gets the same state after events are encoded and decoded, and even if some are
-    delivered twice."""
+    """A reader gets the same state if the events are encoded and decoded, and if some are delivered
+    twice."""
     state, events = played(steps)
     again = State()
     for revision, event in enumerate(events, 1):
@@ -68,7 +68,7 @@ def test_every_reader_comes_to_the_same_state(
 @SETTINGS
 @given(HISTORIES)
 def test_when_all_pods_are_gone_everything_is_free(steps: list[Payload | Effect]) -> None:
-    """When all pods have ended, all capacity is free, whatever happened before."""
+    """When all pods have ended, all capacity is free, whatever happened earlier."""
     state, events = played(steps)
     for revision, uid in enumerate(list(state.pods), len(events) + 1):
         fold.apply(state, revision, event_of(PodGone(uid=uid)))

@@ -24,6 +24,7 @@ def test_a_placement_gives_its_event_back(placed: PodPlaced) -> None:
 
 
 def test_where_nobody_decided_there_are_no_rationale() -> None:
-    """A placement without a decision, such as that of an adopted pod, has an empty rationale."""
+    """A placement that no scheduler decided, such as that of an adopted pod, has an empty
+    rationale."""
     found = rationale_of(Placement("n1", 1, ()))
     assert found == Rationale(Score(node="n1", total=0.0))

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 @cache
 def lines() -> list[str]:
-    """Return some histories, one per line. They are the same in every run."""
+    """Return some histories, one per line. Every run of the tests gets the same histories."""
     found: list[str] = []
 
     @settings(trying(25), derandomize=True, database=None, phases=[Phase.generate])

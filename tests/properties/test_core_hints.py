@@ -1,8 +1,8 @@
 """Property: if an event makes a refused pod fit, the table of queueing hints lists that event's
 type.
 
-The table gives, for each reason of a refusal, the event types after which the pod is tried again.
-The tests compare this table with the filters and limits, event by event."""
+For each reason of a refusal, the table lists the event types after which the scheduler tries the
+pod again. The tests compare the table with the filters and limits, event by event."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,7 +44,8 @@ from tests.support.ledger_of import Ledger
 
 @st.composite
 def adoptions(draw: st.DrawFn) -> PodAdopted:
-    """Draw the adoption of a pod that another scheduler has bound, with the shares found on it."""
+    """Draw the adoption of a pod that another scheduler has bound, with the shares found in the
+    pod's annotations."""
     pod, claim = draw(submissions()), draw(claims())
     shares = claim.shares if draw(st.booleans()) else ()
     return PodAdopted(pod=pod.uid, node=draw(names), submitted=pod, shares=shares)
@@ -74,9 +75,8 @@ crowds = st.tuples(
 
 @contextmanager
 def as_if_nobody_had_heard(ledger: Ledger) -> Iterator[None]:
-    """Remove all refusals from the state until the block ends.
-
-    Inside the block, a new engine therefore reports every refusal again."""
+    """Remove all refusals from the state until the block ends, so that a new engine reports every
+    refusal again."""
     heard = {uid: pod.refusal for uid, pod in ledger.state.pods.items()}
     for pod in ledger.state.pods.values():
         pod.refusal = None
@@ -86,7 +86,7 @@ def as_if_nobody_had_heard(ledger: Ledger) -> Iterator[None]:
 
 
 def considered(ledger: Ledger) -> tuple[dict[str, PodRefused], list[str]]:
-    """Let a new engine decide on the ledger's state.
+    """Let a new engine decide on the ledger's state, as if no pod had been refused yet.
 
     Return the refused pods with their refusals, and the placed pods in order."""
     with as_if_nobody_had_heard(ledger):
@@ -105,7 +105,7 @@ def named_for(refused: PodRefused) -> set[type[Payload]]:
 def test_events_that_end_a_refusal_are_in_its_hints(
     begun: list[Payload], later: list[Payload | Effect]
 ) -> None:
-    """If an event makes a refused pod fit, the hints for that refusal list the event's type.
+    """If an event makes a refused pod fit, the hints for the pod's refusal list that event's type.
 
     Only the first pod that then fits is checked, because others may fit as a consequence. Gangs
     that had too little room are left out, because any event may change their order."""
@@ -127,7 +127,7 @@ def test_events_that_end_a_refusal_are_in_its_hints(
 
 
 def alone(step: Step) -> bool:
-    """Return True if this step submits or adopts no gang's pod.
+    """Return False if this step submits or adopts a pod of a gang, and True for any other step.
 
     Gangs are left out because a gang's placement may depend on any other step."""
     submitted = step.submitted if isinstance(step, PodAdopted) else step
@@ -151,10 +151,10 @@ def test_every_pod_that_fits_is_woken(begun: list[Payload], later: list[Payload 
 def test_what_a_refused_placement_gives_back_is_offered_again(
     begun: list[Payload], later: list[Payload | Effect], pick: int
 ) -> None:
-    """If the fold refuses a placement, the engine retries the pods that the same decision had
-    refused.
+    """If the fold refuses a placement, the engine retries the pods that it had refused in the same
+    decision.
 
-    The placement is refused because its pod ends just before the placement is folded."""
+    The fold refuses the placement because the placed pod has ended in the meantime."""
     ledger = Ledger()
     follow(ledger, [step for step in begun if alone(step)])
     for step in later:

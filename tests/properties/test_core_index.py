@@ -1,6 +1,7 @@
 """Properties of the engine's index of nodes and devices, in any state.
 
-It gives the same answers as the filters, and chooses the same node as a full scan of all nodes."""
+The index gives the same answers as the filters, and chooses the same node as a full scan of all
+nodes."""
 
 from collections.abc import Iterator
 
@@ -80,7 +81,7 @@ def noted(ask: AskColumns, columns: Columns, row: int) -> list[bool]:
 
 @st.composite
 def plain(draw: st.DrawFn, wanted: st.SearchStrategy[Shape]) -> Shape:
-    """Draw a pod shape that ranks nodes and devices only by load, and has no pod affinity."""
+    """Draw a pod shape that has no pod affinity and ranks nodes and devices only by load."""
     policies = st.sampled_from(("binpack", "spread"))
     return structs.replace(
         draw(wanted),
@@ -94,8 +95,8 @@ def plain(draw: st.DrawFn, wanted: st.SearchStrategy[Shape]) -> Shape:
 def cluster_of(steps: list[Step]) -> Ledger:
     """Return the cluster after this history, with every decision folded.
 
-    It has no pods with affinity and no links between devices, because the full scan ignores both.
-    """
+    The cluster has no pods with affinity and no links between devices, because the full scan
+    ignores both."""
     ledger = Ledger()
     for step in steps:
         if isinstance(step, Decide):
@@ -115,7 +116,7 @@ def cluster_of(steps: list[Step]) -> Ledger:
 @trying(50)
 @given(histories(), st.lists(plain(shapes | odd_shapes), min_size=1, max_size=4))
 def test_choice_is_that_of_a_full_scan(steps: list[Step], wanted: list[Shape]) -> None:
-    """The index and a full scan choose the same node, devices, slices and score.
+    """The index and a full scan choose the same node, devices, MIG slices and score.
 
     If no node fits, they report the same reasons."""
     ledger = cluster_of(steps)
@@ -226,9 +227,10 @@ def test_evaluator_and_index_stop_a_node_at_the_same_filter(
 @trying(40)
 @given(histories(), st.lists(plain(shapes | odd_shapes), min_size=1, max_size=4))
 def test_what_fits_now_fits_an_empty_node(steps: list[Step], wanted: list[Shape]) -> None:
-    """A pod that fits on a node now also fits on the same node when it is empty.
+    """A pod that fits on a node now also fits on the same node when the node is empty.
 
-    The answer "can never fit" is computed on empty nodes, so it is never wrong."""
+    The engine computes on empty nodes whether a pod can ever fit, so the answer "never" is always
+    right."""
     state = cluster_of(steps).state
     for shape in wanted:
         rules = Room(state).rules(shape)
@@ -258,9 +260,8 @@ def told(ledger: Ledger) -> list[Payload]:
 
 
 def touching(ledger: Ledger, columns: Columns, steps: list[Step]) -> Iterator[int]:
-    """Play the history without its decisions, and update the index's columns after each step.
-
-    Yield the number of each step that has been played."""
+    """Play the steps that are not decisions. After each of them, update the index's columns and
+    yield the step's number."""
     for number, step in enumerate(steps):
         if isinstance(step, Decide):
             continue
@@ -276,8 +277,8 @@ def touching(ledger: Ledger, columns: Columns, steps: list[Step]) -> Iterator[in
 def test_index_kept_up_to_date_is_the_index_made_anew(
     steps: list[Step], wanted: list[tuple[Shape, int]]
 ) -> None:
-    """An index that is updated after each step equals an index that is built from the final
-    state."""
+    """An index that is updated after each step of a history equals an index that is built from the
+    final state."""
     ledger = Ledger()
     policy = ledger.state.policy  # a cache lets classes follow policy changes
     columns = Columns(ledger.state)
@@ -303,8 +304,8 @@ def test_index_kept_up_to_date_is_the_index_made_anew(
 def test_classes_that_are_kept_answer_as_those_made_anew(
     steps: list[Step], wanted: list[tuple[Shape, int]]
 ) -> None:
-    """Cached placement classes give the same answers as new ones after any change of policies,
-    prices and nodes."""
+    """Cached placement classes (groups of identical pods) give the same answers as new ones, even
+    after changes of policies, prices and nodes."""
     ledger = Ledger()
     columns = Columns(ledger.state)
     kept = ClassCache(ledger.state, columns)
@@ -323,10 +324,11 @@ def test_classes_that_are_kept_answer_as_those_made_anew(
 
 
 def answers(class_: PlacementClass, columns: Columns) -> dict[str, tuple[int, int, int]]:
-    """Return the placement class's answer for each node.
+    """Return three numbers for each node: what the placement class knows about the node.
 
-    The first number is the node's score. The second is the rank of the filter that refuses the node
-    as a whole. The third is the position of the chosen device, or -1 if the node does not fit."""
+    The first is the node's score. The second is the rank of the filter that refuses the node as a
+    whole. The third is the position of the chosen device, or -1 if the pod does not fit on the
+    node."""
     return {
         columns.names[row]: (
             int(class_.board.points[row]),

@@ -1,4 +1,4 @@
-"""Property: the compiled loops of the index return what their Python source returns.
+"""Property: the compiled loops of the engine's index return the same as their Python source.
 
 The inputs include amounts at the limits of their fields."""
 
@@ -71,7 +71,8 @@ def fleets(draw: st.DrawFn) -> Fleet:
 
 @given(fleets())
 def test_look_rank_and_pick_agree(fleet: Fleet) -> None:
-    """The compiled `look` and `pick` return the same as their Python source, for any request."""
+    """For any device request, the compiled loops `look` and `pick` return the same as their Python
+    source."""
     ask: Any = (fleet.need, fleet.charge, fleet.fits, WIDTH, CUTS)
     size, wanted, found = len(fleet.rows), fleet.count * fleet.times, []
     looks: tuple[Any, ...] = (ask_loops.look, ASK_SOURCE.look)
@@ -92,7 +93,8 @@ def test_look_rank_and_pick_agree(fleet: Fleet) -> None:
 
 @given(fleets(), st.lists(st.tuples(needs, needs, needs, st.integers(1, 3)), max_size=5))
 def test_helped_agrees(fleet: Fleet, lines: list[tuple[int, ...]]) -> None:
-    """The compiled `helped` returns the same as its Python source, for large and small demands."""
+    """For large and small demands, the compiled loop `helped` returns the same as its Python
+    source."""
     wants = np.array([need for *line, _ in lines for need in line], np.int64)
     counts = np.array([line[-1] for line in lines], np.int64)
     answers = []
@@ -109,7 +111,8 @@ writes = st.lists(st.dictionaries(st.integers(0, 2 * BLOCK), st.integers(REFUSED
 
 @given(writes, st.integers(1, 4))
 def test_best_and_write_agree(turns: list[dict[int, int]], count: int) -> None:
-    """After any calls of `write`, `best` returns the nodes that a scan over all scores finds."""
+    """After any calls of `write`, which stores scores, `best` returns the same nodes as a scan over
+    all scores."""
     rows = 2 * BLOCK + 1
     boards: tuple[Any, ...] = (board_loops, BOARD_SOURCE)
     for write, best_of in ((each.write, each.best) for each in boards):

@@ -1,5 +1,5 @@
 """Property: while schedulers start and stop, each pod is decided once, by the scheduler that owns
-it."""
+the pod."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -65,9 +65,9 @@ def check(members: Members, name: str, decision: Decision) -> None:
 
 
 def play(members: Members, steps: Sequence[Step | Be]) -> None:
-    """Play the history, with the schedulers deciding in turn.
+    """Play the history, and let the schedulers decide in turn.
 
-    If a scheduler's decision is lost, the scheduler learns of the loss one step later."""
+    If a scheduler's decision is lost, that scheduler is informed one step later."""
     lost: tuple[str, Decision] | None = None
     for number, step in enumerate(steps):
         late, lost = lost, None
@@ -94,7 +94,8 @@ def play(members: Members, steps: Sequence[Step | Be]) -> None:
 
 
 def fall_silent(members: Members) -> None:
-    """Let all schedulers decide until none of them has events. Fail if that never happens."""
+    """Let all schedulers decide in turn until no decision has any events. Fail if that never
+    happens."""
     for _ in range(ROUNDS_MAX):
         said = False
         for name in sorted(members.engines):

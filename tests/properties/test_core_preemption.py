@@ -1,7 +1,7 @@
 """Properties of the evictions in any history.
 
-No decision evicts more pods than needed, the evictions suffice for the pod that caused them, and
-each eviction is announced once."""
+No decision evicts more pods than needed. The evictions free enough room for the pod that caused
+them. A gang is evicted as a whole."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -26,8 +26,8 @@ SETTINGS = trying(60)
 
 
 def without(state: State, gone: set[str], only: str) -> State:
-    """Return a copy of the state in which the pods `gone` have ended and every node except `only`
-    is cordoned."""
+    """Return a copy of the state in which the pods `gone` have ended and all nodes except `only`
+    are cordoned."""
     copied = snapshot.restore(snapshot.take(state))
     for data in [PodGone(uid=uid) for uid in sorted(gone)] + [
         NodeCordoned(node=name, by="test", reason="another") for name in state.nodes if name != only
@@ -37,7 +37,7 @@ def without(state: State, gone: set[str], only: str) -> State:
 
 
 def fits(state: State, uid: str) -> bool:
-    """Return True if the pod fits in this state, according to a new index."""
+    """Return True if the pod fits somewhere in this state, according to a newly built index."""
     limits, neighbours = Limits(state), Neighbours(state)
     reservations = Reservations(state, Columns(state), limits, neighbours)
     finder = PlaceFinder(state, limits, neighbours, reservations)
@@ -67,7 +67,7 @@ def units(pods: list[PodState], state: State) -> list[set[str]]:
 
 @contextmanager
 def watched(state: State) -> Iterator[None]:
-    """When the block ends, check all evictions that were added to the state inside it."""
+    """When the block ends, check all evictions that were added to the state during the block."""
     before = set(state.evictions)
     yield
     new = [event for uid, event in state.evictions.items() if uid not in before]
@@ -86,10 +86,11 @@ def watched(state: State) -> Iterator[None]:
 
 
 def check_need(state: State, leaving: set[str], events: list[PodEvicted]) -> None:
-    """Check that the preemptor fits if all its victims end, but not if any one of them stays.
+    """Check that the pod that caused these evictions fits if all its victims end, but not if any
+    one of them stays.
 
-    The victims are the pods of `events`. Pods of lower priority that are already leaving the node
-    count as gone."""
+    The victims are the pods of `events`. Pods of lower priority in `leaving`, which are already
+    being evicted from the node, count as gone."""
     uid, node = events[0].beneficiary, events[0].nominated
     going = {event.pod for event in events}
     lower = {
@@ -117,7 +118,7 @@ def watching(state: State) -> AbstractContextManager[None]:
 @SETTINGS
 @given(crowded_histories())
 def test_a_new_engine_evicts_no_pod_in_the_end(steps: list[Step]) -> None:
-    """When an engine has nothing left to decide, a new engine on the same state does not evict a
+    """When an engine has nothing left to decide, a newly created engine on the same state evicts no
     pod either."""
     ledger = Ledger()
     follow(ledger, steps)
@@ -128,8 +129,8 @@ def test_a_new_engine_evicts_no_pod_in_the_end(steps: list[Step]) -> None:
 
 
 def test_evictions_are_drawn() -> None:
-    """Enough of the drawn histories contain evictions, some of them of pods with disruption
-    budgets."""
+    """The drawn histories contain enough evictions, including some of pods that a disruption budget
+    protects."""
     found: list[PodEvicted] = []
 
     @seed(5)

@@ -111,8 +111,8 @@ def rests(
 ) -> Iterator[tuple[tuple[str, str, Part], int, int]]:
     """Yield the unallocated part of each device of the node, as a (key, millionths, MiB) tuple.
 
-    `held` is how much of each device is allocated, in millionths. `row` is the row of the report.
-    """
+    `held` maps each device's id to how much of the device is allocated, in millionths. `row` is the
+    row of the report to which the parts belong."""
     for each in node.devices:
         if each.present and node.present:
             part = Part.UNHEALTHY if not (each.healthy and node.ready) else Part.FREE
@@ -123,7 +123,8 @@ def rests(
 
 
 def told(meters: Meters) -> tuple[Counted, Counted]:
-    """Return the meters' totals over all time steps, in millionths of a device and in MiB."""
+    """Return what the usage meters add up to over all time steps: in millionths of a device, and in
+    MiB."""
     cards, mib = Counted(), Counted()
     for _, (row, model), sums in meters.cells():
         for part in Part:
@@ -135,8 +136,8 @@ def told(meters: Meters) -> tuple[Counted, Counted]:
 @SETTINGS
 @given(HISTORIES, BYS, PERIODS)
 def test_a_report_is_what_one_would_count(steps: list[Step], by: str, period: Period) -> None:
-    """A report over any period equals a count over all devices, and its parts add up to the
-    capacity."""
+    """A usage report for any period equals a count over all devices. The allocated, free, cordoned
+    and broken parts add up to the capacity."""
     ledger = Ledger()
     start, end = period.start, period.end
     meters = Meters(start, end, period.step)
@@ -177,8 +178,9 @@ def rows_of_csv_add_up(answer: ReportAnswer) -> None:
 
 
 def adds_up(reading: Reading) -> None:
-    """Check that the report's rows and time steps add up to its total, and its parts to the
-    capacity."""
+    """Check that the report's rows and time steps each add up to its total.
+
+    Also check that the allocated, free, cordoned and broken parts add up to the capacity."""
     answer = report_answer("usage", reading, PRICES)
     total = answer.total
     assert total.capacity_gpu_hours == pytest.approx(

@@ -1,5 +1,5 @@
-"""Properties of parsing device amounts in pods: amounts are read exactly, and every pod is read or
-refused."""
+"""Properties of parsing the device amounts that pods request: amounts are read exactly, and every
+pod is read or refused."""
 
 from decimal import Decimal, localcontext
 from fractions import Fraction
@@ -95,7 +95,7 @@ def test_quantity_of_anything(value: object) -> None:
 @settings(max_examples=400, deadline=None)
 @given(st.lists(LIMITS, min_size=1, max_size=3), ANNOTATIONS)
 def test_any_pod(limits: list[dict[str, object]], notes: dict[str, str]) -> None:
-    """Any pod is either read and encoded as an event, or refused with the name of a field.
+    """Any pod is either read and encoded as an event, or refused with an error that names a field.
 
     The order in which the pod lists its limits and annotations makes no difference."""
 

@@ -1,6 +1,6 @@
 """Properties of the list of differences between two revisions of any history.
 
-Each difference is traced to the event that made it, and an event makes differences only in the
+Each difference is traced to the event that caused it. An event causes differences only in the
 objects that it names."""
 
 from collections.abc import Iterator
@@ -28,8 +28,8 @@ Rows = list[tuple[Any, ...]]
 
 
 def happened(state: State, steps: list[Payload | Effect]) -> Iterator[Payload]:
-    """Yield the event of each step, in turn. Skip steps that become no event in the state at that
-    time."""
+    """Yield the event of each step in turn. Skip a step for which the state has no suitable pod or
+    device."""
     for step in steps:
         data = step.about(state) if isinstance(step, Effect) else step
         if data is not None:
@@ -37,7 +37,8 @@ def happened(state: State, steps: list[Payload | Effect]) -> Iterator[Payload]:
 
 
 def rows(before: Picture, after: Picture) -> dict[str, Rows]:
-    """Return all differences between two pictures of the state, by the name of the list."""
+    """Return all differences between two pictures, which are copies of the state. The key is the
+    name of the list of differences."""
     return {name: [tuple(row) for row in differ(before, after)] for name, differ in LISTS.items()}
 
 

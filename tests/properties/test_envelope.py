@@ -71,7 +71,8 @@ def test_any_json_as_data(row: EventType, data: Any, more: dict[str, Any]) -> No
 
 @given(st.text(st.characters(codec="utf-8"), min_size=1))
 def test_a_name_is_one_token(name: str) -> None:
-    """Any name can be encoded as one NATS subject token without wildcards, and decoded."""
+    """Any name can be encoded as one NATS subject token without wildcards, and decoded to the same
+    name."""
     encoded = token(name)
     assert untoken(encoded) == name
     assert encoded

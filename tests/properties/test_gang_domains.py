@@ -28,7 +28,8 @@ def member_of(uid: str, app: str, near: str, count: int) -> PodSubmitted:
 
 
 def fleet(nodes: list[tuple[str, int]]) -> Ledger:
-    """Return a ledger with these nodes: (rack, number of GPUs). An empty name means no rack."""
+    """Return a ledger with these nodes, each given as (rack, number of GPUs). An empty rack name
+    stands for no rack."""
     ledger = Ledger()
     for at, (where, count) in enumerate(nodes):
         labels = {RACK: where} if where else {}

@@ -1,6 +1,7 @@
 """Properties of what-if plans and replays after any history.
 
-Pods really end up where a plan says, and a replay repeats what happened."""
+If the planned pods are submitted, they are placed as the plan says. A replay repeats what happened.
+"""
 
 from typing import Any, NamedTuple
 
@@ -36,7 +37,7 @@ POLICIES = ("", "binpack", "spread", "bestfit")
 
 
 def drafts(pods: list[PodSubmitted]) -> tuple[PodDraft, ...]:
-    """Return these pods as drafts with unique names, as if they had been read from manifests."""
+    """Return these pods as drafts with unique names, as if they came from manifests."""
     fields = set(PodDraft.__struct_fields__) & set(PodSubmitted.__struct_fields__)
     return tuple(
         PodDraft(**{name: getattr(pod, name) for name in fields} | {"name": f"new-{number}"})
@@ -56,7 +57,8 @@ class Happened(NamedTuple):
     again: dict[str, str]
 
     def end(self, ledger: Ledger, uid: str) -> PodState | None:
-        """Return the final state of this pod, or of the last pod that was created to replace it."""
+        """Return the final state of the pod with this uid, or of the last pod that replaced it.
+        Return None if that pod does not exist."""
         while uid in self.again:
             uid = self.again[uid]
         return ledger.state.pods.get(uid)
@@ -108,7 +110,7 @@ def agree(planned: PlannedPod, pod: PodState | None) -> None:
 def test_what_was_planned_then_happens(
     steps: list[Step], wanted: list[PodSubmitted], policy: str
 ) -> None:
-    """Pods of any shape, gang, priority and queue end up where the plan says.
+    """Pods of any shape, gang, priority and queue are placed where the plan says.
 
     The plan also predicts which pods are evicted."""
     ledger = Ledger()
@@ -128,8 +130,8 @@ def test_what_was_planned_then_happens(
 
 
 def happen_with(ledger: Ledger, pods: tuple[PodDraft, ...], policy: str) -> Happened:
-    """Submit these pods under this scheduling policy, let the engine decide, and return what
-    happened."""
+    """Submit these pods under the scheduling policy `policy`, let the engine decide, and return
+    what happened."""
     before = frozenset(uid for uid, pod in ledger.state.pods.items() if pod.placement is not None)
     for uid in list(ledger.state.evictions):
         ledger.gone(uid)
@@ -190,8 +192,8 @@ def lived(
 def test_what_happened_is_replayed(
     fleet: list[NodeReported], came: list[tuple[Any, ...]], begun: int, watched: bool
 ) -> None:
-    """A replay from any revision places every pod on the same node at the same time as in the
-    ledger.
+    """A replay from any revision places every pod on the same node and at the same time as the
+    ledger shows.
 
     This includes pods that were evicted and created again."""
     ids = [device.id for node in fleet for device in node.devices]

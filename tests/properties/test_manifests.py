@@ -1,4 +1,5 @@
-"""Property: any document or text is either read, or refused with the name of a field or line.
+"""Property: any document or text is either read, or refused with an error that names a field or
+line.
 
 No other exception is raised."""
 
@@ -71,7 +72,7 @@ GOOD: list[dict[str, Any]] = [
 
 
 def places(value: object) -> list[tuple[Any, Any]]:
-    """Return all places in the document where a value can be replaced, as (dict or list, key)."""
+    """Return each place in the document where a value can be replaced, as (dict or list, key)."""
     if isinstance(value, dict):
         pairs: list[tuple[Any, Any]] = list(value.items())
     elif isinstance(value, list):
@@ -101,8 +102,8 @@ def check(documents: list[object]) -> None:
 @settings(max_examples=300, deadline=None)
 @given(st.lists(ANYTHING, max_size=3))
 def test_any_document(documents: list[object]) -> None:
-    """Any YAML or JSON document, and any other object, is either read or refused with the name of a
-    field."""
+    """Any YAML or JSON document, and any other object, is either read or refused with an error that
+    names a field."""
     check(documents)
 
 
@@ -111,9 +112,9 @@ def test_any_document(documents: list[object]) -> None:
 def test_a_good_document_with_anything_in_one_place(
     good: dict[str, Any], data: st.DataObject
 ) -> None:
-    """A valid document in which any one field is replaced is still read, or is refused.
+    """If any one field of a valid document is replaced, the document is still read or is refused.
 
-    The new value may be of any type, or near a bound."""
+    The new value may be of any type, or near a limit of the field."""
     document = copy.deepcopy(good)
     holder, key = data.draw(st.sampled_from(places(document)))
     edge = st.sampled_from([-1, 0, 1, 63, 64, 65, 128, 10_000, 10_001, 1 << 31, 1 << 53, 1 << 63])

@@ -56,7 +56,8 @@ class Signed(NamedTuple):
 
 
 def write_receipts(folder: Path, key: SigningKey, records: Sequence[Record] = RECORDS) -> None:
-    """Write a receipt for the records up to each revision in the constant ENDS."""
+    """Write a signed receipt at each revision in the constant ENDS, for the records since the
+    previous receipt."""
     fold, tree = StateFold(quiet=True), Tree()
     for record in records:
         fold.take(record)
@@ -96,7 +97,7 @@ def held(signed: Signed, records: Sequence[Record], *, start: int = 1) -> Iterat
 
 
 def numbered(records: Sequence[Record]) -> list[Record]:
-    """Return the records, numbered as in a new stream."""
+    """Return the records, numbered from 1 as in a new stream."""
     return [Record(n, each.subject, each.payload) for n, each in enumerate(records, 1)]
 
 
@@ -104,7 +105,7 @@ KINDS = ("changed", "on another subject", "deleted", "dropped", "added", "moved"
 
 
 def tampered(kind: str, at: int, seed: int) -> list[Record]:
-    """Return RECORDS after tampering of this kind at index `at`."""
+    """Return the constant RECORDS, tampered with as `kind` says at index `at`."""
     random_ = random.Random(seed)
     records, record = list(RECORDS), RECORDS[at]
     if kind == "changed":
@@ -141,7 +142,8 @@ def first_difference(records: Sequence[Record]) -> int:
 def test_the_first_record_that_differs_is_named(
     signed: Signed, bare: Signed, kind: str, at: int, seed: int
 ) -> None:
-    """If receipts have fingerprints of records, the check names the first record that was changed.
+    """If the receipts include fingerprints of records, the check names the first record that was
+    tampered with.
 
     Otherwise, it names the start of the segment that contains the record, or the missing end."""
     assume(kind != "deleted" or at)  # a ledger may begin later: see `ledger trim`
@@ -156,8 +158,8 @@ def test_the_first_record_that_differs_is_named(
 
 
 def test_a_state_that_does_not_follow_is_named(signed: Signed) -> None:
-    """The check reports a difference between the state that a receipt signs and the state folded
-    from the records."""
+    """The check reports a receipt whose signed state differs from the state folded from the
+    records."""
     check, fold = signed.check(), StateFold(quiet=True)
     fold.state.released_count += 1
     found: list[tuple[int, str]] = []

@@ -63,7 +63,7 @@ PLACES = (*IN_A_CONTAINER, *IN_A_POD, "annotations")
 
 
 def templates(value: Any) -> Iterator[dict[str, Any]]:
-    """Yield every object in a document whose spec has containers: pods and pod templates."""
+    """Yield every pod and pod template in a document: each object whose spec has containers."""
     if isinstance(value, dict):
         spec = value.get("spec")
         if isinstance(spec, dict) and isinstance(spec.get("containers"), list):
@@ -88,7 +88,8 @@ SAMPLES = samples()
 
 
 def with_secrets(document: Any, places: set[str]) -> Any:
-    """Return a copy of the document in which every pod has the secret in each of these places."""
+    """Return a copy of the document in which every pod has the test's secret in each of these
+    places."""
     told = copy.deepcopy(document)
     for pod in templates(told):
         spec = pod["spec"]
@@ -128,7 +129,7 @@ def test_no_event_of_a_manifest_has_its_secret(document: Any, places: set[str]) 
 @pytest.mark.parametrize("broken", [False, True], ids=["good", "cannot be read"])
 @given(document=st.sampled_from(SAMPLES), places=some_places)
 def test_no_event_of_a_pod_has_its_secret(broken: bool, document: Any, places: set[str]) -> None:
-    """A secret in a pod is in none of its events, from its creation to its end.
+    """No event about a pod, from its creation to its end, contains a secret of the pod.
 
     This holds even if the pod cannot be read."""
     for at, pod in enumerate(templates(with_secrets(document, places))):
@@ -138,7 +139,7 @@ def test_no_event_of_a_pod_has_its_secret(broken: bool, document: Any, places: s
 
 
 def life(pod: dict[str, Any], uid: str, *, broken: bool) -> list[Payload]:
-    """Return all events that the watcher writes about a pod, from its creation to its end."""
+    """Return all events that the watcher writes about a pod, from the pod's creation to its end."""
     cluster = Cluster()
     cluster.ledger.play(rack("n1", 8))
     cluster.see("nodes", kube_node("n1"))

@@ -53,8 +53,8 @@ def test_a_snapshot_taken_while_the_fold_goes_on_is_of_its_end(
 
 
 def test_nothing_of_the_state_is_forgotten() -> None:
-    """Every field of the state is stored in the snapshot, unless the test lists it as derived from
-    other fields."""
+    """Every field of the state is stored in the snapshot, except those that this test lists as
+    derived from other fields."""
     none = set[str]()
     for of, record, derived, of_record in (  # fields derived from the rest, on either side
         (State, kept._Head, {"shapes"}, none),

@@ -66,7 +66,7 @@ def test_no_slice_is_given_out_on_which_an_untold_pod_may_run(
 
 
 def follow(cluster: Cluster) -> None:
-    """Write to the ledger what the watcher would report about the cluster."""
+    """Write to the ledger what the watcher would report about the pods of the cluster."""
     cluster.write(cluster.pod_facts())
     for data, problem, _ in cluster.facts.adoptions(cluster.view.pods):
         if not problem:

@@ -1,4 +1,4 @@
-"""An in-memory ledger with a usage account; the test sets the hour of each event.
+"""An in-memory ledger with a usage account. The test sets the hour at which each event happens.
 
 Invariant: the period starts at hour 0, and events come in order of time."""
 
@@ -17,7 +17,8 @@ from tests.support.ledger_of import Ledger
 
 
 class Accounted:
-    """An in-memory ledger whose usage account covers `hours` hours, with rows grouped by `by`."""
+    """An in-memory ledger whose usage account covers `hours` hours. `by` says what the report has
+    one row for, such as "namespace"."""
 
     def __init__(
         self, by: str = "namespace", *, hours: float = 10, step: int = 0, idle: int = IDLE
@@ -29,7 +30,7 @@ class Accounted:
         self.account = Account(self.ledger.state, self.by, self.meters, idle)
 
     def at(self, hour: float, *payloads: Payload) -> Self:
-        """Fold the payloads at that hour, and return this account."""
+        """Fold these events as if they happened at hour `hour`, and return this object."""
         for data in payloads:
             self.account.observe(self.ledger.take(data), int(hour * HOUR))
         return self
@@ -41,11 +42,9 @@ class Accounted:
         return Reading(revision, self.by, self.period, self.meters, self.account)
 
     def report(self, prices: Prices | None = None) -> ReportAnswer:
-        """Return the usage report."""
         return report_answer("usage", self.reading(), prices)
 
     def rows(self) -> dict[str, ReportRow]:
-        """Return the rows of the report, by key."""
         return {row.key: row for row in self.report().rows}
 
     def idle(self, prices: Prices | None = None) -> IdleAnswer:

@@ -1,4 +1,4 @@
-"""Run a gateway with fixed answers, for tests of verbs that only read."""
+"""Run a gateway that returns fixed answers, for tests of command-line verbs that only read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOT_THERE = ErrorAnswer(error="there is none")
 
 @contextmanager
 def answering(answers: Mapping[str, Answer]) -> Iterator[str]:
-    """Serve the answers by their path after /api/v1/, with 404 for any other path. Yield the
+    """Serve each answer at its path below /api/v1/, and 404 at any other path. Yield the server's
     URL."""
 
     class Answering(BaseHTTPRequestHandler):
@@ -62,5 +62,5 @@ def answers_of(ledger: Ledger) -> dict[str, Answer]:
 
 
 def without_pods(name: str) -> dict[str, Answer]:
-    """Return the additional answers for a name that no pod ever had."""
+    """Return the gateway's additional answers for `name`, the name of a pod that never existed."""
     return {f"history/pods/{name}": PodNames(revision=9, items=())}

@@ -1,4 +1,5 @@
-"""Run a kube-scheduler extender that records the nodes it is offered, and rejects all of them.
+"""Run a kube-scheduler extender that records the nodes that kube-scheduler offers, and rejects all
+of them.
 
 No pod is ever placed, so the cluster is the same each time kube-scheduler judges a pod."""
 

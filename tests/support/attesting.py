@@ -1,4 +1,4 @@
-"""Attest snapshots that a test wrote, without an intake."""
+"""Attest snapshots that a test wrote, as an intake would."""
 
 from apportion.core.ledger.snapshot import Taking
 from apportion.core.ledger.state import State
@@ -7,7 +7,7 @@ from tests.support.nats import Bus
 
 
 async def attest_all(bus: Bus) -> None:
-    """Attest every snapshot written so far."""
+    """Attest every snapshot that was written so far."""
     snapshots = Snapshots((await bus.connect("intake")).wire)
     await snapshots.attest(each.key for each in await snapshots.written())
 

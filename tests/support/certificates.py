@@ -10,7 +10,8 @@ HOST = "127.0.0.1"
 
 
 def given_certificate(folder: Path) -> tuple[Authority, tuple[str, ...]]:
-    """Issue a certificate named "tls" in `folder`. Return its CA and the service's options for it.
+    """Issue a certificate named "tls" in `folder`. Return its certificate authority, and the
+    options that make a service use the certificate.
 
     The test can renew the certificate by issuing "tls" again."""
     authority = Authority(folder)

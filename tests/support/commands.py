@@ -83,7 +83,8 @@ class Command:
         return code
 
     def everything(self) -> list[int]:
-        """Return the process ids of the command and its guardian."""
+        """Return the process ids of the command and its guardian, the process that records the end
+        of the run."""
         names = (entry.name for entry in Path("/proc").iterdir())
         return [pid for pid in map(int, filter(str.isdecimal, names)) if self._is(pid)]
 

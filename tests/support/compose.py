@@ -48,7 +48,8 @@ class Compose:
         )
 
     def up(self, **scale: int) -> None:
-        """Start all services of the compose file, or scale the given services up."""
+        """Start all services of the compose file. `scale` maps a service's name to its number of
+        containers."""
         # podman-compose accepts one --scale at a time, docker compose several.
         for words in [["--scale", f"{name}={n}"] for name, n in scale.items()] or [[]]:
             self._compose("up", "--detach", "--no-build", *words, timeout_s=300)
@@ -123,12 +124,12 @@ class Compose:
         return self.podman.run("exec", container, *words)
 
     def start(self, container: str) -> None:
-        """Start an ended container again, and wait until the container exits successfully."""
+        """Start an ended container again, and wait until it exits successfully."""
         self.podman.run("start", "--attach", container)
 
     def kill(self, container: str) -> None:
-        """Kill the container with SIGKILL from outside, as the kernel would. podman may restart
-        it."""
+        """Kill the container with SIGKILL, as the kernel would. podman may then restart the
+        container."""
         os.kill(int(self.facts(container)["State"]["Pid"]), signal.SIGKILL)
 
     def stop(self, container: str) -> int:
@@ -156,7 +157,7 @@ class Compose:
 
 @functools.cache
 def build_image(podman: Podman) -> None:
-    """Build the image with wheels from the cache, once for all tests.
+    """Build the product's image with wheels from the cache, once for all tests.
 
     The modules are compiled without optimization, which takes a fifth of the time. The cache makes
     the next build faster. `tests/integration/test_wheel.py` tests the optimized build that ships.
@@ -176,7 +177,7 @@ def build_image(podman: Podman) -> None:
 
 
 def sweep(podman: Podman, project: str) -> None:
-    """Remove the containers and volumes that an interrupted run or `down` left behind."""
+    """Remove the containers and volumes that an interrupted test run or `down` left behind."""
     label = f"label=com.docker.compose.project={project}"
     left = podman.run("ps", "--all", "--quiet", "--filter", label).split()
     if left:

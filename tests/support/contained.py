@@ -1,4 +1,5 @@
-"""Run a process with the mounts and the environment that a container with a grant would have.
+"""Run a process in the environment of a container that has a grant (the mounts and variables that
+the agent prepares).
 
 The process has its own mount namespace, where `/etc`, `/tmp` and `/usr/local` contain only the
 grant's mounts. Invariant: nothing on the machine is changed or left behind."""
@@ -29,7 +30,8 @@ exec "$@"
 
 
 def command_of(edits: Edits, folder: Path, *command: str) -> list[str]:
-    """Return the command line that runs `command` in its mount namespace.
+    """Return the command line that runs `command` in a new mount namespace with the mounts of
+    `edits`.
 
     All mounts and temporary files are below `folder`."""
     mounts = "\n".join(f"{mount.host_path} {mount.container_path}" for mount in edits.mounts)
@@ -45,7 +47,8 @@ def environment(edits: Edits, driver: Mapping[str, str]) -> dict[str, str]:
 
 
 def run(edits: Edits, folder: Path, driver: Mapping[str, str], *command: str) -> list[str]:
-    """Run the command. Return its output lines, or its error lines if it printed nothing else."""
+    """Run the command with the mounts and environment of a container. Return the lines of its
+    output, or of its errors if it has no output."""
     done = subprocess.run(
         command_of(edits, folder, *command),
         env=environment(edits, driver),
@@ -61,7 +64,8 @@ def run(edits: Edits, folder: Path, driver: Mapping[str, str], *command: str) ->
 def holding(
     edits: Edits, folder: Path, driver: Mapping[str, str], *command: str
 ) -> Iterator[subprocess.Popen[str]]:
-    """Yield a process that reads commands from standard input until the block ends."""
+    """Run the command with the mounts and environment of a container. Yield its process, and kill
+    it when the block ends."""
     process = subprocess.Popen(
         command_of(edits, folder, *command),
         env=environment(edits, driver),

@@ -1,7 +1,8 @@
-"""Run a real Kubernetes API server for a test: etcd and kube-apiserver on ports of their own.
+"""Run a real Kubernetes API server for a test: etcd and kube-apiserver, on ports that no other test
+uses.
 
-There is no kubelet and no controller: a test creates nodes and sets the status of pods. Every
-client except the administrator is a service account with the project's own RBAC. Invariant: no
+There is no kubelet and no controller, so tests create nodes and set the status of pods themselves.
+Every client except the administrator is a service account with the project's RBAC. Invariant: no
 process is left running, whatever a test does."""
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ ADMIN_TOKEN = "test-admin"
 
 @cache
 def find_binaries() -> tuple[Path | None, str]:
-    """Return the folder with etcd and kube-apiserver, or the reason why it does not exist."""
+    """Return the folder with etcd and kube-apiserver, or None and the reason why there is no such
+    folder."""
     found = subprocess.run([BUILD, "--find"], capture_output=True, text=True, check=False)
     if found.returncode == 0:
         return Path(found.stdout.strip()), ""
@@ -65,8 +67,8 @@ class ControlPlane:
     ) -> None:
         """Configure the control plane. `options` are additional options of kube-apiserver.
 
-        With `whole`, the cluster is like a user's: pods get service accounts, and nothing of
-        Apportion is installed."""
+        With `whole`, the cluster is like a user's: pods get service accounts, and Apportion is not
+        installed."""
         self._binaries = binaries
         self._options = options
         self._whole = whole
@@ -151,7 +153,7 @@ class ControlPlane:
         return {"kube-apiserver": self._server.pid, "etcd": self._etcd.pid}
 
     def _admission(self) -> list[str]:
-        """Return options that disable admission plugins that need a controller, and enable
+        """Return the options of kube-apiserver that turn off admission plugins and turn on
         PodGroups.
 
         No controllers run here that would create ServiceAccounts, remove taints, or remove the
@@ -290,9 +292,10 @@ class ControlPlane:
         self.kubectl("wait", "--for=condition=Established", *names)
 
     def kubectl(self, *arguments: str, stdin: str | None = None, ok: bool | None = True) -> str:
-        """Run kubectl as administrator. Return its output, or its error if `ok` is False.
+        """Run kubectl as administrator. Return its output, or its error output if `ok` is False.
 
-        With `ok=True` it must succeed, with False it must fail, and with None both are accepted."""
+        With `ok=True` the command must succeed, and with False it must fail. With None it may do
+        either."""
         binary = self._binaries / "kubectl"
         done = subprocess.run(
             [
@@ -317,7 +320,8 @@ class ControlPlane:
         return await asyncio.to_thread(self.kubectl, *arguments, stdin=stdin, ok=ok)
 
     async def apply(self, *documents: dict[str, Any], namespace: str = "default") -> None:
-        """Apply these documents: new objects directly, existing ones with `kubectl apply`."""
+        """Apply these documents as `kubectl apply` does. New objects are created without kubectl,
+        which is faster."""
         there = [
             each
             for each in documents
@@ -332,7 +336,7 @@ class ControlPlane:
         return await asyncio.to_thread(self.api.get, kind, name, namespace)
 
     def _free_claims(self) -> None:
-        """Remove the finalizers of ResourceClaims whose pods a test left behind."""
+        """Remove the finalizers of ResourceClaims that still exist after their test."""
         for claim in self.api.get("resourceclaims")["items"]:
             about = claim["metadata"]
             path = self.api.resource("resourceclaims").path(about["namespace"], about["name"])

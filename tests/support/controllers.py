@@ -1,4 +1,5 @@
-"""Run the other parts of a cluster: kube-controller-manager and an unmodified kube-scheduler.
+"""Run the other programs of a control plane: kube-controller-manager and an unmodified
+kube-scheduler.
 
 Invariant: both processes end with the test, and their logs are next to the API server's."""
 

@@ -1,6 +1,7 @@
 """Call the engine for decisions as the scheduler does.
 
-Invariant: a decision without events is final, not a pause in a long search."""
+Invariant: a decision without events means that nothing is left to decide, not that a long search
+was paused."""
 
 from apportion.core.placement.engine import EVENTS_MAX, LOOKS_MAX, Decision, Engine
 

@@ -1,4 +1,5 @@
-"""Fetch records from a work queue, although one fetch may return only some of them."""
+"""Fetch a given number of records from a work queue, in several fetches if one returns only some of
+them."""
 
 from __future__ import annotations
 

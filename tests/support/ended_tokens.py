@@ -1,4 +1,4 @@
-"""Make an expired ServiceAccount token.
+"""Make a ServiceAccount token that has expired.
 
 No API server issues a token for less than ten minutes, and no test waits that long. Invariant: the
 token is signed with the API server's own key, so it is invalid only because of its age."""
@@ -17,7 +17,8 @@ DAY_S = 86_400
 
 
 def a_day_later(token: str, key: Path) -> str:
-    """Return the token as if the API server had issued it a day earlier, signed with `key`."""
+    """Return a copy of `token` whose times are a day earlier, signed with the API server's key
+    `key`."""
     head, text, _ = token.split(".")
     claims = json.loads(base64.urlsafe_b64decode(f"{text}=="))
     claims |= {name: claims[name] - DAY_S for name in ("exp", "iat", "nbf")}

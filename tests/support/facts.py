@@ -1,4 +1,4 @@
-"""Read and write real events on a real ledger, as any role."""
+"""Read the events of a real ledger, and append events to it as any role."""
 
 import hashlib
 import itertools
@@ -31,10 +31,10 @@ P = TypeVar("P", bound=Payload)
 
 
 class Facts:
-    """A reader of all events of a ledger as they arrive, which can also append events.
+    """A reader of all events of a ledger. It can also append events.
 
-    Records that are not valid events are listed in `refused`. A placement written through this
-    class names the previous placement on its node, as a scheduler's does."""
+    Records that are not valid events are listed in `refused`. As the ledger requires, a placement
+    that is written here names the previous placement on its node."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
@@ -45,7 +45,7 @@ class Facts:
         self.refused: list[int] = []
 
     async def open(self) -> None:
-        """Start to read the ledger as an auditor."""
+        """Start reading the ledger, with the permissions of an auditor."""
         auditor = await self._bus.connect("auditor")
         await auditor.follow(self._take)
 
@@ -69,7 +69,7 @@ class Facts:
         return self.events[-1][0] if self.events else 0
 
     async def until(self, check: Callable[[], Any], what: str, timeout_s: float = WAIT_S) -> Any:
-        """Wait until `check` is true of the events read so far, and return its result."""
+        """Wait until `check` returns something true about the events read so far. Return it."""
 
         async def seen() -> Any:
             return check()
@@ -111,7 +111,8 @@ class Facts:
         )
 
     def chain(self, node: str) -> str:
-        """Return the chain value that the next placement on the node must name."""
+        """Return the value that the next placement on the node must have in `previous`, to continue
+        the chain of placements."""
         return self._chain.get(node, "")
 
     async def submit_unless_there(self, uid: str) -> None:
@@ -144,8 +145,8 @@ class Facts:
         self, uid: str, node: str, *shares: Share, borrowed: tuple[Share, ...] = (),
         bound: bool = True,
     ) -> None:  # fmt: skip
-        """Append a placement with these shares, by default followed by its binding. The pod's name
-        is its uid."""
+        """Append a placement with these shares of a pod whose name is its uid, and submit the pod
+        first if it is unknown. If `bound` is True, also append the pod's binding."""
         placed = PodPlaced(
             pod=uid,
             namespace="default",

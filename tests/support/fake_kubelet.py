@@ -2,9 +2,9 @@
 
 The simulation is fast. It follows the device manager of Kubernetes 1.36
 (`pkg/kubelet/cm/devicemanager`). The kubelet calls `Allocate` when it admits a pod. It writes its
-checkpoint atomically after an admission, and after a plugin reports devices. PodResources leaves
-out init containers. The kubelet calls `PreStartContainer` before every container start; if the
-plugin refuses, the start fails or is retried. A container's edits come from the CDI files, as in a
+checkpoint atomically, after an admission and after a plugin reports devices. Its PodResources API
+leaves out init containers. It calls `PreStartContainer` before every container start; if the plugin
+refuses, the start fails or is retried. The CDI files say how a container is edited, as in a
 runtime. Invariant: no two live pods have the same device slot."""
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class FakeKubelet:
         await self._serve(self._resources / "kubelet.sock", {calls.POD_RESOURCES: self._list})
 
     async def stop(self) -> None:
-        """Stop as on SIGTERM; containers keep their devices."""
+        """Stop as on SIGTERM. The containers keep their devices."""
         for endpoint in self._endpoints.values():
             if endpoint.watching is not None:
                 endpoint.watching.cancel()
@@ -162,7 +162,8 @@ class FakeKubelet:
         return environment(self.edits(entry.ids))
 
     def edits(self, ids: tuple[str, ...]) -> list[dict[str, Any]]:
-        """Return the `containerEdits` of these devices, as a runtime finds them in CDI files."""
+        """Return the `containerEdits` for the devices with these ids, as a runtime finds them in
+        CDI files."""
         files = [json.loads(path.read_bytes()) for path in sorted(self.cdi.glob("*.json"))]
         named = [each for file in files for each in file["devices"] if each["name"] in ids]
         assert sorted(each["name"] for each in named) == sorted(ids), "one file for each device"
@@ -191,13 +192,14 @@ class FakeKubelet:
         return await until(registered, "a DRA plugin", interval_s=0.1)
 
     async def prepare(self, *claims: tuple[str, str]) -> dict[str, Any]:
-        """Prepare claims, given as uid and namespace. Return the answer for each claim, by uid."""
+        """Ask the plugin to prepare ResourceClaims, given as (uid, namespace). Return the answer
+        for each claim, by uid."""
         answer = await self._claims(calls.PREPARE_CLAIMS, claims)
         return dict(answer.claims)
 
     async def unprepare(self, *claims: tuple[str, str]) -> dict[str, Any]:
-        """Unprepare claims, given as uid and namespace. Return the answer for each claim, by
-        uid."""
+        """Ask the plugin to unprepare ResourceClaims, given as (uid, namespace). Return the answer
+        for each claim, by uid."""
         answer = await self._claims(calls.UNPREPARE_CLAIMS, claims)
         return dict(answer.claims)
 
@@ -220,7 +222,7 @@ class FakeKubelet:
             return await call.on(channel)(pb.Claims(claims=asked), timeout=PRE_START_S)
 
     def end(self, pod: str) -> None:
-        """End the pod and free its devices. The checkpoint is updated only by the next
+        """End the pod and free its devices. The checkpoint still lists them until the next
         allocation."""
         self._entries = [entry for entry in self._entries if entry.pod != pod]
 
@@ -297,5 +299,6 @@ class FakeKubelet:
 
 
 def environment(edits: list[dict[str, Any]]) -> dict[str, str]:
-    """Return the variables of all edits; of duplicate names, the last wins."""
+    """Return the environment variables that the edits set. If several set the same variable, the
+    last wins."""
     return dict(line.split("=", 1) for each in edits for line in each.get("env", ()))

@@ -1,4 +1,4 @@
-"""Build devices and nodes, so that a test states only what matters to it.
+"""Build devices and nodes, so that a test states only the fields that matter to it.
 
 The default device is a real GPU: an 80 GB A100 with ten slots, shared through HAMi-core."""
 
@@ -40,7 +40,8 @@ def node(name: str = "n1", *devices: Device, host: Host = ROOMY) -> NodeReported
 
 
 def rack(name: str = "n1", count: int = 8, **fields: Any) -> NodeReported:
-    """Return the report of a node with `count` equal GPUs, named `<node>-g0` and so on."""
+    """Return an agent's report of a node with `count` equal GPUs. Their ids are `<node>-g0` and so
+    on."""
     return node(name, *(gpu(f"{name}-g{index}", **fields) for index in range(count)))
 
 

@@ -1,5 +1,5 @@
-"""Fail a test if generated files are out of date, with their names and the command that writes
-them."""
+"""Fail a test if generated files are out of date. The message names the files and the command that
+writes them."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -8,7 +8,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def outdated(made: Mapping[str, str]) -> list[str]:
-    """Return the paths, relative to the repository, whose committed text differs from `made`."""
+    """Return the paths of generated files that are out of date. `made` maps each path, relative to
+    the repository, to the correct text."""
     paths = ((path, ROOT / path) for path in made)
     return [
         path for path, file in paths if not file.is_file() or file.read_text("utf-8") != made[path]

@@ -26,7 +26,7 @@ class Golden(Protocol):
 
 
 def rendered(texts: Mapping[str, str]) -> str:
-    """Return the lines of a section: each input, followed by its indented output."""
+    """Return the lines of a golden file's section: each input, followed by its indented output."""
     lines = []
     for label, text in texts.items():
         lines += [label, *(f"    {line}".rstrip() for line in text.strip("\n").split("\n"))]
@@ -50,7 +50,8 @@ def tests_in(module: Path) -> list[str]:
 
 
 def write(module: Path, test: str, text: str) -> None:
-    """Write the section of one test at its position, and drop sections of removed tests."""
+    """Write the section of one test to the golden file at the test's position. Drop the sections of
+    tests that no longer exist."""
     path, order = module.with_suffix(SUFFIX), tests_in(module)
     found = {
         name: part

@@ -122,7 +122,8 @@ def happenings() -> st.SearchStrategy[list[Payload]]:
 
 
 def happen(state: State, data: Payload) -> Change:
-    """Fold one event. Before folding a placement, link it to the previous one on its node."""
+    """Fold one event. If the event is a placement, first link it to the previous placement on its
+    node."""
     if isinstance(data, PodPlaced) and data.node in state.nodes:
         data = placed(
             data.pod, data.node, data.shares, attempt=data.attempt,

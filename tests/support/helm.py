@@ -1,7 +1,7 @@
 """Run Helm on the project's chart, as a user does.
 
-Invariant: Helm has its own home folder, so nothing of the user that runs the tests is read or
-written. It uses only the cluster that a test names."""
+Invariant: Helm has its own home folder, so it neither reads nor writes files of the user that runs
+the tests. It uses only the cluster that a test names."""
 
 from __future__ import annotations
 

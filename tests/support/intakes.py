@@ -17,17 +17,19 @@ _intakes: dict[int, ServiceProcess | None] = {}
 
 
 def may_have_agents(bus: Bus) -> None:
-    """Allow agents on this ledger: the first agent will also start an intake."""
+    """Register this test's ledger, so that the first agent started on it also starts an intake."""
     _ledgers[bus.server.port] = bus
 
 
 def there(url: str) -> None:
-    """Record that the test starts its own intake on this ledger, so that no other is started."""
+    """Record that the test starts its own intake on the ledger at `url`, so that no other is
+    started."""
     _intakes.setdefault(_port(url), None)
 
 
 async def beside(url: str) -> None:
-    """Start an intake on the ledger at this URL, unless the ledger has one or is not a test's."""
+    """Start an intake on the ledger at this URL, unless the ledger already has one or does not
+    belong to a test."""
     from tests.support.processes import ServiceProcess  # noqa: PLC0415 - they start one another
 
     port = _port(url)

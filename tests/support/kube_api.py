@@ -86,8 +86,8 @@ class KubeApi:
         return True
 
     def get(self, kind: str, name: str = "", namespace: str = "") -> Any:
-        """Return one object, or a list of all objects of a kind, in which each item has its
-        kind."""
+        """Return one object, or a list of all objects of a kind. Each item of a list has its `kind`
+        set."""
         resource = self.resource(kind)
         found = self.request("GET", resource.path(namespace, name))
         if not name:
@@ -117,7 +117,7 @@ class KubeApi:
             self._connection = None
 
     def resource(self, kind: str) -> Resource:
-        """Return the resource for a name as kubectl accepts it."""
+        """Return the resource for a name that kubectl accepts, such as `pods` or `pvc`."""
         if kind not in self._resources:
             self._resources = dict(self._discovered())
         assert kind in self._resources, f"the API server has no resource {kind!r}"

@@ -22,7 +22,8 @@ def resource_claim(name: str, *requests: dict[str, Any]) -> dict[str, Any]:
 def request(name: str = "gpu", cel: str = "", **fields: Any) -> dict[str, Any]:
     """Return a device request for our DeviceClass, with this name and CEL selector.
 
-    `memory` and `cores` become its capacity; other fields are copied into the request."""
+    The fields `memory` and `cores` set the capacity that it requests. Other fields are copied into
+    the request."""
     amounts = {key: fields.pop(key) for key in ("memory", "cores") if key in fields}
     exactly: dict[str, Any] = {"deviceClassName": CLASS, **fields}
     if amounts:

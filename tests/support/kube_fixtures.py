@@ -1,7 +1,8 @@
-"""Fixtures for tests against a real API server: one control plane per run, one `world` per test.
+"""Fixtures for tests against a real API server. All tests of a run share one control plane. Each
+test has its own `world`: an empty cluster, a ledger and services.
 
-Invariant: without a control plane these tests are skipped with the reason, or fail with it if
-`APPORTION_REQUIRE_KUBERNETES=1`."""
+Invariant: without a control plane these tests are skipped with the reason. With
+`APPORTION_REQUIRE_KUBERNETES=1` they fail with the reason instead."""
 
 from __future__ import annotations
 
@@ -43,6 +44,7 @@ def control_plane(
 
 @pytest.fixture
 async def world(control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[KubeWorld]:
-    """Run a system with an empty cluster and an empty ledger for one test."""
+    """Provide an empty cluster and an empty ledger for one test, in which the test can start
+    services."""
     async with running_world(control_plane, tmp_path) as running:
         yield running

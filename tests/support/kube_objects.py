@@ -1,4 +1,4 @@
-"""Build Kubernetes objects, so that a test shows only what matters to it."""
+"""Build Kubernetes objects, so that a test shows only the fields that matter to it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 def kube_node(name: str = "n1", **fields: Any) -> dict[str, Any]:
     """Return a ready Node with ample resources.
 
-    `fields` can set its allocatable, labels, taints and ready."""
+    `fields` can set the node's allocatable resources, labels, taints and readiness."""
     allocatable = {"cpu": "64", "memory": "256Gi", "pods": "110"} | fields.get("allocatable", {})
     ready = "True" if fields.get("ready", True) else "False"
     return {
@@ -34,9 +34,9 @@ def kube_node(name: str = "n1", **fields: Any) -> dict[str, Any]:
 
 
 def kube_pod(name: str, limits: dict[str, str] | None = None, **fields: Any) -> dict[str, Any]:
-    """Return a Pod with one container that has these limits.
+    """Return a Pod with one container that has these resource limits.
 
-    `annotations` and `labels` go into its metadata; all other fields go into its spec."""
+    `annotations` and `labels` go into the pod's metadata; all other fields go into its spec."""
     metadata = {key: fields.pop(key) for key in ("annotations", "labels") if key in fields}
     container = {"name": "main", "image": "app", "resources": {"limits": limits or {}}}
     return {
@@ -54,7 +54,7 @@ def share(memory_mib: int = 1000, cores: int = 0) -> dict[str, str]:
 
 
 def managed_fields(document: dict[str, Any], manager: str = "kubectl") -> list[dict[str, Any]]:
-    """Return an object's managedFields, in which `manager` owns every field that our code
+    """Return the managedFields of an object in which `manager` owns every field that our code
     checks."""
     notes = document["metadata"].get("annotations") or {}
     fields = {

@@ -29,7 +29,8 @@ LAST_POLICY = (1, 22)
 
 
 def binary() -> Path:
-    """Return the kube-scheduler binary. Skip the test if it is missing: envtest lacks it."""
+    """Return the path of kube-scheduler. Skip the test if it is missing, because envtest does not
+    include it."""
     found = binaries() / "kube-scheduler"
     if not found.exists():
         pytest.skip(f"{found.parent} has no kube-scheduler")
@@ -39,8 +40,8 @@ def binary() -> Path:
 def configuration(
     version: tuple[int, int], kubeconfig: Path, url: str, **extender: Any
 ) -> dict[str, Any]:
-    """Return the project's configuration for this Kubernetes version, with the test extender's
-    URL."""
+    """Return the project's configuration of kube-scheduler for this Kubernetes version, with the
+    URL of the test's extender."""
     made: dict[str, Any] = yaml.safe_load(CONFIGURATION.read_text())
     if version < FIRST_V1:
         made["apiVersion"] = "kubescheduler.config.k8s.io/v1beta1"
@@ -64,7 +65,8 @@ def kube_scheduler(plane: ControlPlane, folder: Path, url: str, **extender: Any)
 
 @contextmanager
 def policy_scheduler(plane: ControlPlane, folder: Path, url: str) -> Iterator[Path]:
-    """Run a kube-scheduler with a policy file, as in gpu-manager's design.
+    """Run a kube-scheduler that is configured by a policy file, as the gpu-manager project
+    documents.
 
     Skips the test if this kube-scheduler no longer supports policy files."""
     if plane.version > LAST_POLICY:
@@ -126,7 +128,8 @@ def _log(folder: Path) -> Path:
 
 
 def _as_itself(plane: ControlPlane, folder: Path) -> Path:
-    """Return a kubeconfig for the test's API server that acts as Kubernetes' scheduler user."""
+    """Return a kubeconfig for the test's API server, with the user that Kubernetes defines for
+    kube-scheduler."""
     made = yaml.safe_load(plane.kubeconfig.read_text())
     made["users"][0]["user"]["as"] = USER
     path = folder / "kube-scheduler.kubeconfig"

@@ -41,7 +41,8 @@ def kube_volume(name: str, node: str, **spec: Any) -> dict[str, Any]:
 
 
 def kube_class(provisioner: str, **fields: Any) -> dict[str, Any]:
-    """Return the storage class `disks`, whose volumes are bound once a pod uses them."""
+    """Return the storage class `disks`. It binds a claim to a volume only once a pod uses the
+    claim."""
     return {
         "apiVersion": "storage.k8s.io/v1",
         "kind": "StorageClass",

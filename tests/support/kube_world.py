@@ -20,7 +20,8 @@ from tests.support.processes import ServiceProcess
 
 
 class KubeWorld:
-    """The running system of one test; `plane` is the cluster, and `facts` reads the ledger."""
+    """The system under test in one test. `plane` is the cluster's control plane, and `facts` reads
+    the ledger."""
 
     def __init__(self, plane: ControlPlane, bus: Bus, facts: Facts, stack: AsyncExitStack) -> None:
         self.plane = plane
@@ -30,7 +31,8 @@ class KubeWorld:
         self._running: list[ServiceProcess] = []
 
     def service(self, verb: str, *options: str, first: str = "") -> ServiceProcess:
-        """Return a service that is not started yet, with access to the cluster if it needs that.
+        """Return a service that is not started yet. It gets access to the cluster if its verb needs
+        that.
 
         `first` is Python code that the service's process runs before the verb."""
         kube: tuple[str, ...] = ()
@@ -55,7 +57,8 @@ class KubeWorld:
                 assert await process.stop() == 0
 
     async def agents(self, *fleet: tuple[str, str]) -> None:
-        """Start an agent that simulates devices on nodes, given as in `("n1", "2xA100-80GB")`."""
+        """Start an agent that simulates devices. `fleet` gives each node and its devices, as in
+        `("n1", "2xA100-80GB")`."""
         for node, devices in fleet:
             await self.start("agent", "--simulate", devices, "--node", node)
 

@@ -17,7 +17,7 @@ NODE = "gpu-1"
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Create a folder with a short path, because the path of a socket has at most 107 bytes."""
+    """Create a folder with a short path, because a Unix socket's path has at most 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="kubelet", ignore_cleanup_errors=True) as name:
         yield Path(name)
 
@@ -33,7 +33,7 @@ async def kubelet(world: KubeWorld, folder: Path) -> AsyncIterator[RealKubelet]:
 
 
 def agent_options(kubelet: RealKubelet, devices: str) -> tuple[str, ...]:
-    """Return the options for the agent of the kubelet's node, with simulated devices."""
+    """Return the options of an agent that simulates `devices` on the kubelet's node."""
     places = (
         "--kubelet",
         kubelet.folder,

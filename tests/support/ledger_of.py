@@ -2,8 +2,8 @@
 
     Ledger().report(rack("n1", 2)).submit(pod("p1", ask(4096))).decide()
 
-Invariant: the fold must accept every event, except those of `contradict`. After every event
-`invariants.violations` must find nothing wrong with the state."""
+Invariant: the fold accepts every event, except those passed to `contradict`. After every event,
+`invariants.violations` finds no error in the state."""
 
 from typing import Self
 
@@ -38,7 +38,8 @@ def event_of(data: Payload) -> Event:
 
 
 class Ledger:
-    """The events of one test in order, the state that results, and one engine over that state."""
+    """All events of one test in order, the state that they fold to, and a scheduling engine over
+    that state."""
 
     def __init__(self, *payloads: Payload) -> None:
         self.state = State()
@@ -47,7 +48,7 @@ class Ledger:
         self.play(*payloads)
 
     def take(self, data: Payload) -> Change:
-        """Fold one event, whether the fold accepts or refuses it."""
+        """Fold one event, which the fold may accept or refuse. Return the change."""
         self.events.append(data)
         change = fold.apply(self.state, self.state.revision + 1, event_of(data))
         self.engine.observe(change)
@@ -105,7 +106,7 @@ class Ledger:
         return events
 
     def settle(self) -> Self:
-        """Let the engine decide, and fold its events, until a decision has no events."""
+        """Let the engine decide and fold its events, repeatedly, until a decision has no events."""
         for _ in range(1000):
             if not self.decide():
                 return self
@@ -170,7 +171,7 @@ def replayed(*payloads: Payload) -> State:
 
 
 def facts(state: State) -> str:
-    """Return a digest of the state, without its revision and its record of refused events."""
+    """Return a digest of the state. It ignores the revision and the record of refused events."""
     kept = (state.revision, state.refused_count, state.refused_events)
     state.revision, state.refused_count, state.refused_events = 0, 0, []
     try:

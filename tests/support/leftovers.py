@@ -34,13 +34,14 @@ _watchers: list[tuple[int, int]] = []
 
 
 def watch() -> None:
-    """Report every process that this process starts from now on to the watcher."""
+    """From now on, report every process that this process starts to the watcher, which ends them if
+    the session is killed."""
     if sys.platform == "linux":
         subprocess.Popen.__init__ = _init_and_report  # type: ignore[method-assign,assignment]
 
 
 def end() -> None:
-    """End the watcher without killing any process, because the session has ended normally."""
+    """End the watcher without killing any process. Call this when the session ends normally."""
     subprocess.Popen.__init__ = _init  # type: ignore[method-assign]
     for pid, orders in _watchers:
         with contextlib.suppress(BrokenPipeError):

@@ -1,4 +1,4 @@
-"""Replace every sentence of the product, to show that no program parses one.
+"""Replace every sentence of the product with a dummy text, to show that no program parses one.
 
 `replaced` patches this process's renderers: functions of `core/explain/text` that return a text,
 and functions whose names mark them as renderers. `reworded` changes a JSON answer between a gateway
@@ -66,7 +66,7 @@ def replaced(replace: Callable[[Any, str, Any], None]) -> int:
 
 
 def reworded(value: Any, *, is_sentence: bool = False) -> Any:
-    """Return an answer's decoded JSON with every sentence replaced."""
+    """Return a copy of an answer's decoded JSON, with a dummy text in place of every sentence."""
     if isinstance(value, str):
         return LOREM if is_sentence and value else value
     if isinstance(value, list):

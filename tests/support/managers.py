@@ -61,9 +61,11 @@ def running(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
 def running_manager(
     plane: ControlPlane, variable: str, folder: Path, api: str, **settings: Any
 ) -> Iterator[None]:
-    """Run `manager` from the folder that `variable` names, with its custom resources and webhooks.
+    """Run another project's controller manager, with its custom resources and webhooks, until the
+    block ends.
 
-    `api` is the apiVersion of its configuration file, and `settings` are fields of that file."""
+    The environment variable named by `variable` gives the folder of the program. `api` is the
+    apiVersion of the program's configuration file, and `settings` are fields of that file."""
     built, name = Path(os.environ[variable]), api.split(".")[1]
     port = free_port()
     authority = Authority(folder)
@@ -111,7 +113,7 @@ def _install(plane: ControlPlane, crds: Path) -> None:
 
 
 def _webhooks(built: Path, name: str, port: int, authority: Authority) -> list[dict[str, Any]]:
-    """Return the webhook configurations, with the address of the manager that runs on this
+    """Return the manager's webhook configurations, changed to the address of the manager on this
     machine."""
     (manifests,) = built.glob("config/**/webhook/manifests.yaml")
     documents: list[dict[str, Any]] = list(yaml.safe_load_all(manifests.read_text()))
@@ -136,8 +138,8 @@ def _listens(port: int) -> bool:
 
 @asynccontextmanager
 async def running_kubelets(world: KubeWorld) -> AsyncIterator[None]:
-    """Act as the kubelets until the block ends: start pods of namespace `default`, and end deleted
-    ones."""
+    """Act as the kubelets until the block ends: start the pods of namespace `default`, and end
+    those that are deleted."""
 
     async def look() -> bool:
         for pod in (await world.plane.get("pods"))["items"]:
@@ -162,7 +164,8 @@ async def running_kubelets(world: KubeWorld) -> AsyncIterator[None]:
 
 
 async def become(world: KubeWorld, pod: dict[str, Any], phase: str) -> None:
-    """Set the phase of a pod as its kubelet does, unless the pod is gone or was replaced."""
+    """Set the phase of a pod as the pod's kubelet does. Do nothing if the pod is gone or was
+    replaced."""
     ready = "True" if phase == "Running" else "False"
     change = {
         "metadata": {"uid": pod["metadata"]["uid"]},

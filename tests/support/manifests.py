@@ -1,4 +1,4 @@
-"""Build manifests, so that a test shows only what matters to it."""
+"""Build manifests, so that a test shows only the fields that matter to it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -46,23 +46,23 @@ def task(limits: Limits | None = None, **fields: Any) -> dict[str, Any]:
 
 
 def read(document: object, **dialects: Any) -> Manifest:
-    """Read a document with this configuration of the dialects."""
+    """Read the manifest `document`, with `dialects` as the configuration of the dialects."""
     return read_document(document, ManifestConfig(dialects=DialectConfig(**dialects)))
 
 
 def draft(document: object, **dialects: Any) -> PodDraft:
-    """Return the pod that a document describes, which must be the only one."""
+    """Return the only pod that the document describes."""
     (only,) = read(document, **dialects).pods
     return only
 
 
 def asks(document: object, **dialects: Any) -> tuple[Ask, ...]:
-    """Return the requests of the pod that a document describes, which must be the only one."""
+    """Return the device requests of the only pod that the document describes."""
     return draft(document, **dialects).shape.asks
 
 
 def refused(document: object, **dialects: Any) -> ManifestError:
-    """Return the error with which a document is refused."""
+    """Return the error with which the document is refused. Fail if the document is accepted."""
     with pytest.raises(ManifestError) as caught:
         read(document, **dialects)
     return caught.value

@@ -1,9 +1,11 @@
-"""Run the engines of several schedulers over one in-memory state, each with its shard.
+"""Run the engines of several schedulers over one in-memory state. Each scheduler has its shard (its
+part of the pods and nodes).
 
     Members(["a", "b"], rack("n1", 8)).submit(pod("p1", ask(4096))).decide_by("a")
 
-All engines share one state, so each scheduler sees a decision of another one at once. Tests can
-check which scheduler decides and where, but not what happens while a decision is in transit."""
+All engines share one state, so each scheduler sees the others' decisions at once. Tests can check
+which scheduler decides and where, but not what happens while a decision is on its way to the
+ledger."""
 
 from collections.abc import Sequence
 from typing import Self
@@ -35,7 +37,7 @@ class Members(Ledger):
         return self
 
     def take(self, data: Payload) -> Change:
-        """Fold one event as `Ledger.take` does; every engine observes the change."""
+        """Fold one event, which the fold may refuse, and show the change to every engine."""
         change = super().take(data)
         for engine in self.engines.values():
             engine.observe(change)

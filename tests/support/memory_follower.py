@@ -1,7 +1,8 @@
-"""A reader of the in-memory ledger, which implements `Subscription` of the ledger's port.
+"""A reader of the in-memory ledger. It implements `Subscription`, the reader's interface of the
+real ledger.
 
-Invariant: whatever the link does, a record is delivered once and in revision order. A missing
-record ends a reader of the whole ledger with LedgerHole."""
+Invariant: whatever the simulated network does, a record is delivered once and in revision order. If
+a record is missing, a reader of the whole ledger ends with LedgerHole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Simulate the Kubernetes API server in memory, as far as watcher, binder and tests use it.
+"""Simulate the Kubernetes API server in memory, as far as the watcher, the binder and the tests use
+it.
 
 Simulations use this server in place of kube-apiserver; one contract suite runs against both.
 Invariants: a pod is bound at most once, and its annotations are set in the same write. A failed
@@ -112,7 +113,7 @@ class MemoryKube:
         return Answer(200, _encode({"kind": "APIResourceList", "resources": resources}))
 
     def watch(self, path: str, version: str) -> Feed:
-        """Open a watch of this path that starts after that version. Raises Refused."""
+        """Open a watch of this path that starts after `version`, or raise Refused."""
         where = self._served(path)
         return self.store.feed(where.resource, where.prefix, int(version))
 
@@ -299,8 +300,10 @@ def _may_leave(about: dict[str, Any]) -> bool:
 
 
 def _merged(before: Any, patch: Any, *, strategic: bool) -> Any:
-    """Return `before` with a JSON merge patch applied. If `strategic`, conditions are merged by
-    type."""
+    """Return `before` with a JSON merge patch applied.
+
+    If `strategic`, apply it as a strategic merge patch, which merges conditions of the same type.
+    """
     if not isinstance(patch, dict):
         return patch
     after = dict(before) if isinstance(before, dict) else {}

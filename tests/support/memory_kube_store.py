@@ -1,8 +1,9 @@
-"""Store the objects of the in-memory Kubernetes API server, with versions and past writes.
+"""Store the objects of the in-memory Kubernetes API server, with their versions and all past
+writes.
 
-The store simulates etcd and the API server's watch cache. Invariants: every write has its own
-version, higher than all before. All pages of a list are of one version. A watch receives every
-write after its version in order, or an error that the past was compacted."""
+The store simulates etcd and the API server's watch cache. Invariants: every write has a version of
+its own, higher than all earlier ones. All pages of a list show the same version. A watch receives
+every write after its version in order, or an error that the past was compacted."""
 
 from __future__ import annotations
 
@@ -65,8 +66,8 @@ class Write(NamedTuple):
 
 
 class Page(NamedTuple):
-    """A page of a list at one version. `rest` is the token of the next page, or "" after the last
-    one."""
+    """One page of a list, as of `version`. `rest` is the token of the next page, or "" on the last
+    page."""
 
     items: list[bytes]
     version: int
@@ -87,7 +88,8 @@ class Feed:
         self.broken = False
 
     def take(self) -> list[bytes]:
-        """Return the watch's lines for all writes since the last call. Raises Forgotten."""
+        """Return the watch's lines for all writes since the last call. Raises Forgotten if a
+        compaction has removed some."""
         self.news.clear()
         found = self._store.since(self._resource, self._version)
         if found:
@@ -234,7 +236,7 @@ class Store:
                 feed.news.set()
 
     def forget(self) -> None:
-        """Forget past writes, as compaction does. Objects are kept."""
+        """Forget all past writes, as a compaction does. The objects are kept."""
         self._forgotten = self.version
         self._rests.clear()
         for past in self._past.values():

@@ -41,11 +41,11 @@ class Link(Protocol):
     async def ask(self, what: str, act: Callable[[], T]) -> T:
         """Let the server run `act` once, several times or never, and return its answer.
 
-        Raises what `act` raises, LedgerUnavailable if nothing was sent, LostReply if the answer was
-        lost."""
+        Raises what `act` raises. Raises LedgerUnavailable if the request was not sent, and
+        LostReply if the answer was lost."""
 
     async def send(self, what: str, act: Callable[[], object]) -> None:
-        """Let the server run `act`, without an answer, unless the message is lost. Raises
+        """Let the server run `act`, unless the message is lost. There is no answer. Raises
         LedgerUnavailable."""
 
     async def carry(self) -> int:
@@ -263,7 +263,8 @@ async def _hand_over(take: Callable[[Request], None], request: Request, link: Li
 
 
 class _Asked:
-    """A request that a client sent over the in-memory ledger; implements `Request` of the port."""
+    """A request that a client sent over the in-memory ledger. It implements `Request` of the
+    ledger's interface."""
 
     def __init__(
         self,
@@ -288,7 +289,8 @@ class _Asked:
 
 
 class _Worker:
-    """One connection's worker of a shared queue; implements `WorkQueue` of the port."""
+    """A worker that takes records from a shared queue over one connection. It implements
+    `WorkQueue` of the ledger's interface."""
 
     def __init__(self, ledger: MemoryLedger, queue: MemoryQueue) -> None:
         self._ledger = ledger
@@ -319,8 +321,10 @@ class _Worker:
 
 
 class _MemoryDelivery:
-    """A delivered record; implements `Delivery`. Its hash depends only on its content, so that sets
-    of deliveries have the same order in every run."""
+    """A delivered record; implements `Delivery` of the ledger's interface.
+
+    Its hash depends only on its content, so that sets of deliveries have the same order in every
+    run."""
 
     def __init__(self, ledger: MemoryLedger, queue: MemoryQueue, handed: Handed) -> None:
         self.record, self.attempt = handed

@@ -1,7 +1,8 @@
-"""Simulate a durable consumer with explicit acks: a shared queue of the in-memory ledger.
+"""Simulate a work queue of the in-memory ledger, as NATS implements it: a durable consumer with
+explicit acknowledgements.
 
-Invariant: a record leaves the queue only by an acknowledgement. A record that a worker returns, or
-does not acknowledge in time, is delivered again with a higher attempt."""
+Invariant: a record leaves the queue only when it is acknowledged. A record that a worker returns,
+or does not acknowledge in time, is delivered again with a higher attempt number."""
 
 from __future__ import annotations
 

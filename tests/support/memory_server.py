@@ -1,10 +1,11 @@
-"""Simulate the ledger's server in memory: the stream with its fences, shared queues, plain
+"""Simulate the ledger's server in memory: the stream with its fences, shared queues, and plain
 messages.
 
-Simulations use this server in place of nats-server; one contract suite runs against both.
-Invariants: an append is stored whole or not at all. Revisions count from 1 without a gap. An id is
-accepted once within the duplicate window. A fence is checked against what is stored, never against
-what a client believes."""
+A fence is the revision that a writer expects to be the last one on a subject. Simulations use this
+server in place of nats-server; one contract suite runs against both. Invariants: an append is
+stored whole or not at all. Revisions count from 1 without a gap. An id is accepted once within the
+duplicate window. A fence is checked against what is stored, never against what a client believes.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ class Stored(NamedTuple):
 
 
 class MemoryServer:
-    """One stream, and all server state that connections share. `full` simulates a full disk."""
+    """The server: one stream, and the queues and handlers that all connections share. `full`
+    simulates a full disk."""
 
     def __init__(
         self, *, max_bytes: int = -1, duplicate_window_s: float = DUPLICATE_WINDOW_S
@@ -93,7 +95,7 @@ class MemoryServer:
         return self.records[revision - 1] if 0 < revision <= len(self.records) else None
 
     def drop(self, last: int) -> None:
-        """Forget everything up to this revision, as `apportion ledger trim` does."""
+        """Drop all records up to revision `last`, as `apportion ledger trim` does."""
         for revision in range(self.first_revision, last + 1):
             self.records[revision - 1] = None
         self.first_revision = max(self.first_revision, last + 1)
@@ -101,7 +103,7 @@ class MemoryServer:
             queue.drop(last)
 
     def lose_subject(self, subject: str) -> None:
-        """Forget the last revision of this subject, as if nothing had been written on it."""
+        """Forget the last revision of this subject, as if nothing had been written to it."""
         self._on_subject.pop(subject, None)
 
     def watch(self, call: Callable[[Stored], None]) -> None:
@@ -202,8 +204,8 @@ class MemoryServer:
         return [record.revision for record in records]
 
     def lose(self, revision: int) -> None:
-        """Delete a record from the stream, as only an administrator with too many permissions
-        could."""
+        """Delete a single record from the stream. On a real ledger, only an administrator with too
+        many permissions could do this."""
         self.records[revision - 1] = None
 
     # ------------------------------------------------------------------ queues and messages
@@ -241,7 +243,7 @@ class MemoryServer:
     def send(
         self, subject: str, payload: bytes, *, reply: str = ""
     ) -> asyncio.Future[bytes] | None:
-        """Deliver a plain message. Returns the future reply, or None if there is no listener."""
+        """Deliver a plain message. Return a future for the reply, or None if no client listens."""
         grouped: dict[str, list[Take]] = {}
         takes: list[Take] = []
         for pattern, group, take in self.handlers.values():

@@ -1,4 +1,4 @@
-"""Match NATS subjects to patterns: the one rule that stream, queues and plain messages share."""
+"""Match NATS subjects to patterns, for the in-memory ledger's stream, queues and plain messages."""
 
 
 def matches(pattern: str, subject: str) -> bool:

@@ -34,7 +34,8 @@ def draft(
     payload: bytes = b"{}",
     expect: int | None = None,
 ) -> Draft:
-    """Return a draft on `apportion.v1.<subject>`; its id is new unless `key` is given."""
+    """Return an event to append on `apportion.v1.<subject>`. The event's id is new unless `key` is
+    given."""
     name = key or f"id-{next(_numbers)}"
     return Draft(subject=f"apportion.v1.{subject}", id=name, payload=payload, expect=expect)
 
@@ -109,7 +110,7 @@ async def running_bus(data_dir: Path, *, max_bytes: int = -1) -> AsyncIterator[B
 
 
 async def remake_stream(wire: Wire, config: dict[str, Any]) -> None:
-    """Create the stream, even right after an earlier stream of that name was deleted.
+    """Create the stream, even if a stream of that name was deleted a moment ago.
 
     The server confirms a deletion before the files are gone, and refuses the name until then."""
 
@@ -126,7 +127,7 @@ async def remake_stream(wire: Wire, config: dict[str, Any]) -> None:
 
 
 class PlainServer:
-    """A nats-server without users or rules, for setups that our own configuration would never
+    """A nats-server without users or permissions, for setups that our own configuration would never
     allow."""
 
     def __init__(self, data_dir: Path) -> None:

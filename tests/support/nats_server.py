@@ -113,8 +113,8 @@ class NatsServer:
 class EncryptedServer(EmbeddedServer):
     """An `EmbeddedServer` with TLS, for tests and benchmarks that need encryption.
 
-    Clients in this process and in its child processes trust the server's CA. The same folder always
-    has the same CA."""
+    Clients in this process and in its child processes trust the server's CA. Servers with the same
+    folder have the same CA."""
 
     def __init__(self, data_dir: Path) -> None:
         super().__init__(data_dir)

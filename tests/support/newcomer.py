@@ -12,7 +12,8 @@ from tests.tidy.tree import ROOT, files
 
 
 def placements(folder: Path) -> dict[str, str]:
-    """Run a cold and a warm `make up`, and stop each with Ctrl-C. Return the results by key.
+    """Run `make up` twice, first cold and then warm, and stop each run with Ctrl-C. Return the
+    results by key.
 
     `cold` and `warm` are the seconds to the first placement. `cold-left` and `warm-left` are the
     numbers of left-over processes."""

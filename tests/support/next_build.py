@@ -1,10 +1,10 @@
 """Create a later build of Apportion, in which `PodPlaced` has a new version with one more field.
 
-The schemas are copied and changed by CONTRIBUTING's recipe to add a field. The old module moves to
-`older` and gets a function `lift`, which converts old payloads. The struct gets the field, and the
-event gets the new version. Writers of placements fill the field. Everything else is this checkout.
-A process runs the new build if the copy comes first in its module path. The new build's fold
-ignores the field, so both builds encode a state in the same way."""
+The schemas are changed as CONTRIBUTING's recipe for adding a field describes. The old module moves
+to `older` and gets a function `lift`, which converts old payloads. The struct gets the field, and
+the event gets the new version. Writers of placements fill the field. Everything else is as in this
+checkout. A process runs the new build if the copy comes first in its module path. The new build's
+fold ignores the field, so both builds encode a state in the same way."""
 
 import inspect
 import re
@@ -49,7 +49,7 @@ def encode(event):
 
 
 def next_build(folder: Path) -> Path:
-    """Create the next build in this folder, and return the path to import it from."""
+    """Create the next build in this folder. Return the module path by which Python imports it."""
     package = Path(inspect.getfile(apportion_schemas)).parent
     copy = folder / package.name
     shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))

@@ -1,6 +1,7 @@
 """Parse a pod's annotations as the device plugins of HAMi and Volcano do.
 
-The parsers share no code with our renderer: they know the text format and nothing of placements."""
+The parsers share no code with our renderer. They implement only the text format, and know nothing
+about placements."""
 
 from typing import NamedTuple
 
@@ -37,7 +38,7 @@ def hami_containers(text: str) -> list[list[Record]]:
 def volcano_containers(text: str) -> list[list[Record]]:
     """Parse Volcano's annotation, and return a list of devices for each container that has any.
 
-    The containers are separated by semicolons."""
+    Semicolons separate the containers."""
     return [records(segment) for segment in text.split(";")]
 
 

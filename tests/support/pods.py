@@ -1,4 +1,4 @@
-"""Build requests, shapes and pods, so that a test states only what matters to it."""
+"""Build device requests, shapes and pods, so that a test states only the fields that matter."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -32,7 +32,7 @@ def cards(count: int = 1, **fields: Any) -> Ask:
 def shape(
     *asks: Ask, devices: DeviceConstraints | None = None, node: Any = None, **fields: Any
 ) -> Shape:
-    """Return a pod's shape: its requests and constraints."""
+    """Return a pod's shape: its device requests and its constraints on devices and nodes."""
     return Shape(
         asks=asks, devices=devices or DeviceConstraints(), node=node or NodeConstraints(), **fields
     )
@@ -48,7 +48,8 @@ def pod(uid: str = "p1", *asks: Ask, **fields: Any) -> PodSubmitted:
 
 
 def gang(name: str = "team/job", min_available: int = 2, **fields: Any) -> PodGroupObserved:
-    """Return the event that declares a gang with this minimum of pods."""
+    """Return the event that declares a gang, of which at least `min_available` pods must be placed
+    together."""
     return PodGroupObserved(group=name, min_available=min_available, **fields)
 
 

@@ -21,7 +21,8 @@ LEFT_OUT = "true"
 
 
 def without(*markers: str) -> Callable[[dict[str, Any]], None]:
-    """Return a function that disables the validations whose message contains one of these texts."""
+    """Return a function that edits a policy: it disables the validations whose message contains one
+    of these texts."""
 
     def weaken(policy: dict[str, Any]) -> None:
         for validation in policy["spec"]["validations"]:

@@ -1,4 +1,4 @@
-"""Wait for a condition: the only module of the tests that may sleep.
+"""Wait for a condition. This is the only module of the tests that may sleep.
 
 A test names the condition and the maximum time to wait. The test continues as soon as the condition
 holds, and otherwise fails with the last value seen. Invariant: the last check starts after the

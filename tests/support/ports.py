@@ -1,9 +1,9 @@
-"""Reserve ports for one test process: the only module of the tests that chooses ports.
+"""Reserve ports for one test process. This is the only module of the tests that chooses ports.
 
 A port chosen by the kernel may be in use by the time a server listens on it. Another test's
 connection may use it as its source port. A client that waits for that server may even connect to
-itself. Invariants: no port is in the kernel's ephemeral range. No two processes that take ports
-here get the same port, and no process gets a port twice."""
+itself. Invariants: no port is in the kernel's ephemeral range. No two processes that use this
+module get the same port, and no process gets a port twice."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ BLOCK = 200
 
 
 def _blocks() -> list[int]:
-    """Return the first port of each block outside the kernel's ephemeral range."""
+    """Return the first port of each block of ports that is outside the kernel's ephemeral range."""
     low, high = map(int, CHOSEN_BY_KERNEL.read_text().split())
     return [at for at in range(FIRST, END - BLOCK, BLOCK) if at > high or at + BLOCK <= low]
 
 
 def _hold(block: int) -> bool:
-    """Reserve a block until this process ends. Return False if another process has reserved it.
+    """Reserve a block of ports until this process ends. Return False if another process has
+    reserved it.
 
-    An abstract socket name is valid across users, like ports, and leaves no file behind."""
+    The reservation is an abstract socket name, which is valid across users, like ports, and leaves
+    no file behind."""
     with socket.socket(socket.AF_UNIX) as holder, contextlib.suppress(OSError):
         holder.bind(f"\0apportion-tests-ports-{block}")
         holder.detach()  # stays open until the process ends
@@ -66,5 +68,5 @@ _ours = Ports()
 
 
 def free_port() -> int:
-    """Return a free port that no other test process gets while this one lives."""
+    """Return a free port that no other test process gets while this process runs."""
     return _ours.take()

@@ -1,4 +1,5 @@
-"""Build prices by hand, and compute the scores by slow reference formulas.
+"""Build the prices of pod shapes by hand, and compute scores from them with slow reference
+formulas.
 
 The formulas share no code with the price tables that they check. They recurse over pods, and model
 a device only by its free percentage."""
@@ -34,7 +35,7 @@ def whole(count: int = 1) -> Ask:
 
 
 def learnt(*shapes: PricedShape) -> PricesLearnt:
-    """Return the event that announces these prices."""
+    """Return the event that announces these priced shapes."""
     return PricesLearnt(pods=sum(shape.pods for shape in shapes), shapes=shapes)
 
 
@@ -124,7 +125,8 @@ def node_variety(shapes: tuple[PricedShape, ...], node: Left) -> int:
 
 
 def node_fragments(shapes: tuple[PricedShape, ...], node: Left) -> int:
-    """Return F: the device percentage that a random pod could not use, times the number of pods."""
+    """Return F: how much free device capacity a random pod could not use, in percent, times the
+    number of pods."""
     expected = 0
     for shape in shapes:
         lefts = [min(left, 100) for left in node.devices]

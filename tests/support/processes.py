@@ -27,8 +27,9 @@ class ServiceProcess:
     """A process of `apportion <verb> ...` on one ledger. Use it in `async with`, which always ends
     it.
 
-    From the next start on, `build` is prepended to Python's module path, to run another build.
-    `first` is Python code that the process runs before the verb."""
+    If `build` is set, the process runs the product in that folder instead of this checkout; a
+    change takes effect at the next start. `first` is Python code that the process runs before the
+    verb."""
 
     def __init__(
         self, verb: str, url: str, *options: str, build: Path | None = None, first: str = ""
@@ -114,7 +115,7 @@ class ServiceProcess:
         return await asyncio.to_thread(_get, self._health + path)
 
     async def logged(self, part: str) -> dict[str, Any]:
-        """Wait until the service logs an event that contains `part`, and return that log line."""
+        """Wait until the service logs a line whose event contains `part`, and return that line."""
 
         async def found() -> dict[str, Any]:
             return next((line for line in self.log if part in str(line.get("event"))), {})
@@ -169,7 +170,8 @@ class ServiceProcess:
 
 
 def environment(build: Path | None) -> dict[str, str]:
-    """Return the environment for a process of this checkout, or of the build in that folder."""
+    """Return the environment for a process that runs this checkout, or the product in the folder
+    `build`."""
     return {**os.environ, **({} if build is None else {"PYTHONPATH": str(build)})}
 
 

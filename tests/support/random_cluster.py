@@ -1,4 +1,4 @@
-"""Draw a random cluster from a seed: nodes, placed pods, and pending pods.
+"""Create a random cluster from a seed: nodes, placed pods, and pending pods.
 
 Nodes and pods have no devices, but the fields by which kube-scheduler filters. Amounts are few and
 small, so that most pods fit some nodes and not others."""
@@ -158,10 +158,10 @@ class RandomCluster:
         return term
 
     def _selector(self) -> dict[str, Any]:
-        """Return a random label selector.
+        """Return a random label selector of one of three kinds.
 
-        The API server rejects the last kind, which selects by label `version`, together with
-        `matchLabelKeys` of the same label."""
+        The API server rejects the third kind, which selects by the label `version`, if it is used
+        together with `matchLabelKeys` of that label."""
         chance = self._chance
         app = chance.choice(APPS)
         kinds: list[dict[str, Any]] = [

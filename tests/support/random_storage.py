@@ -1,8 +1,8 @@
-"""Draw random storage for a random cluster: claims in every state, volumes, and volume limits of
-nodes.
+"""Create random storage for a random cluster: claims in every state, volumes, and limits on the
+volumes of nodes.
 
-Each namespace has claims of the same names, several of each kind, so that pods share some claims
-and are the only users of others."""
+Every namespace has several claims of each kind, with the same names. So pods share some claims and
+are the only users of others."""
 
 from __future__ import annotations
 

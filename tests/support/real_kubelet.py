@@ -1,9 +1,10 @@
-"""Run a real kubelet on this machine, with the runtime of `cri`, as a node of the tests' API
-server.
+"""Run a real kubelet on this machine, as a node of the tests' API server. Its container runtime is
+the one in `cri`.
 
-It needs root and a control plane's binaries, with which the kubelet is built. Kubelet and runtime
-share a mount namespace of their own, because the path of the device plugins' folder is hard-coded.
-Invariant: it leaves no process, no mount, and no file outside its folder."""
+It needs root, and the binaries of a control plane, which are built together with the kubelet.
+Kubelet and runtime share a mount namespace of their own, because the path of the device plugins'
+folder is hard-coded. Invariant: the kubelet leaves no process, no mount, and no file outside its
+folder."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ END_S: Final = 150
 
 
 def missing() -> str:
-    """Return the reason why no kubelet can run here, or ""."""
+    """Return the reason why no kubelet can run here, or "" if one can."""
     if os.geteuid() != 0:
         return "the kubelet runs as root only"
     tried = subprocess.run(
@@ -86,8 +87,8 @@ class RealKubelet:
     async def start(self) -> None:
         """Start the kubelet in its runtime's mount namespace, and wait until its node is ready.
 
-        The node is first marked as not ready, because no controller does that after a kubelet was
-        killed."""
+        First mark the node as not ready. No controller runs here that would do so after the kubelet
+        was killed."""
         kubelet = [
             *("/usr/bin/nsenter", f"--target={self._running['runtime'].pid}", "--mount"),
             f"--wd={ROOT}",
@@ -109,7 +110,7 @@ class RealKubelet:
         await self._end("kubelet", signal.SIGKILL)
 
     def created(self, pod: str, container: str) -> list[dict[str, Any]]:
-        """Return a record of every creation of the container: its environment, mounts and CDI
+        """Return a record for each time the container was created: its environment, mounts and CDI
         devices."""
         path = self.containers / "created.jsonl"
         lines = path.read_text().splitlines(keepends=True) if path.exists() else []

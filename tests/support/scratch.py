@@ -1,5 +1,5 @@
-"""Follow a recipe of CONTRIBUTING.md in a copy of the product, and count the files that it
-touches."""
+"""Follow a recipe of CONTRIBUTING.md in a copy of the product, and count the files that must
+change."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Scratch:
 
 
 def recipe_text(title: str) -> str:
-    """Return the recipe of that title in CONTRIBUTING.md."""
+    """Return the text of the recipe with this title in CONTRIBUTING.md."""
     guide = (ROOT / "CONTRIBUTING.md").read_text()
     found = re.search(rf"^### {re.escape(title)}\n(.*?)(?=^##)", guide, re.MULTILINE | re.DOTALL)
     assert found, f"CONTRIBUTING.md has no recipe for {title}"

@@ -1,7 +1,7 @@
-"""Run `apportion up` as a user does: its process, output and folder, and verbs that use it.
+"""Run `apportion up` as a user does, with a data folder, and run other verbs against it.
 
-All its processes inherit an environment variable that marks them. The ledger's server has the data
-folder on its command line. So a test can search the whole machine for left-over processes."""
+All processes of a run inherit an environment variable that marks them. The ledger's server has the
+data folder on its command line. So a test can search the whole machine for left-over processes."""
 
 from __future__ import annotations
 
@@ -129,14 +129,14 @@ class Standalone:
         return pid
 
     def started_again(self, name: str, before: int) -> None:
-        """Wait until that service runs with another process id."""
+        """Wait until the service runs with a process id other than `before`."""
         wait_until(
             lambda: self.processes().get(name, before) != before,
             f"{name} to be started again",
         )  # fmt: skip
 
     def ready_again(self, name: str, before: int) -> None:
-        """Wait until that service runs with another process id and reports ready."""
+        """Wait until the service runs with a process id other than `before` and reports ready."""
         self.started_again(name, before)
         assert self.data is not None
         log = self.data / "logs" / f"{name}.log"
@@ -207,7 +207,7 @@ class Standalone:
 
 
 class _Told(msgspec.Struct):
-    """A line of `apportion tail --json`, with the event's exact bytes."""
+    """A line that `apportion tail --json` prints for an event, with the event's exact bytes."""
 
     revision: int
     subject: str

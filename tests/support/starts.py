@@ -1,15 +1,15 @@
 """Start services and CLI verbs as forks of a process that has already imported their modules.
 
-Imports are most of the cost of a short-lived verb or service, and a lane starts thousands.
-`use(True)` makes `subprocess` and `asyncio` fork wherever a test would start `python -m
+Imports are most of the cost of a short-lived verb or service, and a run of the tests starts
+thousands. `use(True)` makes `subprocess` and `asyncio` fork wherever a test would start `python -m
 apportion.cli.main ...` or a service. All other programs are executed as usual. Commands that change
-how Python itself behaves (`PYTHONPATH`, a locale, a terminal) are also executed. The process from
-which `apportion up` forks its services is itself a fork of that `up`. Invariants: a fork is a child
-of the test's process, with its own process id, exit status, signals, environment, working directory
-and descriptors. `/proc` shows its own command line and environment. Forks share nothing with each
-other except the imported modules.
+how Python itself behaves (`PYTHONPATH`, a locale, a terminal) are also executed. `apportion up`
+forks its services from a helper process; in tests, this helper is a fork of that `up`. Invariants:
+a fork is a child of the test's process, with its own process id, exit status, signals, environment,
+working directory and descriptors. `/proc` shows its own command line and environment. Forks share
+nothing with each other except the imported modules.
 
-    python -m tests.support.starts      the process to fork from; orders come on standard input"""
+    python -m tests.support.starts      the process to fork from; requests come on standard input"""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ _begun: dict[str, str] = {}
 
 
 def use(wanted: bool) -> None:
-    """Choose whether later processes are forked where possible, or always executed."""
+    """Choose whether processes that start from now on are forked where possible, or always
+    executed."""
     possible = sys.platform == "linux" and platform.machine() in CLONE
     chosen = _fork_or_execute if wanted and possible else _execute
     subprocess.Popen._execute_child = chosen  # type: ignore[attr-defined]
@@ -177,7 +178,7 @@ def _import_everything() -> None:
 
 
 def _clone() -> int:
-    """Call fork(2), but make the child a sibling: its parent is our parent."""
+    """Fork this process, but give the child the same parent as this process."""
     api, libc = ctypes.pythonapi, ctypes.PyDLL(None)
     api.PyOS_BeforeFork()
     pid = int(libc.syscall(CLONE[platform.machine()], CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0))
@@ -216,8 +217,8 @@ def _serve() -> None:
 def _fork_for_up(popen: subprocess.Popen[Any], *given: Any) -> None:
     """Replace `Popen._execute_child` in a forked `apportion up`.
 
-    The process from which `up` forks its services is then a fork of `up`, with all modules
-    imported. All other processes are executed."""
+    `up` starts a helper process, from which it forks its services. This function makes the helper a
+    fork of `up`, with all modules imported. All other processes are executed."""
     asked = Asked(*given)
     words = [os.fspath(each) for each in asked.args] if isinstance(asked.args, list | tuple) else []
     if words[:3] != [sys.executable, *UP_FORKS] or len(list(Path("/proc/self/task").iterdir())) > 1:
@@ -299,7 +300,8 @@ def _block(environment: Mapping[str, str]) -> bytes:
 
 
 def _show(words: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Write command line and environment to the memory from which `/proc` reads them."""
+    """Make `/proc` show this command line and this environment for the process, by writing them to
+    its memory."""
     listed = "".join(f"{each}\0" for each in words).encode(errors="surrogateescape")
     behind_name = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     arg_start, arg_end, env_start, env_end = map(int, behind_name[45:49])  # 48 to 51 of proc(5)

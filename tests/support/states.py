@@ -1,4 +1,4 @@
-"""Compare two states: their content, and the order of their maps."""
+"""Compare two states: their content, and the order of the entries in their maps."""
 
 from typing import Any
 

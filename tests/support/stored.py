@@ -2,7 +2,8 @@
 
 
 class StoredBytes(bytearray):
-    """A bytearray with the interface of `region.Stored`."""
+    """A bytearray with the interface of `region.Stored`, through which a usage region is read and
+    written."""
 
     def read(self, at: int, count: int) -> bytes:
         """Return `count` bytes, starting at offset `at`."""

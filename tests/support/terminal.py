@@ -1,5 +1,5 @@
-"""Run a verb on a terminal of its own, for output that only terminals get: colours, live
-screens."""
+"""Run a verb of the command line on its own terminal, for output that only terminals get: colours
+and live screens."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Terminal:
         wait_until(lambda: part.encode() in self._text, f"the screen to show {part!r}")
 
     def press(self, keys: str) -> None:
-        """Type these keys once the verb reads single keys; earlier input is discarded."""
+        """Wait until the verb reads single keys, discard earlier input, and type these keys."""
         wait_until(self._takes_keys, "the verb to take keys one at a time")
         os.write(self._screen, keys.encode())
 

@@ -1,7 +1,8 @@
-"""Write a ledger in virtual time with the real engine, as input for replays.
+"""Create a ledger in virtual time with the real engine, as input for replays.
 
-Pods arrive and end at times that a test sets, and are decided at once. Invariant: every record is
-one that a scheduler, a user or a node could have written, with its time, chained and in order."""
+Pods arrive and end at times that a test sets, and the engine decides at once. Invariant: every
+record is one that a scheduler, a user or a node could have written. Records are in order of time,
+and the placements on a node form a chain."""
 
 from __future__ import annotations
 
@@ -87,7 +88,7 @@ class VirtualLedger:
                 self.write(PodGone(uid=gone.pod))
 
     def _make_anew(self, uid: str) -> None:
-        """Submit an evicted pod again, with its full run time."""
+        """Submit an evicted pod again. It runs for its full time."""
         again = structs.replace(self.state.pods[uid].submitted, uid=f"{uid}-again")
         self.submit(again, runs_s=self._runs_s.get(uid))
 
@@ -98,7 +99,8 @@ class VirtualLedger:
             heapq.heappush(self._ends, (self.now_s + self._runs_s[data.pod], data.pod))
 
     def until(self, at_s: float) -> None:
-        """Advance to this many seconds after the start. Pods whose run time has passed end."""
+        """Advance the time to `at_s` seconds after the start, and end the pods whose run time is
+        over."""
         at_s += BEGIN_S
         while self._ends and self._ends[0][0] <= at_s:
             self.now_s, uid = heapq.heappop(self._ends)

@@ -1,7 +1,8 @@
-"""Run real services on an in-memory ledger in virtual time, in which minutes pass at once.
+"""Run real services on an in-memory ledger in virtual time: waiting takes no real time.
 
 Invariant: the services and their messages are real; only ledger and time are simulated. Use this
-for tests of a few services without faults; `tests.simulation` runs all of them, with faults."""
+module for tests of a few services without faults. `tests.simulation` runs all services, with
+faults."""
 
 from __future__ import annotations
 

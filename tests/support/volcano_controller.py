@@ -1,7 +1,7 @@
-"""Simulate Volcano's controllers: create a Job's PodGroup, and the pods that name it.
+"""Simulate Volcano's controllers: for each Job, create its PodGroup and its pods.
 
-Tests need this because Apportion replaces only Volcano's scheduler. Each pod follows its template,
-with the job's scheduler."""
+Tests need this because Apportion replaces only Volcano's scheduler. Each pod follows its template
+in the Job, with the scheduler that the Job names."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def make_pods(world: KubeWorld, namespace: str) -> None:
 
 
 async def end_job(world: KubeWorld, namespace: str, name: str) -> None:
-    """Delete the pods and the PodGroup of a Job, as for a Command `AbortJob`."""
+    """Delete the pods and the PodGroup of a Job, as Volcano does for the command `AbortJob`."""
     job = await world.plane.get("jobs.batch.volcano.sh", name, namespace=namespace)
     for pod in job_pods(job):
         await world.delete(pod["metadata"]["name"], namespace=namespace)

@@ -1,4 +1,5 @@
-"""Build Volcano's custom resources as its oldest supported and newest releases install them.
+"""Build Volcano's custom resource definitions (CRDs) as its oldest supported and its newest release
+install them.
 
 The table has scope, names, subresources, printer columns and fields of Volcano 1.8 and of its
 newest release. The PodGroup has no `status` subresource; Queue and Job have one. `any` means
@@ -149,7 +150,8 @@ _COLUMNS: Final[list[dict[str, Any]]] = [
 
 
 def volcano_crds(release: str = NEWEST, *, status: bool = False) -> list[dict[str, Any]]:
-    """Return the CRDs of that release. With `status`, the PodGroup has a status subresource."""
+    """Return the CRDs of this release of Volcano. With `status`, the PodGroup has a status
+    subresource."""
     newest = release == NEWEST
     group, job = "scheduling.volcano.sh", "batch.volcano.sh"
     pod_group = _crd(group, "PodGroup", ["pg", "podgroup-v1beta1"], newest=newest)
@@ -205,7 +207,7 @@ def _crd(
 
 
 def _schema(table: str, *, newest: bool) -> dict[str, Any]:
-    """Return the OpenAPI schema of a table's fields."""
+    """Return the OpenAPI schema for the fields that a table lists."""
     whole: dict[str, Any] = {"type": "object", "properties": {}}
     for row in filter(None, map(str.strip, table.splitlines())):
         path, word = row.lstrip("+").split()

@@ -1,4 +1,4 @@
-"""Run a test's webhook: the project's own manifests, with the address of a local service.
+"""Run the project's admission webhook for a test, from its own manifests but on a local address.
 
 Invariant: after a test the API server calls no webhook."""
 
@@ -34,7 +34,8 @@ def _as_they_are(webhooks: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 class Webhook:
-    """A webhook in a test's cluster, which the API server reaches at `port`.
+    """The admission webhook in a test's cluster. The API server reaches it at `port` of this
+    machine.
 
     `authority` signs its certificate, in place of cert-manager."""
 
@@ -60,14 +61,14 @@ class Webhook:
         await plane.apply(*documents, namespace="apportion")
 
     async def start(self, *options: str, first: str = "") -> ServiceProcess:
-        """Start the webhook's service, and wait until it is ready. `first` is code that runs before
-        the verb."""
+        """Start the webhook's service, and wait until it is ready. `first` is Python code that the
+        process runs before the verb."""
         told = ("--listen", f"{HOST}:{self.port}", *self._files, *options)
         return await self.world.start("admission", *told, first=first)
 
     async def in_force(self) -> None:
-        """Wait until the API server calls the webhook at its current address, with its current
-        certificate."""
+        """Wait until the API server calls the webhook at its current address and accepts its
+        current certificate."""
         pod = kube_pod("probe", share())
         del pod["spec"]["schedulerName"]
         told = ("--dry-run=server", "-o", "jsonpath={.spec.schedulerName}", "-f", "-")
@@ -87,10 +88,11 @@ class Webhook:
 async def running_webhook(
     world: KubeWorld, *options: str, change: Change = _as_they_are, first: str = ""
 ) -> AsyncIterator[Webhook]:
-    """Yield a webhook that the API server calls, in this test's cluster.
+    """Run the webhook in this test's cluster until the block ends. Yield it once the API server
+    calls it.
 
-    `change` edits the webhook's configuration, and `first` is code that the process runs before it
-    starts the webhook."""
+    `change` edits the webhook's configuration. `first` is Python code that the service's process
+    runs before the verb."""
     with TemporaryDirectory() as folder:
         webhook = Webhook(world, Path(folder))
         try:

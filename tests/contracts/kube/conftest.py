@@ -1,4 +1,5 @@
-"""Fixtures: every test of this folder runs twice, in memory and against a real kube-apiserver."""
+"""Fixtures for the tests in this folder. Every test runs twice: against the in-memory API server
+and against a real kube-apiserver."""
 
 import os
 from collections.abc import AsyncIterator

@@ -1,4 +1,5 @@
-"""One interface to two kinds of node: with a fake kubelet, or with a real one."""
+"""One interface to two kinds of node, so that tests run the same code on a fake and on a real
+kubelet."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ class KubeletNode(Protocol):
     ) -> str:
         """Create a pod and bind it to this node. Return the pod's uid.
 
-        `containers` is the number of GPUs that each container requests; `init` names an init
-        container."""
+        `containers` maps each container's name to the number of GPUs that it requests. `init` is
+        the name of the container that is an init container, if any."""
 
     async def got(self, name: str, container: str) -> dict[str, str]:
         """Wait until the container starts, and return its environment."""
@@ -35,7 +36,7 @@ class KubeletNode(Protocol):
         """Kill and restart the kubelet, and wait until the device plugins have registered again."""
 
     async def offered(self, count: int) -> None:
-        """Wait until the node's allocatable shows `count` GPUs."""
+        """Wait until the node reports `count` GPUs as allocatable."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""One interface to two API servers, in memory and real, against which the tests run."""
+"""One interface to two API servers, in memory and real, so that the same tests run against both."""
 
 from __future__ import annotations
 
@@ -23,17 +23,16 @@ LINES_S = 30.0
 class Place(Protocol):
     """An empty cluster for one test. Its client `api` has all rights.
 
-    Two flags describe the server's version. `checks_uid` is True if the server refuses a binding
-    with a wrong uid. `keeps_lists` is True if it still serves the next pages of a list after a
-    compaction."""
+    Two flags describe the behavior of the server's version. `checks_uid` is True if the server
+    refuses a binding whose uid is not the pod's. `keeps_lists` is True if a client that lists in
+    pages still gets the remaining pages after a compaction."""
 
     api: KubeApi
     checks_uid: bool
     keeps_lists: bool
 
     async def forget(self) -> None:
-        """Discard the history of changes, as every API server's compaction does from time to
-        time."""
+        """Discard the history of changes, as an API server's regular compaction does."""
 
 
 class MemoryPlace:
@@ -119,9 +118,10 @@ async def bind(
 async def told(
     api: KubeApi, path: str, version: str, count: int, *, span_s: int = 30
 ) -> list[tuple[str, Any]]:
-    """Watch a path from `version` on, and return the first `count` lines as (type, object).
+    """Watch `path` from resource version `version` on. Return the first `count` watch events, as
+    pairs of type and object.
 
-    Return fewer lines if the watch ends earlier."""
+    Return fewer events if the watch ends earlier."""
     query = {
         "watch": "1",
         "resourceVersion": version,

@@ -1,5 +1,5 @@
-"""The agent gives containers their devices, on a node with a fake kubelet and on one with a real
-kubelet."""
+"""Contract tests of how the agent gives containers their devices, on nodes with a fake and with a
+real kubelet."""
 
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -33,7 +33,7 @@ NODE = "n1"
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Provide a folder with a short path, because a socket's path has at most 107 bytes."""
+    """Provide a folder with a short path, because a Unix socket's path has at most 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="kubelet", ignore_cleanup_errors=True) as name:
         yield Path(name)
 
@@ -79,7 +79,7 @@ async def place(
 ) -> None:
     """Append the submission, placement and binding of a pod to the ledger.
 
-    The pod in the cluster is left as it is."""
+    Leave the pod's object in the cluster unchanged."""
     asks = tuple(Ask(container=each.container, family="nvidia") for each in shares)
     shape = Shape(asks=asks)
     await facts.write(
@@ -107,8 +107,8 @@ def seen(env: dict[str, str]) -> tuple[str, str]:
 async def test_identical_pods_get_their_own_shares(
     agent: ServiceProcess, node: KubeletNode, facts: Facts, *, turned: bool
 ) -> None:
-    """Each of several identical pods gets its own share, although the kubelet's requests name no
-    pod."""
+    """Each of several identical pods gets the share that the ledger records for it, although the
+    kubelet's requests name no pod."""
     assert agent.running
     first, second = cards(facts)
     a = await node.run("a", {"main": 1})
@@ -125,8 +125,8 @@ async def test_identical_pods_get_their_own_shares(
 async def test_init_containers_have_what_the_next_one_has(
     agent: ServiceProcess, node: KubeletNode, facts: Facts
 ) -> None:
-    """An init container gets the main container's share; the main container then gets the same
-    share."""
+    """An init container uses the main container's share while it runs. The main container then gets
+    the same share."""
     assert agent.running
     card = cards(facts)[1]
     uid = await node.run("a", {"fetch": 1, "main": 1}, init="fetch")

@@ -1,4 +1,5 @@
-"""Paged lists and watches of an API server, and their errors after a compaction."""
+"""Contract tests of an API server's paged lists and watches, and of their errors after a
+compaction."""
 
 import time
 
@@ -34,7 +35,7 @@ async def test_discovery_lists_the_kinds(place: Place) -> None:
 async def test_a_list_in_pages_is_as_of_one_version(place: Place) -> None:
     """All pages of a list show the same version of the cluster.
 
-    A change between two pages appears only in a new list."""
+    An object that is created between two pages appears only in a later list."""
     for name in ("a", "b", "c", "d"):
         await make(place.api, PODS, kube_pod(name))
     first = await get(place.api, ALL, limit="2")
@@ -127,7 +128,7 @@ async def test_a_watch_ends_after_its_time(place: Place) -> None:
 async def test_unknown_kinds_and_objects_are_not_found(place: Place) -> None:
     """The server answers 404 for an unknown kind or object.
 
-    The answer has a Status object in the cases in which Kubernetes sends one."""
+    For an unknown object, the answer's body is a Status object, as in Kubernetes."""
     for path in ("/apis/scheduling.volcano.sh/v1beta1/nonsense", "/apis/nobody.example/v1/things"):
         assert (await ask(place.api, "GET", path)).status == 404
         with pytest.raises(KubeRefused, match="404"):

@@ -1,4 +1,5 @@
-"""What bindings, deletions and patches change on an API server, and when it refuses them."""
+"""Contract tests of bindings, deletions and patches: what each changes on an API server, and when
+the server refuses it."""
 
 from typing import Any
 
@@ -44,8 +45,8 @@ async def test_a_deleted_pod_is_not_bound(place: Place) -> None:
 
 
 async def test_a_binding_with_another_uid_is_refused(place: Place) -> None:
-    """The server refuses a binding whose uid is not the pod's. Before 1.21 it accepts such a
-    binding."""
+    """The server refuses a binding whose uid is not the pod's. Kubernetes before 1.21 accepts such
+    a binding."""
     first = await make(place.api, PODS, kube_pod("p"))
     await ask(place.api, "DELETE", f"{PODS}/p")
     second = await make(place.api, PODS, kube_pod("p"))

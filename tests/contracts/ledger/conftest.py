@@ -1,4 +1,5 @@
-"""Fixtures: every test of this folder runs twice, in memory and against nats-server."""
+"""Fixtures for the tests in this folder. Every test runs twice: against the in-memory ledger and
+against nats-server."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -43,7 +44,7 @@ async def small_place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIt
 
 @pytest.fixture(params=["memory", "nats"])
 async def lawless(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[LawlessPlace]:
-    """Provide an empty ledger in which every client may do everything."""
+    """Provide an empty ledger in which every client has all permissions."""
     made: LawlessMemory | LawlessNats = LawlessMemory()
     if request.param == "nats":
         made = LawlessNats(tmp_path)

@@ -1,4 +1,5 @@
-"""One interface to two ledgers, in memory and on nats-server, against which the tests run."""
+"""One interface to two ledgers, in memory and on nats-server, so that the same tests run against
+both."""
 
 from __future__ import annotations
 
@@ -25,9 +26,10 @@ class Place(Protocol):
     """A ledger for one test, with methods that cause faults in it."""
 
     async def connect(self, role: str = "watcher", *, shaky: bool = False) -> Ledger:
-        """Connect to the ledger in this role.
+        """Connect to the ledger with the permissions of `role`.
 
-        The fault methods affect only `shaky` connections, which also have a short timeout."""
+        Use `shaky` for a connection that the fault methods can break. It also has a short timeout.
+        """
 
     def silence(self) -> None:
         """Stop replying to connections with `shaky=True`, but still carry out their requests."""
@@ -36,7 +38,8 @@ class Place(Protocol):
         """Break the connections with `shaky=True`, let their clients reconnect, and reply again."""
 
     async def drop(self, last: int) -> None:
-        """Drop all records up to and including revision `last`, as only the bootstrap user may."""
+        """Drop all records up to and including revision `last`. In the product, only the bootstrap
+        user may do this."""
 
     async def stop(self) -> None:
         """Stop the ledger and close all its connections."""
@@ -126,12 +129,12 @@ class MemoryPlace:
 
 
 class LawlessPlace(Protocol):
-    """A ledger without permissions and with a short duplicate window, for one test.
+    """A ledger for one test, without permissions and with a short duplicate window.
 
-    The test can delete single records, which our permissions forbid."""
+    The test can delete single records, which the product's permissions forbid."""
 
     async def connect(self) -> Ledger:
-        """Open a connection that may do everything."""
+        """Open a connection that has all permissions."""
 
     async def lose(self, revision: int) -> None:
         """Delete the record with this revision."""
@@ -148,9 +151,9 @@ class LawlessNats:
         self._ledgers: list[Ledger] = []
 
     async def start(self) -> None:
-        """Start the server, and create a stream like ours.
+        """Start the server, and create a stream like the product's.
 
-        It differs from ours in its permissions and its duplicate window."""
+        The two streams differ only in their permissions and their duplicate window."""
         await self._server.start()
         boot = await connect(self._server.url, name="test")
         settings = {

@@ -1,5 +1,7 @@
-"""Appending to the ledger: fences, duplicate ids, batches, limits, permissions, and lost
-replies."""
+"""Contract tests of appending to the ledger. They cover fences, duplicate ids, batches, limits,
+permissions and lost replies.
+
+A fence is the revision that a writer expects to be the last one on a subject."""
 
 import asyncio
 
@@ -42,8 +44,8 @@ async def test_revisions_count_from_one(place: Place) -> None:
 async def test_a_stale_fence_is_refused_with_the_current_revision(place: Place) -> None:
     """The ledger refuses a stale fence and reports the subject's last revision.
 
-    A fence is the last revision of a subject that the writer expects. One on the current revision
-    is accepted."""
+    A fence is the revision that the writer expects to be the subject's last. The ledger accepts a
+    draft whose fence is correct."""
     ledger = await place.connect()
     assert await ledger.append([draft("workload.a", expect=0)]) == [1]
     assert await ledger.append([draft("workload.b")]) == [2]
@@ -65,8 +67,8 @@ async def test_a_stale_fence_is_refused_with_the_current_revision(place: Place) 
 
 
 async def test_one_stale_fence_refuses_the_whole_batch_and_is_named(place: Place) -> None:
-    """If one fence in a batch is stale, the ledger refuses the whole batch, and the error names
-    that fence."""
+    """If one fence in a batch is stale, the ledger refuses the whole batch. The error names the
+    subject of that fence."""
     ledger = await place.connect()
     await ledger.append([draft("workload.b")])
     with pytest.raises(FenceRefused) as refused:
@@ -76,9 +78,9 @@ async def test_one_stale_fence_refuses_the_whole_batch_and_is_named(place: Place
 
 
 async def test_several_drafts_of_a_subject_share_the_fence_of_the_first(place: Place) -> None:
-    """If a batch has several drafts of one subject, the first of them has the subject's fence.
+    """If a batch has several drafts on one subject, a fence on the first of them covers them all.
 
-    The client refuses a batch in which only a later draft of the subject has a fence."""
+    The client refuses a batch in which only a later draft on the subject has a fence."""
     ledger = await place.connect()
     batch = [draft("workload.a", expect=0), draft("workload.a", expect=0), draft("workload.a")]
     assert await ledger.append(batch) == [1, 2, 3]
@@ -98,7 +100,8 @@ async def test_one_of_two_writers_with_the_same_fence_wins(place: Place) -> None
 
 
 async def test_a_repeated_id_is_refused(place: Place) -> None:
-    """The ledger refuses an id that was used before, also on another subject or in a batch.
+    """The ledger refuses a draft whose id was used before, even on another subject or inside a
+    batch.
 
     It also refuses a batch that has the same id twice."""
     ledger = await place.connect()
@@ -121,9 +124,9 @@ async def test_a_repeated_id_is_refused(place: Place) -> None:
 async def test_a_repeated_fenced_draft_is_a_duplicate_and_not_stale(
     place: Place, *, moved_on: bool
 ) -> None:
-    """If a stored draft with a fence is appended again, the ledger reports it as a duplicate.
+    """If a stored draft with a fence is appended again, the ledger reports a duplicate.
 
-    It does not report a stale fence, although the subject's last revision has changed."""
+    It does not report a stale fence, although the subject's last revision has changed since."""
     ledger = await place.connect()
     await ledger.append([draft("workload.a", key="one", expect=0)])
     if moved_on:
@@ -146,8 +149,8 @@ async def test_a_batch_checks_ids_before_fences(place: Place) -> None:
 
 
 async def test_an_id_is_free_again_after_the_window(lawless: LawlessPlace) -> None:
-    """The ledger accepts an id again after the duplicate window. So the fold must skip duplicates
-    too."""
+    """The ledger accepts an id again after the duplicate window. So readers of the ledger must skip
+    duplicates too."""
     ledger = await lawless.connect()
     await ledger.append([draft("workload.a", key="one")])
     with pytest.raises(DuplicateRefused):
@@ -163,8 +166,8 @@ async def test_an_id_is_free_again_after_the_window(lawless: LawlessPlace) -> No
 
 
 async def test_limits_are_checked_before_sending(place: Place) -> None:
-    """The client refuses too many drafts, too large payloads and invalid fields before it sends
-    anything."""
+    """The client refuses a batch with too many drafts, too large a payload or an invalid field, and
+    sends nothing."""
     ledger = await place.connect()
     assert await ledger.append([draft(payload=b"x" * MAX_PAYLOAD_BYTES)]) == [1]
     with pytest.raises(PayloadTooLarge, match="1044481 bytes"):

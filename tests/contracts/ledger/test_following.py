@@ -1,6 +1,7 @@
-"""Reading the ledger: a reader gets every record of its subjects once and in order.
+"""Contract tests of reading the ledger. A reader gets every record of its subjects once and in
+order.
 
-It gets the stored history first and then new records."""
+It gets the stored records first and then the new ones."""
 
 import asyncio
 from collections.abc import Sequence
@@ -62,7 +63,7 @@ async def test_a_reader_starts_where_it_says(place: Place) -> None:
 async def test_a_reader_ahead_of_the_ledger_gets_a_hole(
     place: Place, subjects: Sequence[str]
 ) -> None:
-    """A reader that starts beyond the ledger's end gets LedgerHole.
+    """A reader that starts beyond the ledger's end gets the error LedgerHole.
 
     The ledger must have lost records that the reader already knows, for example from a snapshot."""
     ledger = await place.connect()
@@ -78,7 +79,7 @@ async def test_a_reader_ahead_of_the_ledger_gets_a_hole(
 async def test_a_reader_of_some_subjects(place: Place, subjects: Sequence[str]) -> None:
     """A reader of some subjects gets only their records.
 
-    It does not take the missing records of other subjects for lost ones."""
+    Revisions that belong to other subjects do not count as lost records."""
     ledger = await place.connect()
     for number in range(5):
         await ledger.append([draft(f"workload.{number}"), draft(f"cluster.node.n{number}")])

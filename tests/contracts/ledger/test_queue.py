@@ -1,4 +1,5 @@
-"""The work queue gives each record to one worker until that worker acknowledges it.
+"""Contract tests of the work queue, which gives each record to one worker until that worker
+acknowledges the record.
 
 A record that is not acknowledged in time is delivered again."""
 
@@ -59,7 +60,7 @@ async def test_two_workers_share_the_records(place: Place) -> None:
 async def test_an_acknowledged_record_never_comes_back(place: Place) -> None:
     """An acknowledged record is never delivered again.
 
-    `waiting` counts all records that are not acknowledged, whether delivered or not."""
+    The queue's `waiting` counts all records that are not acknowledged, whether delivered or not."""
     await _placements(place, 4)
     queue = await _queue(await place.connect("binder"), ack_wait_s=5)
     assert await queue.waiting() == 4
@@ -109,10 +110,11 @@ async def test_a_leaving_worker_releases_its_records(place: Place) -> None:
 
 
 async def _keeps(delivery: Delivery, other: WorkQueue, held_s: float) -> bool:
-    """Report progress on a delivery for longer than the acknowledgement timeout `held_s`.
+    """Report progress on a delivery repeatedly, for longer than the acknowledgement timeout
+    `held_s`.
 
-    Return True if the other worker never gets the record. Return False if this machine stalled for
-    longer than the timeout, because the other worker may then have received the record."""
+    Return True if the other worker never gets the record. Return False if the test machine stalled
+    for longer than the timeout, because the other worker may then have received the record."""
     loop = asyncio.get_running_loop()
     end_s = loop.time() + 1.2 * held_s
     before_s = loop.time()
@@ -176,7 +178,7 @@ async def test_the_limit_in_flight_holds_for_all_workers(place: Place) -> None:
 
 
 async def test_several_subjects_make_one_queue(place: Place) -> None:
-    """A queue of several subjects delivers the records of all of them and no others."""
+    """A queue of several subjects delivers the records of all these subjects and no others."""
     await _placements(place, 1)
     watcher = await place.connect("watcher")
     await watcher.append([draft("cluster.node.a"), draft("workload.a")])
@@ -204,8 +206,8 @@ async def test_only_binders_may_open_the_queue(place: Place) -> None:
 
 
 async def test_a_lost_acknowledgement_is_reported(place: Place) -> None:
-    """If an acknowledgement cannot be sent, `ack` raises an error, because the record may come
-    back."""
+    """If an acknowledgement cannot be sent, `ack` raises an error, because the queue may deliver
+    the record again."""
     await _placements(place, 1)
     ledger = await place.connect("binder", shaky=True)
     (delivery,) = await taken(await _queue(ledger), 1)

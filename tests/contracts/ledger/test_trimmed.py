@@ -1,4 +1,4 @@
-"""Reading and writing a ledger whose oldest records were dropped."""
+"""Contract tests of reading and writing a ledger whose oldest records were dropped."""
 
 import pytest
 
@@ -26,10 +26,10 @@ async def test_readers_must_start_at_the_beginning(place: Place) -> None:
 
 
 async def test_a_fence_on_a_dropped_record_is_refused(place: Place) -> None:
-    """The ledger refuses a fence on a record that the ledger has dropped.
+    """A write that expects a dropped record to be the last on its subject is refused.
 
-    A writer that has folded all dropped records then retries: it expects an empty subject, and the
-    ledger accepts that."""
+    If the writer has folded all dropped records, it then retries and expects an empty subject. The
+    ledger accepts the retry."""
     ledger = await place.connect()
     (placed, *_) = await ledger.append([draft("workload.a"), draft("workload.b")])
     await place.drop(2)
@@ -51,9 +51,9 @@ async def test_a_fence_on_a_dropped_record_is_refused(place: Place) -> None:
 
 
 async def test_a_writer_learns_a_forgotten_revision_from_the_server(place: Place) -> None:
-    """A writer that does not know a subject's last revision learns it when its fence is refused.
+    """If a writer expects the wrong last revision of a subject, the refusal reports the right one.
 
-    The writer uses that revision only if it has already folded the record with that revision."""
+    The writer uses the reported revision only after it has folded the record with that revision."""
     ledger = await place.connect()
     (placed,) = await ledger.append([draft("workload.n1")])
     fences, subject = Fences(), "apportion.v1.workload.n1"

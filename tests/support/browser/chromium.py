@@ -1,8 +1,8 @@
-"""Drive this machine's own Chromium with Playwright; nothing is downloaded.
+"""Drive this machine's own Chromium with Playwright. Nothing is downloaded.
 
-The headless shell is preferred if installed: the same engine at half the cost. A test fails if its
-page logs an error, throws, or violates the content security policy. Without a browser the tests are
-skipped with the reason, unless the browser is required."""
+The headless shell is preferred if installed, because it is the same engine at half the cost. A test
+fails if its page logs an error, throws, or violates the content security policy. If there is no
+browser, the tests are skipped with the reason; if a browser is required, they fail."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def skip_unless_here() -> None:
 
 @contextmanager
 def running_browser() -> Iterator[Browser]:
-    """Yield a headless browser without the sandbox, which does not work for root."""
+    """Yield a headless browser. Its sandbox is off, because the sandbox does not work for root."""
     expect.set_options(timeout=TIMEOUT_MS)
     with sync_playwright() as playwright:
         arguments = ["--no-sandbox", "--disable-gpu", "--font-render-hinting=none"]
@@ -71,7 +71,7 @@ def opened(
     zone: str = "UTC",
     answers: Collection[str] = ANSWERS,
 ) -> Iterator[Page]:
-    """Yield a page of one gateway in a new browser context.
+    """Yield a page in a new browser context, for the gateway at the URL `base`.
 
     The test fails if the page logs an error. `answers` lists the exceptions: parts of messages
     about failed API requests that the test expects."""

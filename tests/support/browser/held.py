@@ -11,7 +11,7 @@ from tests.support.polling import wait_until
 
 
 class Held:
-    """A page's requests that are delayed until the test releases them.
+    """The requests of a page that are delayed until the test releases them.
 
     If `times` is given, only the next `times` matching requests are delayed."""
 
@@ -25,7 +25,8 @@ class Held:
         self._act(route)
 
     def end(self, act: Callable[[Route], None]) -> None:
-        """Apply `act` to all delayed requests, and at once to every later request."""
+        """Release the requests: apply `act` to all delayed ones now, and to every later one at
+        once."""
         self._act = act
         for route in self._routes:
             act(route)
@@ -47,7 +48,8 @@ def intercept(
     *,
     times: int | None = None,
 ) -> None:
-    """Route requests as `page.route` does, and wait until the route is in effect.
+    """Let `handler` handle the requests that match, as `page.route` does, and wait until this takes
+    effect.
 
     On a busy page, `page.route` can return too early: a request that a key press triggers at once
     would still reach the gateway."""

@@ -1,4 +1,4 @@
-"""Wait until a page has processed an answer that must change nothing."""
+"""Wait until a page has processed an API response, for tests that check that it changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Show a page as a tenant sees it, by redacting the answers of a real gateway."""
+"""Show a page of the console as a tenant sees it, by redacting the answers of a real gateway."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run a container of a real image with podman, as the kubelet specifies it.
+"""Run a container with podman, from a real image, in the way that the kubelet specifies.
 
 Invariant: a container has exactly its pod's user, capabilities, mounts and root file system.
 Forbidden actions therefore fail here as on a node."""
@@ -17,7 +17,7 @@ NODE: Final = 2
 
 
 def command_of(config: Any, env: Mapping[str, str], name: str) -> list[str]:
-    """Return the command that runs the container in the foreground."""
+    """Return the podman command that runs the container in the foreground."""
     words = ["podman", "run", "--rm", f"--name={name}", "--network=host", "--pull=never"]
     words += _rights(config.linux.security)
     words += [f"--env={key}={value}" for key, value in env.items()]
@@ -45,7 +45,8 @@ def _rights(said: Any) -> Iterator[str]:
 
 
 async def end(name: str) -> None:
-    """Stop the container as a runtime does: SIGTERM, and SIGKILL ten seconds later."""
+    """Stop the container as a runtime does: send SIGTERM, and SIGKILL if it still runs ten seconds
+    later."""
     process = await asyncio.create_subprocess_exec(
         *("podman", "rm", "--force", "--time=10", "--ignore", name),
         env=Podman().environment(),

@@ -38,12 +38,12 @@ _numbers = itertools.count(1)
 
 
 class Refused(Exception):
-    """The error that a container cannot be created; the message has the reason."""
+    """Raised if a container cannot be created; the message has the reason."""
 
 
 @dataclass
 class Kept:
-    """The runtime's record of a running or ended container."""
+    """The runtime's record of one container, running or ended."""
 
     sandbox: str
     config: Any
@@ -123,7 +123,7 @@ class Runtime:
     # -------------------------------------------------------------- containers
 
     async def create(self, request: Any, context: Any) -> Any:
-        """Create a container, whose CDI devices must exist."""
+        """Create a container. Its CDI devices must exist."""
         config, pod = request.config, request.sandbox_config.metadata
         name = f"container-{next(_numbers)}"
         edits: list[dict[str, Any]] = []
@@ -228,8 +228,8 @@ class Runtime:
         kept.state.state = EXITED
 
     def _edits(self, devices: list[str]) -> list[dict[str, Any]]:
-        """Return the edits of these CDI devices. Raises Refused unless each is in exactly one
-        file."""
+        """Return the CDI edits for these devices. Raises Refused unless each device is in exactly
+        one CDI file."""
         found: dict[str, list[dict[str, Any]]] = {}
         for path in sorted(self.cdi.glob("*.json")):
             said = json.loads(path.read_bytes())

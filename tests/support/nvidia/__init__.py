@@ -1,1 +1,2 @@
-"""A fake NVIDIA driver: C libraries that programs load, and a handle for tests (`driver.py`)."""
+"""A fake NVIDIA driver: C libraries that programs load, and a class with which tests control it
+(`driver.py`)."""

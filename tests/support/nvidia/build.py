@@ -1,7 +1,8 @@
 """Compile the fake driver, once for every version of its sources.
 
-The result is in ~/.cache/apportion, next to other test builds. Invariant: a folder appears whole or
-not at all. Of concurrent builds one compiles, and the others wait for it."""
+The result is in ~/.cache/apportion, next to other test builds. Invariant: a folder with a result
+appears whole or not at all. If several test runs need the same build, one compiles it and the
+others wait."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ NO_COMPILER = "no C compiler: the fake NVIDIA driver cannot be built"
 
 @cache
 def built() -> Path:
-    """Return the folder with the libraries, `probe` and `nvidia-cuda-mps-control`.
+    """Return the folder with the fake driver's libraries, `probe` and `nvidia-cuda-mps-control`.
 
     Skips the test if there is no C compiler."""
     if COMPILER is None:

@@ -127,7 +127,7 @@ class FakeDriver:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return the additional variables with which a child process uses this driver."""
+        """Return the environment variables that make a child process use this driver."""
         return {
             STATE_VARIABLE: str(self._path),
             "LD_LIBRARY_PATH": str(built()),
@@ -170,7 +170,8 @@ class FakeDriver:
         self._set(card, recovery_action=action)
 
     def fabric(self, card: int, state: int, status: int = 0) -> None:
-        """Set the GPU's fabric registration (NVML_GPU_FABRIC_STATE_*) and its error."""
+        """Set the state and the error of the GPU's registration with the NVLink fabric
+        (NVML_GPU_FABRIC_STATE_*)."""
         self._set(card, fabric_state=state, fabric_status=status)
 
     def fall_off(self, card: int) -> None:
@@ -248,7 +249,8 @@ class FakeDriver:
         self._set(card, compute_mode=mode)
 
     def memory_limits(self, cgroups: Path) -> None:
-        """Support memory limits by cgroup from now on; `cgroups` is the mount point.
+        """Support memory limits by cgroup from now on. `cgroups` is the mount point of the cgroup
+        file system.
 
         Before this call, NVML returns NOT_SUPPORTED."""
         self._library.fake_limits_supported(self._state, _SUPPORTED, str(cgroups).encode())

@@ -1,9 +1,10 @@
-"""Select the library that nvidia-ml-py uses in this process: the real driver's or a fake's.
+"""Select the library that nvidia-ml-py uses in this process: the real driver's or a fake driver's.
 
-The loader identifies a library by its SONAME, which real and fake share; the first one loaded wins.
-So a real library is loaded before any fake, and pynvml gets the fake's handle while a test needs
-it. Invariant: outside `using`, pynvml loads the real library if there is one. Otherwise it may get
-a fake without state, which reports that no driver is loaded."""
+The loader identifies a library by its SONAME, which real and fake library share; the first one
+loaded wins. So a real library is loaded before any fake one. While a test needs the fake library,
+its handle is passed to pynvml. Invariant: outside `using`, pynvml loads the real library if there
+is one. Otherwise it may get a fake library without state, which reports that no driver is loaded.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ NAME = "libnvidia-ml.so.1"
 
 @contextmanager
 def using(state: Path) -> Iterator[None]:
-    """Make nvidia-ml-py use the fake driver with that state in this process, until the block
-    ends."""
+    """Make nvidia-ml-py in this process use the fake driver whose state is in the file `state`,
+    until the block ends."""
     library = _library()
     before = pynvml.nvmlLib
     library.fake_use(str(state).encode())

@@ -1,6 +1,6 @@
 """Define the GPU models of the fake driver: what NVIDIA's driver reports for each model.
 
-The MIG profiles come from NVIDIA's MIG user guide, not from our catalogue, so that a test can
+The MIG profiles come from NVIDIA's MIG user guide, not from our own table, so that a test can
 compare the two."""
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ NO_LIMIT = "0"
 
 
 def say(line: object) -> None:
-    """Print one line of the daemon's answer."""
+    """Print one line of the daemon's answer to a command."""
     sys.stdout.write(f"{line}\n")
 
 
@@ -79,7 +79,7 @@ def start() -> None:
 
 
 def lives() -> bool:
-    """Return True if a daemon runs for this folder."""
+    """Return True if a daemon runs for this pipe directory."""
     if not FOLDER.is_dir():
         return False
     held = lock()
@@ -90,7 +90,7 @@ def lives() -> bool:
 
 
 def obey(line: str) -> None:
-    """Run one command of the user."""
+    """Run one command of the user that came on standard input."""
     match line.split():
         case ["set_default_device_pinned_mem_limit", device, size] if SIZE.fullmatch(size):
             (FOLDER / f"limit-{int(device)}").write_text(size)

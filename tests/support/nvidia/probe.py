@@ -1,5 +1,5 @@
-"""Run programs that use a fake GPU, as separate processes: a program is a list of `probe.c`
-actions.
+"""Run programs that use a fake GPU, as separate processes. Each program is a list of actions for
+`probe.c`.
 
 Invariant: no such program outlives its test."""
 
@@ -14,7 +14,7 @@ from tests.support.nvidia.driver import FakeDriver
 
 
 def probe(driver: FakeDriver, *actions: str, **variables: str) -> list[str]:
-    """Run these actions. Return one output line per action, after a line about the CUDA context."""
+    """Run these actions. Return one line about the CUDA context, and then one line per action."""
     done = subprocess.run(
         [driver.probe, *actions],
         env=_environment(driver, variables),
