@@ -114,11 +114,12 @@ def test_any_document(document: object) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from(GENERATED), min_size=1, max_size=4, unique=True), MOVES)
 def test_A8_a_card_is_never_cut_outside_of_its_groups(groups: list[MigGroup], moves: Any) -> None:
-    """While pods start and end, a MIG device follows one allowed group of instances and uses each
-    slice only once.
+    """While pods start and end, a MIG device follows one allowed group and uses each slice only
+    once.
 
-    A number of zero or more in `moves` submits a pod that requests this much memory; a negative one
-    ends a pod. The ledger checks its own invariants after every event."""
+    A group lists MIG instances that a device may have together. In `moves`, a number of zero or
+    more submits a pod that requests this much memory, and a negative number ends a pod. The ledger
+    checks its own invariants after every event."""
     known = (MigGeometries(models=("A100-SXM4-40GB",), allowed_geometries=tuple(groups)),)
     configuration = Configuration(nvidia=NvidiaConfiguration(known_mig_geometries=known))
     cards = [gpu(f"g{i}", model=A100_40, mode="mig", slots=7) for i in range(2)]

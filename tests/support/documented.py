@@ -28,7 +28,7 @@ def text_of(page: str) -> str:
 
 
 def blocks(text: str, *kinds: str) -> Iterator[str]:
-    """Yield the code blocks of these kinds, without their indentation."""
+    """Yield the code blocks of these kinds, such as `console`, without their indentation."""
     for indent, kind, block in _BLOCK.findall(text):
         if kind in kinds:
             yield re.sub(rf"^{indent}", "", block, flags=re.MULTILINE)
@@ -59,7 +59,8 @@ def commands(text: str) -> Iterator[str]:
 
 
 def calls(command: str) -> Iterator[list[str]]:
-    """Yield each program that a shell command calls with its arguments, without assignments."""
+    """Yield each program call in a shell command, as the program and its arguments. Leave out
+    variable assignments."""
     line = re.sub(r" \d>", " >", command.partition("\n")[0])
     words = shlex.shlex(line, posix=True, punctuation_chars="|&;()<>")
     words.whitespace_split, words.commenters = True, "#"

@@ -7,7 +7,7 @@ from apportion.gateway.main import ENDPOINTS
 
 
 def endpoint_at(path: str) -> Endpoint:
-    """Return the endpoint of a path below the prefix, with its parameters filled in."""
+    """Return the gateway's endpoint that serves `path`, a path below the API's prefix."""
     [found] = (
         each for each in ENDPOINTS if re.fullmatch(re.sub(r"{\w+}", "[^/]+", each.path), path)
     )

@@ -117,8 +117,8 @@ class MemoryQueue:
         return len(forgotten)
 
     def hasten(self, choose: Callable[[int], int]) -> bool:
-        """Redeliver one unacknowledged record before its timer expires. `choose` picks it from a
-        given number of records.
+        """Redeliver one unacknowledged record before its timer expires. `choose` gets the number of
+        such records, and returns the index of the one to redeliver.
 
         Return False if there is no such record."""
         if not self._held:

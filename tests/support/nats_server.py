@@ -22,7 +22,8 @@ HOST = "127.0.0.1"
 def tls_block(pair: Pair, clients: Path | None = None) -> str:
     """Return the `tls` block of a server's configuration with this certificate.
 
-    If `clients` is given, clients must present a certificate that this CA has signed."""
+    `clients` is the certificate file of a CA. If it is given, clients must present a certificate
+    from that CA."""
     lines = [f'cert_file: "{pair.certificate}"', f'key_file: "{pair.key}"']
     if clients is not None:
         lines += [f'ca_file: "{clients}"', "verify: true"]
