@@ -128,8 +128,7 @@ def test_B3_memory_beyond_the_share_is_refused(place: Place) -> None:
 
 
 def test_B3_an_empty_environment_lifts_no_limit(place: Place) -> None:
-    """If a process in a container has an empty environment, the library still limits it to the
-    share.
+    """A process that a container starts with an empty environment is still limited to the share.
 
     Without environment variables, the library finds the limits in HAMi-core's default region file.
     """
@@ -190,10 +189,10 @@ def test_D6_compute_is_limited_under_contention(place: Place) -> None:
 def test_D6_a_container_without_a_limit_of_compute_waits_for_the_first_priority(
     place: Place, cores: int
 ) -> None:
-    """A container of normal priority waits while a container of priority 0 uses the GPU, although
-    neither has a compute limit.
+    """A container without a compute limit waits while a container of priority 0 uses the GPU.
 
-    HAMi-core itself obeys priorities only for compute limits below 100 percent."""
+    The waiting container has a lower priority, and neither has a compute limit. HAMi-core itself
+    obeys priorities only for compute limits below 100 percent."""
     high = place.share("high", cores=cores, controls={"CUDA_TASK_PRIORITY": "0"})
     low = place.share("low", cores=cores)
 

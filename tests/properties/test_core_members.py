@@ -45,7 +45,7 @@ quotas = st.sampled_from(
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Step | Be]:
-    """Draw a crowded history in which schedulers start and stop, and some placements fail."""
+    """Draw a crowded history in which schedulers start and stop, and placements are withdrawn."""
     steps: list[Step | Be] = list(draw(crowded_histories()))
     others: st.SearchStrategy[Step | Be] = weighed((1, teams), (1, voids), (1, quotas))
     for step in draw(exactly(others, 16)):
@@ -54,7 +54,8 @@ def histories(draw: st.DrawFn) -> list[Step | Be]:
 
 
 def check(members: Members, name: str, decision: Decision) -> None:
-    """Check that this scheduler owns all pods of its decision, and that no pod is decided twice."""
+    """Check that the scheduler `name` owns all pods of its decision, and that it decides no pod
+    twice."""
     engine, pods = members.engines[name], members.state.pods
     deciding = [event for event in decision.events if isinstance(event, PodPlaced | PodRefused)]
     about = [event.pod for event in deciding]

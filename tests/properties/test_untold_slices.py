@@ -82,7 +82,8 @@ def taken(ledger: Ledger, card: str) -> set[int]:
 
 
 def check(cluster: Cluster, uid: str, running: dict[str, tuple[str, str, int | None]]) -> None:
-    """Check that the pod's placement uses no slice that a pod of another scheduler may use."""
+    """Check that the placement of the pod `uid` uses no slice that a pod of another scheduler may
+    use."""
     placement = cluster.ledger.pod(uid).placement
     for share in placement.shares if placement is not None else ():
         assert share.instance is not None

@@ -28,7 +28,7 @@ def text_of(page: str) -> str:
 
 
 def blocks(text: str, *kinds: str) -> Iterator[str]:
-    """Yield the code blocks of these kinds, without their indentation."""
+    """Yield the code blocks of these kinds, such as `console`, without their indentation."""
     for indent, kind, block in _BLOCK.findall(text):
         if kind in kinds:
             yield re.sub(rf"^{indent}", "", block, flags=re.MULTILINE)

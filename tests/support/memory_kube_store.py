@@ -142,7 +142,8 @@ class Store:
         return self.version, {kind: dict(found) for kind, found in self._objects.items()}
 
     def restore(self, copy: tuple[int, dict[str, dict[str, bytes]]]) -> None:
-        """Continue from a copy, as after restoring etcd. Open watches are not notified."""
+        """Replace all objects by those of a copy, as after restoring etcd. Open watches are not
+        notified."""
         self.version, objects = copy
         self._objects = {kind: dict(found) for kind, found in objects.items()}
         self._rests.clear()
