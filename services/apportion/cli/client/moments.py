@@ -60,7 +60,7 @@ def pinned(gateway: Gateway, query: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def dated(gateway: Gateway, query: Mapping[str, Any]) -> tuple[dict[str, Any], datetime]:
-    """Replace the time `at` by its revision, and print it. Return the query and the time for ages."""
+    """Replace the time `at` by its revision. Return the query, and the time to count ages from."""
     asked = {name: value for name, value in query.items() if value is not None}
     now = datetime.now(UTC)
     if "at" not in asked:
