@@ -30,9 +30,7 @@ _OPTIONS = (
         "Folder for the files that containers share with HAMi-core; same path as on the node.",
     ),
     folder(
-        "--run",
-        "/run/apportion",
-        "Folder for the pipes of MPS daemons; same path as on the node.",
+        "--run", "/run/apportion", "Folder for the pipes of MPS daemons; same path as on the node.",
     ),
     switch(
         "--mps",
@@ -41,15 +39,12 @@ _OPTIONS = (
         "mps_offered",
     ),
     click.option(
-        "--mps-launcher",
-        default="",
-        metavar="COMMAND",
+        "--mps-launcher", default="", metavar="COMMAND",
         help="Prefix for the command that starts an MPS daemon, so that it outlives "
         "the agent, such as 'systemd-run --scope'.",
     ),
     click.option(
-        "--library",
-        type=click.Path(dir_okay=False, exists=True, path_type=Path),
+        "--library", type=click.Path(dir_okay=False, exists=True, path_type=Path),
         help="HAMi-core's libvgpu.so; without it no limit is enforced in containers.",
     ),
     folder(
@@ -59,9 +54,7 @@ _OPTIONS = (
         exists=True,
     ),
     click.option(
-        "--metrics-as",
-        type=click.Choice(NAMES),
-        multiple=True,
+        "--metrics-as", type=click.Choice(NAMES), multiple=True,
         help="Also export usage under the metric names of another system.",
     ),
     folder("--proc", "/proc", "The node's /proc."),
@@ -74,17 +67,10 @@ _OPTIONS = (
         "Interval between usage records in the ledger.",
     ),
     click.option(
-        "--driver-limits",
-        type=click.Choice(("auto", "off")),
-        default="auto",
-        show_default=True,
+        "--driver-limits", type=click.Choice(("auto", "off")), default="auto", show_default=True,
         help="Let the driver limit memory too, if it can (R615 and newer).",
     ),
-    folder(
-        "--cgroups",
-        "/sys/fs/cgroup",
-        "The node's cgroups (version 2), for --driver-limits.",
-    ),
+    folder("--cgroups", "/sys/fs/cgroup", "The node's cgroups (version 2), for --driver-limits."),
     many(
         "--priority-namespace",
         "priority_namespaces",

@@ -264,8 +264,7 @@ class Attesting:
                 self._tries[stored.key] += 1
                 return None
             honest = await self._folded(stored.revision)
-            same = await asyncio.to_thread(lambda: _bytes(found) == _bytes(honest))
-            self._verdicts[stored.key] = same
+            self._verdicts[stored.key] = await asyncio.to_thread(_same, found, honest)
         return self._verdicts.get(stored.key)
 
     async def _folded(self, upto: int) -> State:
@@ -284,6 +283,10 @@ class Attesting:
             finally:
                 await following.stop()
         return cluster.state
+
+
+def _same(left: State, right: State) -> bool:
+    return _bytes(left) == _bytes(right)
 
 
 # A restored state may have another order, so both sides are restored before they are compared.

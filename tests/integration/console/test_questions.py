@@ -476,10 +476,10 @@ def test_the_line_of_a_report_falls_with_what_breaks(
             steps = [step for step in told.value.json()["steps"] if step["from"] == last]
             parts = {
                 part: sum(step.get(f"{part}_gpu_hours") or 0 for step in steps)
-                for part in ("granted", "free", "cordoned", "broken")
+                for part in ("allocated", "free", "cordoned", "unhealthy")
             }
-            cards = 32 * (parts["granted"] + parts["free"]) / sum(parts.values())
-            assert parts["broken"], "of the last step"
+            cards = 32 * (parts["allocated"] + parts["free"]) / sum(parts.values())
+            assert parts["unhealthy"], "of the last step"
             label = page.locator("#chart svg").get_attribute("aria-label") or ""
             [spoken] = re.findall(r"Usable capacity: .* minimum, ([\d.]+) GPUs last", label)
             assert float(spoken) == pytest.approx(cards, abs=0.15)
