@@ -84,9 +84,9 @@ SAID = {*ignored_fields.every(), *(row.path for row in POD_SPEC)}
 
 
 def test_H9_every_field_of_a_pod_is_read_or_refused_or_listed(control_plane: ControlPlane) -> None:
-    """We read, refuse or list every field that pods have in this API server.
+    """Every pod field of this API server is read, refused, or in the list of fields without effect.
 
-    A field that a new Kubernetes adds fails here until we decide about it."""
+    If a new Kubernetes version adds a field, this test fails until we decide which."""
     schemas = Schemas(control_plane)
     spec = _structs(msgspec.inspect.type_info(kube.PodSpec))
     assert list(unknown(schemas, f"{CORE}PodSpec", spec, "")) == []

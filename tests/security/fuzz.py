@@ -288,8 +288,8 @@ async def _turns(
 
 
 async def _people(bus: Bus) -> list[str]:
-    """Connect as an operator and run a verb while attackers are active. Return the errors, of which
-    there should be none."""
+    """While attackers are active, connect as an operator and run `apportion ledger check`. Return
+    the errors; there should be none."""
     await CLOCK.pause(4.0)
     refused = []
     try:

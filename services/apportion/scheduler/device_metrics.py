@@ -30,8 +30,8 @@ def _gauges(prefix: str, source: str, labels: str, **meanings: str) -> tuple[Fam
 _OURS = _gauges(
     "apportion_device_", "", "node device",
     memory_bytes="Memory that the device offers",
-    memory_allocated_bytes="Memory of the device that is allocated",
-    cores_allocated_ratio="Compute of the device that is allocated, from 0 to 1",
+    memory_allocated_bytes="Allocated memory of the device",
+    cores_allocated_ratio="Allocated fraction of the device's compute, from 0 to 1",
     shares="Containers that share the device",
 )  # fmt: skip
 

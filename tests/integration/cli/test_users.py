@@ -174,8 +174,8 @@ async def test_what_cannot_be_is_said(tmp_path: Path) -> None:
 
 
 async def test_who_is_added_is_told_how_to_connect(tmp_path: Path) -> None:
-    """The help of `user add` names every role that can be added. Its output contains all options
-    with which the new user connects and appends."""
+    """`user add --help` lists every role that a user can have. After it has added a user, `user
+    add` prints all options that this user needs to connect and to append."""
     user = [sys.executable, "-m", "apportion.cli.main", "user", "add"]
 
     async def printed(*arguments: str) -> str:

@@ -178,7 +178,7 @@ class ShareLifecycle:
             given += [self._places.preload, self._places.library]
             if version := needed_glibc(self._places.library):
                 _log.info(
-                    "%s needs glibc %s: images with an older glibc are not limited",
+                    "%s needs glibc %s: it limits no container whose image has an older glibc",
                     self._places.library,
                     version,
                 )

@@ -43,7 +43,8 @@ _NOTHING = Side()
 
 
 class Picture(NamedTuple):
-    """A copy of what is compared between two states; `waiting` has the pods without a placement."""
+    """The parts of one state that are compared with another. `waiting` has the pods without
+    placement."""
 
     revision: int
     placements: dict[str, Held]

@@ -97,8 +97,8 @@ class Cursors:
             if of != path:
                 raise InvalidToken
         except InvalidToken:
-            why = f"continue is not from a page of {path}, or the gateway's key has changed"
-            fix = "start again without continue, and use the value that each page returns"
+            why = f"`continue` was not returned by {path}, or the gateway's key has changed"
+            fix = "start again without it, and then pass the value that each page returns"
             raise RequestRefused(400, why, field="continue", fix=fix) from None
         return cursor
 

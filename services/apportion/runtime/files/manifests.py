@@ -101,7 +101,7 @@ def read_manifest_files(names: Sequence[str], stdin: BinaryIO) -> Iterator[Docum
             most = f"{ALL_BYTES_MAX >> 20} MiB and {ALL_DOCUMENTS_MAX} documents"
             yield Problem(
                 source,
-                f"skipped with all files after it: the limit is {most} in one call; split the call",
+                f"skipped, with all files after it: one command reads {most}; pass fewer files",
             )
             return
         for document in _documents(source, data):

@@ -21,7 +21,7 @@ from apportion.runtime.process.metrics import Metrics
 
 
 class CannotDrop(LedgerError):
-    """Error: no revision may be dropped. The message names what is missing."""
+    """Error: no revision may be dropped. The message says why, such as an incomplete archive."""
 
 
 class Droppable(NamedTuple):

@@ -74,7 +74,8 @@ class Doubts:
             del self._uids[next(iter(self._uids))]
 
     async def resolve(self, uids: Iterable[str]) -> None:
-        """Query the API server for released pods that may have to be adopted or submitted again."""
+        """For each pod that the ledger has released, ask the API server, then adopt or submit it
+        again."""
         for uid in [uid for uid in uids if uid in self._uids and uid not in self._state.pods]:
             pod = self._view.pods.get(uid)
             if pod is None or pod.ended or not (pod.node or self._may_wait_again(pod)):

@@ -445,7 +445,7 @@ def _tell(report: Report, *, dry_run: bool) -> None:
             out.print(plain(line))
     gone = len(report.moved) + len(report.waiting)
     if not report.left and (gone or not report.stopped):
-        known = f", as far as known: {report.unready}" if report.unready else ""
+        known = f"; some may still run, because {report.unready}" if report.unready else ""
         out.say(f"no pods are left on {report.target}{known}")
     elif report.stopped:
         out.print("run the command again to continue")
