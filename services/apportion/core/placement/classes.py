@@ -224,7 +224,8 @@ class PlacementClass:
         return device
 
     def device_order(self, columns: Columns, row: int) -> Order:
-        """Return the order to try devices in: the one the node's score chose, then by policy."""
+        """Return the order in which to try devices, beginning with the score's choice if there is
+        one."""
         device = self.scored_device(row)
         if device == NO_DEVICE:
             return self._order

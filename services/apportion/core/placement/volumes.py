@@ -216,7 +216,7 @@ def _add(counts: Counter[Key], key: Key, amount: int) -> None:
 
 
 def code_of(shortage: VolumeShortage) -> RefusalCode:
-    """Return the refusal code for a claim in this state."""
+    """Return the refusal code for a pod that lacks this volume."""
     if shortage.state == "in-use":
         return RefusalCode.VOLUME_CLAIM_IN_USE
     return RefusalCode.VOLUME_CLAIM_NOT_READY

@@ -98,7 +98,7 @@ class Cursors:
                 raise InvalidToken
         except InvalidToken:
             why = f"`continue` was not returned by {path}, or the gateway's key has changed"
-            fix = "start again without it, and then pass the value that each page returns"
+            fix = "start again without `continue`, and pass the value that each page returns"
             raise RequestRefused(400, why, field="continue", fix=fix) from None
         return cursor
 

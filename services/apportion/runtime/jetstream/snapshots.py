@@ -123,7 +123,8 @@ class Snapshots:
         return None
 
     async def beginning_behind(self, last: int) -> Beginning | None:
-        """Return the `Beginning` that a drop to `last` lacks, or None. Raises LedgerError."""
+        """Return what to store before revisions to `last` are dropped, if anything. Raises
+        LedgerError."""
         for stored in reversed(await self.stored()):
             state = await self.load(stored) if stored.revision > last else None
             if state is None:
