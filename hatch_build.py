@@ -384,9 +384,9 @@ def translatable(source: str) -> str:
 
 
 def with_constants(source: str) -> str:
-    """Return the source with each `Final[Int64]` constant in a function replaced by its value.
+    """Replace each `Final[Int64]` or `Final[int]` constant in a function by its value.
 
-    The compiled code then uses the number directly, instead of looking up the name in Python."""
+    Return the new source. Compiled code then uses the number, instead of looking up the name."""
     tree = ast.parse(source)
     constants = {**_imported(tree), **_constants(source)}
     lines = source.encode().splitlines(keepends=True)
@@ -427,7 +427,7 @@ def _imported(tree: ast.Module) -> dict[str, int]:
 
 @cache
 def _constants(source: str) -> dict[str, int]:
-    """Return the `Final[Int64]` constants of a module, by name."""
+    """Return the `Final[Int64]` and `Final[int]` constants of a module, by name."""
     tree = ast.parse(source)
     found = _imported(tree)
     own: dict[str, int] = {}
@@ -441,7 +441,7 @@ def _constants(source: str) -> dict[str, int]:
 
 
 def _is_constant(node: ast.AnnAssign) -> bool:
-    return ast.unparse(node.annotation) == "Final[Int64]"
+    return ast.unparse(node.annotation) in {"Final[Int64]", "Final[int]"}
 
 
 def _whole_number(expression: ast.expr | None, known: dict[str, int]) -> int | None:

@@ -3,34 +3,29 @@
 The command line, API, console, documentation and scheduler read these fields. Invariant: apart from
 this package, only the module that returns a code refers to the code by name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 import apportion_schemas as events
 from apportion.core.ledger.state import NodeState
 from apportion_schemas import RefusalCode, Shape
 from apportion_schemas.quantities import Payload
 
-if TYPE_CHECKING:
-    from apportion.core.placement.index.packed import Int64
-
-# `Final[Int64]`: compiled code that imports such a constant has the number instead of the name
+# `Final[int]`: compiled code that imports such a constant has the number instead of the name
 
 # wake shape queues that have room on a changed node, and those whose needs are unknown
-SOME: Final[Int64] = 1
+SOME: Final[int] = 1
 # also wake those whose containers may collide; another device order may avoid that
-REORDERED: Final[Int64] = 2
-GANG: Final[Int64] = 4  # wake the gang of the event
+REORDERED: Final[int] = 2
+GANG: Final[int] = 4  # wake the gang of the event
 
-TAKEN: Final[Int64] = 1  # the fold applied the event
+TAKEN: Final[int] = 1  # the fold applied the event
 # the fold refused the event, so the room that a decision counted on was not taken
-REFUSED: Final[Int64] = 2
-MOVED: Final[Int64] = 4  # a node's count of selected pods changed, or the selectors did
+REFUSED: Final[int] = 2
+MOVED: Final[int] = 4  # a node's count of selected pods changed, or the selectors did
 # a queue or namespace may allocate more than before, or a node is no longer nominated
-FREED: Final[Int64] = 8
+FREED: Final[int] = 8
 
 
 class Hint(NamedTuple):
