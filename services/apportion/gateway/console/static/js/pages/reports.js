@@ -306,10 +306,8 @@ class ReportsPage extends ListPage {
     const priced = cost?.total?.cost !== undefined && cost.total.cost !== null;
     const told = usage.total.reported_gpu_hours > 0;
     const whole = usage.total;
-    const part = each =>
-      each.allocated_gpu_hours
-        ? percent(each.allocated_gpu_hours / whole.allocated_gpu_hours)
-        : "–";
+    const held = whole.allocated_gpu_hours;
+    const part = each => (each.allocated_gpu_hours ? percent(each.allocated_gpu_hours / held) : "–");
     const none = html`<tr>
       <td colspan="5" class="faint">No GPU-hours in this period</td>
     </tr>`;
@@ -347,9 +345,7 @@ class ReportsPage extends ListPage {
         <tfoot>
           <tr>
             <td>Allocated</td>
-            <td class="num m">
-              ${whole.allocated_gpu_hours ? decimal(whole.allocated_gpu_hours) : NOTHING}
-            </td>
+            <td class="num m">${held ? decimal(held) : NOTHING}</td>
             <td class="num m hide-s">${part(whole)}</td>
             ${
               told
