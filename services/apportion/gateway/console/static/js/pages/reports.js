@@ -307,7 +307,8 @@ class ReportsPage extends ListPage {
     const told = usage.total.reported_gpu_hours > 0;
     const whole = usage.total;
     const held = whole.allocated_gpu_hours;
-    const part = each => (each.allocated_gpu_hours ? percent(each.allocated_gpu_hours / held) : "–");
+    const part = each =>
+      each.allocated_gpu_hours ? percent(each.allocated_gpu_hours / held) : "–";
     const none = html`<tr>
       <td colspan="5" class="faint">No GPU-hours in this period</td>
     </tr>`;
