@@ -59,8 +59,7 @@ async def verb(url: str, *arguments: str) -> str:
 async def test_a_stopped_agent_makes_its_node_unready_until_it_goes_on(
     bus: Bus, service: Start
 ) -> None:
-    """A suspended agent makes its node not ready for all schedulers and verbs until the agent
-    resumes."""
+    """While an agent is suspended, all schedulers and commands treat its node as not ready."""
     facts = Facts(bus)
     await facts.open()
     stopped = await service("agent", "--node", "rack-1", "--simulate", "1xT4")

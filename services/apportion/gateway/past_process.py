@@ -213,7 +213,7 @@ class PastProcess:
         service.loop("parent", end_with_parent)
         reach = service.config.reach
         ledger = await jetstream.connect(reach, name="gateway (index of the past)")
-        looks = await jetstream.connect(reach, name="gateway (queries of the past)")
+        looks = await jetstream.connect(reach, name="gateway (queries about the past)")
         try:
             past = await open_past(
                 ledger, looks, kept=self._kept, archives=self._archives, metrics=service.metrics

@@ -427,8 +427,8 @@ def test_top_shows_who_is_where(up: Standalone) -> None:
     """`top` shows every device with its usage bar and its pods. Without a terminal it prints one
     screen and exits.
 
-    The test's pod requests more memory than any other device of the fleet has, so it is always
-    placed on an H100."""
+    The test's pod fits only on an H100, because no other device model in the fleet has enough
+    memory."""
     submit(up, pod("seen", 42_000))
     said = up.run("top").stdout
     assert said.count("H100 80GB") == 4

@@ -218,8 +218,8 @@ def _copy_of(bus: Bus) -> Path:
 async def test_another_record_in_the_place_of_the_last_one_is_a_hole(
     plain: PlainServer, tmp_path: Path
 ) -> None:
-    """If an older store returns and other events are appended to it, a reader ends with LedgerHole.
-    It does not mix the two histories."""
+    """If an older copy replaces the server's store, and other events are appended to it, a reader
+    ends with LedgerHole. It does not mix the two histories."""
     ledger = await _stream_of(plain, 3)
     port = int(plain.url.rpartition(":")[2])
     await plain.stop()

@@ -17,7 +17,7 @@ DROPS = ("GiB-HOURS USED", "UTILIZED", "UNHEALTHY", "CORDONED", "GiB-HOURS", "FR
 
 
 def show_report(answer: ReportAnswer) -> None:
-    """Print the report: a row per group, also per step if requested, and the fleet's hours."""
+    """Print the report: one row per group, or per step and group, and the hours of the fleet."""
     out = console()
     out.print(f"{span_of(answer)}, by {answer.by}, as of revision {answer.revision}")
     money = bool(answer.currency)

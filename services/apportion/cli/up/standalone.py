@@ -54,7 +54,9 @@ from apportion.runtime.jetstream.server.embedded import ServerFailed, credential
 from apportion.runtime.ledger.port import LedgerError
 
 FREEZE_LOOK_S = 2.0
-NO_SAMPLES = "no sample pods, as in its first run; add pods with `apportion submit -f FILE`"
+NO_SAMPLES = (
+    "no sample pods, as when this ledger was made; add pods with `apportion submit -f FILE`"
+)
 
 
 def stand(wanted: Wanted, fork_server: ForkServer) -> int:

@@ -18,8 +18,8 @@ class DeviceState(Struct, eq=False, gc=False):
     `slices` is a bit mask of the MIG memory slices in use; `group` is the MIG group that the device
     is bound to while it has instances. `template_cpu_free` are the free AI CPUs of an NPU.
     `present` is False once the node's agent no longer reports the device. `agent_health` is the
-    health that the agent reported, and why; `healthy` also counts Kubernetes' health marks.
-    `cordon` joins the reasons of `cordons`."""
+    health that the agent reported, and why. `healthy` is also False if Kubernetes reports the
+    device as unhealthy. `cordon` joins the reasons of `cordons`."""
 
     device: Device
     memory_free_mib: int

@@ -91,7 +91,7 @@ Kind = tuple[str, str]  # the model of a card, and its mode unless that is hami-
 
 
 def pool_of(node: NodeState) -> tuple[str, dict[Kind, int]]:
-    """Return the node's pool: a label's value without counts, or its models with device counts."""
+    """Return the pool's name, a label's value or device models, and the devices by model."""
     labels = node.host.labels
     for label in POOL_LABELS:
         if labels.get(label):

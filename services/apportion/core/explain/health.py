@@ -25,7 +25,7 @@ FREEZES: Final = {
     ),
     "ledger-drifted": (
         "the ledger's settings are wrong",
-        "`apportion ledger check` names the first of them",
+        "`apportion ledger check` names the first wrong one",
     ),
     "no-scheduler": ("no scheduler is running", "start `apportion scheduler`"),
     "no-intake": (

@@ -66,7 +66,7 @@ class PastClient:
         fix = "retry in a moment, or use another gateway"
         takes = {"Accept-Encoding": request.headers.get("Accept-Encoding", "identity")}
         takes |= {name: request.headers[name] for name in TAKEN if name in request.headers}
-        with place_of(self._looks, request, "queries of the past in progress", fix):
+        with place_of(self._looks, request, "concurrent queries about the past", fix):
             try:
                 async with asyncio.timeout(LOOK_S):
                     session = await self.begin()
@@ -85,7 +85,7 @@ class PastClient:
                 why = f"the query of the past took longer than {LOOK_S:g} s"
                 raise RequestRefused(503, why, fix="retry; its work continues") from None
             except (aiohttp.ClientError, OSError) as error:
-                why = f"the index of the past is unavailable: {error}"
+                why = f"the index for queries about the past is unavailable: {error}"
                 raise RequestRefused(503, why, fix="retry; see the gateway's log") from None
 
     async def records(self, after: int) -> list[Record]:
@@ -96,7 +96,9 @@ class PastClient:
                 async with session.get(RECORDS, params={"after": str(after)}) as answer:
                     body = await answer.read()
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise ConnectionError(f"the index of the past is unavailable: {error}") from error
+            raise ConnectionError(
+                f"the index for queries about the past is unavailable: {error}"
+            ) from error
         if answer.status != HTTP_OK:
             raise ConnectionError(f"the past cannot be read: {body[:500]!r}")
         return _records(body)

@@ -304,7 +304,7 @@ async def copy_for_auditors(wire: Wire) -> None:
     except ApiRefused as refused:
         raise LedgerError(str(refused)) from refused
     except (LedgerUnavailable, NotPermitted) as failure:
-        _log.warning("auditors have no replica of the ledger to read", error=str(failure))
+        _log.warning("the auditors' copy of the ledger cannot be created", error=str(failure))
 
 
 async def drop(wire: Wire, *, last: int) -> StreamInfo:

@@ -22,7 +22,7 @@ def nobody(_: str) -> bool:
 
 
 def raw(name: str = "p", *, made: str = "", **fields: Any) -> bytes:
-    """Return a pod as JSON from the API server.
+    """Return a pod as the JSON that an API server would send.
 
     `made` is the name of the claim that Kubernetes created from the pod's template."""
     pod = claiming_pod(name, "mine", template=bool(fields.pop("template", False)))

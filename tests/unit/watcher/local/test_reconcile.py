@@ -47,7 +47,7 @@ def draft(name: str, **fields: object) -> PodDraft:
 
 
 def wanting(*drafts: PodDraft, groups: tuple[PodGroupObserved, ...] = ()) -> Observation:
-    """Return a complete reading of the source, which requests these pods and gangs."""
+    """Return a complete observation of a source that contains these pods and gangs."""
     return Observation(
         pods={f"d/{pod.name}": pod for pod in drafts},
         groups={group.group: group for group in groups},

@@ -1,4 +1,4 @@
-"""Track all pending pods of the cluster by shard part, and queue those of our shard.
+"""Track all pending pods by the parts that make up shards, and queue those of our shard.
 
 Invariant: the queue has exactly the pending pods of our shard."""
 
