@@ -280,7 +280,7 @@ OTHER_VARIABLES: Final = {
     "APPORTION_CALLOUT_ISSUER": "for `apportion callout`: the key that signs its answers; required",
     "APPORTION_POD": "set by `apportion run` for its command: the uid of the pod",
     "APPORTION_TRACEBACK": "if set, an internal error prints its traceback",
-    "XDG_STATE_HOME": "folder of the default data folder: `$XDG_STATE_HOME/apportion`",
+    "XDG_STATE_HOME": "parent of the default data folder, `$XDG_STATE_HOME/apportion`",
 }
 NO_VARIABLES: Final = {"APPORTION_BEGINNING", "APPORTION_SNAPSHOTS", "APPORTION_NATS"}
 """Names of this form that are streams, or the beginning of a variable's name."""

@@ -60,7 +60,7 @@ LOOK_S: Final = 1.0
               show_envvar=True, metavar="HOST:PORT",
               help="Address of the webhook (HTTPS).")  # fmt: skip
 @click.option("--fill-in", "scheduler", default=OURS[0], show_default=True, metavar="NAME",
-              help="schedulerName for pods that request a device and have none.")  # fmt: skip
+              help="schedulerName for pods that request a device without naming one.")  # fmt: skip
 @click.option("--scheduler-name", "schedulers", multiple=True, default=OURS, show_default=True,
               metavar="NAME", help="schedulerName of the pods to admit, as in the watcher."
 )  # fmt: skip

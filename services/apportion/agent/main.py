@@ -78,7 +78,7 @@ _EXAMPLE = "Example:  apportion agent --node gpu-1 --simulate 8xH100-80GB"
     "use_s",
     (1, 86_400),
     None,
-    "Simulate what containers use of simulated devices, and record it this often.",
+    "Simulate the device usage of containers, and record it at this interval.",
 )
 @places_options
 @seconds(

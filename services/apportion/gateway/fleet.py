@@ -100,7 +100,7 @@ _MIB: Final = 1 << 20
 
 DEVICES: Final = Family(
     "apportion_fleet_devices",
-    "Devices by state: `open`, `cordoned`, or `unhealthy`: failed, or on a node that is not ready.",
+    "Devices by state: `open`, `cordoned` or `unhealthy` (failed, or on a node that is not ready).",
     ("model", "state"),
 )
 MEMORY: Final = Family("apportion_fleet_memory_bytes", "Memory of all devices.", ("model",))

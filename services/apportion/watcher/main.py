@@ -39,7 +39,7 @@ SCHEDULERS_MAX = 32
 @click.option(
     "--name", help="Name that identifies this folder's pods.  [default: the folder's path]"
 )
-@click.option("--by-hand", is_flag=True, help="Watch no folder; only resubmit users' evicted pods.")
+@click.option("--by-hand", is_flag=True, help="Watch nothing; only resubmit users' evicted pods.")
 @click.option(
     "--interval", "interval_s", type=click.FloatRange(0.05, 3600), default=1.0, show_default=True,
     help="Seconds between checks of the folder.",

@@ -84,7 +84,7 @@ class Membership:
         self.member = member
         self.members: tuple[str, ...] = ()
         metrics.gauge(
-            "apportion_members", "Replicas of this service that this one knows, with itself."
+            "apportion_members", "Replicas of this service that this one knows, including itself."
         ).set_function(lambda: len(self.members))
 
     def not_ready(self) -> list[str]:

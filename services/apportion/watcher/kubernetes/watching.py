@@ -206,8 +206,8 @@ class KubernetesWatching:
         ).set_function(lambda: len(self._view.problems) + len(self._state.rejected))
         repairs = metrics.gauge(
             "apportion_watcher_repairs",
-            "Differences found only by a full comparison: in the ledger, a pod or an annotation, "
-            "and devices of pods that the ledger cannot account for (conflict).",
+            "Differences found only by a full comparison, in the ledger, a pod or an annotation; "
+            "conflict: a pod has devices that the ledger cannot account for.",
             ("kind",),
         )
         for kind in ("ledger", "pod", "annotation", "conflict"):
