@@ -1,4 +1,4 @@
-"""A pod that one user moves or replaces is not recreated if another user ends it meanwhile."""
+"""A pod that one user moves or replaces is not recreated if another user ends it first."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -197,7 +197,7 @@ def test_the_line_of_a_refusal_calls_no_node_the_nearest(wants: Ask, said: str) 
 
 
 def test_the_line_of_a_pod_names_the_devices_that_alone_will_do() -> None:
-    """When `tail` prints a submission, its line names the devices that the pod is restricted to."""
+    """For a submission, `tail` names the devices that the pod is restricted to."""
     only = DeviceConstraints(use_types=("H100",), modes=("mps",), indexes=(0, 2, 3))
     submitted = pod("p", shape=shape(cards(2), devices=only))
     wishes = "type H100, mps, only device indexes 0, 2 and 3"
