@@ -9,11 +9,10 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.support.browser.chromium import opened, visit
 from tests.support.browser.held import Held
-from tests.support.browser.settled import settled
+from tests.support.browser.settled import settled, shows_newer
 from tests.support.standalone import Standalone
 
 PODS = re.compile(r"/api/v1/pods\?")
-PAINTED = """() => performance.getEntriesByName("first-contentful-paint").length > 0"""
 USAGE = re.compile("/api/v1/report/usage")
 REFUSED = {"error": "nobody knows", "fix": "ask again"}
 
@@ -82,7 +81,6 @@ def test_what_is_typed_while_a_moment_is_asked_for_stays(browser: Browser, base:
     """Text typed while a page loads stays, with focus and cursor, and triggers no shortcut."""
     with opened(browser, base) as page:
         visit(page, "#/pods?at=2")
-        page.wait_for_function(PAINTED)  # a browser may drop a key that is pressed before that
         asked = Held(page, PODS)
         page.keyboard.press("n")
         now = asked.come()
@@ -134,6 +132,6 @@ def test_what_is_newer_comes_and_the_keyboard_is_on_the_page(
     with opened(browser, base) as page:
         visit(page, f"#/{name}")
         with newer(page, cluster) as button:
-            button.press("Enter")
-            expect(button).to_be_hidden()
+            with shows_newer(page):
+                button.press("Enter")
             expect(page.locator("main")).to_be_focused()

@@ -22,9 +22,11 @@ NARROW = (390, 844)
 TIMEOUT_MS = 40_000
 LAUNCH_MS = 90_000
 SHOWN = """address => {
-  const { dataset } = document.getElementById("main");
-  return document.getElementById("main").ariaBusy === "false" && dataset.shown === address;
+  const main = document.getElementById("main");
+  const isPainted = performance.getEntriesByName("first-contentful-paint").length > 0;
+  return isPainted && main.ariaBusy === "false" && main.dataset.shown === address;
 }"""
+"""A browser may drop a key that is pressed before the first paint."""
 ANSWERS = ("status of 400", "status of 401", "status of 404", "status of 408")
 """Error statuses that pages handle but browsers log: a bad revision, no login, not found, and a
 wait in which nothing happened."""
@@ -97,6 +99,10 @@ def opened(
         page.on("pageerror", lambda error: complaints.append(f"threw: {error}"))
         try:
             yield page
+        except BaseException as error:
+            for complaint in complaints:
+                error.add_note(complaint)
+            raise
         finally:  # open routes would otherwise fail the next test
             page.unroute_all(behavior="ignoreErrors")
         if complaints:

@@ -1,11 +1,22 @@
-"""Wait until a page has processed an API response, for tests that check that it changes nothing."""
+"""Wait until a page has processed an API response or a press, whatever else happens on the page."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from playwright.sync_api import Page, Response
 
 DRAWN = "() => new Promise(done => requestAnimationFrame(() => setTimeout(done)))"
 FRAMES = 3
+WATCH = """() => {
+  const main = document.getElementById("main");
+  globalThis.wasHidden = false;
+  new MutationObserver(() => {
+    globalThis.wasHidden ||= document.getElementById("newer")?.hidden ?? false;
+  }).observe(main, { subtree: true, childList: true, attributes: true });
+}"""
+WAS_HIDDEN = "() => globalThis.wasHidden"
 
 
 def settled(page: Page, response: Response) -> None:
@@ -13,3 +24,13 @@ def settled(page: Page, response: Response) -> None:
     response.finished()
     for _ in range(FRAMES):
         page.evaluate(DRAWN)
+
+
+@contextmanager
+def shows_newer(page: Page) -> Iterator[None]:
+    """Press the button for newer entries in this block; wait until the page has hidden it.
+
+    Another event may bring the button back at once, so a check afterwards could come too late."""
+    page.evaluate(WATCH)
+    yield
+    page.wait_for_function(WAS_HIDDEN)
