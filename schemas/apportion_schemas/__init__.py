@@ -19,6 +19,7 @@ from apportion_schemas.catalogue import EventType as EventType
 from apportion_schemas.catalogue import subject_of as subject_of
 from apportion_schemas.cluster import BudgetGone as BudgetGone
 from apportion_schemas.cluster import BudgetObserved as BudgetObserved
+from apportion_schemas.cluster import DevicesRegistered as DevicesRegistered
 from apportion_schemas.cluster import NamespaceGone as NamespaceGone
 from apportion_schemas.cluster import NamespaceObserved as NamespaceObserved
 from apportion_schemas.cluster import Neighbour as Neighbour
@@ -94,6 +95,7 @@ from apportion_schemas.workload import HostPort as HostPort
 from apportion_schemas.workload import LabelExpression as LabelExpression
 from apportion_schemas.workload import NodeConstraints as NodeConstraints
 from apportion_schemas.workload import NodeExpression as NodeExpression
+from apportion_schemas.workload import Plugin as Plugin
 from apportion_schemas.workload import PodChanged as PodChanged
 from apportion_schemas.workload import PodConstraints as PodConstraints
 from apportion_schemas.workload import PodGone as PodGone

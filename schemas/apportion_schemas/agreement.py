@@ -17,7 +17,7 @@ from apportion_schemas.workload import PodSubmitted
 DifferenceKind = Literal["gone", "annotation", "conflict", "missed"]
 
 
-@event("adoption.{node}.{pod}", "watcher", born=3)
+@event("adoption.{node}.{pod}", "watcher", born=4)
 class PodAdopted(Payload, frozen=True):
     """The watcher records a pod that is bound to a node but has no placement in the ledger.
 

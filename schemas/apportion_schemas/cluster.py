@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from apportion_schemas.catalogue import event
+from apportion_schemas.inventory import Device
 from apportion_schemas.quantities import (
     COUNT_MAX,
     CpuMilli,
@@ -18,7 +19,15 @@ from apportion_schemas.quantities import (
     Priority,
     Text,
 )
-from apportion_schemas.workload import Disk, HostPort, LabelExpression, Names, PodTerms, Term
+from apportion_schemas.workload import (
+    Disk,
+    HostPort,
+    LabelExpression,
+    Names,
+    Plugin,
+    PodTerms,
+    Term,
+)
 
 
 class Taint(Payload, frozen=True):
@@ -70,6 +79,22 @@ class NodeObserved(Payload, frozen=True):
     unnamed_families: Annotated[tuple[Name, ...], Meta(max_length=64)] = ()
     others: Annotated[tuple[Neighbour, ...], Meta(max_length=1024)] = ()
     volume_limits: dict[Key, Natural] = {}
+
+
+@event("cluster.devices.{node}", "watcher")
+class DevicesRegistered(Payload, frozen=True):
+    """The devices of a node that another system's device plugin registered in an annotation.
+
+    While it has an entry for a device family, that plugin allocates these devices, unless our agent
+    does. `problem` is why the annotation cannot be read; then the plugin's devices are not offered.
+    `devices` and `problem` are empty if the plugin left the node. `version` is as in
+    QuotaObserved."""
+
+    node: Name
+    plugin: Plugin = ""
+    devices: Annotated[tuple[Device, ...], Meta(max_length=COUNT_MAX)] = ()
+    problem: Text = ""
+    version: Natural = 0
 
 
 @event("cluster.node.{node}", "watcher")

@@ -71,8 +71,14 @@ class Ask(Payload, frozen=True):
         )
 
 
+# Another system whose device plugin allocates a node's devices, or empty for Apportion's agent.
+Plugin = Literal["", "hami", "volcano"]
+
+
 class DeviceConstraints(Payload, frozen=True):
-    """Which devices a pod accepts; an empty tuple accepts all."""
+    """Which devices a pod accepts; an empty tuple accepts all.
+
+    `plugin` is the system whose device plugin reads the annotations that we write on the pod."""
 
     modes: tuple[Mode, ...] = ()
     use_types: Names = ()
@@ -81,6 +87,7 @@ class DeviceConstraints(Payload, frozen=True):
     nouse_ids: Names = ()
     indexes: Annotated[tuple[Index, ...], Meta(max_length=COUNT_MAX)] = ()
     numa_bind: bool = False
+    plugin: Plugin = ""
 
 
 class Toleration(Payload, frozen=True):
@@ -236,7 +243,7 @@ class Shape(Payload, frozen=True, weakref=True, gc=True):  # weak references nee
     device_weights: DeviceWeights | None = None
 
 
-@event("workload.{uid}", "watcher", born=3)
+@event("workload.{uid}", "watcher", born=4)
 class PodSubmitted(Payload, frozen=True):
     """A pod is submitted and waits to be placed.
 

@@ -12,6 +12,7 @@
     python -m tests.golden.record_ledger tests/golden/ledgers/v1-cordons.jsonl
     python -m tests.golden.record_ledger tests/golden/ledgers/v1-rules.jsonl
     python -m tests.golden.record_ledger tests/golden/ledgers/v1-intake.jsonl
+    python -m tests.golden.record_ledger tests/golden/ledgers/v1-plugins.jsonl
 
 What the ledgers contain:
 
@@ -28,6 +29,7 @@ What the ledgers contain:
 - v1-cordons: two operators' cordons of the same device
 - v1-rules: an enabled format, and events that are set aside
 - v1-intake: an agent that reports false facts
+- v1-plugins: devices that another system's device plugin registers
 
 A recorded ledger is never recorded again, because it stands for the ledgers that users have.
 `--digest` writes the digest of the folded state next to the ledger; it changes only if the state is
@@ -65,9 +67,12 @@ from apportion_schemas import (
     BudgetObserved,
     Configuration,
     ConfigurationChanged,
+    Device,
+    DeviceConstraints,
     DeviceCordoned,
     DeviceCordonLifted,
     DeviceHealthChanged,
+    DevicesRegistered,
     DeviceUncordoned,
     DifferenceFound,
     FormatEnabled,
@@ -530,7 +535,32 @@ async def lie(bus: Bus, facts: Facts) -> None:
         await facts.count(SharesAllocated, 2)
 
 
+async def register(bus: Bus, facts: Facts) -> None:
+    """Record a node whose devices HAMi's plugin registers, and which our agent then takes over."""
+    pens = Pens(bus, facts)
+    agents = ("agent", "--simulate", "2xA100-80GB", "--node", "node-1")
+    async with services(bus, SCHEDULER):
+        card = Device(
+            id="GPU-1", index=0, family="nvidia", model="Tesla T4", memory_mib=15_360,
+            physical_memory_mib=15_360,
+        )  # fmt: skip
+        theirs = DevicesRegistered(node="node-1", plugin="hami", devices=(card,), version=2)
+        await pens.write(observed("node-1", version=2), theirs)
+        wish = pod("p0", ask(2_000))
+        hamis = structs.replace(wish.shape, devices=DeviceConstraints(plugin="hami"))
+        await pens.write(structs.replace(wish, shape=hamis), pod("p1", ask(2_000)))
+        await facts.count(PodPlaced, 1)
+        await facts.count(PodRefused, 1)
+        unread = structs.replace(theirs, devices=(), problem="it has 3 fields", version=3)
+        await pens.write(unread, structs.replace(theirs, version=4))
+    async with services(bus, agents, SCHEDULER):
+        await facts.count(NodeReported, 1)
+        await facts.count(PodPlaced, 2)
+        await pens.write(DevicesRegistered(node="node-1", version=5))
+
+
 SCENES = {
+    "v1-plugins": register,
     "v1-intake": lie,
     "v1-cordons": cordon,
     "v1-rules": rule,

@@ -31,6 +31,7 @@ SUBJECTS = {
         ("FormatEnabled", "operator.reading.format.PodPlaced"),
         ("RevisionSetAside", "operator.reading.aside.4711"),
         ("NodeObserved NodeGone", f"cluster.node.{NODE}"),
+        ("DevicesRegistered", f"cluster.devices.{NODE}"),
         ("PodGroupObserved PodGroupGone", "cluster.group.research%2Ftrainer"),
         ("QueueObserved", "cluster.queue.training"),
         ("QuotaObserved QuotaGone", "cluster.quota.research.gpus"),

@@ -4,7 +4,7 @@ The default device is a real GPU: an 80 GB A100 with ten slots, shared through H
 
 from typing import Any
 
-from apportion_schemas import Device, Host, NodeObserved, NodeReported
+from apportion_schemas import Device, DevicesRegistered, Host, NodeObserved, NodeReported, Plugin
 
 A100_80 = "NVIDIA A100-SXM4-80GB"
 A100_40 = "NVIDIA A100-SXM4-40GB"
@@ -43,6 +43,11 @@ def rack(name: str = "n1", count: int = 8, **fields: Any) -> NodeReported:
     """Return an agent's report of a node with `count` equal GPUs. Their ids are `<node>-g0` and so
     on."""
     return node(name, *(gpu(f"{name}-g{index}", **fields) for index in range(count)))
+
+
+def registered(name: str = "n1", plugin: Plugin = "hami", **fields: Any) -> DevicesRegistered:
+    """Return a watcher's event about devices that another system's plugin registered on a node."""
+    return DevicesRegistered(node=name, plugin=plugin, **fields)
 
 
 def observed(name: str = "n1", **fields: Any) -> NodeObserved:

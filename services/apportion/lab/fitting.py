@@ -14,8 +14,10 @@ from apportion.core.placement.feasibility.evaluator import mended
 from apportion.lab.course import Course, copied
 from apportion_schemas import (
     DeviceHealthChanged,
+    DevicesRegistered,
     DeviceUncordoned,
     NodeHeard,
+    NodeReported,
     NodeUncordoned,
     PodConstraints,
     PodGone,
@@ -104,6 +106,10 @@ def _emptied(state: State) -> Course:
             course.apply(mended(seen))
         if node.silent:
             course.apply(NodeHeard(node=node.name))
+        if node.foreign_plugin:  # our agent can replace it
+            devices = tuple(held.device for held in node.devices)
+            course.apply(NodeReported(node=node.name, devices=devices, host=node.host))
+            course.apply(DevicesRegistered(node=node.name))
         for held in node.devices:
             if not held.healthy:
                 course.apply(

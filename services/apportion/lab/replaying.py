@@ -30,6 +30,7 @@ from apportion_schemas import (
     DeviceCordoned,
     DeviceCordonLifted,
     DeviceHealthChanged,
+    DevicesRegistered,
     DeviceUncordoned,
     NodeCordoned,
     NodeCordonLifted,
@@ -58,8 +59,8 @@ TOGETHER_S: Final = 0.01  # facts within this time are decided together, as a sc
 TELL_EVERY: Final = 1_000
 # Facts of nodes, which do not apply to another fleet or to lost nodes.
 OF_NODES: Final = (
-    NodeReported, NodeObserved, NodeGone, NodeCordoned, NodeUncordoned, NodeCordonLifted,
-    NodeSilent, NodeHeard, DeviceHealthChanged, DeviceCordoned, DeviceUncordoned,
+    NodeReported, NodeObserved, DevicesRegistered, NodeGone, NodeCordoned, NodeUncordoned,
+    NodeCordonLifted, NodeSilent, NodeHeard, DeviceHealthChanged, DeviceCordoned, DeviceUncordoned,
     DeviceCordonLifted,
 )  # fmt: skip
 LOST_REASON: Final = "lost"
@@ -109,7 +110,7 @@ class Lost(NamedTuple):
 
     def without(self, data: Payload) -> Payload:
         """Return the event with lost devices marked as failed, if it is a node's report."""
-        if not isinstance(data, NodeReported) or self.devices.isdisjoint(
+        if not isinstance(data, NodeReported | DevicesRegistered) or self.devices.isdisjoint(
             device.id for device in data.devices
         ):
             return data
@@ -133,7 +134,7 @@ def lost(names: Iterable[str], state: State, facts: Iterable[Fact]) -> Lost:
     nodes = {name for name, node in state.nodes.items() if node.present}
     devices = set(state.node_of_device)
     for fact in facts:
-        if isinstance(fact.data, NodeReported):
+        if isinstance(fact.data, NodeReported | DevicesRegistered):
             nodes.add(fact.data.node)
             devices.update(device.id for device in fact.data.devices)
         elif isinstance(node := getattr(fact.data, "node", None), str) and node:

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from apportion.core.answers.replays import ShadowAnswer, ShadowPod, Spot, Verdict
 from apportion.core.explain.text import words
-from apportion.core.ledger.state import DEVICE_PLUGIN, NodeState, State
+from apportion.core.ledger.state import NodeState, State
 from apportion.core.placement.engine import DecisionEvent
 from apportion.lab.course import Course, CourseFailed
 from apportion.lab.recording import RecordingFailed
@@ -20,7 +20,6 @@ from apportion.runtime.ledger.port import Record
 from apportion_schemas import (
     FormatEnabled,
     InvalidEvent,
-    NodeObserved,
     PodAdopted,
     PodGone,
     PodPlaced,
@@ -38,12 +37,6 @@ PODS_MAX: Final = 200_000  # comparisons that are kept
 Seen = Callable[[ShadowPod], None]
 
 
-def _as_ours(node: NodeObserved) -> NodeObserved:
-    """Remove the label of another device plugin, because a shadow assumes that our agent runs."""
-    labels = {name: value for name, value in node.labels.items() if name != DEVICE_PLUGIN}
-    return node if labels == node.labels else structs.replace(node, labels=labels)
-
-
 class Shadowing:
     """Folds the ledger into `state`; compares each placement after revision `after` with our own.
 
@@ -52,9 +45,6 @@ class Shadowing:
     def __init__(
         self, state: State, *, after: int, upto: int = sys.maxsize, follow: Seen | None = None
     ) -> None:
-        for node in state.nodes.values():
-            if node.observed is not None:
-                node.observed = _as_ours(node.observed)
         self._course = Course(state)
         self._after = after
         self._upto = upto
@@ -88,7 +78,7 @@ class Shadowing:
             if theirs and record.revision > self._after:
                 self._compare(record.revision, event.time, data)
             try:
-                self._course.apply(_as_ours(data) if isinstance(data, NodeObserved) else data)
+                self._course.apply(data)
             except CourseFailed:
                 self._passed_over += 1
         return record.revision < self._upto

@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 
 from apportion.core.answers.replays import ShadowPod
-from apportion.core.ledger.state import DEVICE_PLUGIN, State
+from apportion.core.ledger.state import State
 from apportion.lab import shadowing
 from apportion.lab.course import Course, copied
 from apportion.lab.recording import RecordingFailed
 from apportion.lab.shadowing import Shadowing
 from apportion.runtime.ledger.port import Record
 from apportion_schemas import (
+    DeviceConstraints,
     NodeCordoned,
     PodAdopted,
     PodGone,
@@ -22,9 +23,9 @@ from apportion_schemas import (
     subject_of,
 )
 from apportion_schemas.quantities import Payload
-from tests.support.fleet import T4, observed, rack
+from tests.support.fleet import T4, observed, rack, registered
 from tests.support.ledger_of import event_of
-from tests.support.pods import ask, member, pod, share
+from tests.support.pods import ask, member, pod, shape, share
 
 
 def adopted(wish: PodSubmitted, node: str, *shares: Share, **fields: Any) -> PodAdopted:
@@ -95,13 +96,14 @@ def test_who_waits_for_us_and_gangs_do_not_disturb_it() -> None:
     assert followed.shadow.finish().passed_over == 0
 
 
-def test_a_node_of_the_others_plugin_is_judged_as_if_our_agent_handed_out() -> None:
-    """On a node with HAMi's device plugin, the shadow decides as if our agent made the shares
-    there."""
+def test_the_devices_of_another_plugin_need_no_agent() -> None:
+    """The shadow uses the devices that HAMi's device plugin registered, on a node without our
+    agent."""
     followed = Followed()
-    theirs = observed("n1", labels={DEVICE_PLUGIN: "hami"})
-    followed.play(rack("n1", 1, model=T4), theirs)
-    (found,) = followed.play(adopted(pod("a", ask(4_000)), "n1", share("n1-g0", 4_000)))
+    devices = rack("n1", 1, model=T4).devices
+    followed.play(observed("n1"), registered("n1", devices=devices))
+    theirs = shape(ask(4_000), devices=DeviceConstraints(plugin="hami"))
+    (found,) = followed.play(adopted(pod("a", shape=theirs), "n1", share("n1-g0", 4_000)))
     assert found.verdict == "same"
 
 

@@ -41,6 +41,7 @@ from apportion_schemas import (
     AllocationFailed,
     BindFailed,
     DeviceHealthChanged,
+    DevicesRegistered,
     NodeObserved,
     NodeReported,
     PodBound,
@@ -460,7 +461,7 @@ def _tale(
 
 
 # events by which a device may fail or recover
-HEALTH = (DeviceHealthChanged, NodeObserved, NodeReported)
+HEALTH = (DeviceHealthChanged, NodeObserved, NodeReported, DevicesRegistered)
 
 
 class FailedDevices:

@@ -30,6 +30,7 @@ from apportion_schemas import (
     DeviceCordoned,
     DeviceCordonLifted,
     DeviceHealthChanged,
+    DevicesRegistered,
     DeviceUncordoned,
     NodeGone,
     NodeObserved,
@@ -44,7 +45,7 @@ PAUSE_S: Final = 2.0
 DIGEST: Final = "apportion.dev/digest"
 _NEWS = (
     DeviceCordoned, DeviceCordonLifted, DeviceHealthChanged, DeviceUncordoned, NodeGone,
-    NodeObserved, NodeReported,
+    NodeObserved, NodeReported, DevicesRegistered,
 )  # fmt: skip
 _CONFLICTS: Final = (404, 409)
 _encode = msgspec.json.Encoder(order="sorted").encode

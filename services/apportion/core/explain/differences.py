@@ -321,6 +321,10 @@ _TOUCHED: dict[type, Callable[[State, Any], Part]] = {
         nodes=(data.node,),
         devices=[*(each.id for each in data.devices), *_devices_of(state, data.node)],
     ),
+    schemas.DevicesRegistered: lambda state, data: Part(
+        nodes=(data.node,),
+        devices=[*(each.id for each in data.devices), *_devices_of(state, data.node)],
+    ),
     # The first node from an API server removes all nodes that it does not list.
     schemas.NodeObserved: lambda state, data: Part(
         nodes=(*(state.nodes if data.version and not state.of_kubernetes else ()), data.node),

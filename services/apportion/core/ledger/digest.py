@@ -78,6 +78,7 @@ def _optional(state: State) -> dict[str, Any]:
 
 def _node(node: NodeState) -> dict[str, Any]:
     presence = {"presence": [node.presence, node.silent]} if node.presence else {}
+    registered = {"registered": node.registered} if node.registered else {}
     refused = {"refused": node.refused} if node.refused else {}
     return {
         "devices": [
@@ -101,6 +102,7 @@ def _node(node: NodeState) -> dict[str, Any]:
         "cordon": node.cordon,
         "used": [node.cpu_used_milli, node.memory_used_mib, node.extended_used],
         "fence": [node.fence, node.chain],
+        **registered,
         **presence,
         **refused,
     }

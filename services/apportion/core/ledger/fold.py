@@ -50,6 +50,7 @@ from apportion_schemas import (
     BindFailed,
     Device,
     DeviceHealthChanged,
+    DevicesRegistered,
     Event,
     Host,
     NodeGone,
@@ -148,8 +149,31 @@ def _note_refusal(state: State, revision: int, subject: str, reason: str) -> Non
 @folds(NodeReported)
 def _node_reported(context: _Context, data: NodeReported) -> Change:
     state = context.state
-    ids = {device.id for device in data.devices}
-    if len(ids) != len(data.devices):
+    _check_devices(state, data)
+    node = node_of(state, data.node)
+    node.reported, node.reported_revision = data, context.revision
+    node.refused = None
+    node.gone = state.of_kubernetes and node.observed is None
+    node.host = host_of(node)
+    _take_inventory(state, node)
+    forgotten = note_left(state, node) if node.gone or state.left else ()
+    return Change(data, node=node, forgotten=forgotten)
+
+
+@folds(DevicesRegistered)
+def _devices_registered(context: _Context, data: DevicesRegistered) -> Change:
+    state = context.state
+    _check_devices(state, data)
+    node = node_of(state, data.node)
+    plugin = node.foreign_plugin
+    node.registered = data
+    if plugin or node.foreign_plugin:
+        _take_inventory(state, node)
+    return Change(data, node=node, forgotten=note_left(state, node) if node.gone else ())
+
+
+def _check_devices(state: State, data: NodeReported | DevicesRegistered) -> None:
+    if len({device.id for device in data.devices}) != len(data.devices):
         raise _Refused(f"node {data.node} reports a device id twice")
     known = state.nodes.get(data.node)
     for device in data.devices:
@@ -164,30 +188,34 @@ def _node_reported(context: _Context, data: NodeReported) -> Change:
                 f"device {device.id} is in use as {old.device.family} and is reported as "
                 f"{device.family}"
             )
-    node = node_of(state, data.node)
-    previous = node.by_id
-    node.reported, node.reported_revision = data, context.revision
-    node.refused = None
-    node.gone = state.of_kubernetes and node.observed is None
-    node.host = host_of(node)
-    devices = [_merged(state, previous.get(device.id), device) for device in data.devices]
+
+
+def _take_inventory(state: State, node: NodeState) -> None:
+    """Set the node's devices: those that another plugin allocates, and the others of our agent.
+
+    A device that is no longer there stays in the list, as not present, while a pod uses it."""
+    offered = node.registered.devices if node.registered and node.foreign_plugin else ()
+    families = {device.family for device in offered}
+    reported = node.reported.devices if node.reported else ()
+    offered = (*offered, *(each for each in reported if each.family not in families))
+    offered = tuple(each for each in offered if other_owner(state, node.name, each.id) is None)
+    ids = {device.id for device in offered}
+    devices = [_merged(state, node.by_id.get(device.id), device) for device in offered]
     for old in node.devices:
         if old.device.id not in ids:
             if not old.idle:
                 old.present = False
                 devices.append(old)
-            elif state.node_of_device.get(old.device.id) == data.node:
+            elif state.node_of_device.get(old.device.id) == node.name:
                 del state.node_of_device[old.device.id]
     node.devices = sorted(devices, key=lambda d: (d.device.index, d.device.id))
     node.by_id = {d.device.id: d for d in node.devices}
     _judge(node)
     for device_id in sorted(ids):
-        name = state.node_of_device.get(device_id, data.node)
-        if name != data.node:
+        name = state.node_of_device.get(device_id, node.name)
+        if name != node.name:
             state.nodes[name].by_id[device_id].present = False
-        state.node_of_device[device_id] = data.node
-    forgotten = note_left(state, node) if node.gone or state.left else ()
-    return Change(data, node=node, forgotten=forgotten)
+        state.node_of_device[device_id] = node.name
 
 
 def host_of(node: NodeState) -> Host:
@@ -201,6 +229,8 @@ def host_of(node: NodeState) -> Host:
 
 
 def _merged(state: State, old: DeviceState | None, device: Device) -> DeviceState:
+    if old is not None and old.device is device and old.present:
+        return old  # the event is not about this device
     fresh = DeviceState(
         device=device,
         memory_free_mib=device.memory_mib,
@@ -269,10 +299,13 @@ def _node_observed(context: _Context, data: NodeObserved) -> Change:
             other.gone = other.observed is None
         left = [other for other in state.nodes.values() if other.gone and other is not node]
         forgotten = tuple(chain.from_iterable(note_left(state, other) for other in left))
+    plugin = node.foreign_plugin
     node.observed, node.gone = data, False
     if state.left:
         state.left.pop(data.node, None)
     node.host = host_of(node)
+    if node.foreign_plugin != plugin:
+        _take_inventory(state, node)
     _judge(node)
     return Change(data, node=node, forgotten=forgotten)
 
@@ -280,8 +313,11 @@ def _node_observed(context: _Context, data: NodeObserved) -> Change:
 @folds(NodeGone)
 def _node_gone(context: _Context, data: NodeGone) -> Change:
     node = node_of(context.state, data.node)
-    node.observed, node.gone, node.refused = None, True, None
+    plugin = node.foreign_plugin
+    node.observed, node.gone, node.refused, node.registered = None, True, None, None
     node.host = host_of(node)
+    if plugin:
+        _take_inventory(context.state, node)
     _judge(node)
     return Change(data, node=node, forgotten=note_left(context.state, node))
 

@@ -36,6 +36,7 @@ from apportion_schemas import (
     BudgetObserved,
     Configuration,
     Device,
+    DevicesRegistered,
     DifferenceFound,
     NamespaceObserved,
     NodeObserved,
@@ -52,7 +53,7 @@ from apportion_schemas import (
 )
 
 # Raise it when the meaning of these bytes changes, or what the fold makes of any event.
-FORMAT = 16
+FORMAT = 17
 MAGIC = b"apportion snapshot\n"
 _START = struct.Struct(">H")
 _LENGTH = struct.Struct(">I")
@@ -77,7 +78,7 @@ class OtherFormat(SnapshotError):
 
 
 class _Device(Struct, array_like=True, gc=False):
-    """A device with its free amounts; `device` is its index in the node's report, or the device."""
+    """A device with its free amounts; `device` is its place in `_listed`, or the device."""
 
     device: int | Device
     memory_free_mib: int
@@ -99,6 +100,7 @@ class _Node(Struct, array_like=True):
     devices: list[_Device]
     reported: NodeReported | None
     reported_revision: int
+    registered: DevicesRegistered | None
     observed: NodeObserved | None
     gone: bool
     cordon: str
@@ -314,16 +316,19 @@ def _pop(due: dict[str, None], items: int) -> list[str]:
 
 
 def _node_out(node: NodeState) -> _Node:
-    reported = node.reported.devices if node.reported else ()
-    places = {device.id: place for place, device in enumerate(reported)}
-    devices = []
-    for each in node.devices:
-        place = places.get(each.device.id, -1)
-        same = place >= 0 and reported[place] is each.device
-        devices.append(
-            _Device(place if same else each.device, *(getattr(each, name) for name in _AMOUNTS))
+    places = {id(device): place for place, device in enumerate(_listed(node))}
+    devices = [
+        _Device(
+            places.get(id(each.device), each.device), *(getattr(each, name) for name in _AMOUNTS)
         )
+        for each in node.devices
+    ]
     return _Node(node.name, devices, *(getattr(node, name) for name in _NODE_FIELDS))
+
+
+def _listed(node: NodeState) -> tuple[Device, ...]:
+    lists = (node.reported, node.registered)
+    return tuple(device for each in lists if each is not None for device in each.devices)
 
 
 _fields: Callable[[Struct], tuple[Any, ...]] = structs.astuple
@@ -356,11 +361,10 @@ def _node_in(node: _Node) -> NodeState:
     made = NodeState(node.name)
     for name, value in zip(_NODE_FIELDS, _fields(node)[2:], strict=True):
         setattr(made, name, value)
-    reported = made.reported.devices if made.reported else ()
+    listed = _listed(made)
     made.devices = [
         DeviceState(
-            reported[each.device] if isinstance(each.device, int) else each.device,
-            *_fields(each)[1:],
+            listed[each.device] if isinstance(each.device, int) else each.device, *_fields(each)[1:]
         )
         for each in node.devices
     ]

@@ -28,6 +28,7 @@ from apportion.core.ledger.rules import Rules
 from apportion_schemas import (
     BudgetObserved,
     Configuration,
+    DevicesRegistered,
     DifferenceFound,
     Host,
     NamespaceObserved,
@@ -51,7 +52,8 @@ from apportion_schemas import (
 NO_HOST = Host(cpu_milli=0, memory_mib=0, pods=0)
 # Label of a reported node: when our agent hands out shares.
 HANDS_OUT: Final = "apportion.dev/hands-out"
-# Label of an observed node: the system whose device plugin registered its devices.
+# Label for operators: the system whose device plugin allocates the node's devices (`hami`,
+# `volcano`), if both have registered some; any other value means Apportion's agent.
 DEVICE_PLUGIN: Final = "apportion.dev/device-plugin"
 DRAINED: Final = "in Kubernetes (kubectl cordon)"
 REFUSED_EVENTS_KEPT = 1_000  # the newest; the count is exact
@@ -100,6 +102,7 @@ class NodeState(Struct, eq=False):
     pods: dict[str, "PodState"] = {}
     reported: NodeReported | None = None
     reported_revision: int = 0
+    registered: DevicesRegistered | None = None
     observed: NodeObserved | None = None
     host: Host = NO_HOST
     gone: bool = False
@@ -126,20 +129,23 @@ class NodeState(Struct, eq=False):
 
     @property
     def ready(self) -> bool:
-        """Return True if the node can run pods and its agent is not silent."""
-        return self.runs and not self.silent
+        """Return True if the node can run pods, and what allocates its devices is not silent."""
+        return self.runs and not (self.silent and not self.foreign_plugin)
 
     @property
     def foreign_plugin(self) -> str:
         """Return the other system whose device plugin allocates this node's devices, or empty.
 
-        Source: the label `DEVICE_PLUGIN`, set by the watcher. The label has no effect if our agent
-        allocates the shares itself."""
-        if self.observed is None or self.reported is None or self.reported.simulated:
+        Our agent takes precedence if it serves the kubelet, unless an operator names the other
+        plugin in the label `DEVICE_PLUGIN`. Any other value of the label means our agent."""
+        if self.registered is None or not self.registered.plugin:
             return ""
-        if HANDS_OUT in self.reported.host.labels:
-            return ""
-        return self.observed.labels.get(DEVICE_PLUGIN, "")
+        plugin, reported = self.registered.plugin, self.reported
+        chosen = self.observed.labels.get(DEVICE_PLUGIN) if self.observed else None
+        if chosen is not None:
+            return plugin if chosen == plugin else ""
+        ours = reported is not None and (reported.simulated or HANDS_OUT in reported.host.labels)
+        return "" if ours else plugin
 
     @property
     def drained(self) -> bool:

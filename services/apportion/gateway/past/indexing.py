@@ -28,6 +28,7 @@ from apportion_schemas import (
     DeviceCordoned,
     DeviceCordonLifted,
     DeviceHealthChanged,
+    DevicesRegistered,
     DeviceUncordoned,
     Event,
     LedgerRebuilt,
@@ -108,13 +109,12 @@ class Indexer(StateFold):
         """Implement `Fold.apply` of the ledger's reader."""
         data = event.data
         before: Any = None  # the node's devices, or its readiness, so far
-        if isinstance(data, NodeReported | NodeObserved):
+        if isinstance(data, NodeReported | NodeObserved | DevicesRegistered):
             node = self.state.nodes.get(data.node)
             if isinstance(data, NodeObserved):
                 before = node and node.ready
             else:
-                reported = node.reported.devices if node and node.reported else ()
-                before = {device.id for device in reported}
+                before = set(node.by_id) if node else set()
         part = touched(self.state, data)
         was = picture(self.state, part) if part is not None else None
         change = super().apply(record, event)
@@ -224,7 +224,7 @@ def _things(data: Any, change: Change, before: Any) -> Iterable[tuple[int, str]]
     device = getattr(data, "device", "")
     if device:
         yield DEVICE, device
-    if isinstance(data, NodeReported):
+    if isinstance(data, NodeReported | DevicesRegistered):
         for each in {each.id for each in data.devices} ^ before:
             yield DEVICE, each
     pod, shares = change.pod, tuple[Share, ...]()

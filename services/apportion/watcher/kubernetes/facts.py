@@ -37,6 +37,7 @@ from apportion.watcher.kubernetes.view import (
     says_otherwise,
 )
 from apportion_schemas import (
+    DevicesRegistered,
     DifferenceFound,
     Disk,
     HostPort,
@@ -286,8 +287,16 @@ class Facts:
                 data = self._observed(view)
                 if is_news(data, known):
                     yield self._fact(data)
+                yield from self._registered(name)
             elif known is not None:
                 yield self._fact(NodeGone(node=name))
+
+    def _registered(self, name: str) -> Iterator[Fact]:
+        wanted = self._view.registered[name]
+        state = self._state.nodes.get(name)
+        known = state.registered if state is not None else None
+        if is_news(wanted, known or DevicesRegistered(node=name)):
+            yield self._fact(wanted)
 
     def groups_of(self, uids: Iterable[str]) -> dict[str, None]:
         """Return the gangs of those pods in `uids` that need a placement."""

@@ -15,14 +15,13 @@ import msgspec
 from msgspec import Raw, Struct
 
 from apportion.core.configuration import manifest_config
-from apportion.core.ledger.state import DEVICE_PLUGIN
 from apportion.core.workloads import kube
 from apportion.core.workloads.adoption.claims import ENDED, WRITERS, Claim, claim_of
 from apportion.core.workloads.adoption.placement_annotations import ATTEMPT, SHARES
 from apportion.core.workloads.dialects import Container, ManifestError
 from apportion.core.workloads.dialects.amounts import Role, quantity
 from apportion.core.workloads.dialects.listing import claimed
-from apportion.core.workloads.dialects.node_annotations import registered_plugin, unhealthy_indexes
+from apportion.core.workloads.dialects.node_annotations import registration, unhealthy_indexes
 from apportion.core.workloads.kinds.drafts import PodDraft
 from apportion.core.workloads.kinds.limits import QUEUE, card_quota, extended_limits
 from apportion.core.workloads.lint.typo_checks import Suspect, of_annotations, of_queue
@@ -37,6 +36,7 @@ from apportion.watcher.kubernetes.ineffective import Subject
 from apportion_schemas import (
     BudgetObserved,
     Configuration,
+    DevicesRegistered,
     Disk,
     HostPort,
     NamespaceObserved,
@@ -389,6 +389,21 @@ class ObjectReader:
         ours = claimed(self._config.dialects)
         return any(_names_any(bytes(part.resources), ours) for part in parts)
 
+    def registered(self, raw: bytes) -> DevicesRegistered:
+        """Read the devices that another system's device plugin has registered on a node."""
+        node = _decode_node(raw)
+        allocatable = node.status.allocatable or {}
+        config = self._config.dialects
+        amounts = {name: _whole(allocatable.get(name, 0)) for name in claimed(config)}
+        found = registration(node.metadata.annotations or {}, amounts, config)
+        return DevicesRegistered(
+            node=node.metadata.name,
+            plugin=found.plugin,
+            devices=found.devices,
+            problem=found.problem,
+            version=number(node.metadata.resource_version),
+        )
+
     def node(self, raw: bytes) -> NodeObserved:
         """Read a node, without what its pods use. An unreadable amount counts as zero."""
         node = _decode_node(raw)
@@ -401,7 +416,6 @@ class ObjectReader:
         }
         conditions = {c.type: c.status for c in node.status.conditions or ()}
         notes, labels = node.metadata.annotations or {}, node.metadata.labels or {}
-        plugin = registered_plugin(notes)
         return NodeObserved(
             node=node.metadata.name,
             version=number(node.metadata.resource_version),
@@ -411,7 +425,7 @@ class ObjectReader:
             memory_mib=min(_whole(allocatable.get("memory", 0)) // MIB, HOST_MEMORY_MIB_MAX),
             pods=_whole(allocatable.get("pods", 0)),
             extended={name: amount for name, amount in sorted(extended.items()) if amount},
-            labels=labels | ({DEVICE_PLUGIN: plugin} if plugin else {}),
+            labels=labels,
             taints=tuple(_taint(taint) for taint in node.spec.taints or ()),
             unhealthy_indexes=unhealthy_indexes(notes),
         )

@@ -21,6 +21,7 @@ from apportion.watcher.kubernetes.volumes import CLAIMS, VolumeView
 from apportion_schemas import (
     BudgetGone,
     BudgetObserved,
+    DevicesRegistered,
     NamespaceGone,
     NamespaceObserved,
     NodeGone,
@@ -62,6 +63,7 @@ class ClusterView:
         self._state = state
         self.pods: dict[str, PodView] = {}
         self.nodes: dict[str, NodeObserved] = {}
+        self.registered: dict[str, DevicesRegistered] = {}
         self.volume_limits: dict[str, dict[str, int]] = {}
         self.pods_on: defaultdict[str, dict[str, PodView]] = defaultdict(dict)
         self.touched: dict[str, int] = {}  # newest version at which a pod came or left
@@ -160,7 +162,7 @@ class ClusterView:
                 self.mark_pod(data.uid)
             case PodAdopted():
                 self.mark_pod(data.pod)
-            case NodeObserved() | NodeGone():
+            case NodeObserved() | NodeGone() | DevicesRegistered():
                 self.marked.nodes[data.node] = None
             case _:
                 for marks in self.others.values():
@@ -268,6 +270,7 @@ class ClusterView:
 
     def _read_node(self, raw: bytes) -> tuple[str, NodeObserved | None, int]:
         view = self._reader.node(raw)
+        self.registered[view.node] = self._reader.registered(raw)
         return view.node, view, view.version
 
     def _node_changed(
@@ -275,6 +278,7 @@ class ClusterView:
     ) -> None:
         if now is None:
             self.touched.pop(name, None)
+            self.registered.pop(name, None)
         else:
             self.touched[name] = max(self.touched.get(name, 0), version)
         self.marked.nodes[name] = None

@@ -3,7 +3,6 @@ if a decision is not appended to the ledger."""
 
 import pytest
 
-from apportion.core.ledger.state import DEVICE_PLUGIN
 from apportion.core.placement import classes
 from apportion.core.placement.engine import Decision, DecisionEvent, Engine
 from apportion_schemas import (
@@ -36,7 +35,7 @@ from apportion_schemas import (
 )
 from apportion_schemas.quantities import Payload
 from tests.support.deciding import decided
-from tests.support.fleet import gpu, node, observed, rack
+from tests.support.fleet import gpu, node, observed, rack, registered
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, cards, gang, member, pod, shape, share, wants
 from tests.support.pods import placed as placement
@@ -362,12 +361,7 @@ CLOSED: list[tuple[str, Payload, Payload, RefusalCode]] = [
     ),
     ("not ready", observed("n1", ready=False), observed("n1"), C.NODE_NOT_READY),
     ("silent", NodeSilent(node="n1", grace_s=40), NodeHeard(node="n1"), C.AGENT_SILENT),
-    (
-        "another plugin",
-        observed("n1", labels={DEVICE_PLUGIN: "hami"}),
-        observed("n1"),
-        C.DEVICE_PLUGIN_FOREIGN,
-    ),
+    ("another plugin", registered("n1"), registered("n1", ""), C.DEVICE_PLUGIN_FOREIGN),
     ("drained", observed("n1", unschedulable=True), observed("n1"), C.NODE_UNSCHEDULABLE),
     ("not reported", node("n1"), rack("n1", 1), C.DEVICE_UNHEALTHY),
 ]

@@ -3,7 +3,6 @@
 import pytest
 
 from apportion.core.explain.text import words
-from apportion.core.ledger.state import DEVICE_PLUGIN
 from apportion.core.placement.feasibility.causes import LIMIT_CODES
 from apportion_schemas import (
     Ask,
@@ -27,7 +26,7 @@ from apportion_schemas import (
     Taint,
 )
 from apportion_schemas.quantities import GANG_PODS_MAX, Payload
-from tests.support.fleet import A100_40, T4, gpu, node, npu, observed, rack
+from tests.support.fleet import A100_40, T4, gpu, node, npu, observed, rack, registered
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, cards, gang, instance, member, pod, shape, share, wants
 from tests.support.pods import placed as placement
@@ -68,7 +67,7 @@ TEMPLATES = [share("u0", 32768, 12, template="vir12_3c_32g")] + [
 ] * 3
 TAINTED = observed("n1", taints=(Taint(key="k", effect="NoSchedule"),))
 CORDON = NodeCordoned(node="n1", by="ann", reason="kernel")
-THEIRS = observed("n1", labels={DEVICE_PLUGIN: "hami"})
+THEIRS = registered("n1")
 FAN = DeviceCordoned(device="n1-g0", by="ann", reason="fan")
 NPU = ask(8000, family="ascend910b2")
 DIES = cards(2, family="ascend910c")

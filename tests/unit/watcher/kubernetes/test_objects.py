@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from apportion.core.ledger.state import DEVICE_PLUGIN
 from apportion.core.workloads.dialects import ManifestError
 from apportion.core.workloads.pods.template import ManifestConfig
 from apportion.watcher.kubernetes.objects import ObjectReader, PodView
@@ -29,25 +28,19 @@ def test_unhealthy_devices_are_read_from_the_annotation() -> None:
     assert reader.node(json.dumps(document).encode()).unhealthy_indexes == (1, 3)
 
 
-@pytest.mark.parametrize(
-    ("annotations", "plugin"),
-    [
-        ({"hami.io/node-nvidia-register": '[{"id":"GPU-0","count":10}]'}, "hami"),
-        ({"hami.io/node-register-Ascend910B3": "[{}]"}, "hami"),
-        ({"volcano.sh/node-vgpu-register": "GPU-0,10,15360,NVIDIA-T4,true,hami-core:"}, "volcano"),
-        ({"hami.io/node-nvidia-register": "[]", "hami.io/node-handshake": "Deleted_2026"}, None),
-        ({"hami.io/node-nvidia-score": "[1]"}, None),
-    ],
-)
-def test_the_plugin_that_registered_devices_on_the_node(
-    annotations: dict[str, str], plugin: str | None
-) -> None:
-    """The watcher recognizes a node's device plugin by the plugin's annotation on the node, unless
-    the annotation is empty."""
+def test_the_devices_that_hamis_plugin_registered() -> None:
+    """The watcher reads the devices that HAMi's device plugin registered on a node, while the
+    kubelet reports that the plugin runs."""
     document = kube_node("n1")
-    document["metadata"]["annotations"] = annotations
+    entry = '[{"id":"GPU-0","count":10,"devmem":15360,"devcore":100,"type":"NVIDIA-Tesla T4",'
+    entry += '"health":true}]'
+    document["metadata"]["annotations"] = {"hami.io/node-nvidia-register": entry}
     reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
-    assert reader.node(json.dumps(document).encode()).labels.get(DEVICE_PLUGIN) == plugin
+    stopped = reader.registered(json.dumps(document).encode())
+    assert (stopped.plugin, stopped.devices) == ("hami", ())
+    document["status"]["allocatable"]["nvidia.com/gpu"] = "10"
+    (found,) = reader.registered(json.dumps(document).encode()).devices
+    assert (found.id, found.model, found.memory_mib) == ("GPU-0", "Tesla T4", 15360)
 
 
 def test_G5_cards_that_hami_cordons_on_the_node_stay_on_offer() -> None:

@@ -4,7 +4,7 @@ Pods and nodes are marked as names, so that clients can link them. Invariant: ev
 catalogue has a line (a test checks them all)."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from string import Formatter
 from typing import Any, NamedTuple
 
@@ -248,6 +248,20 @@ def _submitted(data: schemas.PodSubmitted) -> str:
     return f"{asks} ({data.dialect}{gang})"
 
 
+def _registered(data: schemas.DevicesRegistered) -> Pod:
+    system = words.SYSTEMS.get(data.plugin, "")
+    if data.problem:
+        return (f": the devices of {system}'s plugin are not offered: ", _said(data.problem))
+    if not data.plugin:
+        return (" no longer has devices of another system's plugin",)
+    return (f": {system}'s device plugin registers {_models(data.devices)}",)
+
+
+def _models(devices: Sequence[schemas.Device]) -> str:
+    counts = Counter(device.model for device in devices)
+    return listed([f"{count} x {model}" for model, count in counts.items()]) or "no devices"
+
+
 def _changed(data: schemas.PodChanged) -> str:
     waits = f"; scheduling gates {listed(list(data.gates))}" if data.gates else ""
     ends = "; it is being deleted" if data.terminating else ""
@@ -278,10 +292,7 @@ _FORMATS: dict[str, Callable[[Any], str | Part | Pod]] = {
     "pods": lambda count: words.many(count, "pod"),
     "shares": shares_words,
     "devices": lambda ids: listed([device_words(each) for each in ids]),
-    "models": lambda devices: (
-        listed([f"{count} x {model}" for model, count in Counter(d.model for d in devices).items()])
-        or "no devices"
-    ),
+    "models": _models,
     "simulated": lambda simulated: " (simulated)" if simulated else "",
     "by": lambda evidence: f" (by {evidence})" if evidence else "",
     "unread": lambda pods: f", {pods} of them without known devices" if pods else "",
@@ -296,6 +307,7 @@ _FORMATS: dict[str, Callable[[Any], str | Part | Pod]] = {
     "health": lambda event: (
         " recovered" if event.healthy else (" failed: ", _said(event.reason or "no reason given"))
     ),
+    "registered": _registered,
     "usage": _usage,
     "breach": breach_words,
     "submitted": _submitted,
@@ -337,6 +349,7 @@ _LINES: dict[type, str] = {
     schemas.FormatEnabled: "format {format}@{version} enabled by {by:said}{reason:because}",
     schemas.RevisionSetAside: "revision {revision} set aside by {by:said}{reason:because}",
     schemas.NodeObserved: "node {node:node} is {ready:ready}{unschedulable:closed}",
+    schemas.DevicesRegistered: "node {node:node}{:registered}",
     schemas.NodeGone: "node {node:node} left the cluster",
     schemas.NodeSilent: "the agent of node {node:node}{grace_s:silent}",
     schemas.NodeHeard: "the agent of node {node:node} reports again",

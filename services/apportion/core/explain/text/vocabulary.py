@@ -34,4 +34,5 @@ STORY: Final = {
     "NodeSilent": "Node silent",
     "NodeHeard": "Node reports again",
     "NodeObserved": "Node change",
+    "DevicesRegistered": "Devices registered",
 }

@@ -4,7 +4,7 @@ Descriptions of codes are in `placement/feasibility`; amounts have the resource'
 Invariants: a text contains no number that is not in the refusal. A cause that blocks the pod on
 every node is stated only once, whatever the nodes lack."""
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from apportion.core.answers.reads import Part, joined
@@ -34,6 +34,7 @@ from apportion_schemas import (
 )
 
 _C = RefusalCode
+SYSTEMS: Final[Mapping[str, str]] = {"hami": "HAMi", "volcano": "Volcano"}
 VOLUME_CLAIMS: Final = {
     "bound": "is bound",
     "first-consumer": "is bound once its pod is placed (WaitForFirstConsumer)",

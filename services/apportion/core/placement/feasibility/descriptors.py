@@ -47,7 +47,7 @@ LEFT: Final = (
     *_each(SOME, events.PodGone, events.PlacementVoided, events.PodChanged, events.PodResized),
     Hint(events.PodPlaced, SOME, REFUSED),
 )
-TOLD: Final = _each(SOME, events.NodeObserved, events.NodeReported)
+TOLD: Final = _each(SOME, events.NodeObserved, events.NodeReported, events.DevicesRegistered)
 HEARD: Final = (*TOLD, Hint(events.NodeHeard, SOME))
 UNCORDONED: Final = _each(SOME, events.NodeUncordoned, events.NodeCordonLifted)
 # other MIG geometries; the document may also set a policy

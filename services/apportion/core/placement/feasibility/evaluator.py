@@ -26,7 +26,7 @@ from apportion.core.devices.chains import chain
 from apportion.core.devices.demand import Demand, Known, demand, largest_part
 from apportion.core.devices.shares import DeviceState, release, template_cpu_of
 from apportion.core.ledger.host_usage import release_host
-from apportion.core.ledger.state import DEVICE_PLUGIN, NodeState, PodState, State
+from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.placement.feasibility.amounts import AMOUNTS
 from apportion.core.placement.feasibility.causes import CAUSES, OF_NEIGHBOURS, OF_NO_NODE, OF_PARTS
 from apportion.core.placement.feasibility.devices import DEVICE_RULES
@@ -136,6 +136,7 @@ def empty(node: NodeState) -> NodeState:
         cpu_used_milli=0,
         memory_used_mib=0,
         extended_used={},
+        registered=None,
         silent="",
     )
 
@@ -158,7 +159,6 @@ def mended(observed: NodeObserved) -> NodeObserved:
         ready=True,
         unschedulable=False,
         taints=tuple(each for each in observed.taints if each.key not in CONDITIONS),
-        labels={key: value for key, value in observed.labels.items() if key != DEVICE_PLUGIN},
         unhealthy_indexes=(),
         unnamed_families=(),
         others=(),

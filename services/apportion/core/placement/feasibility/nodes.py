@@ -46,14 +46,19 @@ def ready(shape: Shape, node: NodeState) -> tuple[int, int]:
 def heard(shape: Shape, node: NodeState) -> tuple[int, int]:
     """Require that the node's agent reports; on Kubernetes, not for pods without devices."""
     needed = bool(shape.asks) or node.observed is None
-    return NO if node.silent and needed else YES
+    return NO if node.silent and needed and not node.foreign_plugin else YES
 
 
 def plugin(shape: Shape, node: NodeState) -> tuple[int, int]:
-    """Require that no device plugin of HAMi or Volcano allocates the node's devices.
+    """Require a pod of the system whose device plugin allocates the node's devices.
 
-    In a test, such plugins next to our binder gave 26 of 32 containers another pod's share."""
-    return NO if shape.asks and node.foreign_plugin else YES
+    The plugin of HAMi or Volcano reads its own annotations, which only such pods get."""
+    foreign, registered = node.foreign_plugin, node.registered
+    if not shape.asks or not foreign or shape.devices.plugin == foreign or registered is None:
+        return YES
+    families = {device.family for device in registered.devices}
+    theirs = not families or any(ask.family in families for ask in shape.asks)
+    return NO if theirs else YES
 
 
 def cordon(shape: Shape, node: NodeState) -> tuple[int, int]:
@@ -197,8 +202,8 @@ FACTS: tuple[Cause[NodeCheck], ...] = (
     Cause(_C.AGENT_SILENT, "the node's agent is not reporting", "restart the agent", HEARD,
           fix_when_empty=LARGER, check=heard, closes=lambda node: node.silent),
     Cause(_C.DEVICE_PLUGIN_FOREIGN,
-          "another system's device plugin allocates the node's devices",
-          "remove that plugin from the node, so that the agent allocates its devices", TOLD,
+          "the node's devices are allocated by a plugin of another system than the pod's",
+          "use that system's resource names, or replace its plugin by the agent", TOLD,
           fix_when_empty=LARGER, check=plugin, closes=lambda node: node.foreign_plugin),
     Cause(_C.NODE_CORDONED, "node is cordoned", "apportion uncordon {node}", UNCORDONED,
           fix_when_empty=LARGER, check=cordon, closes=lambda node: node.cordon),

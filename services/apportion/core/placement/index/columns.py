@@ -31,7 +31,7 @@ from apportion.core.placement.index.packed import (
     mean_load,
 )
 from apportion.core.placement.index.row_log import RowLog, Rows
-from apportion_schemas import Device, NodeObserved, NodeReported, Share
+from apportion_schemas import Device, DevicesRegistered, NodeObserved, NodeReported, Share
 
 # The column of `free` and `kind` that is the node's host; its devices follow.
 HOST: Final[Int64] = 0
@@ -50,8 +50,10 @@ MEMORY_FREE: Final[Int64] = 2
 CORES_FREE: Final[Int64] = 3
 CPU_MILLI_PER_PERCENT: Final[Int64] = 160  # 16 CPUs count as much as one device
 LEFT_MAX: Final[Int64] = 20_000  # percent of a device: more than any node has
-NodeFacts = tuple[NodeReported | None, NodeObserved | None, bool, str, str, list[Device]]
-UNSEEN: Final[NodeFacts] = (None, None, False, "unseen", "", [])
+NodeFacts = tuple[
+    NodeReported | None, DevicesRegistered | None, NodeObserved | None, bool, str, str, list[Device]
+]
+UNSEEN: Final[NodeFacts] = (None, None, None, False, "unseen", "", [])
 VACANT: Final = NodeState("")
 SPARE_EVERY: Final = 16  # rows per spare row; as many spare ones follow the last row
 MOVED_MAX: Final = 1024  # rows that may move for a joining node; beyond, all are laid out again
@@ -352,11 +354,12 @@ class Columns:
 
     def _refresh_all(self, row: Int64, node: NodeState) -> None:
         devices = [state.device for state in node.devices]
-        reported, observed, gone, cordon, silent, known = self._facts[row]
-        same = node.reported is reported and node.observed is observed and node.gone == gone
+        reported, registered, observed, gone, cordon, silent, known = self._facts[row]
+        same = node.reported is reported and node.registered is registered
+        same = same and node.observed is observed and node.gone == gone
         same = same and node.cordon == cordon and node.silent == silent
         if not same or devices != known:
-            newest = (node.reported, node.observed, node.gone)
+            newest = (node.reported, node.registered, node.observed, node.gone)
             self._facts[row] = (*newest, node.cordon, node.silent, devices)
             self._refresh_facts(row, node, devices)
             self.facts_changed.append(row)

@@ -24,6 +24,7 @@ from apportion.core.workloads.dialects.dialect import CORES, DEVICE_MEMORY, SHAR
 from apportion_schemas import (
     ConfigurationChanged,
     Device,
+    DevicesRegistered,
     NodeGone,
     NodeObserved,
     NodeReported,
@@ -37,7 +38,7 @@ from apportion_schemas import (
     Share,
 )
 
-OFFERS: Final = (NodeReported, NodeObserved, NodeGone)
+OFFERS: Final = (NodeReported, NodeObserved, DevicesRegistered, NodeGone)
 NOTHING: Final[Amounts] = {}
 NEVER_SEEN: Final = -1  # compares as changed: the limit may allow more now, whatever happened
 

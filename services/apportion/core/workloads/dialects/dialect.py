@@ -19,6 +19,7 @@ from apportion_schemas import (
     DeviceConstraints,
     DeviceWeights,
     MigInstance,
+    Plugin,
     PodPlaced,
     PodSubmitted,
     Share,
@@ -313,6 +314,7 @@ class Dialect(Struct, frozen=True, kw_only=True, eq=False):
       constraints on devices in the pod's annotations. Both raise `ManifestError`.
     - `part`: splits a pod's asks into those that take devices and those that borrow them
       (`borrowing`), given the containers that start after all init containers.
+    - `plugin`: the system whose device plugin reads what `render` returns, or empty.
     - `instances_alike`: a count means instances on a GPU in MIG mode; they may share the GPU.
     - `device_choice`: the order of devices, for a plugin that chooses the device itself and
       fails the pod if ours differs; empty if the cluster's policy applies.
@@ -342,6 +344,7 @@ class Dialect(Struct, frozen=True, kw_only=True, eq=False):
     part: Callable[[Sequence[Ask], Collection[str]], Parts] = parted
     variant: Callable[["Dialect", Notes], "Dialect"] | None = None
     device_choice: tuple[str, DeviceWeights | None] = ("", None)
+    plugin: Plugin = ""
     instances_alike: bool = False
     needs: Mapping[str, tuple[str, str]] = {}
     idle: Callable[[DialectConfig], tuple[str, str, str]] | None = None

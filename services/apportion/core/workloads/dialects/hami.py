@@ -135,6 +135,7 @@ DIALECT = MANNER.dialect(
     NAME,
     render=render,
     recover=dict.fromkeys((ALLOCATED, TO_ALLOCATE), segments_of(nvidia.FAMILY)),
+    plugin="hami",
     instances_alike=True,
     writes=("hami.io/",),
 )

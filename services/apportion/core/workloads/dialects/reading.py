@@ -149,7 +149,7 @@ def selection(annotations: Mapping[str, str], *, field: str, dialect: Dialect) -
         policy = ",".join(dict.fromkeys((*filter(None, policy.split(",")), MUTEX)))
     return DeviceRequest(
         dialect=dialect.name,
-        devices=dialect.choose(notes),
+        devices=structs.replace(dialect.choose(notes), plugin=dialect.plugin),
         node_policy=one(notes, (NODE_POLICY,), _policy) or "",
         device_policy=policy,
         device_weights=weights,

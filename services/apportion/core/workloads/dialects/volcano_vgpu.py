@@ -90,4 +90,6 @@ def _recover(pod: BoundPod, text: str) -> Iterator[Held]:
             yield Held(name, nvidia.FAMILY, device, -1, memory_mib, cores, place=place)
 
 
-DIALECT = MANNER.dialect(NAME, render=render, recover={IDS: _recover}, writes=("volcano.sh/vgpu-",))
+DIALECT = MANNER.dialect(
+    NAME, render=render, recover={IDS: _recover}, plugin="volcano", writes=("volcano.sh/vgpu-",)
+)

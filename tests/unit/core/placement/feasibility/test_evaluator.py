@@ -4,7 +4,7 @@ are cases in which six former implementations disagreed."""
 import pytest
 from msgspec import structs
 
-from apportion.core.ledger.state import DEVICE_PLUGIN, HANDS_OUT
+from apportion.core.ledger.state import HANDS_OUT
 from apportion.core.placement.feasibility.evaluator import (
     Occupancy,
     Room,
@@ -28,7 +28,7 @@ from apportion_schemas import (
     Shape,
     Taint,
 )
-from tests.support.fleet import gpu, node, npu, observed, rack
+from tests.support.fleet import gpu, node, npu, observed, rack, registered
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, cards, placed, pod, shape, share
 
@@ -110,12 +110,12 @@ def test_a_taint_of_a_person_stays() -> None:
 def test_a_plugin_of_another_system_can_be_removed() -> None:
     """If another system's device plugin blocks a node, a pod may fit the node later, because the
     plugin can be removed."""
-    ledger = Ledger(observed("n1", labels={DEVICE_PLUGIN: "hami"}), rack("n1", 1))
+    ledger = Ledger(registered("n1"), rack("n1", 1))
     ledger.submit(pod("p", ask(1))).settle()
     assert ledger.reasons("p") == {_C.DEVICE_PLUGIN_FOREIGN: 1}
     assert Room(ledger.state).holds(shape(ask(1)), ledger.node())
     assert EmptyFleet(ledger.state).lasting(ledger.pod("p")) is None
-    assert DEVICE_PLUGIN not in empty(ledger.node()).host.labels
+    assert not empty(ledger.node()).foreign_plugin
 
 
 def test_a_node_that_is_given_back_to_a_plugin_takes_no_device_pods() -> None:
@@ -123,7 +123,7 @@ def test_a_node_that_is_given_back_to_a_plugin_takes_no_device_pods() -> None:
     node takes no pods that request devices."""
     ours = rack("n1", 1)
     ours = structs.replace(ours, host=structs.replace(ours.host, labels={HANDS_OUT: "start"}))
-    ledger = Ledger(observed("n1", labels={DEVICE_PLUGIN: "hami"}), ours)
+    ledger = Ledger(observed("n1"), registered("n1"), ours)
     assert code_of(ledger, shape(ask(1))) is None
     ledger.play(NodeSilent(node="n1", grace_s=40))
     assert code_of(ledger, shape(ask(1))) is _C.AGENT_SILENT

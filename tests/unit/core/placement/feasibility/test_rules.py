@@ -9,7 +9,7 @@ from msgspec import structs
 from apportion.core.devices.demand import Demand, demand
 from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger.handlers.turns import AT_START, handing_out
-from apportion.core.ledger.state import DEVICE_PLUGIN, NodeState
+from apportion.core.ledger.state import NodeState
 from apportion.core.placement.feasibility.amounts import AMOUNTS
 from apportion.core.placement.feasibility.causes import LIMIT_CODES
 from apportion.core.placement.feasibility.devices import DEVICE_RULES
@@ -42,7 +42,7 @@ from apportion_schemas import (
     Toleration,
 )
 from apportion_schemas.quantities import Payload
-from tests.support.fleet import A100_40, ROOMY, T4, gpu, node, npu, observed, rack
+from tests.support.fleet import A100_40, ROOMY, T4, gpu, node, npu, observed, rack, registered
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, cards, instance, pod, share, wants
 from tests.support.pods import placed as placement
@@ -93,7 +93,7 @@ FOR_A_WHILE = Toleration(key=UNREADY.key, operator="Exists", effect="NoExecute")
 DISK, READ = Disk(name="gce/a"), Disk(name="gce/a", read_only=True)
 HTTP, LOCAL = HostPort(port=80), HostPort(port=80, ip="127.0.0.1")
 BUSY = (rack("n1", 1), pod("x", shape=wants(cpu_milli=255_000, memory_mib=1_999_000)))
-THEIRS = observed("n1", labels={DEVICE_PLUGIN: "hami"})
+THEIRS = registered("n1")
 LABELLED = observed("n1", labels={"zone": "a", "cards": "8"})
 NODES: list[tuple[str, tuple[Payload, ...], Shape, Verdict | None]] = [
     ("a roomy node", (rack("n1", 1),), wants(cpu_milli=1000), None),

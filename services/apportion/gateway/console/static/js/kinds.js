@@ -29,7 +29,8 @@ export const KINDS = {
     "DifferenceFound",
     "ShareBreached",
   ],
-  node: ["NodeReported", "NodeObserved", "UsageRecorded"],
+  node: ["NodeReported", "DevicesRegistered",
+    "NodeObserved", "UsageRecorded"],
   operator: [
     "NodeCordoned",
     "NodeUncordoned",
