@@ -223,7 +223,7 @@ class Binding:
     def _is_away(self, name: str) -> bool:
         """Return True if the node's agent has just stopped, so the kubelet would fail new pods."""
         node = self._state.nodes.get(name)
-        if node is None or not node.silent or node.observed is None:
+        if node is None or not node.silent or node.foreign_plugin or node.observed is None:
             self._away.pop(name, None)
             return False
         now_s = self._clock.monotonic()

@@ -34,7 +34,13 @@ from apportion.runtime.kube.client import (
 )
 from apportion.runtime.ledger.reader import Reader
 from apportion.runtime.process.clock import BackOff, Clock
-from apportion_schemas import ConfigurationChanged, NodeObserved, NodeReported, PodResized
+from apportion_schemas import (
+    ConfigurationChanged,
+    DevicesRegistered,
+    NodeObserved,
+    NodeReported,
+    PodResized,
+)
 from apportion_schemas.decoding import from_outside
 
 AGAIN_S = 300.0  # a kubelet that lost its checkpoint sets unknown amounts to 0 without a notice
@@ -124,7 +130,7 @@ class Allocatable:
         if isinstance(change.data, ConfigurationChanged):
             self._note_all()
         elif node is not None and (
-            isinstance(change.data, NodeReported | NodeObserved | PodResized)
+            isinstance(change.data, NodeReported | NodeObserved | DevicesRegistered | PodResized)
             or self._written.get(node.name, _NOTHING).raised
             or (change.pod is not None and beyond(change.pod, node, self._config))
         ):
@@ -216,8 +222,9 @@ class Allocatable:
                 if pod.changed_revision and pod.uid not in self._wrote
             ]:
                 await self._read(unread[0])
-            amounts = shown(node, self._config, self._wrote)
-            raised = amounts != cards(node, self._config)
+            # Another system's device plugin registers its own amounts.
+            amounts = {} if node.foreign_plugin else shown(node, self._config, self._wrote)
+            raised = bool(amounts) and amounts != cards(node, self._config)
             now = _Written(amounts, ready=node.ready, raised=raised)
             before = self._written.get(name, _NOTHING)
             if now == before:

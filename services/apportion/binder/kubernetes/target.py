@@ -7,8 +7,9 @@ attempt has bound to its node is always reported as bound."""
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -16,6 +17,7 @@ import msgspec
 from apportion.binder.binding import Bound, Failed, Outcome
 from apportion.binder.kubernetes.allocatable import Allocatable
 from apportion.binder.kubernetes.claims import ClaimBinding, VolumeBinding, has_claims
+from apportion.binder.kubernetes.node_lock import NodeLocks
 from apportion.core.explain.text import words
 from apportion.core.ledger.rationale import placed_of
 from apportion.core.ledger.state import NodeState, PodState, State
@@ -159,6 +161,7 @@ class KubernetesTarget:
         self._clock = clock
         self._volumes = VolumeBinding(api, state, clock)
         self._claims = ClaimBinding(api) if dra else None
+        self._locks = NodeLocks(api, clock)
 
     async def bind(self, placed: PodPlaced) -> Outcome:
         """Bind the pod, retrying until there is an outcome. The caller sets a timeout."""
@@ -170,28 +173,37 @@ class KubernetesTarget:
         pod = self._state.pods.get(placed.pod)
         if pod is None or pod.placement is None or pod.placement.attempt != placed.attempt:
             return Failed("the placement was withdrawn", final=False)
-        if pod.submitted.volume_claims:
-            lacking = await self._lacking(placed, self._volumes.ready(pod, placed.attempt, node))
-            if lacking is not None:
-                return lacking
-        if has_claims(pod.submitted):
-            if self._claims is None:
-                return Failed(
-                    "the pod has ResourceClaims; start the binder with --dra", final=False
-                )
-            lacking = await self._lacking(placed, self._claims.ready(placed, node))
-            if lacking is not None:
-                return lacking
-        if self._allocatable is not None:
-            await self._allocatable.ready(pod, node)
+        lacking = await self._prepared(placed, pod, node)
+        if lacking is not None:
+            return lacking
         binding = self._binding(pod, placed, node)
         failures = 0
-        while True:
-            outcome = await self._try(placed, binding)
-            if not isinstance(outcome, _Unclear):
-                return outcome
+        while isinstance(outcome := await self._try(placed, binding), _Unclear):
             failures += 1
             await self._clock.pause(max(BACK_OFF.after(failures), outcome.pause_s))
+        if isinstance(outcome, Failed) and not outcome.unknown:
+            await self._locks.release(placed, node)
+        return outcome
+
+    async def _prepared(self, placed: PodPlaced, pod: PodState, node: NodeState) -> Outcome | None:
+        """Prepare what the pod needs before it is bound. Return None, or why it cannot be bound."""
+        steps: list[Callable[[], Awaitable[Failed | None]]] = []
+        if pod.submitted.volume_claims:
+            steps.append(partial(self._volumes.ready, pod, placed.attempt, node))
+        if has_claims(pod.submitted):
+            if self._claims is None:
+                why = "the pod has ResourceClaims; start the binder with --dra"
+                return Failed(why, final=False)
+            steps.append(partial(self._claims.ready, placed, node))
+        if self._allocatable is not None and not node.foreign_plugin:
+            steps.append(partial(self._allocatable.ready, pod, node))
+        if placed.shares and node.foreign_plugin:
+            steps.append(partial(self._locks.take, placed, node))
+        for step in steps:
+            lacking = await self._lacking(placed, step())
+            if lacking is not None:
+                return lacking
+        return None
 
     async def _lacking(self, placed: PodPlaced, ready: Awaitable[Failed | None]) -> Outcome | None:
         """Await `ready`, for the pod's volumes or claims. Return None if ready, else the outcome.

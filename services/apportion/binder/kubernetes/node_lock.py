@@ -1,0 +1,156 @@
+"""Takes the lock of HAMi's or Volcano's device plugin on a node before a pod is bound there.
+
+The lock tells the plugin which pod the kubelet is starting. The plugin removes the lock once that
+pod has its devices (HAMi's `pkg/util/nodelock`). So a node starts one pod with devices at a time.
+Invariant: a pod is bound to such a node only while the node's annotation names that pod. As in
+HAMi, a lock is taken over if its pod no longer exists, or after five minutes."""
+
+import asyncio
+import logging
+from collections import defaultdict
+from datetime import UTC, datetime, timedelta
+from typing import Final
+from urllib.parse import quote
+
+import msgspec
+
+from apportion.binder.binding import Failed
+from apportion.core.ledger.state import NodeState
+from apportion.runtime.kube.client import (
+    CONFLICT,
+    MERGE_PATCH,
+    NOT_FOUND,
+    KubeApi,
+    KubeRefused,
+    KubeUnavailable,
+    pod_path,
+)
+from apportion.runtime.process.clock import BackOff, Clock
+from apportion_schemas import PodPlaced
+from apportion_schemas.decoding import from_outside
+
+LOCKS: Final = {"hami": "hami.io/mutex.lock", "volcano": "volcano.sh/mutex.lock"}
+# The label that HAMi's scheduler sets on its pods, with the name of the node.
+NODE_LABEL: Final = "hami.io/vgpu-node"
+LABEL_MAX: Final = 63
+STALE: Final = timedelta(minutes=5)  # HAMI_NODELOCK_EXPIRE
+WAIT_S: Final = 15.0  # for one delivery; then the binder reports why the pod waits
+LOOK: Final = BackOff(0.1, 1.0)
+_OWNER_PARTS: Final = 3  # time, namespace and pod; older versions of HAMi wrote only the time
+
+_log = logging.getLogger(__name__)
+_encode = msgspec.json.Encoder().encode
+
+
+class _Meta(msgspec.Struct, frozen=True, rename="camel"):
+    resource_version: str
+    annotations: dict[str, str] | None = None
+
+
+class _Node(msgspec.Struct, frozen=True):
+    metadata: _Meta
+
+
+_decode_node = from_outside(msgspec.json.Decoder(_Node).decode)
+
+
+class NodeLocks:
+    """The locks of all nodes on which another system's device plugin allocates the devices."""
+
+    def __init__(self, api: KubeApi, clock: Clock) -> None:
+        self._api = api
+        self._clock = clock
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def take(self, placed: PodPlaced, node: NodeState) -> Failed | None:
+        """Wait until the node's lock names the pod, and return None; or why it does not.
+
+        Raises KubeUnavailable."""
+        key = LOCKS.get(node.foreign_plugin)
+        if key is None:
+            return None
+        owner = "another pod"
+        try:
+            async with asyncio.timeout(WAIT_S), self._turns[placed.node]:
+                tries = 0
+                while owner := await self._held(placed, key):
+                    tries += 1
+                    await self._clock.pause(LOOK.after(tries))
+                if node.foreign_plugin == "hami":
+                    await self._label(placed)
+        except TimeoutError:
+            why = f"its device plugin starts one pod at a time, now {owner}"
+            return Failed(f"waiting for node {placed.node}: {why}", final=False, waits=True)
+        except KubeRefused as error:
+            fix = "allow the binder to get nodes and to patch nodes/status"
+            return Failed(f"lock of node {placed.node} not taken: {error}; {fix}", final=False)
+        return None
+
+    async def release(self, placed: PodPlaced, node: NodeState) -> None:
+        """Remove the lock if it still names the pod, because the pod was not bound."""
+        key = LOCKS.get(node.foreign_plugin)
+        if key is None:
+            return
+        try:
+            found = await self._read(placed.node)
+            text = (found.annotations or {}).get(key, "")
+            if text.split(",")[1:] == [placed.namespace, placed.name]:
+                await self._write(placed.node, key, None, found.resource_version)
+        except (KubeUnavailable, KubeRefused) as error:
+            # The next try of the pod has it already; another pod takes it over after five minutes.
+            _log.info("lock of node %s not released: %s", placed.node, error)
+
+    async def _held(self, placed: PodPlaced, key: str) -> str:
+        """Take the lock, or return which pod has it. Raises KubeUnavailable, KubeRefused."""
+        found = await self._read(placed.node)
+        text = (found.annotations or {}).get(key, "")
+        time, *owner = text.split(",")
+        if owner == [placed.namespace, placed.name]:
+            return ""
+        if text and not await self._is_stale(time, owner):
+            return "/".join(owner) or "another pod"
+        now = self._clock.now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        mine = f"{now},{placed.namespace},{placed.name}"
+        taken = await self._write(placed.node, key, mine, found.resource_version)
+        return "" if taken else "another pod"
+
+    async def _is_stale(self, time: str, owner: list[str]) -> bool:
+        try:
+            since = datetime.fromisoformat(time)
+        except ValueError:
+            return True
+        if since.tzinfo is None or self._clock.now() - since > STALE:
+            return True
+        if len(owner) + 1 != _OWNER_PARTS:
+            return False
+        return await self._api.find(pod_path(*owner)) is None
+
+    async def _read(self, node: str) -> _Meta:
+        return _decode_node(await self._api.get(_path(node))).metadata
+
+    async def _write(self, node: str, key: str, value: str | None, version: str) -> bool:
+        """Write the annotation if the node is unchanged. Return False if it was changed."""
+        document = {"metadata": {"resourceVersion": version, "annotations": {key: value}}}
+        answer = await self._api.request(
+            # A status request may change annotations, and RBAC permits it.
+            "PATCH", f"{_path(node)}/status", body=_encode(document), content_type=MERGE_PATCH,
+        )  # fmt: skip
+        if answer.passing:
+            raise KubeUnavailable(str(answer.refusal()))
+        if not answer.ok and answer.status not in (CONFLICT, NOT_FOUND):
+            raise answer.refusal()
+        return answer.ok
+
+    async def _label(self, placed: PodPlaced) -> None:
+        """Set HAMi's label with the node's name; its plugin goes by the annotation."""
+        if len(placed.node) > LABEL_MAX:
+            return
+        meta = {"uid": placed.pod, "labels": {NODE_LABEL: placed.node}}
+        await self._api.request(
+            "PATCH", f"{pod_path(placed.namespace, placed.name)}/status",
+            body=_encode({"metadata": meta}), content_type=MERGE_PATCH,
+        )  # fmt: skip
+
+
+def _path(node: str) -> str:
+    return f"/api/v1/nodes/{quote(node, safe='')}"
