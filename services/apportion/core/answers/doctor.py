@@ -22,7 +22,7 @@ class CheckAnswer(Answer, frozen=True):
 
 
 class DoctorAnswer(Answer, frozen=True):
-    """The results of all checks whose facts could be gathered, in the order of the table."""
+    """The results of all checks of the doctor that could run."""
 
     revision: int
     checks: tuple[CheckAnswer, ...] = ()

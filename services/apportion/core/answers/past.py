@@ -30,11 +30,11 @@ class MomentAnswer(Answer, frozen=True):
 
 
 class Bin(Answer, frozen=True):
-    """A bar of the timeline: the number of events of each type. Revisions are 0 without events."""
+    """One bar of the timeline: the number of events of each type."""
 
     from_time: Everyone[str]
     to_time: Everyone[str]
-    first_revision: Everyone[int] = 0
+    first_revision: Everyone[int] = 0  # 0 without events
     last_revision: Everyone[int] = 0
     counts: Everyone[dict[str, int]] = {}
 
@@ -105,11 +105,11 @@ HistoryRow = LogRow  # one fact in the history of a pod, a node or a device
 
 
 class HistoryPage(Answer, frozen=True):
-    """Events about one name, oldest first; `uids` are the pods that had the name, newest first."""
+    """Events about one name, oldest first."""
 
     revision: Everyone[int]
     items: Everyone[tuple[HistoryRow, ...]]
-    uids: Everyone[tuple[str, ...]] = ()
+    uids: Everyone[tuple[str, ...]] = ()  # pods that had the name, newest first
     next: Everyone[str] = field(default="", name="continue")
 
 
@@ -156,18 +156,14 @@ class WhoPage(Answer, frozen=True):
 
 
 class Side(Answer, frozen=True, omit_defaults=True):
-    """An object at one of two points in time; all fields are empty if it did not exist.
+    """An object before or after a span of time; all fields are empty if it did not exist."""
 
-    `state` is a code. `reason` is why a device failed, or why it or its node was cordoned. `cards`
-    is the device count of a node that joined. Placements have `node` and `shares`; limits, settings
-    and the policy have `value`."""
-
-    state: Everyone[str] = ""
-    reason: People[str] = ""
-    cards: Everyone[int | None] = None
+    state: Everyone[str] = ""  # a code
+    reason: People[str] = ""  # why it failed or was cordoned
+    cards: Everyone[int | None] = None  # devices of a node that joined
     node: Everyone[str] = ""
     shares: Everyone[tuple[Share, ...]] = ()
-    value: Everyone[str] = ""
+    value: Everyone[str] = ""  # of limits, settings and the policy
 
 
 class DiffRow(Answer, frozen=True):

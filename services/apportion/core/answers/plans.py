@@ -23,7 +23,7 @@ class Beside(Answer, frozen=True):
 
 
 class Leaving(Answer, frozen=True):
-    """A pod that the plan would evict for `beneficiary`; `to` is its next node, if any."""
+    """A pod that the plan would evict to make room for the pod `beneficiary`."""
 
     namespace: Namespace
     pod: str
@@ -31,7 +31,7 @@ class Leaving(Answer, frozen=True):
     priority: int
     beneficiary: Names[str]
     budgets: tuple[str, ...] = ()
-    to: Everyone[str] = ""
+    to: Everyone[str] = ""  # its next node, if any
 
 
 class PlanChange(Answer, frozen=True):
@@ -58,19 +58,15 @@ class ManifestChange(Answer, frozen=True):
 
 
 class Ahead(Answer, frozen=True):
-    """A pending pod that is scheduled before the planned one, and why it is pending.
-
-    Pods of one priority with the same reason have the same `line` number, counted from 1. `alike`
-    counts all pods with that number, listed or not. `cause` joins `lead` and `clauses` by
-    semicolons."""
+    """A pending pod that is scheduled before the planned one, and why it is pending."""
 
     namespace: Namespace
     pod: str
     priority: int
     submitted_revision: Everyone[int]
     cause: str
-    line: int = 0
-    alike: int = 0
+    line: int = 0  # equal for pods with one priority and reason
+    alike: int = 0  # number of pods with this `line`
     lead: str = ""
     clauses: tuple[str, ...] = ()
 
@@ -121,15 +117,12 @@ class PlannedPod(Answer, frozen=True):
 
 
 class Totals(Answer, frozen=True):
-    """What the cluster has, and what is in use, after all decisions of the plan.
-
-    `devices_used` have at least one share. `devices_unhealthy` have failed or are on a node that is
-    not ready, used or not. Memory is that of all present devices."""
+    """The size and the usage of the cluster after all decisions of the plan."""
 
     nodes: Everyone[int]
     devices: Everyone[int]
-    devices_used: Everyone[int]
-    devices_unhealthy: Everyone[int]
+    devices_used: Everyone[int]  # with at least one share
+    devices_unhealthy: Everyone[int]  # failed, or on a node that is not ready
     memory_mib: Everyone[int]
     memory_free_mib: Everyone[int]
     placed: Everyone[int]

@@ -45,17 +45,13 @@ class Answer(Struct, frozen=True):
 
 
 class ErrorAnswer(Answer, frozen=True):
-    """Why a request failed: the message, the parameter at fault, and the fix.
-
-    `code` is set for errors that programs tell apart: `unknown-device`, `ambiguous-device`,
-    `unknown-path` (not an endpoint of this gateway) and `no-prices` (no price file). `rest` is the
-    error without its leading field name, if any."""
+    """Why a request failed: the message, the parameter at fault, and the fix."""
 
     error: People[str]
     field: Everyone[str] = ""
     fix: People[str] = ""
-    code: Everyone[str] = ""
-    rest: People[str] = ""
+    code: Everyone[str] = ""  # unknown-device, ambiguous-device, unknown-path or no-prices
+    rest: People[str] = ""  # the error without its leading field name
 
 
 class RevisionAnswer(Answer, frozen=True):
@@ -105,15 +101,7 @@ class FailedDevice(Answer, frozen=True):
 
 
 class PodAnswer(Answer, frozen=True):
-    """One live pod. A pod that cannot be read has the phase `rejected`, and no revisions.
-
-    While the pod is refused, `reasons` counts nodes per cause, the easiest to solve first. `cause`
-    describes the most frequent cause that can change, or the limit, gate, gang or scheduler that
-    blocks the pod. `never`: it would not fit even on an empty fleet. `spec` is a digest, equal for
-    equal manifests. `evicted_for` is the `namespace/name` for which the pod is being evicted;
-    `room_on` the node where pods are or were evicted for it. `unready` is why its node is not
-    ready, so that its status is unknown. `cpu_milli` and `memory_mib` are requested of the node, in
-    addition to devices."""
+    """One live pod. A pod whose manifest cannot be read has the phase `rejected`."""
 
     namespace: Namespace
     name: str
@@ -134,17 +122,17 @@ class PodAnswer(Answer, frozen=True):
     bound_revision: Everyone[int] = 0
     allocated_revision: Everyone[int] = 0
     refused_revision: Everyone[int] = 0
-    reasons: dict[schemas.RefusalCode, int] = {}
-    cause: str = ""
-    never: bool = False
+    reasons: dict[schemas.RefusalCode, int] = {}  # nodes by cause, easiest to solve first
+    cause: str = ""  # what blocks the pod
+    never: bool = False  # would not fit on an empty fleet
     last_failure: People[str] = ""
     failed_devices: tuple[FailedDevice, ...] = ()
     rejection: People[str] = ""
-    spec: str = ""
-    evicted_for: Names[str] = ""
-    room_on: str = ""
-    unready: str = ""
-    cpu_milli: int = 0
+    spec: str = ""  # digest of the manifest
+    evicted_for: Names[str] = ""  # `namespace/name`
+    room_on: str = ""  # node where pods are evicted for it
+    unready: str = ""  # why its node is not ready
+    cpu_milli: int = 0  # in addition to devices, as is memory
     memory_mib: Everyone[int] = 0
 
 
@@ -158,16 +146,16 @@ class CordonAnswer(Answer, frozen=True):
 
 
 class OffOffer(Answer, frozen=True):
-    """A node or device that takes no new pods, and why; `cordons` are those set by users."""
+    """A node or device that takes no new pods, and why."""
 
     node: Everyone[str]
     device: Everyone[str] = ""
     state: Everyone[Literal["cordoned", "silent", "not-ready"]] = "cordoned"
-    cordons: Everyone[tuple[CordonAnswer, ...]] = ()
+    cordons: Everyone[tuple[CordonAnswer, ...]] = ()  # those of users
 
 
 class RefusedReportAnswer(Answer, frozen=True):
-    """The last report of a node's agent that the intake refused: a cause code and a message."""
+    """The last report of a node's agent that the intake refused, and why."""
 
     cause: Everyone[str]
     message: People[str]
@@ -231,12 +219,9 @@ class Holder(Answer, frozen=True):
 
 
 class DeviceAnswer(Answer, frozen=True):
-    """One device and its pods. `cores` is percent for a GPU and AI cores for an NPU.
+    """One device and its pods.
 
-    In MIG mode each instance has its own cores, and `slots_free` is the maximum number of further
-    instances. `healthy` is as last reported, which may be out of date if the node is not ready;
-    `node_silent` is when its agent was found silent. `cordon` is made from `cordons`, `node_cordon`
-    from the node's cordons, including that of Kubernetes."""
+    `cores` is percent for a GPU and AI cores for an NPU. In MIG mode each instance has its own."""
 
     device: Everyone[str]
     node: Everyone[str]
@@ -249,17 +234,17 @@ class DeviceAnswer(Answer, frozen=True):
     cores: Everyone[int]
     cores_free: Everyone[int]
     slots: Everyone[int]
-    slots_free: Everyone[int]
+    slots_free: Everyone[int]  # in MIG mode an upper bound
     present: Everyone[bool] = True
-    healthy: Everyone[bool] = True
+    healthy: Everyone[bool] = True  # as last reported
     health_reason: People[str] = ""
-    cordon: Made[str] = ""
+    cordon: Made[str] = ""  # text from `cordons`
     cordons: Everyone[tuple[CordonAnswer, ...]] = ()
     node_cordon: Made[str] = ""
     node_cordons: Everyone[tuple[CordonAnswer, ...]] = ()
     node_unschedulable: Everyone[bool] = False
     node_ready: Everyone[bool] = True
-    node_silent: Everyone[str] = ""
+    node_silent: Everyone[str] = ""  # when its agent was found silent
     numa: Everyone[int | None] = None
     holders: Everyone[tuple[Holder, ...]] = ()
 
@@ -282,10 +267,7 @@ class PlacementAnswer(Answer, frozen=True):
 
 
 class GangAnswer(Answer, frozen=True):
-    """One gang: how many pods must be placed together, and how many live pods are in each phase.
-
-    `unready` counts placed pods by node, for nodes that are not ready. `models` counts pods that
-    have devices, by device model."""
+    """One gang: its minimum size, and the number of its live pods in each phase."""
 
     group: str
     declared: Everyone[bool]
@@ -294,38 +276,36 @@ class GangAnswer(Answer, frozen=True):
     phases: dict[str, int] = {}
     queue: str = ""
     namespace: Namespace = ""
-    unready: dict[str, int] = {}
-    models: dict[str, int] = {}
+    unready: dict[str, int] = {}  # placed pods on each node that is not ready
+    models: dict[str, int] = {}  # pods by device model
 
 
 class QueueAnswer(Answer, frozen=True):
-    """One queue. `used` is how much of `capability` its placed pods use.
+    """One queue: its limits, and how much its placed pods use.
 
-    `cards` is the device limit by model. `devices` counts devices by model that its pods use in
-    whole or in part; a shared device counts once. Usage and pod counts are `null` for clients that
-    may not read everything, because the pods may be in namespaces they cannot see."""
+    Usage and pod counts are `null` for clients that may not read every namespace."""
 
     queue: Everyone[str]
     weight: Everyone[int]
     open: Everyone[bool]
     capability: Everyone[dict[str, int]] = {}
     used: Readers[dict[str, int] | None] = {}
-    cards: Everyone[dict[str, int]] = {}
-    devices: Readers[dict[str, int] | None] = {}
+    cards: Everyone[dict[str, int]] = {}  # device limit by model
+    devices: Readers[dict[str, int] | None] = {}  # by model; a shared device counts once
     pods: Readers[int | None] = 0
     waiting: Readers[int | None] = 0
 
 
 class QuotaAnswer(Answer, frozen=True):
-    """One quota. `used` is how much of `hard` the placed pods of the namespace use.
+    """One ResourceQuota, and how much of it the placed pods of the namespace use.
 
-    Resources that no device has are left out. `of_kubernetes`: only an API server deletes it."""
+    Resources that no device has are left out."""
 
     namespace: Namespace
     quota: str
     hard: dict[str, int] = {}
     used: dict[str, int] = {}
-    of_kubernetes: bool = False
+    of_kubernetes: bool = False  # only an API server deletes it
 
 
 class Page(Answer, Generic[T], frozen=True):
@@ -503,10 +483,7 @@ class WhyPlaced(Answer, frozen=True):
 
 
 class WhyHeldBack(Answer, frozen=True):
-    """Why a pod must wait before it is placed again: agents refused its placements.
-
-    The answer has the number of refusals and the last node. The pod is not placed before `until`.
-    """
+    """Why a pod waits before it is placed again: agents refused its earlier placements."""
 
     failures: int
     node: Everyone[str]
@@ -514,11 +491,11 @@ class WhyHeldBack(Answer, frozen=True):
 
 
 class WhyWaiting(Answer, frozen=True):
-    """The queue position of a pod without a decision; `gang` is what its gang still waits for."""
+    """The queue position of a pod for which no scheduler has decided yet."""
 
     position: Everyone[int]
     pending: int
-    gang: str = ""
+    gang: str = ""  # what the pod's gang still waits for
 
 
 class PodEnd(Answer, frozen=True):
@@ -629,11 +606,7 @@ class Why(Answer, frozen=True):
 
 
 class QueuedPod(Answer, frozen=True):
-    """A pending pod in the queue; `position` counts the pending pods before it and itself.
-
-    `missing` is what the node `nearest` lacks. `nominated` is the node where pods are evicted for
-    this pod. `leaving` counts the evicted pods that must still end, and `room` is a sentence about
-    them. `sentence` is why the pod is pending; empty until a scheduler has seen it."""
+    """A pending pod, its position in the queue, and why it is pending."""
 
     position: Everyone[int]
     namespace: Namespace
@@ -644,40 +617,35 @@ class QueuedPod(Answer, frozen=True):
     since_time: Everyone[str]
     refused_revision: Everyone[int] = 0
     nearest: str = ""
-    missing: str = ""
-    nominated: Everyone[str] = ""
-    leaving: Everyone[int] = 0
+    missing: str = ""  # what the node `nearest` lacks
+    nominated: Everyone[str] = ""  # node where pods are evicted for this pod
+    leaving: Everyone[int] = 0  # evicted pods that must still end
     leaving_names: Names[tuple[str, ...]] = ()
-    room: Made[str] = ""
+    room: Made[str] = ""  # a sentence about the evicted pods
     last_failure: People[str] = ""
-    sentence: str = ""
+    sentence: str = ""  # why the pod is pending; empty until a scheduler has seen it
 
 
 class Line(Answer, frozen=True):
-    """A group of pending pods with the same request; `pods` is their number.
+    """A group of pending pods with the same request, and why they are pending.
 
-    `devices` is the number per pod. `wants` describes `asks` and `wishes`. `sentence` is why the
-    first pod is pending; empty until a scheduler has seen it. `apart` is that sentence if it says
-    more than `causes`: a limit, or what the gang lacks. `lasting`: the pods stay pending even if
-    all others end. Each of the `causes` counts nodes, of `nodes` in total; a limit counts none.
-    These fields describe a pod of namespace `whose`, as do `queue` and `gang`, because not every
-    client may see limits."""
+    Client rights are checked for the namespace `whose`, because limits are not public."""
 
-    wants: Everyone[str]
-    devices: Everyone[int]
+    wants: Everyone[str]  # describes `asks` and `wishes`
+    devices: Everyone[int]  # per pod
     pods: Everyone[int]
     oldest_revision: Everyone[int]
     oldest_time: Everyone[str]
-    lasting: Everyone[bool] = False
+    lasting: Everyone[bool] = False  # the pods stay pending even if all others end
     asks: Everyone[tuple[schemas.Ask, ...]] = ()
     wishes: Everyone[tuple[str, ...]] = ()
     whose: Namespace = ""
     queue: OrEmpty[str] = ""
     gang: OrNone[GangAnswer | None] = None
-    sentence: str = ""
-    apart: OrEmpty[str] = ""
-    nodes: int = 0
-    causes: tuple[CauseRow, ...] = ()
+    sentence: str = ""  # why the first pod is pending
+    apart: OrEmpty[str] = ""  # a limit, or what the gang lacks
+    nodes: int = 0  # in total
+    causes: tuple[CauseRow, ...] = ()  # each counts nodes; a limit counts none
     nearest: tuple[MissRow, ...] = ()
     first: EachItem[tuple[QueuedPod, ...]] = ()
 
@@ -702,11 +670,11 @@ class LinesAnswer(Answer, frozen=True):
 
 
 class NamespaceRow(Answer, frozen=True):
-    """A namespace's live pods, and the devices they use; a shared device counts for each pod."""
+    """The number of a namespace's live pods, and of the devices that they use."""
 
     namespace: Namespace
     pods: Everyone[int]
-    devices: Everyone[int]
+    devices: Everyone[int]  # a shared device counts for each pod
 
 
 class NamespacesAnswer(Answer, frozen=True):

@@ -28,30 +28,23 @@ class Slice(Answer, frozen=True):
 
 
 class Measured(Answer, frozen=True):
-    """The figures of a span, either as it happened or as simulated.
+    """The figures of a replayed span, either as it happened or as simulated."""
 
-    `arrived` counts the pods to place, including those pending at the start; `placed` were placed
-    before the end, `unplaced` were still pending. `gpu_hours` is the fleet's capacity,
-    `gpu_hours_used` the part that pods used, `gpu_hours_waited` what pending pods requested. Waits
-    are seconds to the first placement, or to the end. `fragmented_percent` is the mean idle part of
-    the fleet on partly used devices. `devices_peak` is the most devices in use at once, in whole or
-    in part."""
-
-    arrived: int
-    placed: int
-    unplaced: int
+    arrived: int  # pods to place, with those pending at the start
+    placed: int  # before the end
+    unplaced: int  # pending at the end
     evicted: int
-    gpu_hours: float
-    gpu_hours_used: float
-    gpu_hours_waited: float
-    wait_mean_s: float
+    gpu_hours: float  # capacity of the fleet
+    gpu_hours_used: float  # used by pods
+    gpu_hours_waited: float  # requested by pending pods
+    wait_mean_s: float  # to the first placement, or to the end
     wait_median_s: float
     wait_p95_s: float
     wait_max_s: float
     used_percent: float
-    fragmented_percent: float
+    fragmented_percent: float  # mean idle part on partly used devices
     devices: int
-    devices_peak: int
+    devices_peak: int  # most in use at once, in whole or in part
     slices: tuple[Slice, ...] = ()
 
 
@@ -84,10 +77,7 @@ class Spot(Answer, frozen=True):
 
 
 class ShadowPod(Answer, frozen=True):
-    """A pod that another scheduler placed, with what we would have decided at that revision.
-
-    `ours` is None if we would have left it pending, for the reason in `reason`. If one side names
-    no devices, only the nodes are compared."""
+    """A pod that another scheduler placed, and where we would have placed it at that revision."""
 
     revision: int
     time: str
@@ -95,8 +85,8 @@ class ShadowPod(Answer, frozen=True):
     name: str
     verdict: Verdict
     theirs: Spot
-    ours: Spot | None = None
-    reason: str = ""
+    ours: Spot | None = None  # None if it would be left pending
+    reason: str = ""  # why it would be left pending
 
 
 class ShadowAnswer(Answer, frozen=True):

@@ -80,7 +80,7 @@ def waits_for(explained: Explained) -> Hashable:
 
 
 def causes_say_all(explained: Explained) -> bool:
-    """Return True if the refusal has no cause besides those counted per node."""
+    """Return True if the causes counted per node explain the whole refusal."""
     if explained.never and not explained.limit:
         return True
     whole = words.blocking_limit(explained) or words.whose(explained.refused, explained.shape)
@@ -299,7 +299,7 @@ def _kinds(code: RefusalCode, shape: Shape, node: NodeState) -> list[str]:
 
 
 def fleet_words(state: State, code: RefusalCode, shape: Shape) -> str:
-    """Return what the fleet has in place of a missing kind, as in `; this fleet has T4; …`."""
+    """Return what the fleet has instead of a missing type, as in `; this fleet has T4; …`."""
     nodes = state.nodes.values()
     if code is _C.TYPE_MISMATCH:
         models = _there(nodes, shape, code)
@@ -321,7 +321,7 @@ def _has(things: list[str]) -> str:
 
 
 def _labels_meant(state: State, shape: Shape) -> str:
-    """Return existing node labels that are similar to required labels which no node has."""
+    """Return the fleet's labels that resemble a required label which no node has."""
     meant = list[str]()
     for key, value in sorted(shape.node.selector.items()):
         labels = [node.host.labels for node in state.nodes.values() if node.present]
@@ -393,9 +393,7 @@ LIMITED = "a pod over a limit evicts no other pod"
 def spared_words(
     explainer: Explainer, pod: PodState, *, nodes: Iterable[NodeState] | None = None
 ) -> str:
-    """Return which rules keep pods of lower priority from being evicted for this pod.
-
-    If `nodes` is given, only pods on these nodes are considered."""
+    """Return which rules protect pods of lower priority from eviction for this pod, as text."""
     state, room = explainer.state, explainer.room
     if pod.uid in state.nominated or pod.refusal is None:
         return ""

@@ -61,7 +61,7 @@ Taken = Callable[[Shape, Iterable[Share], NodeState], Amounts]
 def _cards_allowed(
     state: State, queue: QueueObserved, pods: Iterable[PodState]
 ) -> tuple[list[str], int]:
-    """Return the models in the queue's limit that suit the pods, and the sum of their limits."""
+    """Return the models that the queue limits and the pods accept, and the sum of those limits."""
     kinds: dict[tuple[str, str, str], Device] = {}
     for node in state.nodes.values():
         for held in node.devices:
@@ -147,7 +147,7 @@ def counted_devices(
 
 
 def held_by(state: State, pods: Iterable[PodState], taken: Taken) -> Counter[Amount]:
-    """Return the total of what the placed pods use; `taken` computes the usage of one pod."""
+    """Return the total that the placed pods use; `taken` computes the usage of one pod."""
     held: Counter[Amount] = Counter()
     for pod in pods:
         if pod.placement is not None:
@@ -197,10 +197,8 @@ class Explainer:
     def explained(self, pod: PodState, refused: PodRefused, *, brief: bool = False) -> Explained:
         """Return the refusal with the nearest nodes that could run the pod.
 
-        If there are none, return what each node lacks when empty. A refusal by a queue or quota has
-        no nearest nodes; that of a gang leaves out nodes for its other pods. With `brief`, for
-        lists, the event's nearest nodes suffice, and the search stops after `LISTED_LOOKS` nodes.
-        """
+        If no node could, return what each node lacks when empty. `brief` is for lists: the search
+        stops after `LISTED_LOOKS` nodes."""
         found = self._found(pod, refused, brief=brief)
         return found._replace(shape=self.wishes(pod))
 
@@ -255,9 +253,7 @@ class Explainer:
         return f"quota/{pod.submitted.namespace}/{resource}"
 
     def holders(self, pod: PodState, refused: PodRefused) -> list[PodState]:
-        """Return the pods that use the resource of the refusal's limit, most usage first.
-
-        If none uses it (a limit by model, or not of devices), return all pods under the limit."""
+        """Return the pods that use what the refusal's limit counts, highest usage first."""
         key = f"holders/{self._limit_key(pod, refused)}"
         return self.once((key, b""), lambda: self._holders(pod, refused))
 
@@ -285,9 +281,7 @@ class Explainer:
         return sorted(placed, key=lambda each: (-held[each.uid], natural(each.full_name)))
 
     def never_within(self, pod: PodState, refused: PodRefused) -> BeyondLimit | None:
-        """Return the limit that refused the pod, if the pod exceeds it even without other pods.
-
-        Return None if this depends on more than the models of the chosen devices."""
+        """Return the limit that refused the pod, if the pod exceeds it even without other pods."""
         state, submitted = self.state, pod.submitted
         group = state.groups.get(submitted.group)
         whole = group if group is not None and group.observed and group.together else None

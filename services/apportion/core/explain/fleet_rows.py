@@ -33,42 +33,35 @@ class CardState(IntFlag):
 
 
 class PackedPod(Struct, frozen=True, array_like=True):
-    """A pod that uses devices of the node; `gang` is a `namespace/name`.
-
-    `shares` are flattened triples: position of the device in the row, MiB, cores."""
+    """A pod that uses devices of the node."""
 
     namespace: Namespace
     name: OrEmpty[str]
     phase: Everyone[str]
-    shares: Everyone[tuple[int, ...]]
-    gang: OrEmpty[str] = ""
+    shares: Everyone[tuple[int, ...]]  # position of the device, MiB, cores
+    gang: OrEmpty[str] = ""  # `namespace/name`
 
 
 class PackedNode(Struct, frozen=True, array_like=True):
-    """One node in the picture of the fleet. `ready` is 1 or 0.
-
-    `models` are pairs of model and MiB of one device. `cards` are flattened triples: index,
-    position in `models`, `CardState`. `notes` (failures) and `cordons` (authors) are keyed by the
-    device's position; `cordon` is that of the node. `hardware` describes a node without a pool
-    label: number of devices, position in `models`, and the mode unless it is hami-core."""
+    """One node in the picture of the fleet, packed into few numbers."""
 
     node: Everyone[str]
     pool: Everyone[str]
-    ready: Everyone[int]
+    ready: Everyone[int]  # 1 or 0
     cordon: People[str]
-    models: Everyone[tuple[tuple[str, int], ...]]
-    cards: Everyone[tuple[int, ...]]
-    notes: People[dict[str, str]]
+    models: Everyone[tuple[tuple[str, int], ...]]  # model, and MiB of one device
+    cards: Everyone[tuple[int, ...]]  # index, position in `models`, `CardState`
+    notes: People[dict[str, str]]  # failures by position of the device
     pods: Everyone[tuple[PackedPod, ...]]
-    cordons: People[dict[str, str]]
+    cordons: People[dict[str, str]]  # authors by position of the device
     hardware: Everyone[tuple[tuple[int, int, str], ...]] = ()
 
 
 class PackedUse(Struct, frozen=True, array_like=True):
-    """The usage of each share on a node: pod, device index, fraction in use. Empty if unknown."""
+    """The usage of each share on a node; empty if unknown."""
 
     node: Everyone[str]
-    shares: Everyone[tuple[tuple[str, int, float], ...]]
+    shares: Everyone[tuple[tuple[str, int, float], ...]]  # pod, device index, fraction in use
 
 
 class FleetAnswer(Answer, frozen=True):
@@ -91,7 +84,7 @@ Kind = tuple[str, str]  # the model of a card, and its mode unless that is hami-
 
 
 def pool_of(node: NodeState) -> tuple[str, dict[Kind, int]]:
-    """Return the pool's name, a label's value or device models, and the devices by model."""
+    """Return the name of the node's pool; without a pool label, also its devices by model."""
     labels = node.host.labels
     for label in POOL_LABELS:
         if labels.get(label):

@@ -25,7 +25,7 @@ def gates_words(gates: Sequence[str]) -> str:
 
 
 def chooser_words(chooser: str) -> str:
-    """Return as text that another scheduler must first choose the pod's node."""
+    """Return a text that the pod waits until another scheduler has chosen its node."""
     return f"until {chooser} chooses its node"
 
 

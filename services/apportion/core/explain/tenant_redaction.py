@@ -232,7 +232,7 @@ def event_namespaces(data: Any) -> set[str]:
 
 
 def event_redacted(data: Any, sees: Sees) -> Any:
-    """Redact the decoded JSON of an event; the client may read the event's namespace."""
+    """Redact an event, given as decoded JSON, for a client that may read its namespace."""
     if isinstance(data, str):
         return _blanked(data, sees)
     if isinstance(data, Mapping):
@@ -252,9 +252,7 @@ def _of_others(part: Any, sees: Sees) -> bool:
 
 
 def namespaces_of(data: Struct, of_pod: Callable[[str], str]) -> tuple[str, ...]:
-    """Return the namespaces that an event is about, sorted; none for a cluster event.
-
-    `of_pod` maps a uid to its namespace, or to `UNKNOWN`, which no tenant can see."""
+    """Return the sorted namespaces that an event is about; empty for a cluster event."""
     if isinstance(data, _OF_THE_CLUSTER):
         return ()
     return tuple(sorted(set(_named(data, of_pod)))) or (UNKNOWN,)

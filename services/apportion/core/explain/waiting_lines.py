@@ -94,7 +94,7 @@ def lines_answer(state: State, pods_shown: int = PODS_SHOWN) -> reads.LinesAnswe
 
 
 def devices_wanted(pod: PodState) -> int:
-    """Return how many devices a pod uses at most at one time; init containers run first."""
+    """Return how many devices the pod needs at once; init containers run before the others."""
     asks = pod.submitted.shape.asks
     return max(
         sum(ask.count for ask in asks if not ask.init),
@@ -103,7 +103,7 @@ def devices_wanted(pod: PodState) -> int:
 
 
 def _kept_out(explainer: Explainer, pod: PodState) -> tuple[Hashable, ...]:
-    """Return a key for what blocks the pod, other than devices; pods are grouped by this key."""
+    """Return a key for what blocks the pod other than devices, to group pods that wait alike."""
     refused = pod.refusal
     if refused is None:
         return ()

@@ -177,7 +177,7 @@ class PlacementClass:
         return looks
 
     def keep_out(self, rows: list[int]) -> None:
-        """Refuse the nodes in these rows, because they are kept for nominated pods."""
+        """Refuse these nodes, because they are reserved for nominated pods."""
         self.kept = rows
         for row in rows:
             if self.board.points[row] != REFUSED:
@@ -224,8 +224,7 @@ class PlacementClass:
         return device
 
     def device_order(self, columns: Columns, row: int) -> Order:
-        """Return the order in which to try devices, beginning with the score's choice if there is
-        one."""
+        """Return the order in which to try the node's devices; the score's choice is first."""
         device = self.scored_device(row)
         if device == NO_DEVICE:
             return self._order

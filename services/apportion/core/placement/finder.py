@@ -39,8 +39,6 @@ def _domain(node: NodeState, key: str) -> str | None:
 
 
 class _OwnRows:
-    """The rows whose nodes belong to one shard; only changed rows are updated."""
-
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
         self._rows = np.zeros(0, np.bool_)
@@ -66,7 +64,7 @@ def placed_on(
     best: list[tuple[int, int]],
     shares: tuple[Share, ...],
 ) -> PodPlaced:
-    """Return the event that places the pod on the first node of `best` (rows and points)."""
+    """Return the event that places the pod on the first node of `best`."""
     about, rule = pod.submitted, class_.node_score
     scores = []
     for row, points in best:
@@ -87,9 +85,7 @@ def placed_on(
 
 
 class PlaceFinder:
-    """Finds the best node for a pod, counting the placements reserved so far.
-
-    With `apart`, the shard's own nodes come first, to avoid conflicts with other schedulers."""
+    """Finds the best node for a pod, counting the placements reserved so far."""
 
     def __init__(
         self, state: State, limits: Limits, neighbours: Neighbours, reservations: Reservations
@@ -149,7 +145,7 @@ class PlaceFinder:
     def class_of(
         self, pod: PodState, *, alone: bool = False, without: frozenset[int] = NO_KINDS
     ) -> PlacementClass:
-        """Return the pod's class; with `alone`, as if no affinity or spread terms existed."""
+        """Return the pod's placement class; `alone` leaves out affinity and spread terms."""
         concern = NO_CONCERN if alone else self._neighbours.concern(pod.submitted)
         return self._class_of(pod, concern, without)
 
@@ -170,7 +166,7 @@ class PlaceFinder:
         return found
 
     def kept_from(self, pod: PodState) -> tuple[str, ...]:
-        """Return nodes nominated for pods of equal or higher priority outside the pod's gang."""
+        """Return the nodes nominated for pods of at least equal priority outside the pod's gang."""
         found = set()
         for uid, node in self._state.nominated.items():
             other = self._state.pods.get(uid)
@@ -198,7 +194,7 @@ class PlaceFinder:
         return key if concern is NO_CONCERN else key + _encode(concern)
 
     def minds_others(self, pod: PodState) -> bool:
-        """Return True if affinity or spread, of this pod or of others, restricts its nodes."""
+        """Return True if affinity or spread terms, of this pod or of others, restrict its nodes."""
         return self._neighbours.concern(pod.submitted) is not NO_CONCERN
 
     def domains_by(self, keys: list[str]) -> NDArray[np.int64]:

@@ -1,8 +1,7 @@
-"""Place pods whose node kube-scheduler chooses, and answer which nodes have the devices.
+"""Place pods whose node kube-scheduler chooses, and report which nodes have the devices.
 
 kube-scheduler asks our extender about devices only. Its choice of a node is kept here until the
-result is in the ledger. Invariant: a query changes neither the state nor a later answer. A pod that
-another scheduler places gets only the node chosen last; our queue never places such a pod."""
+result is in the ledger. Invariant: a query changes neither the state nor a later answer."""
 
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
@@ -41,7 +40,7 @@ CHOICES_MAX: Final = 10_000
 
 
 def devices_shape(shape: Shape) -> Shape:
-    """Return the shape without its requirements for nodes and other pods: only devices count."""
+    """Return the shape with its device requests only."""
     node = NodeConstraints(tolerations=_ANY_TAINT)
     return structs.replace(shape, node=node, pods=PodConstraints())
 
@@ -54,7 +53,7 @@ class FilterResult(NamedTuple):
 
 
 class FitQuery:
-    """Finds which nodes have the devices for a pod; may share the `columns` of an engine."""
+    """Finds the nodes that have the devices for a pod."""
 
     def __init__(self, state: State, columns: Columns | None = None) -> None:
         self._state = state

@@ -11,10 +11,10 @@ from apportion.core.ledger.state import GroupState, PodState
 
 
 class GangDeficit(NamedTuple):
-    """How many pods the next batch must place: a number per task, and `others` from any task."""
+    """How many pods of a gang must still be placed together."""
 
-    tasks: Counter[str]
-    others: int
+    tasks: Counter[str]  # how many pods of each task
+    others: int  # how many more, of any task
 
     @property
     def pods(self) -> int:

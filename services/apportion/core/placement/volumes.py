@@ -38,17 +38,14 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 class ToAttach(NamedTuple):
-    """A pod's volumes of one CSI driver: how many no other pod mounts, and the `shared` ones."""
+    """The volumes of a pod that one CSI driver attaches."""
 
-    fresh: int
+    fresh: int  # volumes that no other pod mounts
     shared: tuple[ClaimKey, ...]
 
 
 class VolumeNeeds:
-    """What a pod's volumes require of a node; an equal `key` means equal requirements.
-
-    `places` has the nodes that can use each volume that is not available everywhere. `attached` has
-    the volumes by driver, for drivers with a limit per node."""
+    """What a pod's volumes require of a node; equal requirements have an equal `key`."""
 
     def __init__(
         self,
@@ -57,8 +54,8 @@ class VolumeNeeds:
         claims: Claims,
         epoch: int,
     ) -> None:
-        self.places = places
-        self.attached = attached
+        self.places = places  # nodes of each volume that is not available everywhere
+        self.attached = attached  # volumes by driver, if it has a limit
         self._claims = claims
         self.key = b"volumes " + _encode((places, attached, epoch if attached else 0))
 

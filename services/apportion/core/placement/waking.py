@@ -1,7 +1,7 @@
 """Decide when to retry unschedulable shape queues (groups of identical pods).
 
-Invariant: a shape queue stays unschedulable only while none of its pods could be placed. The
-exception is a gang, which is retried only after a release, although any placement may help it."""
+Invariant: a shape queue stays unschedulable only while none of its pods can be placed. A gang is
+the exception: it is retried only after a release."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -31,9 +31,8 @@ SLACK: Final = 64  # growth beyond twice the number of unschedulable ones, befor
 
 
 class Unschedulable:
-    """Index of unschedulable shape queues by what they need, to find those that a change may help.
+    """Index of unschedulable shape queues by what they need.
 
-    One pass over the changed nodes compares all needs; only queues with room are evaluated in full.
     Invariant: a queue that `helped` does not return fits on none of the nodes that changed."""
 
     def __init__(self) -> None:
@@ -84,9 +83,7 @@ class Unschedulable:
             self._vacant.append(slot)
 
     def helped(self, columns: Columns, reordered: bool) -> list[bytes] | None:  # noqa: FBT001
-        """Return the keys to recheck because nodes changed since the last call; None for all.
-
-        It returns None if rows, kinds or geometries changed, and at times, to drop empty keys."""
+        """Return the keys of the shape queues that changed nodes may help; None means all."""
         seen, self._seen = self._seen, columns.changed.end
         before = self._as_of
         self._as_of = (columns.generation, len(columns.kinds), columns.geometries)
@@ -159,7 +156,7 @@ class Waking:
         self._note_needs(shape_queue)
 
     def note_freed(self) -> None:
-        """Recheck shape queues, because an assumed placement was undone and freed its room."""
+        """Recheck shape queues, because an assumed placement was undone."""
         self._hints += 1
 
     def observe(self, change: Change, moved: bool, freed: bool) -> None:  # noqa: FBT001 - hot path
@@ -178,10 +175,9 @@ class Waking:
                 self._queue.wake_gang(gang)
 
     def wake(self, looks_max: int) -> bool:
-        """Recheck the shape queues that an event may have helped since their last check.
+        """Recheck the shape queues whose first pod may fit since the latest events.
 
-        Return False if queues are left after about `looks_max` rows. These are then checked in
-        order, together with newly helped ones, so that the first pod gets the room."""
+        Stop after about `looks_max` rows, and return False if shape queues are left to check."""
         self._finder.classes.looks = 0
         columns = self._finder.columns
         for shape_queue in self._queue.with_unreported() if self._queue.to_report else ():

@@ -107,7 +107,7 @@ def eviction_with_text(eviction: reads.Eviction) -> reads.Eviction:
 
 
 def plan_with_text(plan: PlanAnswer) -> PlanAnswer:
-    """Fill in the plan's sentence: the summary, and gangs that a drain would move whole."""
+    """Fill in the plan's sentence: its summary, and the gangs that a drain would move."""
     said = plan.summary
     if plan.moved_whole:
         more = words.many(plan.moved_along, "more pod")
@@ -136,7 +136,7 @@ def differing(changes: Sequence[ManifestChange]) -> list[str]:
 
 
 def planned_with_text(pod: PlannedPod) -> PlannedPod:
-    """Fill in the pod's cause, and its sentence with and without the pod's name."""
+    """Fill in the pod's cause and its sentence."""
     refused, cause = pod.refused, pod.awaits
     if pod.outcome == "unchanged":
         cause = f"{pod.phase} on {pod.node}"

@@ -22,11 +22,11 @@ SHAPES_MAX = 4_096  # pods whose requests are remembered, because a refusal usua
 
 
 class Line(NamedTuple):
-    """An event as text. The first `own` parts name its pod; semicolons join the `clauses`."""
+    """An event as a line of text."""
 
     parts: tuple[str | Part, ...]
-    own: int = 0
-    clauses: tuple[str, ...] = ()
+    own: int = 0  # how many of the first parts name its pod
+    clauses: tuple[str, ...] = ()  # joined by semicolons
 
     @property
     def sentence(self) -> str:

@@ -17,7 +17,7 @@ _too_little: Final = re.compile(r"((?:[A-Z]+-)++).{0,3}").fullmatch
 
 
 def means(name: str, device: str) -> bool:
-    """Return True if the name can refer to the device."""
+    """Return True if the name is the device's id or a long enough prefix of it."""
     return name == device or (device.startswith(name) and _enough(name) is not None)
 
 

@@ -123,7 +123,7 @@ def types(shape: Shape) -> str:
 
 
 def resources(shape: Shape) -> str:
-    """Return the names of the extended resources that the pod requests, joined by "or"."""
+    """Return the names of the requested extended resources, joined by "or"."""
     return " or ".join(sorted(shape.node.extended))
 
 
@@ -143,7 +143,7 @@ def devices(shape: Shape) -> list[str]:
 
 
 def cards(shape: Shape) -> str:
-    """Return which devices the pod accepts, as in `the pod accepts only …`; empty for any."""
+    """Return which devices the pod accepts, as in `the pod accepts only …`; empty if any."""
     said = " and ".join(_cards(shape.devices))
     return f"the pod accepts {said}" if said else ""
 
@@ -202,7 +202,7 @@ def phrase(code: RefusalCode, *, never: bool = False) -> str:
 def cure(
     code: RefusalCode, *, node: str = "NODE", device: str = "DEVICE", never: bool = False
 ) -> str:
-    """Return what would unblock the pod. With `never`, waiting for other pods is no cure."""
+    """Return what would unblock the pod. `never` leaves out waiting for other pods."""
     known = cause_of(code)
     chosen = (never and known.fix_when_empty) or known.fix
     return chosen.format(node=node, device=device)
@@ -295,7 +295,7 @@ def wished(code: RefusalCode | None, shape: Shape) -> Hashable:
 
 
 class Causes(NamedTuple):
-    """A refusal in one sentence: `lead`, then the clauses joined by semicolons."""
+    """A refusal as one sentence, split into clauses."""
 
     lead: str
     clauses: tuple[str, ...]
@@ -359,7 +359,7 @@ def _causes(
 
 
 def limit_of(refused: PodRefused) -> str:
-    """Return the limit or gang shortage that blocks the pod on all nodes; empty if neither does."""
+    """Return the limit or gang shortage that blocks the pod on every node; may be empty."""
     limits = "; ".join(of_refusal(refused))
     if refused.gang is None:
         return limits
@@ -369,7 +369,7 @@ def limit_of(refused: PodRefused) -> str:
 def _of_gang(
     refused: PodRefused, found: GangShortage, said: str, whom: str = "one more pod"
 ) -> str:
-    """Return how many of the gang's pods fit, and which limit keeps `whom` from being placed."""
+    """Return how many of the gang's pods fit, and which limit keeps the next one from its place."""
     counted = found.fitting and (refused.queue is not None or refused.quota is not None)
     return f"{gang(found)}; {'counting these' if counted else f'for {whom}'}, {said}"
 
@@ -492,7 +492,7 @@ def mixed_gang(group: str, models: dict[str, int]) -> str:
 
 
 def eviction(evicted: PodEvicted, *, in_vain: bool = False) -> str:
-    """Return a sentence: which pod is evicted for which (or for one now gone), and the budgets."""
+    """Return a sentence about the eviction: its pod, its node, and the pod that needs the room."""
     return (
         f"{evicted.namespace}/{evicted.name} (priority {evicted.priority}) is evicted from "
         f"{evicted.node}{evicted_for(evicted, in_vain=in_vain)}"
@@ -500,7 +500,7 @@ def eviction(evicted: PodEvicted, *, in_vain: bool = False) -> str:
 
 
 def evicted_for(evicted: PodEvicted, *, in_vain: bool = False) -> str:
-    """Return the sentence of `eviction` without the victim's name at its start."""
+    """Return the end of the sentence of `eviction`: for which pod, and which budgets it exceeds."""
     said = f" for {evicted.beneficiary_name} (priority {evicted.beneficiary_priority})"
     if in_vain:
         said += ", which has since ended"
@@ -560,7 +560,7 @@ def refusal_words(explained: Explained, *, short: bool = False) -> str:
 def explained_causes(
     explained: Explained, *, short: bool = False, lead: str = f"{NEVER}: "
 ) -> Causes:
-    """Return the clauses of `refusal_words`; if the pod can never fit, they begin with `lead`."""
+    """Return why the pod is refused, as clauses."""
     if limit := limit_words(explained):
         return Causes("", (limit,))
     refused, never = explained.refused, explained.never

@@ -21,8 +21,6 @@ Numbers = NDArray[np.int64]
 
 
 class _Here(NamedTuple):
-    """For each row (node), the number of its topology domain and how many pods the domain has."""
-
     ids: Numbers
     pods: Numbers
 
@@ -49,7 +47,7 @@ class Relations:
         self.points: NDArray[np.int32] | None = None
 
     def refresh(self, columns: Columns, eligible: Eligible) -> bool:
-        """Recompute all rows if a pod count or a node changed. Return True if it recomputed."""
+        """Recompute all rows if a pod count or a node changed. Return True after recomputing."""
         if self._epoch != self._neighbours.epoch:
             self._epoch = self._neighbours.epoch
             wishes, counts = self._wishes, self._neighbours.counts

@@ -25,10 +25,7 @@ UNCUT: Final[Left] = (0, "", 0)  # if the ask takes no MIG instance of any kind 
 
 
 class _Room:
-    """One node's free device amounts, updated while the containers of a pod take their shares.
-
-    `free` and `kinds` have an entry per device; `cuts` has the occupied slices and group of each
-    MIG device from which a container took an instance."""
+    """One node's free device amounts, while the containers of one pod take their shares."""
 
     def __init__(self, columns: Columns, row: int) -> None:
         self.devices: list[DeviceState] = columns.nodes[row].devices
@@ -273,10 +270,10 @@ SEEDS_MAX: Final = 16  # first devices from which sets are grown
 
 
 class Linked(NamedTuple):
-    """The positions of the chosen devices, and the sum of NVLink lanes over all pairs of them."""
+    """A choice of devices, and the NVLink lanes between all pairs of them."""
 
     positions: tuple[int, ...]
-    lanes: int
+    lanes: int  # sum over all pairs
 
 
 def best_linked(devices: Sequence[Device], count: int) -> Linked:

@@ -130,26 +130,19 @@ Check = TypeVar("Check")
 
 
 class Cause(NamedTuple, Generic[Check]):
-    """A refusal code with its description, its fix, and the events that may end it.
-
-    In `fix`, `{node}` and `{device}` become the names of the nearest refused ones, or `NODE` and
-    `DEVICE` if the refusal names none. `when_empty` and `fix_when_empty` are the texts for a node
-    or device that is too small even when empty. If a filter returns the code, `check` is its rule,
-    and `wanted` is True for the shapes that the rule concerns (None: all shapes). For a filter of
-    cluster facts, `closes` is True for the nodes that the check may refuse for some pod. The index
-    runs the check only on those nodes."""
+    """A refusal code with its description, its fix, and the events that may end the refusal."""
 
     code: RefusalCode
     phrase: str
-    fix: str
+    fix: str  # `{node}` and `{device}` are replaced by names
     hints: tuple[Hint, ...]
     unit: Unit = Unit.NOTHING
-    when_empty: str = ""
+    when_empty: str = ""  # for a node or device too small even when empty
     fix_when_empty: str = ""
     kind: Kind = Kind.OTHER
-    check: Check | None = None
-    wanted: Callable[[Shape], object] | None = None
-    closes: Callable[[NodeState], object] | None = None
+    check: Check | None = None  # the rule of the filter
+    wanted: Callable[[Shape], object] | None = None  # shapes that the rule concerns; None is all
+    closes: Callable[[NodeState], object] | None = None  # nodes that the check may refuse
 
 
 def pairs(filters: tuple[Cause[Check], ...]) -> tuple[tuple[RefusalCode, Check], ...]:

@@ -48,12 +48,12 @@ NO_PLACE: Final = -1
 
 
 class Verdict(NamedTuple):
-    """Why a pod does not fit: the code, the amounts, and the index (`place`) of the device."""
+    """The rule that keeps a pod from a node, with the needed and the available amount."""
 
     code: RefusalCode
     needed: int
     available: int
-    place: int = NO_PLACE
+    place: int = NO_PLACE  # index of the device
 
     @property
     def order(self) -> tuple[int, float]:
@@ -187,7 +187,7 @@ def without(pods: Iterable[PodState]) -> Occupancy:
 
 
 def uncordoned(code: RefusalCode, device: str = "") -> Occupancy:
-    """Return a function that gives a node's state without the cordon that caused this refusal."""
+    """Return a function that gives a node's state as if the cordon of this refusal were removed."""
 
     def occupancy(node: NodeState) -> NodeState:
         if code is RefusalCode.DEVICE_CORDONED:
@@ -243,9 +243,7 @@ def feasibility(
     *,
     large_enough: bool = False,
 ) -> Verdict | None:
-    """Return the first rule that keeps a pod of this shape from the node, or None if it fits.
-
-    With `large_enough`, ignore devices that would be too small even if empty."""
+    """Return the first rule that keeps a pod of this shape from the node, or None if it fits."""
     left = occupancy(node)
     refused = refused_node(shape, left)
     return refused or devices_feasibility(shape, left.devices, rules, large_enough=large_enough)
@@ -300,9 +298,7 @@ def refused_ask(
     geometries: Known,
     places: Sequence[int],
 ) -> Verdict | None:
-    """Return why too few of the devices can serve the ask, or None if enough can.
-
-    `needs` has an entry for each device; only the positions in `places` are considered."""
+    """Return why too few of the devices in `places` can serve the ask; None if enough can."""
     lacking: list[tuple[int, float, str, int, Verdict]] = []
     would_do = 0
     for at in places:
@@ -340,7 +336,7 @@ Build = tuple[tuple[str, str, str, int, int, int, int, tuple[MigSize, ...]], ...
 
 
 class Lifting(Enum):
-    """Whether removing a cordon lets a pod fit, or what else must end before the pod fits."""
+    """Whether a pod fits once a cordon is removed, or what else keeps it from fitting."""
 
     SUFFICES = auto()
     WITH_OTHERS = auto()  # other cordons or failures must end too
@@ -408,7 +404,7 @@ class Room:
         )
 
     def could_count(self, pod: PodState) -> int:
-        """Return how many nodes could run the pod if these nodes were empty."""
+        """Return how many nodes could run the pod when empty."""
         shape = pod.submitted.shape
         return self.once(("could", pod.shape_key), lambda: sum(1 for _ in self.could(shape)))
 
@@ -452,12 +448,12 @@ class Room:
                 yield name, node
 
     def most(self, shape: Shape) -> int:
-        """Return an upper bound for the number of pods of this shape if all nodes were empty."""
+        """Return an upper bound of how many pods of this shape an empty fleet could run."""
         rules = self.rules(shape)
         return sum(_most_pods(shape, node, rules) for node in self._state.nodes.values())
 
     def devices_short(self, shape: Shape, miss: NearMiss) -> int:
-        """Return how many more empty devices the pod needs on the node that `miss` names."""
+        """Return how many more empty devices the node of `miss` would need to run the pod."""
         node = self._state.nodes.get(miss.node)
         wanted, free = self.empty_devices(shape, node) if node is not None else (0, 0)
         return max(wanted - free, 0)

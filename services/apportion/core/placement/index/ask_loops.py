@@ -88,7 +88,7 @@ def look(
 def house(
     rows: Int64s, number: Int64, free: Int64s, width: Int64, need: Int64, given: Int32s
 ) -> None:
-    """Refuse each node whose host lacks room for a pod without devices."""
+    """Refuse each node whose CPU and memory are too little for a pod without devices."""
     i: Int64
     for i in range(number):
         if lacking(free[rows[i] * width + HOST], need):
@@ -141,7 +141,7 @@ def pick(
     cuts: Int64,
     weight: Int64,
 ) -> Int64:
-    """Implement `AskColumns.pick`; the first wins ties. `totals`: memory, cores, slots per kind."""
+    """Implement `AskColumns.pick`; if devices are equally good, the first wins."""
     host: Int64 = row * width + HOST
     best: Int64 = -1
     holders_least: Int64 = 0

@@ -109,9 +109,7 @@ class AskColumns:
                 yield at, found
 
     def look(self, look: ScoreInput, times: Int64, noted: Int64) -> None:
-        """Refuse rows whose host or devices lack room; if `noted`, record which devices have room.
-
-        An ask for one device must fit `times` times, not counting MIG instances."""
+        """Refuse the nodes whose host or devices lack room for the ask."""
         columns = look.columns
         ask_loops.look(
             look.rows,

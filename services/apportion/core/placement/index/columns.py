@@ -67,7 +67,7 @@ class Moved(NamedTuple):
 
 
 class RowOrder:
-    """Assigns rows to node names, in the order of names; a `vacant` row has an empty name."""
+    """Assigns rows to node names, in the order of names; a row may be vacant."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -125,10 +125,10 @@ class RowOrder:
 
 
 class Touch(Struct, gc=False):
-    """A node to update at the next `sync`: only the devices of `shares`, or everything if None."""
+    """A node to update at the next `sync`."""
 
     node: NodeState
-    shares: list[Share] | None
+    shares: list[Share] | None  # update only their devices; None updates all
 
 
 class Columns:
@@ -250,7 +250,7 @@ class Columns:
         return self.device_kinds.offered(self.facts_changed.end)
 
     def allocate(self, rows: Int64, width: Int64) -> None:
-        """Replace all columns with blank ones: `rows` rows of `width` values."""
+        """Replace all columns with blank ones of `rows` rows."""
         self.free = np.full((rows, width), packed.GUARDS, np.int64)
         self.kind = np.full((rows, width), NO_KIND, np.uint32)
         self.index = np.full((rows, width), -1, np.int16)

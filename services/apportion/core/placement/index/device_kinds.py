@@ -19,12 +19,12 @@ _kind_of = attrgetter(
 
 
 class DeviceKinds:
-    """Numbers the kinds of device, from `FIRST_KIND` on; `devices` has one example of each kind."""
+    """Assigns a number to each kind of device."""
 
     def __init__(self) -> None:
         self._number_of: dict[tuple[object, ...], int] = {}
         self._id_numbers: dict[str, int] = {}
-        self.devices: list[Device] = []
+        self.devices: list[Device] = []  # one example of each kind
         self._counts = [0] * FIRST_KIND
         self._offered: list[Device | None] = []
         self._as_of: Int64 = -1

@@ -51,7 +51,7 @@ class FactColumns:
         self.resize(0)
 
     def resize(self, rows: int) -> None:
-        """Reset to `rows` rows, none of them evaluated."""
+        """Reset to `rows` rows that all pass, until they are evaluated."""
         self.ranks: NDArray[np.uint8] = np.full(rows, FITS, np.uint8)
         self.eligible = Eligible(*[np.ones(rows, np.bool_) for _ in range(3)])
         self._node_ok: Flags = np.ones(rows, np.bool_)
@@ -87,7 +87,7 @@ class FactColumns:
 
     @property
     def prefers(self) -> bool:
-        """Return True if the shape prefers some nodes for their labels or their lack of taints."""
+        """Return True if the shape prefers some nodes because of labels or taints."""
         return bool(self._shape.node.preferred or self._discouraged)
 
     def _prefer_among(self, rows: int) -> None:

@@ -52,7 +52,7 @@ NEVER: Final[Int64] = ((1 << SLOTS_BITS) - 1) << SLOTS_AT | (
 
 
 def clamped(amount: Int64, bits: Int64) -> Int64:
-    """Return the amount, or the largest that a field of so many bits can have."""
+    """Return the amount, or the largest value of a field of `bits` bits."""
     return min(max(amount, 0), (1 << bits) - 1)
 
 
@@ -74,7 +74,7 @@ def amounts(memory_mib: Int64, compute: Int64, slots: Int64, template_cpu: Int64
 
 
 def lacking(free: Int64, need: Int64) -> Int64:
-    """Return the guard bits of the amounts of which `free` has too little; 0 if all suffice."""
+    """Return one set bit for each amount of which `free` has too little; 0 if all suffice."""
     guards: Int64 = GUARDS  # a local variable, or C would treat it as a Python object
     return ~(free - need) & guards
 
@@ -88,9 +88,7 @@ def lacking_each(free: NDArray[np.int64], need: int | NDArray[np.int64]) -> NDAr
 def times_each(
     free: NDArray[np.int64], need: int | NDArray[np.int64], charge: int | NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return upper bounds of how often `need` fits if each time takes `charge`.
-
-    A field at its maximum may have been cut off, so it limits nothing."""
+    """Return upper bounds of how many times `need` fits if each time uses up `charge`."""
     found = np.full(free.shape, TIMES_MAX, np.int64)
     for at, bits in _FIELDS:
         most = (1 << bits) - 1

@@ -18,13 +18,13 @@ Rows = NDArray[np.int64]
 
 
 class RowLog:
-    """The changed rows, oldest first, in the first `count` cells; `end` is the next position."""
+    """A log of the rows that changed, oldest first."""
 
     def __init__(self) -> None:
         self._rows = np.empty(LOG_ROWS_MAX, np.int64)
         self.cells: Int64s = self._rows.data
         self.count: Int64 = 0
-        self.end: Int64 = 0
+        self.end: Int64 = 0  # the next position
         self._start: Int64 = 0
 
     def append(self, row: Int64) -> None:

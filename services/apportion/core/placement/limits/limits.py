@@ -48,9 +48,7 @@ Taken = Callable[[Shape, Sequence[Share], NodeState], Amounts]
 class Holdings:
     """The allocated amounts and the limits of each account, which is a queue or a namespace.
 
-    When the first limit is set, all pods are queued to be counted. `count` counts some of them; a
-    query counts the rest. Invariant: the amounts of an account equal those of a walk over its
-    placed pods, so they can be rebuilt from the `State`."""
+    Invariant: the amounts of an account are the sum over its placed pods."""
 
     def __init__(self, state: State, taken: Taken, least: Callable[[Shape], Amounts]) -> None:
         self._state = state
@@ -140,7 +138,7 @@ class Holdings:
     def kinds_beyond(
         self, pod: PodState, asks: Sequence[AskColumns], kinds: Sequence[Device]
     ) -> frozenset[int]:
-        """Return the kinds of device on which one of the asks exceeds the account's limits."""
+        """Return the kinds of device on which the pod would exceed a limit of its account."""
         name = self.account_of(pod)
         limits = self._limits.get(name)
         if limits is None:
@@ -248,7 +246,7 @@ class Queues(Holdings):
 
 
 class _Totals:
-    """The capacity of the cluster, kept up to date as nodes change."""
+    """The capacity of the cluster, updated as nodes change."""
 
     def __init__(self, state: State) -> None:
         self._sum: Counter[Amount] = Counter()
@@ -265,7 +263,7 @@ class _Totals:
         return moved
 
     def count(self, nodes: int) -> bool:
-        """Recount at most `nodes` touched nodes. Return True when none is left."""
+        """Recount at most `nodes` changed nodes. Return True if none is left."""
         if self._state is not None:
             self.touched = dict(self._state.nodes)
             self._state = None
@@ -348,12 +346,10 @@ class Namespaces(Holdings):
 
 
 class Kept(NamedTuple):
-    """A limit that refused a pod on the device kinds `without`, or on every node if it is None.
-
-    Kinds that exceed it only in combination are not in `without`. `seen` is from `Limits.seen`."""
+    """A limit that refused a pod, on every node or on some kinds of device."""
 
     exceeded: LimitExceeded
-    without: frozenset[int] | None
+    without: frozenset[int] | None  # device kinds; None is every node
     seen: int
 
 
@@ -371,7 +367,7 @@ class Limits:
         self.active = True
 
     def count(self, most: int, *, shares: bool = False) -> bool:
-        """Count at most `most` pods, with `shares` also nodes. True when all are counted."""
+        """Count at most `most` pods, and with `shares` also nodes. Return True if none is left."""
         counted = self._queues.count(most) and self._namespaces.count(most)
         return counted and not (shares and not self._queues.count_offers(most))
 
@@ -388,7 +384,7 @@ class Limits:
         return freed
 
     def note(self, pod: PodState, *, undone: bool = False) -> None:
-        """Count a placed pod, or stop counting a released one; see `Holdings.note` for `undone`."""
+        """Count a placed pod, or stop counting a released one."""
         if self._queues.active:
             self._queues.note(pod, undone=undone)
         self._namespaces.note(pod, undone=undone)
@@ -408,7 +404,7 @@ class Limits:
     def kinds_beyond(
         self, pod: PodState, asks: Sequence[AskColumns], kinds: Sequence[Device]
     ) -> frozenset[int]:
-        """Return the kinds of device on which one of the asks exceeds the pod's limits."""
+        """Return the kinds of device on which the pod would exceed a limit."""
         of_namespace = self._namespaces.kinds_beyond(pod, asks, kinds)
         return self._queues.kinds_beyond(pod, asks, kinds) | of_namespace
 

@@ -51,7 +51,7 @@ _OF_CLAIMS: Final = ("requests.", "limits.")
 
 
 class Bound(NamedTuple):
-    """The maximum of one amount, with the name and `unit` that the limit uses."""
+    """The maximum of one amount, as the limit of a queue or quota sets it."""
 
     resource: str
     amount: Amount
@@ -148,7 +148,7 @@ class NamespaceQuota:
         return bool(self._bounds)
 
     def exceeded(self, held: Amounts, more: Amounts) -> LimitExceeded | None:
-        """Return the limit that `more` exceeds in addition to the allocated `held`, or None."""
+        """Return the first limit that `held` and `more` together exceed, or None."""
         for bound in self._bounds:
             needed = bound.needed(held, more)
             if needed:
@@ -190,7 +190,7 @@ def of_devices(shape: Shape, shares: Iterable[Share], node: NodeState) -> Counte
 
 
 def of_demand(demand: Demand, device: Device, count: int) -> Amounts:
-    """Return the least amounts that `count` shares with this demand use of such a device."""
+    """Return the least that `count` such shares use on this device."""
     profile = demand.profile.name if demand.profile is not None else ""
     return {
         amount: much * count

@@ -50,7 +50,7 @@ def cpu_prices(shapes: tuple[PricedShape, ...]) -> Values:
 
 
 def share_values(shapes: tuple[PricedShape, ...], device: Device, prices: Values) -> Values:
-    """Return the most that shares on a device are worth, less CPU: [CPU price, device state]."""
+    """Return the highest total value of the shares that fit on a device in each state."""
     best_of: dict[bytes, tuple[States, Values]] = {}
     for shape in shapes:
         sort = sort_of(shape)
@@ -229,7 +229,7 @@ class PriceTable:
         return list(zip(self.devices, self._of_kinds, strict=False))
 
     def prepare(self, columns: Columns, rows: Int64) -> bool:
-        """Compute one more table, or the values of `rows` more nodes. True when all is ready."""
+        """Compute one more table, or the values of `rows` more nodes. Return True if all exist."""
         known: Tables | None = self._tables
         if known is None:
             self._learn_kind()
@@ -239,7 +239,7 @@ class PriceTable:
         return self._read_to == len(columns.names)
 
     def read(self, columns: Columns) -> Readings:
-        """Return the up-to-date values of all nodes; pass the same columns each time."""
+        """Return the values of all nodes after updating them; pass the same columns each time."""
         return self._read(columns, self.learn(), len(columns.names))
 
     def learn(self) -> Tables:

@@ -43,7 +43,7 @@ class NodeType(NamedTuple):
 
 
 def node_types(state: State) -> list[NodeType]:
-    """Group the ready nodes by type; return the types with the most devices in total."""
+    """Group the ready nodes by type, and return the types with the most devices."""
     groups: dict[tuple[str, ...], list[NodeState]] = {}
     for name in sorted(state.nodes):
         node = state.nodes[name]
@@ -106,7 +106,7 @@ class Solution(NamedTuple):
 
 
 def sizes(shapes: list[SeenShape], types: list[NodeType]) -> dict[Sort, float]:
-    """Return each shape's size: how many devices one pod takes, averaged over suitable devices."""
+    """Return each shape's size: the mean number of devices that one pod takes."""
     found: dict[Sort, float] = {}
     for sort in map(sort_of, shapes):
         size_sum = devices = 0.0

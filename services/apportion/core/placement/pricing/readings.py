@@ -41,22 +41,18 @@ class Tables:
 
 
 class Readings:
-    """The values of all nodes by these tables; each row has `width` columns, the host's first.
-
-    `state` and `idles` are indexes into the tables; `idle` is True for a device without shares.
-    `least` is the node's value, `value` that at each CPU price. `room` is how many pods of each
-    frequent shape fit on the devices, `hosted` how many fit on devices and host."""
+    """The values of all nodes at the current prices."""
 
     def __init__(self, tables: Tables, rows: int, width: int) -> None:
         self.tables = tables
         self.width: Int64 = width
         self.states = np.zeros((rows, width), np.int32)
         self.numbers = np.zeros(rows, np.int32)
-        self.state: Int32s = self.states.reshape(-1).data
+        self.state: Int32s = self.states.reshape(-1).data  # index into the tables
         self.idle: UInt8s = np.zeros(rows * width, np.uint8).data
         self.idles: Int32s = self.numbers.data
-        self.least: Int64s = np.zeros(rows, np.int64).data
-        self.value: Int64s = np.zeros(rows * tables.prices, np.int64).data
+        self.least: Int64s = np.zeros(rows, np.int64).data  # of a node
+        self.value: Int64s = np.zeros(rows * tables.prices, np.int64).data  # at each CPU price
         self.room: Int32s = np.zeros(rows * tables.shapes, np.int32).data
         self.hosted: Int32s = np.zeros(rows * tables.shapes, np.int32).data
 

@@ -25,12 +25,12 @@ class SeenShape(NamedTuple):
 
 
 class Sort(NamedTuple):
-    """What pods of one price have in common: one ask, the accepted sharing modes, and CPU.
+    """What pods of one price have in common.
 
-    Empty `modes` accept any. Required models are left out, because prices by model packed worse."""
+    Required models are left out: with prices per model, pods were packed less densely."""
 
     ask: Ask | None
-    modes: tuple[Mode, ...]
+    modes: tuple[Mode, ...]  # empty accepts any
     cpu_milli: int
 
     def size_on(self, device: Device | None) -> int:

@@ -1,7 +1,7 @@
 """Encode a device's free part as a number below 256, its state; compute the state after a share.
 
-For a MIG device, the state is the mask of occupied slices, whose position decides what fits; for
-others, the percent left of memory or compute. Invariant: after finitely many shares, none fits."""
+The state of a MIG device is the mask of its occupied slices. For other devices it is the percent
+left of memory or compute. Invariant: a device has room for finitely many shares."""
 
 from collections.abc import Iterable
 from functools import lru_cache

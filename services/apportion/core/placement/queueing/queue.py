@@ -1,8 +1,7 @@
-"""Keep the pending pods in shape queues: one for each group of alike pods, one for each gang.
+"""Keep the pending pods in shape queues: one per group of identical pods, one per gang.
 
-The (Volcano) queue with the lowest share for its weight comes first. Within it, shape queues are
-ordered by their first pods. Invariant: a pending pod is in exactly one shape queue, or taken by the
-current decision."""
+The (Volcano) queue with the lowest share for its weight comes first. Invariant: a pending pod is in
+exactly one shape queue, or taken by the current decision."""
 
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
@@ -23,21 +22,19 @@ NO_CLOCK: Final = 1 << 62  # later than any time, so that no pod backs off
 
 
 class PendingQueue:
-    """All pending pods in order; `share` returns a queue's share divided by its weight.
-
-    `contested`: more than one queue may have pending pods. `now`: microseconds since 1970."""
+    """All pending pods in the order in which they are scheduled."""
 
     def __init__(
         self, state: State, share: Callable[[str], float] = lambda _: 0.0, now: int = NO_CLOCK
     ) -> None:
         self._state = state
-        self.now = now
+        self.now = now  # microseconds since 1970
         self._held_back: list[tuple[int, str]] = []
         self._share = share
         self._shape_queues: dict[bytes, ShapeQueue] = {}
         self._order: list[tuple[Turn, bytes]] = []  # of the queue whose turn it is
         self._orders = {DEFAULT_QUEUE: self._order}
-        self.contested = False
+        self.contested = False  # more than one queue may have pending pods
         self.to_report: dict[bytes, None] = {}
         for pod in sorted(state.pods.values(), key=turn_of):
             if pod.phase is PENDING:
@@ -148,7 +145,7 @@ class PendingQueue:
             self._order = next(iter(self._orders.values()))
 
     def next_shape_queue(self) -> ShapeQueue | None:
-        """Return the shape queue with the chosen queue's first schedulable pod, or None."""
+        """Return the shape queue whose first pod is next; None if no queue is schedulable."""
         order = self._order
         while order:
             turn, key = order[0]
@@ -194,7 +191,7 @@ class PendingQueue:
         self.wake(shape_queue)
 
     def wake(self, shape_queue: ShapeQueue) -> None:
-        """Make this shape queue schedulable: its first pod is decided in its turn."""
+        """Make this shape queue schedulable again."""
         shape_queue.reasons = None
         self._enqueue(shape_queue)
 

@@ -23,11 +23,11 @@ from apportion_schemas import (
 
 
 class Waiting:
-    """All pending pods; `queue` has those of our shard, which at first is the whole cluster."""
+    """All pending pods, of our shard and of others."""
 
     def __init__(self, state: State, queue: PendingQueue) -> None:
         self._state = state
-        self.queue = queue
+        self.queue = queue  # pods of our shard
         self._part: dict[str, int] = {}
         self._pods: dict[int, dict[str, None]] = {}
         self._others: dict[str, None] = {}
@@ -104,7 +104,7 @@ class Waiting:
 
     @property
     def others_wait(self) -> bool:
-        """Return True if a pod of another scheduler is pending and was not refused yet."""
+        """Return True if another scheduler has a pending pod that it has not refused yet."""
         return bool(self._others)
 
     def _forget(self, uid: str) -> None:
@@ -119,7 +119,7 @@ class Waiting:
                 del self._pods[part]
 
     def own(self, shard: Shard) -> None:
-        """Set our shard: queue the pending pods that are now ours, remove those that are not."""
+        """Set our shard: queue the pending pods that belong to it, and remove all others."""
         before, self.shard = self.shard, shard
         if before is WHOLE and shard is not WHOLE:
             for pod in self._pending():

@@ -141,7 +141,7 @@ class Usable(NamedTuple):
         return usable
 
     def changed(self, before: Ints, after: Ints) -> "Usable":
-        """Return `Usable` after one device of each node went from `before` to `after` percent."""
+        """Return `Usable` after the free percent of one device per node changed."""
         was, now = before[:, np.newaxis], after[:, np.newaxis]
         fitted, fits = was >= self.sizes, now >= self.sizes
         return Usable(
@@ -168,7 +168,7 @@ class Price:
         self._taken = _taken(price_table, ask, shape.node)
 
     def rate(self, seen: ScoreInput) -> None:
-        """Set the points to `POINTS` minus the node's loss, in millionths of a device."""
+        """Score each node: `POINTS` minus the value that the pod would cost it."""
         columns, price_table, taken = seen.columns, self._price_table, self._taken
         if self._rows != len(columns.names):
             self._rows = len(columns.names)

@@ -16,7 +16,7 @@ from apportion_schemas import NodeWeights, Shape
 
 
 class Binpack(NodeScore):
-    """The policy `binpack`, which prefers full nodes: `base` plus `step` times the load."""
+    """The policy `binpack`, which prefers full nodes."""
 
     policy = "binpack"
     base, step = 0, 1
@@ -25,7 +25,7 @@ class Binpack(NodeScore):
         self._uses_devices = bool(shape.asks)
 
     def rate(self, seen: ScoreInput) -> None:
-        """Set the points by the device load, or the host load for pods without devices."""
+        """Score each node by the load of its devices, or of its host for pods without devices."""
         _by_load(seen, self._uses_devices, self.base, self.step)
 
 
@@ -43,7 +43,7 @@ class Bestfit(Binpack):
     base, step = POINTS, -(POINTS // LEFT_MAX)
 
     def rate(self, seen: ScoreInput) -> None:
-        """Set the points by how much CPU and devices are free, at most `LEFT_MAX`."""
+        """Score each node: the less free CPU and the fewer free devices, the more points."""
         _by_left(seen, self.base, self.step)
 
 
