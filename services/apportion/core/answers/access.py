@@ -31,7 +31,7 @@ class CordonRequest(Answer, frozen=True, forbid_unknown_fields=True):
 
 
 class ActAnswer(Answer, frozen=True):
-    """The event that the request added to the ledger: revision, type, target and author."""
+    """The event that the request appended to the ledger."""
 
     revision: int
     event: str

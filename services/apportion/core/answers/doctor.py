@@ -9,16 +9,14 @@ CheckState = Literal["ok", "warning", "unknown", "broken"]
 
 
 class CheckAnswer(Answer, frozen=True):
-    """The result of one check: its state, the finding, a fix unless the state is ok, and a link.
-
-    `parts` are the pieces of `words`, in which node names are marked."""
+    """The result of one check: its state, the finding and, unless the state is ok, a fix."""
 
     id: str
     state: CheckState
     words: str
     fix: str = ""
     link: str = ""
-    parts: tuple[str | Part, ...] = ()
+    parts: tuple[str | Part, ...] = ()  # of `words`, with names marked
 
 
 class DoctorAnswer(Answer, frozen=True):

@@ -49,19 +49,15 @@ class Measured(Answer, frozen=True):
 
 
 class ReplayAnswer(Answer, frozen=True):
-    """A span as it happened, and as it would have happened with the assumed changes.
-
-    `gpus_saved` is how many fewer devices are in use at the peak, `gpu_hours_waited_saved` how much
-    less pods wait. `passed_over` counts events that do not apply in the replay, such as a resize of
-    a pod that does not run there; `passed_over_types` counts them by type."""
+    """A span of the ledger as it happened, and as it would have with the assumed changes."""
 
     span: Span
     changes: tuple[str, ...]
     happened: Measured
     replayed: Measured
-    gpus_saved: int
+    gpus_saved: int  # fewer devices in use at the peak
     gpu_hours_waited_saved: float
-    passed_over: int = 0
+    passed_over: int = 0  # events that do not apply in the replay
     passed_over_types: dict[str, int] = {}
 
 
@@ -69,11 +65,11 @@ Verdict = Literal["same", "other-devices", "other-node", "would-wait"]
 
 
 class Spot(Answer, frozen=True):
-    """The node and devices of a pod, if recorded; `opened` counts the devices empty before."""
+    """The node of a pod and, if recorded, its devices."""
 
     node: str
     devices: tuple[str, ...] = ()
-    opened: int = 0
+    opened: int = 0  # how many of the devices were empty before
 
 
 class ShadowPod(Answer, frozen=True):
@@ -90,10 +86,7 @@ class ShadowPod(Answer, frozen=True):
 
 
 class ShadowAnswer(Answer, frozen=True):
-    """All pods that other schedulers placed in a span, compared with our decisions, and totals.
-
-    `opened_theirs` and `opened_ours` count newly used devices of pods for which both sides name
-    devices. `passed_over` counts events that contradict the state."""
+    """All pods that other schedulers placed in a span, compared with our decisions."""
 
     from_revision: int
     to_revision: int
@@ -102,6 +95,6 @@ class ShadowAnswer(Answer, frozen=True):
     other_devices: int
     other_node: int
     would_wait: int
-    opened_theirs: int
+    opened_theirs: int  # devices that were empty before
     opened_ours: int
-    passed_over: int = 0
+    passed_over: int = 0  # events that contradict the state

@@ -63,9 +63,9 @@ class Picture(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Selects what to compare: pods by uid; devices, nodes and limits by name; always settings."""
+    """Selects which pods, nodes, devices and limits to compare. Settings are always compared."""
 
-    pods: Collection[str] = ()
+    pods: Collection[str] = ()  # by uid
     nodes: Collection[str] = ()
     devices: Collection[str] = ()
     limits: Collection[str] = ()
@@ -144,7 +144,7 @@ def placements(before: Picture, after: Picture) -> Iterator[Difference]:
 
 
 def waiting(before: Picture, after: Picture) -> Iterator[Difference]:
-    """Yield, in order of name, a difference for each pod that became pending or no longer is."""
+    """Yield the pods that became pending or are no longer pending, in order of name."""
     was, now = before.waiting, after.waiting
     changed = [(name, uid) for uid, name in (was | now).items() if (uid in was) != (uid in now)]
     for name, uid in sorted(changed, key=lambda each: (natural(each[0]), each[1])):

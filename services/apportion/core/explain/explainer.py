@@ -1,11 +1,7 @@
-"""Find the nearest nodes for a refused pod, or the limit that blocks it, and if it never fits.
+"""Find the nearest nodes for a refused pod, or the limit that blocks it, and whether it never fits.
 
 Invariant: "never" appears only if every node is too small or unsuitable even when empty, or a limit
-is too small without any other pod. `lab.fitting`, which runs the engine on an empty fleet, agrees.
-
-The refusal of a gang is that of the first pod that found no node after others were placed, so it
-counts empty nodes as in use. Invariant: a node counts as the gang's own only if it would run such a
-pod now, and all pods of the gang have the same shape."""
+is too small without any other pod."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -135,7 +131,7 @@ def quota_answers(state: State, names: Iterable[tuple[str, str]]) -> tuple[Quota
 def counted_devices(
     known: Mapping[str, tuple[Amount, int]], hard: Iterable[str]
 ) -> dict[str, tuple[Amount, int]]:
-    """Return the amount that each device resource in `hard` limits, and the amount's unit."""
+    """Return the amount and the unit that each device resource of a quota limits."""
     found = {}
     for name in hard:
         resource = name
@@ -181,7 +177,7 @@ _CORDONED: Final = RefusalCode.NODE_CORDONED
 
 
 class Explainer:
-    """Explains refusals in one unchanged state; computes what several pods share only once."""
+    """Explains refusals in one unchanged state, and caches results that several pods share."""
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -203,7 +199,7 @@ class Explainer:
         return found._replace(shape=self.wishes(pod))
 
     def wishes(self, pod: PodState) -> Shape | None:
-        """Return the refused shape; None if it is unknown which pod of the gang was refused."""
+        """Return the shape of the refused pod; None if it may be any of several in its gang."""
         name = pod.submitted.group
         if not name:
             return pod.submitted.shape
@@ -327,9 +323,7 @@ class Explainer:
         return None
 
     def _of_its_card(self, pod: PodState, refused: PodRefused) -> PodRefused:
-        """Return the refusal with the device model whose limit in the queue is too small.
-
-        The engine named the last model that it tried, which may not be in the limit at all."""
+        """Return the refusal with the device model whose queue limit is too small."""
         limit = self._limit_key(pod, refused)
         key = f"card/{limit}/{refused.gang}/{pod.submitted.group}", pod.shape_key
         found = self.once(key, lambda: self._on_its_card(pod, refused).queue)
@@ -389,9 +383,7 @@ class Explainer:
         return TooFewPlaces(found.needed, most, tuple(sorted(none, key=natural)) if most else ())
 
     def _beside_own(self, pod: PodState, refused: PodRefused) -> tuple[PodRefused, int]:
-        """Return the refusal without nodes that the gang's other pods will use, and their number.
-
-        If lifting one cordon would let the gang fit, that node comes first."""
+        """Return the refusal without the nodes that the gang's other pods use, and their number."""
         found, shape = refused.gang, pod.submitted.shape
         if found is None or found.present < found.needed or shape.pods != PodConstraints():
             return refused, 0
@@ -412,7 +404,7 @@ class Explainer:
     def _own_places(
         self, pod: PodState, refused: PodRefused, found: GangShortage
     ) -> tuple[set[str], str]:
-        """Return the nodes for the gang's other pods, and a node to uncordon; "" if none helps."""
+        """Return the nodes for the gang's other pods, and a node to uncordon or ""."""
         shape, room, nodes = pod.submitted.shape, self.room, self.state.nodes.values()
         own = {
             each.name for each in nodes if room.holds(shape, each) and not room.miss(shape, each)

@@ -1,7 +1,6 @@
 """Pack each node into one short row, so that the console can draw ten thousand nodes.
 
-Rows are arrays, and devices and shares are flattened, because there are 80,000 of each. Invariant:
-a row is complete and depends on its node only, so a newer row replaces an older one."""
+Invariant: a row depends on its node only, so a newer row replaces an older one."""
 
 from enum import IntFlag
 from typing import Final
@@ -65,18 +64,14 @@ class PackedUse(Struct, frozen=True, array_like=True):
 
 
 class FleetAnswer(Answer, frozen=True):
-    """The fleet as of a revision: all rows, or only those that changed after revision `after`.
-
-    A `whole` answer replaces all previous rows. `gone` are nodes that left the cluster. `nodes` are
-    encoded `PackedNode`, `used` are encoded `PackedUse`. `heard` counts the usage samples received
-    since this gateway started; 0 in the past, for which no samples are kept."""
+    """The whole fleet as of a revision, or only the rows that changed after revision `after`."""
 
     revision: Everyone[int]
-    whole: Everyone[bool]
-    nodes: Everyone[tuple[msgspec.Raw, ...]] = ()
-    gone: Everyone[tuple[str, ...]] = ()
-    heard: Everyone[int] = 0
-    used: Everyone[tuple[msgspec.Raw, ...]] = ()
+    whole: Everyone[bool]  # replaces all previous rows
+    nodes: Everyone[tuple[msgspec.Raw, ...]] = ()  # encoded `PackedNode`
+    gone: Everyone[tuple[str, ...]] = ()  # nodes that left the cluster
+    heard: Everyone[int] = 0  # usage samples since the gateway started
+    used: Everyone[tuple[msgspec.Raw, ...]] = ()  # encoded `PackedUse`
     time: Everyone[str] = ""
 
 

@@ -1,7 +1,6 @@
 """Report which of a pod's devices have failed, and why its node is not ready.
 
-Pods on a failed device keep their shares until they end. Invariant: a device is reported exactly
-while its health prevents new placements."""
+Pods on a failed device keep their shares until they end."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -37,7 +36,7 @@ FREEZES: Final = {
 
 
 def failed_devices(state: State, pod: PodState) -> tuple[FailedDevice, ...]:
-    """Return the failed devices of which the pod has shares, each once, in order."""
+    """Return the failed devices that the pod has shares of."""
     if pod.placement is None:
         return ()
     node = state.nodes[pod.placement.node]

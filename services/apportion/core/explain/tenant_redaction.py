@@ -1,7 +1,6 @@
 """Redact an answer for a tenant: objects of other namespaces keep only their amounts and nodes.
 
-Fields are redacted as marked in `answers.visibility`, then sentences are made from the result.
-Invariant: a field without a mark is hidden for other namespaces."""
+Invariant: a field that `answers.visibility` does not mark is hidden for other namespaces."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -60,7 +59,7 @@ _OF_THE_CLUSTER: Final = (
 
 
 class _Object(Enum):
-    """Who owns the object to redact: the cluster, or a namespace that is visible or hidden."""
+    """Whether the redacted object is of the cluster, or of a visible or hidden namespace."""
 
     CLUSTERS = auto()
     SEEN = auto()
@@ -68,7 +67,7 @@ class _Object(Enum):
 
 
 def redacted(answer: Any, sees: Sees) -> Any:
-    """Return the answer with only the fields that the client may see, and sentences about these."""
+    """Return the answer with only the fields that the client may see."""
     return _redacted(answer, sees, _Object.CLUSTERS)
 
 

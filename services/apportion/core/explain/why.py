@@ -101,7 +101,7 @@ def why_rejected(state: State, rejected: PodRejected) -> reads.Why:
 def why_ended(
     before: reads.Why, step: reads.Step, reason: str, failed: tuple[reads.FailedDevice, ...]
 ) -> reads.Why:
-    """Return the explanation from `before` the pod's end, plus the end (`step`) and its reason."""
+    """Return the explanation of an ended pod, from the one just before its end."""
     end = reads.PodEnd(
         revision=step.revision,
         time=step.time,

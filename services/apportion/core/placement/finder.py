@@ -1,7 +1,6 @@
 """Find the best node and devices for one pod: filter, score, choose devices, check limits.
 
-Invariant: a search changes only derived data, and its result depends only on state and
-reservations."""
+Invariant: the result depends only on the state and the reservations."""
 
 from functools import partial
 from typing import Final
@@ -113,7 +112,7 @@ class PlaceFinder:
         self._own_rows = None
 
     def find(self, pod: PodState, among: NDArray[np.bool_] | None = None) -> PodPlaced | None:
-        """Return the best placement within limits, or None. `among` restricts it to some rows."""
+        """Return the best placement within limits, or None; `among` leaves out other nodes."""
         if self._limits.active:
             return self.look_within(pod, among)[0]
         return self._best(pod, NO_KINDS, among)
@@ -121,7 +120,7 @@ class PlaceFinder:
     def look_within(
         self, pod: PodState, among: NDArray[np.bool_] | None = None
     ) -> tuple[PodPlaced | None, Kept | None]:
-        """Return the best placement within limits, or the limit that excludes fitting nodes."""
+        """Return the best placement within limits, or the limit that rules out fitting nodes."""
         self._reservations.charge()
         first = self._limits.exceeded(pod)
         if first is not None:
@@ -186,7 +185,6 @@ class PlaceFinder:
         return limits_key(self._state, pod) + key
 
     def _wanted_key(self, pod: PodState, concern: Concern) -> bytes:
-        """Return a key that is equal for pods with equal shapes, volumes, affinity and spread."""
         key = pod.shape_key
         volumes = self.volumes.needs(pod) if pod.submitted.volume_claims else None
         if volumes is not None:
@@ -198,7 +196,7 @@ class PlaceFinder:
         return self._neighbours.concern(pod.submitted) is not NO_CONCERN
 
     def domains_by(self, keys: list[str]) -> NDArray[np.int64]:
-        """Number the topology domains: nodes with equal values of all `keys` get one number."""
+        """Number the topology domains: nodes with equal values of all label keys share a number."""
         self.columns.sync()
         ids = [self._domains.ids(self.columns, key) for key in keys]
         return np.unique(np.stack(ids), axis=1, return_inverse=True)[1].reshape(-1)

@@ -65,10 +65,9 @@ class GangDomains:
         self._tries_left = min(tries, TRIES_MAX)
 
     def next(self, placed: list[Placed]) -> bool:
-        """Choose the domain for the next try. Return False if none is left.
+        """Choose the topology domain for the next try. Return False if none is left.
 
-        `placed` is what the last try placed. The last set of bound pods in it may not use the same
-        domain again. The sets after that one may use all their domains again."""
+        `placed` is what the last try placed. Its last set of bound pods gets another domain."""
         begun: dict[BoundPods, int] = {}
         for pod, found in placed:
             if pod.uid in self.of:

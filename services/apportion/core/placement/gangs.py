@@ -1,8 +1,7 @@
 """Compute which pods of a gang must be placed before any of them may start.
 
-The first batch places `min_available` pods, among them the minimum of each task. The others follow
-one by one, like Volcano's elastic members. As in Volcano, task minimums are ignored if their sum
-exceeds `min_available`. Invariant: no pod of a gang without a PodGroup is placed."""
+The first batch places `min_available` pods. The others follow one by one, like Volcano's elastic
+members. Invariant: no pod of a gang without a PodGroup is placed."""
 
 from collections import Counter
 from typing import NamedTuple

@@ -1,7 +1,6 @@
 """Explain why a pod fits nowhere: count nodes by the filter that refused them; find near misses.
 
-A near miss is a node that only a late filter refused, and that lacks little. Invariant: reasons are
-computed from the same columns as the decision, so they never contradict it."""
+A near miss is a node that only a late filter refused, and that lacks little."""
 
 from typing import Final
 

@@ -54,9 +54,7 @@ class Unschedulable:
         self._most = 0
 
     def add(self, key: bytes, ask: AskColumns | None, ordered: bool) -> None:  # noqa: FBT001
-        """Add a shape queue whose pods fit only where `ask` fits; None to always recheck it.
-
-        With `ordered`, the result may depend on the order in which devices are tried."""
+        """Add a shape queue to recheck when `ask` fits; without an ask, always recheck it."""
         self.forget(key)
         if ordered:
             self._ordered[key] = None
@@ -160,9 +158,9 @@ class Waking:
         self._hints += 1
 
     def observe(self, change: Change, moved: bool, freed: bool) -> None:  # noqa: FBT001 - hot path
-        """Apply the fold's change, using the table of `queueing.hints`.
+        """Apply the fold's change: recheck the shape queues that it may help.
 
-        `moved`: a count of selected pods changed; `freed`: a queue or namespace has more room."""
+        `moved`: a pod count for affinity changed; `freed`: a queue or namespace has more room."""
         asks: Int64 = asked(change, moved, freed)
         if asks & (SOME | REORDERED):
             self._hints += 1
@@ -204,10 +202,9 @@ class Waking:
         return self._ask_doubted(looks_max)
 
     def wake_affinity(self, looks_max: int) -> bool:
-        """Recheck queues with affinity or spread if a pod that they select was just reserved.
+        """Recheck shape queues with affinity or spread terms that match a pod just reserved.
 
-        Otherwise these queues would wait until the decision is in the ledger; after a restart they
-        would not. Return False if some are left; the next `wake` rechecks the rest."""
+        Return False if some are left; the next `wake` rechecks them."""
         self._reservations.charge()
         if self._reservations.met:
             self._reservations.met = self._anew = False

@@ -1,6 +1,6 @@
 """Match the names that users type: a device's id or a prefix of it, and similar names.
 
-Invariant: all commands and answers accept the same names; an ambiguous prefix selects no device."""
+Invariant: an ambiguous prefix selects no device."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -49,7 +49,7 @@ def named(what: str, known: Iterable[str]) -> str:
 
 
 def target_meant(name: str, nodes: Iterable[str], devices: Iterable[str]) -> str:
-    """Return nodes and devices with similar names, or else the commands that list them."""
+    """Return similar names of nodes and devices, or else the commands that list them."""
     listing = "list them with `apportion get nodes` or `apportion get devices`"
     shown = [(each, device_words(each)) for each in devices]
     ids = [short if len(name) <= len(short) else each for each, short in shown]

@@ -155,7 +155,7 @@ class Neighbours:
         return changed
 
     def rename(self, pod: PodState) -> bool:
-        """Recount a pod that got other labels or is terminating. Return True if a count changed."""
+        """Recount a pod whose labels changed or that is terminating. True if a count changed."""
         at = self._at.get(pod.uid) if self.active else None
         if at is None:
             return False
@@ -169,7 +169,7 @@ class Neighbours:
         return changed
 
     def concern(self, pod: PodSubmitted) -> Concern:
-        """Return which affinity and spread terms, of this pod and of others, restrict the pod."""
+        """Return the affinity and spread rules that restrict the pod."""
         if not self.active:
             return NO_CONCERN
         self.count(len(self._uncounted))
@@ -190,7 +190,7 @@ class Neighbours:
         return Concern(guards, wishes=True, itself=itself)
 
     def counts(self, selector: PodSelector, *, spread: bool = False) -> Counts:
-        """Return the live counts of placed pods that the selector matches.
+        """Return the number of placed pods on each node that the selector matches.
 
         With `spread`, leave out terminating pods, like kube-scheduler's `countPodsMatchSelector`.
         """
@@ -221,7 +221,7 @@ class Neighbours:
         return self._guards[term]
 
     def relabel(self, namespace: str) -> bool:
-        """Recount after a namespace's labels changed. False if no term uses such labels."""
+        """Recount after a namespace's labels changed. Return False if no term selects by them."""
         if not self._by_label:
             return False
         for key in [key for key in self._against if key[0] == namespace]:
@@ -309,7 +309,7 @@ def _keeps_away(node: NodeState) -> bool:
 
 
 def kind_of(pod: PodSubmitted) -> KindKey:
-    """Return a pod's namespace and sorted labels, which are all that a selector can look at."""
+    """Return a pod's namespace and sorted labels, which are all that a selector reads."""
     return pod.namespace, tuple(sorted(pod.labels.items()))
 
 

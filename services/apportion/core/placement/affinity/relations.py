@@ -138,10 +138,10 @@ class Relations:
 
 
 class _Sums(NamedTuple):
-    """Pod counts by topology domain: `here` by row, the `least` of all, and how many `domains`."""
+    """The number of pods in each topology domain."""
 
-    here: Numbers
-    least: int
+    here: Numbers  # of the row's domain
+    least: int  # of all domains
     domains: int
 
 
@@ -157,7 +157,7 @@ def _sums(ids: Numbers, pods: Numbers, counted: Flags) -> _Sums:
 
 
 def _normal(values: Numbers, counted: Flags) -> Numbers:
-    """Scale the counted values linearly, the lowest to 0 and the highest to `POINTS`."""
+    """Scale the counted values linearly, from 0 for the lowest to `POINTS` for the highest."""
     among = values[counted]
     if not len(among) or among.min() == among.max():
         return np.zeros(len(values), np.int64)

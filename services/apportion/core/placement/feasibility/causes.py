@@ -179,11 +179,11 @@ class BeyondLimit(NamedTuple):
 
 
 class TooFewPlaces(NamedTuple):
-    """A gang that needs more room than the empty cluster has; pods like `none` fit on no node."""
+    """A gang that needs more room than the empty cluster has."""
 
     needed: int
     places: int
-    none: tuple[str, ...]
+    none: tuple[str, ...]  # pods like these fit on no node
 
 
 class Explained(NamedTuple):

@@ -1,7 +1,6 @@
-"""The fields that describe a refusal code: texts, unit, the events that may end it, its filter.
+"""The fields that describe a refusal code: texts, unit, filter, and the events that may end it.
 
-The command line, API, console, documentation and scheduler read these fields. Invariant: apart from
-this package, only the module that returns a code refers to the code by name."""
+Invariant: apart from this package, only the module that returns a code refers to it by name."""
 
 from collections.abc import Callable
 from enum import Enum
@@ -29,13 +28,11 @@ FREED: Final[int] = 8
 
 
 class Hint(NamedTuple):
-    """A type of event that may end a refusal, so that refused pods are tried again.
-
-    `asks` is a bit mask of the shape queues to wake, and `when` one of conditions on the event."""
+    """A type of event that may end a refusal, so that refused pods are tried again."""
 
     event: type[Payload]
-    asks: int
-    when: int = TAKEN
+    asks: int  # bit mask of the shape queues to wake
+    when: int = TAKEN  # condition on the event
 
 
 def _each(asks: int, *kinds: type[Payload], when: int = TAKEN) -> tuple[Hint, ...]:
@@ -98,7 +95,7 @@ COMPLETED: Final = (*FEWER, *_each(GANG, events.PodSubmitted, events.PlacementVo
 
 
 class Unit(Enum):
-    """The unit of the needed and available amounts that come with a refusal code."""
+    """The unit of the amounts in a refusal."""
 
     NOTHING = ""
     MIB = "MiB"
@@ -117,7 +114,7 @@ class Unit(Enum):
 
 
 class Kind(Enum):
-    """Groups refusal codes by what ends them: freed shares, changed nodes, a raised limit."""
+    """Groups refusal codes by what ends the refusal."""
 
     OTHER = "other"
     FREED = "freed"  # ends when shares are freed on a node that is large enough

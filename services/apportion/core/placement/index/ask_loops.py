@@ -1,8 +1,7 @@
 # cython: boundscheck=False, wraparound=False, initializedcheck=False, nonecheck=False
 """Compiled loops of `AskColumns`, which compare the devices of nodes with one ask.
 
-Arrays with a row per node are flat: `width` values per node, the host's first. `fits` has `cuts`
-values per kind. Compiled loops do not check array bounds. Invariant: see `row_loops`."""
+Arrays are flat, with `width` values per node. The loops do not check array bounds."""
 
 from typing import Final
 
@@ -56,7 +55,7 @@ def look(
     enough: UInt8s,
     given: Int32s,
 ) -> None:
-    """Implement `AskColumns.look`; unless `noted`, check no more devices than needed."""
+    """Implement `AskColumns.look`."""
     named: Int64 = len(elsewhere)
     i: Int64
     at: Int64

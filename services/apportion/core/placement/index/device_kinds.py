@@ -1,7 +1,6 @@
-"""Give a number to each kind of device: devices that every ask treats alike share a kind.
+"""Give a number to each kind of device; devices that every ask treats alike share a kind.
 
-What an ask needs is computed once per kind, not per device. Invariant: a number keeps its meaning
-as long as the index exists, even while no node has such a device."""
+What an ask needs is computed once per kind, not per device."""
 
 from collections.abc import Iterable
 from operator import attrgetter
@@ -55,7 +54,7 @@ class DeviceKinds:
     def offered(self, as_of: Int64) -> list[Device | None]:
         """Return an example device of each kind, by number; None for a kind that no node has.
 
-        The list stays the same object until kinds change; `as_of` must grow if they may have."""
+        Pass a higher `as_of` whenever kinds may have changed."""
         if as_of != self._as_of:
             self._as_of = as_of
             offered = [

@@ -1,8 +1,7 @@
 """Pack several amounts into one 64-bit integer, so that one subtraction compares them all.
 
-Each amount of a device or host has a field with a guard bit above it. Free amounts have their
-guards set. After subtracting the needed amounts, a guard is still set exactly if there was enough.
-Invariant: every packed amount is within its field; `clamped` limits computed ones."""
+Each amount has a field with a guard bit above it. Free amounts have their guards set. After
+subtracting the needed amounts, a guard is still set exactly if there was enough."""
 
 from typing import Final
 
@@ -117,7 +116,7 @@ def slots_of(amounts: Int64) -> Int64:
 def mean_load(
     memory_total: Int64, memory_free: Int64, cores_total: Int64, cores_free: Int64
 ) -> Int64:
-    """Return the mean of the used fractions of memory and cores, in `POINTS`; 0 without a total."""
+    """Return the mean of the used fractions of memory and cores, in `POINTS`."""
     if not memory_total or not cores_total:
         return 0
     # Clamp to three times the total, which keeps the result and avoids 64-bit overflow.
@@ -130,7 +129,7 @@ def mean_load(
 
 
 def free_amounts(state: DeviceState) -> Int64:
-    """Pack what new shares can get of the device, guards set; 0 if no share may start."""
+    """Pack the device's free amounts, with guard bits; 0 amounts if it takes no new share."""
     guards: Int64 = GUARDS  # as above
     if not state.present or not state.healthy or state.cordon:
         return guards

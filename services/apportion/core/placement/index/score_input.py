@@ -1,4 +1,4 @@
-"""The input and the interface of node scores, and the board with the points of all nodes.
+"""The input and the interface of node scores, and the scoreboard with the points of all nodes.
 
 Invariant: `best` and `fitting` equal the result of a walk over all points."""
 
@@ -35,10 +35,10 @@ class NodeScore(Protocol):
     ask_at: int = NO_ASK  # the ask for which it chooses a device
 
     def rate(self, seen: ScoreInput) -> None:
-        """Set the points of each row not refused: 0 to `packed.POINTS`, more is better."""
+        """Score each row that is not refused: 0 to `packed.POINTS`, more is better."""
 
     def device(self, row: int) -> int:
-        """Return the position of the device on which the row's points are based, or `NO_DEVICE`."""
+        """Return the position of the device that the score chose in the row, or `NO_DEVICE`."""
         del row
         return NO_DEVICE
 

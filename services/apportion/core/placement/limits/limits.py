@@ -1,7 +1,7 @@
 """Enforce queue and namespace limits, which refuse a pod although nodes have room.
 
 A limit is a rule of the scheduler, not an invariant of the ledger: the fold accepts placements
-beyond it. `queueing.sharding` prevents several schedulers from exceeding a limit together."""
+beyond it."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -66,7 +66,7 @@ class Holdings:
         raise NotImplementedError
 
     def note(self, pod: PodState, *, undone: bool = False, again: bool = False) -> bool:
-        """Count a placed pod, or stop counting a released one. True if its account has more room.
+        """Count a placed pod, or stop counting a released one. Return True if room was freed.
 
         `undone`: the placement was only assumed. `again`: the share amounts may have changed."""
         before, placed = self._at.get(pod.uid), pod.placement
@@ -107,7 +107,7 @@ class Holdings:
         return freed
 
     def count(self, pods: int) -> bool:
-        """Count at most `pods` of the queued pods. Return True when all are counted."""
+        """Count at most `pods` of the uncounted pods. Return True if none is left."""
         for _ in range(min(pods, len(self._uncounted))):
             pod = self._uncounted.pop()
             # a later pod may have the uid of a deleted one
@@ -116,17 +116,19 @@ class Holdings:
         return not self._uncounted
 
     def count_all(self) -> None:
-        """Count all pods that are still queued to be counted."""
+        """Count all pods that are not counted yet."""
         self.count(len(self._uncounted))
 
     def note_freed(self) -> None:
-        """Mark every account as having room again, because an assumed placement was undone."""
+        """Mark every account as having room, because an assumed placement was undone."""
         self._epoch += 1
 
     def exceeded(
         self, pod: PodState, node: str = "", shares: Sequence[Share] = ()
     ) -> LimitExceeded | None:
-        """Return the limit that these shares exceed on `node` or, without one, on every node."""
+        """Return the limit that the pod exceeds with these shares on `node`, or None.
+
+        Without `node`, return a limit that it exceeds wherever it is placed."""
         name, shape = self.account_of(pod), pod.submitted.shape
         limits = self._limits.get(name)
         if limits is None:
@@ -173,7 +175,7 @@ def _exceeded(limits: tuple[Limit, ...], held: Amounts, more: Amounts) -> LimitE
 
 
 class Queues(Holdings):
-    """The amounts that each queue has allocated of hosts and devices; counted on first use."""
+    """The amounts of hosts and devices that the pods of each queue have allocated."""
 
     def __init__(self, state: State) -> None:
         super().__init__(state, quotas.of_shares, quotas.at_least)
@@ -198,7 +200,7 @@ class Queues(Holdings):
             self._uncounted = list(self._state.pods.values())
 
     def count_offers(self, nodes: int) -> bool:
-        """Add up the capacity of at most `nodes` more nodes. Return True when all are included."""
+        """Add up the capacity of at most `nodes` more nodes. Return True if none is left."""
         return self._totals.count(nodes)
 
     def observe(self, change: Change) -> bool:
@@ -256,7 +258,7 @@ class _Totals:
         self._moved = False
 
     def refresh(self) -> bool:
-        """Recount all touched nodes. Return True if the totals changed since the last call."""
+        """Recount all changed nodes. Return True if the totals changed since the last call."""
         self.count(0)
         self.count(len(self.touched))
         moved, self._moved = self._moved, False
@@ -283,13 +285,13 @@ class _Totals:
         return not self.touched
 
     def dominant(self, held: Amounts) -> float:
-        """Return the largest of these amounts, each as a fraction of the cluster's total."""
+        """Return the largest of these amounts as a fraction of the cluster's total."""
         parts = (held.get(amount, 0) / much for amount, much in self._sum.items() if much > 0)
         return max(parts, default=0.0)
 
 
 class Namespaces(Holdings):
-    """What namespaces with a device quota have allocated; the API server enforces other limits."""
+    """The amounts allocated in each namespace that has a device quota."""
 
     def __init__(self, state: State) -> None:
         super().__init__(state, quotas.of_devices, quotas.devices_at_least)
@@ -305,7 +307,7 @@ class Namespaces(Holdings):
         return pod.submitted.namespace
 
     def note(self, pod: PodState, *, undone: bool = False, again: bool = False) -> bool:
-        """Count or stop counting a pod if a quota limits its namespace; see `Holdings.note`."""
+        """Count a placed pod, or stop counting a released one, if a quota limits its namespace."""
         if pod.submitted.namespace not in self._limits:
             self._at.pop(pod.uid, None)
             return False
@@ -362,7 +364,7 @@ class Limits:
         self.active = self._queues.active or self._namespaces.active
 
     def activate(self) -> None:
-        """Start counting what queues have allocated, because the order of pods depends on it."""
+        """Start counting what each queue has allocated, because the order of pods depends on it."""
         self._queues.activate()
         self.active = True
 
@@ -390,14 +392,16 @@ class Limits:
         self._namespaces.note(pod, undone=undone)
 
     def note_freed(self) -> None:
-        """Mark all limits as having room again, because an assumed placement was undone."""
+        """Mark all limits as having room, because an assumed placement was undone."""
         self._queues.note_freed()
         self._namespaces.note_freed()
 
     def exceeded(
         self, pod: PodState, node: str = "", shares: Sequence[Share] = ()
     ) -> LimitExceeded | None:
-        """Return the limit that these shares exceed on `node` or, without one, on every node."""
+        """Return the limit that the pod exceeds with these shares on `node`, or None.
+
+        Without `node`, return a limit that it exceeds wherever it is placed."""
         found = self._queues.exceeded(pod, node, shares)
         return found or self._namespaces.exceeded(pod, node, shares)
 
@@ -409,5 +413,5 @@ class Limits:
         return self._queues.kinds_beyond(pod, asks, kinds) | of_namespace
 
     def seen(self, pod: PodState) -> int:
-        """Return a number that changes when limits may allow the pod more."""
+        """Return a number that changes when a limit may admit more of the pod's requests."""
         return self._queues.seen(pod) + self._namespaces.seen(pod)

@@ -1,9 +1,7 @@
 """Express the limits of queues and namespaces as bounds on amounts, and compute amounts.
 
-A limit on device memory or cores applies to all devices of the family, under whichever resource
-name a pod requests them. Exceptions, because Volcano uses them side by side:
-`volcano.sh/gpu-number` counts only whole devices, `volcano.sh/gpu-memory` only partial ones.
-Invariant: amounts are computed from what the pod gets, not from what it requested."""
+A limit on device memory or cores applies to all devices of the family. Invariant: amounts are
+computed from what the pod gets, not from what it requested."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -59,7 +57,7 @@ class Bound(NamedTuple):
     unit: int
 
     def needed(self, held: Amounts, more: Amounts) -> int:
-        """Return the amount in `more` if, added to `held`, it exceeds the bound, else 0."""
+        """Return how much of the amount is in `more`, if it exceeds the bound; else 0."""
         much = more.get(self.amount, 0)
         return much if much and held.get(self.amount, 0) + much > self.most else 0
 
@@ -92,7 +90,7 @@ class Quota:
         return bool(self._closed or self._bounds or self._cards)
 
     def exceeded(self, held: Amounts, more: Amounts) -> LimitExceeded | None:
-        """Return the limit that `more` exceeds in addition to the allocated `held`, or None."""
+        """Return the first limit that `held` and `more` together exceed, or None."""
         if self._closed:
             return LimitExceeded(RefusalCode.QUEUE_CLOSED, queue=QueueShortage(queue=self._name))
         for bound in self._bounds:
@@ -175,7 +173,7 @@ def of_shares(shape: Shape, shares: Iterable[Share], node: NodeState) -> Amounts
 
 
 def of_devices(shape: Shape, shares: Iterable[Share], node: NodeState) -> Counter[Amount]:
-    """Return the peak device amounts of these shares; init containers run before the others."""
+    """Return the most that these shares use of devices at one time; init containers run first."""
     taken: Counter[Amount] = Counter()  # not `Counter[Amount]()`, which takes half as long again
     before: dict[str, Counter[Amount]] = {
         ask.container: Counter() for ask in shape.asks if ask.init
@@ -199,14 +197,14 @@ def of_demand(demand: Demand, device: Device, count: int) -> Amounts:
 
 
 def at_least(shape: Shape) -> Amounts:
-    """Return the least amounts that a pod of this shape uses on any node."""
+    """Return the amounts that a pod of this shape uses at least, on any node."""
     taken = of_host(shape)
     taken.update(devices_at_least(shape))
     return taken
 
 
 def devices_at_least(shape: Shape) -> Counter[Amount]:
-    """Return the least device amounts that such a pod uses at its peak, on any node."""
+    """Return the device amounts that a pod of this shape uses at least, on any node."""
     taken: Counter[Amount] = Counter()
     before: dict[str, Counter[Amount]] = {}
     for ask in shape.asks:
@@ -256,10 +254,7 @@ def _of_share(
 
 @lru_cache(maxsize=4096)
 def _card_named(keys: tuple[str, ...], model: str, part: str) -> str:
-    """Return which of these card quotas applies to a device of the model, or an empty string.
-
-    `MODEL/mig-PROFILE-mixed` and `MODEL/mps-…` take precedence over `MODEL`, and the full name of a
-    model over a part of it, such as `A100`."""
+    """Return the most specific card quota for a device of this model, or an empty string."""
     best = (False, False, 0, "")
     for key in keys:
         name, _, suffix = key.partition("/")

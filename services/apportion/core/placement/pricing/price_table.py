@@ -1,9 +1,7 @@
 """Turn one set of prices into tables by kind of device, and compute the value of each node.
 
-All numbers are whole, so every machine gets the same result. Values are in millionths of a device,
-CPU prices in millionths of a device per milli-core. Tables are rebuilt when prices or kinds change,
-in steps, because that takes longer than a decision may. Invariant: the result of `read` does not
-depend on how much was prepared."""
+Values are whole millionths of a device, so every machine gets the same result. Tables are rebuilt
+in steps when prices or kinds change, because a rebuild takes longer than a decision may."""
 
 from math import isqrt
 from typing import Final, NamedTuple
@@ -43,7 +41,7 @@ _ENDLESS: Final = 1 << 40
 
 
 def cpu_prices(shapes: tuple[PricedShape, ...]) -> Values:
-    """Return the CPU prices at which to compute values; pods without devices pay the lowest one."""
+    """Return the CPU prices at which values are computed."""
     alone = [s.value // s.cpu_milli for s in shapes if s.ask is None and s.cpu_milli]
     floor = min(max(alone, default=0), CPU_PRICE_MAX)
     return np.array([floor + step for step in CPU_PRICES], np.int64)
@@ -76,7 +74,7 @@ def share_values(shapes: tuple[PricedShape, ...], device: Device, prices: Values
 def device_values(
     shapes: tuple[PricedShape, ...], device: Device, prices: Values, one_shared: Values
 ) -> Values:
-    """Return the most that idle devices are worth, less CPU: [CPU price, number of devices]."""
+    """Return the highest total value of the pods that fit on each number of idle devices."""
     net = np.full((len(prices), DEVICE_COUNTS), _NOTHING, np.int64)
     for shape in shapes:
         sort = sort_of(shape)
@@ -91,7 +89,7 @@ def device_values(
 
 
 def share_room(sort: Sort, device: Device) -> Values:
-    """Return, for each state of a device, how many more such shares fit."""
+    """Return how many more such shares fit on a device in each of its states."""
     room = [0] * STATES
     if sort.size_on(device) not in (NEVER, WHOLE):
         after = after_share(sort.ask, device)
@@ -102,7 +100,7 @@ def share_room(sort: Sort, device: Device) -> Values:
 
 
 def device_room(sort: Sort, device: Device | None) -> Values:
-    """Return, for each number of idle devices, how many such pods fit; unlimited without an ask."""
+    """Return how many such pods fit on each number of idle devices."""
     counts = np.arange(DEVICE_COUNTS)
     if sort.ask is None:
         return np.full(DEVICE_COUNTS, UNLIMITED)
@@ -121,8 +119,6 @@ def _net(shape: PricedShape, pieces: int, prices: Values) -> Values:
 
 
 class _OfKind(NamedTuple):
-    """Tables for one kind of device: shares by device state, devices by number of idle ones."""
-
     share_value: Ints
     device_value: Ints
     share_room: Ints
@@ -139,9 +135,7 @@ TOO_BIG = WHOLE + 1
 
 
 class Fragments:
-    """What the score `fgd` needs about pod shapes: frequencies (`pods`, in `total`) and sizes.
-
-    `sizes` is by device kind and shape: percent of one device, or `TOO_BIG` if it does not fit."""
+    """The frequencies and sizes of pod shapes, for the score `fgd`."""
 
     def __init__(self, prices: PricesLearnt, devices: list[Device | None]) -> None:
         shapes = prices.shapes
@@ -151,7 +145,7 @@ class Fragments:
         self.pods = np.array([shape.pods for shape in shapes], np.int64)
         self.total = int(self.pods.sum())
         sizes = [[_size(shape, device) for shape in shapes] for device in devices]
-        self.sizes = np.array(sizes, np.int64)
+        self.sizes = np.array(sizes, np.int64)  # in percent by kind and shape
 
 
 def _size(shape: PricedShape, device: Device | None) -> int:
@@ -166,19 +160,16 @@ SHAPES_WEIGHED: Final = 16  # more cost time and gain nothing
 
 
 class Frequent(NamedTuple):
-    """A frequent pod shape or independent share; `weight` is the value of room for one more.
-
-    It is half the shape's frequency times the square root of its size, in millionths of a device.
-    """
+    """A frequent pod shape, with the value of room for one more pod of it."""
 
     sort: Sort
     cpu_milli: int
     memory_mib: int
-    weight: int
+    weight: int  # value of room for one more
 
 
 def frequent(shapes: tuple[PricedShape, ...]) -> list[Frequent]:
-    """Return the shapes of most weight; shapes that differ only in required models are merged."""
+    """Return the most frequent shapes; merge those that differ only in required models."""
     merged: dict[Sort, list[PricedShape]] = {}
     for shape in shapes:
         merged.setdefault(sort_of(shape), []).append(shape)
@@ -196,7 +187,7 @@ def frequent(shapes: tuple[PricedShape, ...]) -> list[Frequent]:
 
 
 class PriceTable:
-    """The tables for one set of prices; reuses those of `before` if its prices are the same."""
+    """The tables for one set of prices: the value of devices of each kind in each state."""
 
     def __init__(
         self, prices: PricesLearnt, offered: list[Device | None], before: "PriceTable | None" = None
@@ -225,7 +216,7 @@ class PriceTable:
         return self._fragments
 
     def known(self) -> "list[_Known]":
-        """Return the tables computed so far, with their devices, in the order of kinds."""
+        """Return the tables computed so far, each with an example device of its kind."""
         return list(zip(self.devices, self._of_kinds, strict=False))
 
     def prepare(self, columns: Columns, rows: Int64) -> bool:

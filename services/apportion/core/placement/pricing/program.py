@@ -1,9 +1,8 @@
 """Build the linear program behind the prices: how the frequent pods fill the cluster best.
 
-Variables are the pods of each shape on each type of node, within its CPU, memory and devices.
 Shares of one device are a flow from 0 to 100 percent along arcs of their sizes (the arc-flow
 formulation of the cutting-stock problem). A pod's price is the value that one more such pod would
-displace. Prices are scaled so that the pods of the best plan are worth the devices they use."""
+displace."""
 
 from collections import Counter
 from typing import Final, NamedTuple
@@ -33,7 +32,7 @@ Floats = NDArray[np.float64]
 
 
 class NodeType(NamedTuple):
-    """A group of similar nodes; the device count and the amounts are those of one average node."""
+    """A group of similar nodes, described by an average node."""
 
     device: Device | None
     devices: int
@@ -99,10 +98,10 @@ class Program(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """The solver's result: what one more unit of each limit is worth, and how much is used."""
+    """The solver's result."""
 
-    price: Floats
-    used: Floats
+    price: Floats  # the worth of one more unit of each limit
+    used: Floats  # of each limit
 
 
 def sizes(shapes: list[SeenShape], types: list[NodeType]) -> dict[Sort, float]:

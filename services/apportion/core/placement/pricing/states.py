@@ -29,7 +29,7 @@ States = NDArray[np.int16]
 
 
 def is_cut(device: Device | None) -> bool:
-    """Return True for a MIG device: its state is a mask of slices."""
+    """Return True for a MIG device, whose state is a mask of slices."""
     return device is not None and device.mode == "mig"
 
 
@@ -63,7 +63,7 @@ def after_share(ask: Ask | None, device: Device | None, size: int | None = None)
 
 
 def by_percent_left(device: Device, states: Iterable[int]) -> list[int]:
-    """Sort the states by what is left, least first, so that each follows those it leads to."""
+    """Sort the states by what is left of the device, least first."""
     left = percent_left(device)
     return sorted(states, key=left.tolist().__getitem__)
 

@@ -75,7 +75,7 @@ class PendingQueue:
         return self._held_back[0][0] if self._held_back else 0
 
     def due(self) -> list[PodState]:
-        """Remove and return pods whose backoff ended. A gang's pods wait until all have ended."""
+        """Remove and return pods whose backoff ended; a gang returns once all its backoffs have."""
         found: list[PodState] = []
         while self._held_back and self._held_back[0][0] <= self.now:
             pod = self._state.pods.get(heappop(self._held_back)[1])
@@ -107,7 +107,7 @@ class PendingQueue:
             self.to_report[shape_queue.key] = None
 
     def move(self, shape_queue: ShapeQueue, pod: PodState, key: bytes) -> ShapeQueue:
-        """Move the first pod to the shape queue of `key`, return that, and wake the old one."""
+        """Move the first pod to the shape queue of `key`, and return that shape queue."""
         shape_queue.remove({pod.uid})
         self.wake(shape_queue)
         other = self._shape_queues.get(key)
@@ -119,7 +119,7 @@ class PendingQueue:
         return other
 
     def with_unreported(self) -> list[ShapeQueue]:
-        """Return the unschedulable shape queues with pods whose refusal the ledger lacks."""
+        """Return the unschedulable shape queues whose pods have refusals that the ledger lacks."""
         found = map(self._shape_queues.get, self.to_report)
         return [each for each in found if each is not None and each.tells]
 
@@ -165,7 +165,7 @@ class PendingQueue:
         return None
 
     def unschedulable(self, keys: Iterable[bytes] | None = None) -> list[ShapeQueue]:
-        """Return unschedulable shape queues (of `keys`, if given) by key, and drop empty ones."""
+        """Return the unschedulable shape queues, optionally only those of `keys`, sorted by key."""
         found = []
         for key in sorted(self._shape_queues if keys is None else keys):
             shape_queue = self._shape_queues.get(key)
@@ -177,7 +177,7 @@ class PendingQueue:
         return found
 
     def wake_gang(self, gang: str) -> None:
-        """Make a gang's shape queue schedulable; move it if the gang changed to another queue."""
+        """Make a gang's shape queue schedulable, also after the gang moved to another queue."""
         shape_queue = self._shape_queues.get(gang_key(gang))
         head = None if shape_queue is None else shape_queue.head(self._state)
         if shape_queue is None or head is None:

@@ -22,7 +22,7 @@ SLACK = 64  # entries that may outlive their pods before they are removed
 
 
 class Turn(NamedTuple):
-    """A pod's position in the order: higher priority, then earlier submission, then uid."""
+    """A pod's position in the order: by priority, then by submission, then by uid."""
 
     rank: int
     revision: int
@@ -152,7 +152,7 @@ class ShapeQueue:
             self.fresh = {old: None for old in self.fresh if still_waits(state, old)}
 
     def has(self, turn: Turn) -> bool:
-        """Return True if a pod with this turn is in the queue, even if no longer pending."""
+        """Return True if the queue has a pod with this turn, even one that is no longer pending."""
         return turn in self._turns
 
     def mark_unschedulable(self, state: State, reasons: Reasons) -> None:
@@ -186,7 +186,7 @@ class ShapeQueue:
         return list(self.waiting)
 
     def remove(self, taken: set[str]) -> None:
-        """Remove these pods, which are at or near the head."""
+        """Remove the pods with these uids, which are at or near the head."""
         kept = []
         while self.waiting and taken:
             turn = heappop(self.waiting)

@@ -1,4 +1,4 @@
-"""Track all pending pods by the parts that make up shards, and queue those of our shard.
+"""Track all pending pods, and queue those of our shard.
 
 Invariant: the queue has exactly the pending pods of our shard."""
 
@@ -73,15 +73,12 @@ class Waiting:
             self._others[pod.uid] = None
 
     def come_back(self, pod: PodState) -> None:
-        """Queue a pod that is pending again, after removing it from its old shape queue.
-
-        It is still in the old one if another scheduler placed the pod, its namespace got or lost a
-        quota, or a refusal because of affinity could not be appended."""
+        """Queue a pod that is pending again, after removing it from any other shape queue."""
         self.queue.leave(pod)
         self.add(pod)
 
     def tell_time(self, now: int) -> bool:
-        """Queue the pods whose backoff ended by `now`, and wake their gangs. True if any ended."""
+        """Queue the pods whose backoff ended by `now`, and retry their gangs. True if any ended."""
         self.queue.now = now
         due = self.queue.due()
         for pod in due:

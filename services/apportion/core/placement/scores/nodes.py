@@ -1,6 +1,4 @@
-"""Score nodes by their load alone: what they use, or have free, before the pod is placed.
-
-Each score is a column of the index, which all classes share."""
+"""Score nodes by their load before the pod is placed."""
 
 from collections.abc import Callable
 from typing import Final
@@ -88,7 +86,7 @@ class Weighed(NodeScore):
         self._devices = weights.devices if shape.asks else 0
 
     def rate(self, seen: ScoreInput) -> None:
-        """Set the points to the weighted load, or for `spread` to `POINTS` minus the load."""
+        """Score each node by its weighted load; for `spread`, the lower the better."""
         given, rows = np.asarray(seen.given)[: seen.count], np.asarray(seen.rows)[: seen.count]
         load, columns = np.zeros(len(rows), np.int64), seen.columns
         total, host = columns.host_total.take(rows, 0), columns.free[:, HOST].take(rows)
