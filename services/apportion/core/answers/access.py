@@ -27,7 +27,7 @@ class CordonRequest(Answer, frozen=True, forbid_unknown_fields=True):
     """The body of a request to cordon or uncordon a node or device. A cordon needs a reason."""
 
     reason: Annotated[str, Meta(max_length=1024)] = ""
-    of: Annotated[str, Meta(max_length=253)] = ""  # user whose cordon is lifted
+    of: Annotated[str, Meta(max_length=253)] = ""  # whose cordon to lift; by default the caller
 
 
 class ActAnswer(Answer, frozen=True):

@@ -108,7 +108,7 @@ class Totals(Answer, frozen=True):
     devices: Everyone[int]
     devices_used: Everyone[int]  # with at least one share
     devices_unhealthy: Everyone[int]  # failed, or on a node that is not ready
-    memory_mib: Everyone[int]
+    memory_mib: Everyone[int]  # of all present devices
     memory_free_mib: Everyone[int]
     placed: Everyone[int]
     waiting: Everyone[int]

@@ -1,6 +1,7 @@
 """The answers of the read API, which the gateway sends and the command line reads.
 
-Field names contain the units. Only events inside an answer (asks, shares, scores) omit defaults."""
+Field names contain the units. Only events inside an answer (asks, shares, scores) omit defaults.
+Invariant: an answer contains only what the state contains, except `RevisionAnswer.frozen`."""
 
 from collections.abc import Iterable
 from typing import Annotated, Any, Final, Generic, Literal, TypeVar
@@ -70,7 +71,7 @@ class SummaryAnswer(Answer, frozen=True):
     nodes_ready: Everyone[int] = 0
     devices: Everyone[int] = 0
     devices_open: Everyone[int] = 0
-    memory_mib: Everyone[int] = 0
+    memory_mib: Everyone[int] = 0  # of all present devices
     memory_free_mib: Everyone[int] = 0
     refused_events: Everyone[int] = 0  # events that every reader skips
     time: Everyone[str] = ""
@@ -400,7 +401,7 @@ class WhyRefused(Answer, frozen=True):
     revision: Everyone[int]
     nodes: int
     causes: tuple[CauseRow, ...]
-    nearest: tuple[MissRow, ...] = ()  # that could run the pod once other pods end
+    nearest: tuple[MissRow, ...] = ()  # could run the pod once others end; if `never`, lack least
     never: bool = False  # no node could
     unbelieved: tuple[str, ...] = ()  # might fit, but their reports were refused
     since: tuple[OffOffer, ...] = ()  # cordoned, failed or gone after the event
@@ -463,7 +464,7 @@ class WhyWaiting(Answer, frozen=True):
 
 
 class PodEnd(Answer, frozen=True):
-    """How a pod ended."""
+    """How a pod ended. The rest of the answer describes the pod just before its end."""
 
     revision: Everyone[int]
     time: Everyone[str]
@@ -491,7 +492,7 @@ class End(Answer, frozen=True):
 
     revision: Everyone[int]
     time: Everyone[str]
-    reason: People[str]
+    reason: People[str]  # empty if unknown
 
 
 class Evictions(Answer, frozen=True):
@@ -573,9 +574,7 @@ class QueuedPod(Answer, frozen=True):
 
 
 class Line(Answer, frozen=True):
-    """A group of pending pods with the same request, and why they are pending.
-
-    Client rights are checked for the namespace `whose`, because limits are not public."""
+    """A group of pending pods with the same request, and why they are pending."""
 
     wants: Everyone[str]  # describes `asks` and `wishes`
     devices: Everyone[int]  # per pod
@@ -585,7 +584,7 @@ class Line(Answer, frozen=True):
     lasting: Everyone[bool] = False  # the pods stay pending even if all others end
     asks: Everyone[tuple[schemas.Ask, ...]] = ()
     wishes: Everyone[tuple[str, ...]] = ()
-    whose: Namespace = ""
+    whose: Namespace = ""  # namespace of the pod that the texts describe
     queue: OrEmpty[str] = ""
     gang: OrNone[GangAnswer | None] = None
     sentence: str = ""  # why the first pod is pending

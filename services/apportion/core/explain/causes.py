@@ -106,7 +106,9 @@ def refused_answer(
 def refused_rows(
     explainer: Explainer, pod: PodState, explained: Explained, *, people: bool = False
 ) -> tuple[tuple[reads.CauseRow, ...], tuple[reads.MissRow, ...]]:
-    """Return the causes of a refusal with their cures, and the nodes that nearly fit."""
+    """Return the causes of a refusal with their cures, and the nodes that nearly fit.
+
+    With `people`, the cause of a cordon names its authors."""
     causes = ranked(explained.refused)
     return (
         tuple(_cause_row(explainer, pod, explained, cause, people=people) for cause in causes),
@@ -117,7 +119,9 @@ def refused_rows(
 def _authored(
     state: State, code: RefusalCode, names: list[str]
 ) -> tuple[tuple[reads.OffOffer, ...], int | None]:
-    """Return the first cordons of these nodes or devices, and how many more there are."""
+    """Return the first cordons of these nodes or devices, and how many more there are.
+
+    The number is None if the search stopped early."""
     off = _device_off if code is RefusalCode.DEVICE_CORDONED else _node_off
     more = None if len(names) == NODES_WEIGHED else max(len(names) - CORDONS_NAMED, 0)
     return tuple(off(state, name) for name in names[:CORDONS_NAMED]), more

@@ -249,7 +249,9 @@ class Explainer:
         return f"quota/{pod.submitted.namespace}/{resource}"
 
     def holders(self, pod: PodState, refused: PodRefused) -> list[PodState]:
-        """Return the pods that use what the refusal's limit counts, highest usage first."""
+        """Return the pods that use what the refusal's limit counts, highest usage first.
+
+        If no pod uses any of it, return all pods under the limit."""
         key = f"holders/{self._limit_key(pod, refused)}"
         return self.once((key, b""), lambda: self._holders(pod, refused))
 

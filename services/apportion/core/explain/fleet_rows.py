@@ -42,7 +42,7 @@ class PackedPod(Struct, frozen=True, array_like=True):
 
 
 class PackedNode(Struct, frozen=True, array_like=True):
-    """One node in the picture of the fleet, packed into few numbers."""
+    """One node in the picture of the fleet, encoded as a short array."""
 
     node: Everyone[str]
     pool: Everyone[str]
@@ -53,7 +53,7 @@ class PackedNode(Struct, frozen=True, array_like=True):
     notes: People[dict[str, str]]  # failures by position of the device
     pods: Everyone[tuple[PackedPod, ...]]
     cordons: People[dict[str, str]]  # authors by position of the device
-    hardware: Everyone[tuple[tuple[int, int, str], ...]] = ()
+    hardware: Everyone[tuple[tuple[int, int, str], ...]] = ()  # devices, model, mode
 
 
 class PackedUse(Struct, frozen=True, array_like=True):

@@ -1,6 +1,7 @@
 """Report which of a pod's devices have failed, and why its node is not ready.
 
-Pods on a failed device keep their shares until they end."""
+Pods on a failed device keep their shares until they end. Invariant: a device is reported exactly
+while its health prevents new placements."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final

@@ -1,7 +1,7 @@
 """Compute which pods of a gang must be placed before any of them may start.
 
-The first batch places `min_available` pods. The others follow one by one, like Volcano's elastic
-members. Invariant: no pod of a gang without a PodGroup is placed."""
+The first batch places `min_available` pods, with the minimum of each task. The others follow one by
+one, like Volcano's elastic members. Invariant: no pod of a gang without a PodGroup is placed."""
 
 from collections import Counter
 from typing import NamedTuple

@@ -1,6 +1,7 @@
 """Explain why a pod fits nowhere: count nodes by the filter that refused them; find near misses.
 
-A near miss is a node that only a late filter refused, and that lacks little."""
+A near miss is a node that only a late filter refused, and that lacks little. Invariant: reasons
+come from the same columns as the decision, so they never contradict it."""
 
 from typing import Final
 

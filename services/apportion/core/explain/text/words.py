@@ -141,7 +141,7 @@ def devices(shape: Shape) -> list[str]:
 
 
 def cards(shape: Shape) -> str:
-    """Return which devices the pod accepts, as in `the pod accepts only …`; empty if any."""
+    """Return which devices the pod accepts, as in `the pod accepts only …`; empty for all."""
     said = " and ".join(_cards(shape.devices))
     return f"the pod accepts {said}" if said else ""
 
@@ -362,7 +362,7 @@ def limit_of(refused: PodRefused) -> str:
 def _of_gang(
     refused: PodRefused, found: GangShortage, said: str, whom: str = "one more pod"
 ) -> str:
-    """Return how many of the gang's pods fit, and which limit keeps the next one from its place."""
+    """Return how many of the gang's pods fit, and which limit blocks the next one."""
     counted = found.fitting and (refused.queue is not None or refused.quota is not None)
     return f"{gang(found)}; {'counting these' if counted else f'for {whom}'}, {said}"
 
@@ -492,7 +492,7 @@ def eviction(evicted: PodEvicted, *, in_vain: bool = False) -> str:
 
 
 def evicted_for(evicted: PodEvicted, *, in_vain: bool = False) -> str:
-    """Return the end of the sentence of `eviction`: for which pod, and which budgets it exceeds."""
+    """Return the end of the `eviction` sentence: the pod that needs the room, and the budgets."""
     said = f" for {evicted.beneficiary_name} (priority {evicted.beneficiary_priority})"
     if in_vain:
         said += ", which has since ended"
@@ -545,7 +545,7 @@ def listed(things: list[str], most: int = LISTED) -> str:
 
 
 def refusal_words(explained: Explained, *, short: bool = False) -> str:
-    """Return a refusal as one sentence, with "can never fit" if so."""
+    """Return a refusal as one sentence, which says "can never fit" if no node ever could."""
     return explained_causes(explained, short=short).sentence
 
 

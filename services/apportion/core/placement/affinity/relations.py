@@ -21,6 +21,8 @@ Numbers = NDArray[np.int64]
 
 
 class _Here(NamedTuple):
+    """The topology domain of each node (row), and the number of pods in the domain."""
+
     ids: Numbers
     pods: Numbers
 
@@ -47,7 +49,7 @@ class Relations:
         self.points: NDArray[np.int32] | None = None
 
     def refresh(self, columns: Columns, eligible: Eligible) -> bool:
-        """Recompute all rows if a pod count or a node changed. Return True after recomputing."""
+        """Recompute all rows if a pod count or a node changed; return True in that case."""
         if self._epoch != self._neighbours.epoch:
             self._epoch = self._neighbours.epoch
             wishes, counts = self._wishes, self._neighbours.counts

@@ -239,7 +239,9 @@ def feasibility(
     *,
     large_enough: bool = False,
 ) -> Verdict | None:
-    """Return the first rule that keeps a pod of this shape from the node, or None if it fits."""
+    """Return the first rule that keeps a pod of this shape from the node, or None if it fits.
+
+    With `large_enough`, ignore devices that are too small even when empty."""
     left = occupancy(node)
     refused = refused_node(shape, left)
     return refused or devices_feasibility(shape, left.devices, rules, large_enough=large_enough)

@@ -105,7 +105,9 @@ class AskColumns:
                 yield at, found
 
     def look(self, look: ScoreInput, times: Int64, noted: Int64) -> None:
-        """Refuse the nodes whose host or devices lack room for the ask."""
+        """Refuse the nodes whose host or devices lack room for the ask.
+
+        An ask for one device must fit `times` times. If `noted`, record which devices have room."""
         columns = look.columns
         ask_loops.look(
             look.rows,

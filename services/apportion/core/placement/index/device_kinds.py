@@ -1,6 +1,7 @@
 """Give a number to each kind of device; devices that every ask treats alike share a kind.
 
-What an ask needs is computed once per kind, not per device."""
+What an ask needs is computed once per kind, not per device. Invariant: a number keeps its meaning
+as long as the index exists."""
 
 from collections.abc import Iterable
 from operator import attrgetter
@@ -54,7 +55,8 @@ class DeviceKinds:
     def offered(self, as_of: Int64) -> list[Device | None]:
         """Return an example device of each kind, by number; None for a kind that no node has.
 
-        Pass a higher `as_of` whenever kinds may have changed."""
+        The list stays the same object until kinds change. Pass a higher `as_of` if they may have.
+        """
         if as_of != self._as_of:
             self._as_of = as_of
             offered = [

@@ -41,7 +41,9 @@ def label(node: NodeState, key: str) -> str | None:
 
 
 class LabelColumns:
-    """Caches the values of each label key in use, as a column with a row per node."""
+    """Caches the values of each label key in use, as a column with a row per node.
+
+    Use one instance with one `Nodes` object only."""
 
     def __init__(self, value_of: ValueOf = label) -> None:
         self._value_of = value_of

@@ -87,7 +87,9 @@ def lacking_each(free: NDArray[np.int64], need: int | NDArray[np.int64]) -> NDAr
 def times_each(
     free: NDArray[np.int64], need: int | NDArray[np.int64], charge: int | NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return upper bounds of how many times `need` fits if each time uses up `charge`."""
+    """Return upper bounds of how many times `need` fits if each time uses up `charge`.
+
+    A field at its maximum may have been clamped, so it limits nothing."""
     found = np.full(free.shape, TIMES_MAX, np.int64)
     for at, bits in _FIELDS:
         most = (1 << bits) - 1
@@ -129,7 +131,7 @@ def mean_load(
 
 
 def free_amounts(state: DeviceState) -> Int64:
-    """Pack the device's free amounts, with guard bits; 0 amounts if it takes no new share."""
+    """Pack the free amounts of the device with guard bits; all are 0 if it takes no new share."""
     guards: Int64 = GUARDS  # as above
     if not state.present or not state.healthy or state.cordon:
         return guards

@@ -11,7 +11,9 @@ from apportion.core.placement.index.packed import Int32s, Int64, Int64s, UInt8s
 def distinct(
     log: Int64s, begin: Int64, end: Int64, seen: Int64s, turn: Int64, rows: Int64s
 ) -> Int64:
-    """Copy rows from the log to `rows`, each once, and return how many."""
+    """Copy rows from the log to `rows`, each once, and return how many.
+
+    `turn` must be a number that is not in `seen` yet."""
     count: Int64 = 0
     at: Int64
     for at in range(begin, end):

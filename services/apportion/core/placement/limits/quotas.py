@@ -1,7 +1,8 @@
 """Express the limits of queues and namespaces as bounds on amounts, and compute amounts.
 
-A limit on device memory or cores applies to all devices of the family. Invariant: amounts are
-computed from what the pod gets, not from what it requested."""
+A limit on device memory or cores applies to all devices of the family. Exceptions for Volcano:
+`volcano.sh/gpu-number` counts only whole devices, `volcano.sh/gpu-memory` only partial ones.
+Invariant: amounts are computed from what the pod gets, not from what it requested."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -254,7 +255,10 @@ def _of_share(
 
 @lru_cache(maxsize=4096)
 def _card_named(keys: tuple[str, ...], model: str, part: str) -> str:
-    """Return the most specific card quota for a device of this model, or an empty string."""
+    """Return the most specific card quota for a device of this model, or an empty string.
+
+    `MODEL/mig-PROFILE-mixed` and `MODEL/mps-…` take precedence over `MODEL`, and a full model name
+    over a part of it, such as `A100`."""
     best = (False, False, 0, "")
     for key in keys:
         name, _, suffix = key.partition("/")

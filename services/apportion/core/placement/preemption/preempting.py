@@ -48,7 +48,9 @@ FOUND_MAX: Final = 8  # nodes compared for each pod of a gang
 
 
 class Search:
-    """Searches for the node where evictions for one pod cost least, a few nodes per step."""
+    """Searches for the node where evictions for one pod cost least, a few nodes per step.
+
+    Invariant: the result does not depend on the number of steps."""
 
     def __init__(self, dry_run: DryRun, pod: PodState, rows: Iterable[int]) -> None:
         self._dry_run = dry_run
@@ -79,6 +81,8 @@ class Search:
 
 
 class _Vain(NamedTuple):
+    """A search for evictions that found no node, with the facts that it depends on."""
+
     priority: int
     key: bytes
     generation: int

@@ -1,8 +1,8 @@
 """Choose the fewest and least important pods to evict from a node so that a pod fits.
 
-All pods of lower priority are removed for a trial, then put back one by one while the pod still
-fits (kube-scheduler's DefaultPreemption). A gang is evicted whole, unless its pods can run alone.
-As in Volcano's action `preempt`, only pods of the same queue are evicted. Invariant: the state is
+All pods of lower priority are removed for a trial, then each is put back if the pod still fits
+(kube-scheduler's DefaultPreemption). A gang is evicted whole, unless its pods can run alone. As in
+Volcano's action `preempt`, only pods of the same queue are evicted. Invariant: the state is
 restored, and the pod would not fit if any victim stayed."""
 
 from collections.abc import Iterable

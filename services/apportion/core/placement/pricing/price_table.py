@@ -1,7 +1,8 @@
 """Turn one set of prices into tables by kind of device, and compute the value of each node.
 
-Values are whole millionths of a device, so every machine gets the same result. Tables are rebuilt
-in steps when prices or kinds change, because a rebuild takes longer than a decision may."""
+Values are whole millionths of a device, so every machine gets the same result. CPU prices are in
+millionths of a device per milli-core. Tables are rebuilt in steps when prices or kinds change,
+because a rebuild takes longer than a decision may."""
 
 from math import isqrt
 from typing import Final, NamedTuple
@@ -48,7 +49,9 @@ def cpu_prices(shapes: tuple[PricedShape, ...]) -> Values:
 
 
 def share_values(shapes: tuple[PricedShape, ...], device: Device, prices: Values) -> Values:
-    """Return the highest total value of the shares that fit on a device in each state."""
+    """Return the highest value of the shares on a device, minus the price of their CPU.
+
+    The result has a row per CPU price and a column per device state."""
     best_of: dict[bytes, tuple[States, Values]] = {}
     for shape in shapes:
         sort = sort_of(shape)
@@ -74,7 +77,9 @@ def share_values(shapes: tuple[PricedShape, ...], device: Device, prices: Values
 def device_values(
     shapes: tuple[PricedShape, ...], device: Device, prices: Values, one_shared: Values
 ) -> Values:
-    """Return the highest total value of the pods that fit on each number of idle devices."""
+    """Return the highest value of pods on idle devices, minus the price of their CPU.
+
+    The result has a row per CPU price and a column per number of idle devices."""
     net = np.full((len(prices), DEVICE_COUNTS), _NOTHING, np.int64)
     for shape in shapes:
         sort = sort_of(shape)
@@ -119,6 +124,8 @@ def _net(shape: PricedShape, pieces: int, prices: Values) -> Values:
 
 
 class _OfKind(NamedTuple):
+    """The price tables of one kind of device."""
+
     share_value: Ints
     device_value: Ints
     share_room: Ints
@@ -160,7 +167,9 @@ SHAPES_WEIGHED: Final = 16  # more cost time and gain nothing
 
 
 class Frequent(NamedTuple):
-    """A frequent pod shape, with the value of room for one more pod of it."""
+    """A frequent pod shape, with the value of room for one more pod of it.
+
+    The weight is half the shape's frequency times the square root of its size."""
 
     sort: Sort
     cpu_milli: int
@@ -169,7 +178,7 @@ class Frequent(NamedTuple):
 
 
 def frequent(shapes: tuple[PricedShape, ...]) -> list[Frequent]:
-    """Return the most frequent shapes; merge those that differ only in required models."""
+    """Return the shapes of most weight; merge those that differ only in required models."""
     merged: dict[Sort, list[PricedShape]] = {}
     for shape in shapes:
         merged.setdefault(sort_of(shape), []).append(shape)

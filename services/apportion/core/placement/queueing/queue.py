@@ -1,7 +1,8 @@
 """Keep the pending pods in shape queues: one per group of identical pods, one per gang.
 
-The (Volcano) queue with the lowest share for its weight comes first. Invariant: a pending pod is in
-exactly one shape queue, or taken by the current decision."""
+The (Volcano) queue with the lowest share for its weight comes first. Within that queue, shape
+queues are ordered by their first pods. Invariant: a pending pod is in exactly one shape queue, or
+taken by the current decision."""
 
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
@@ -107,7 +108,7 @@ class PendingQueue:
             self.to_report[shape_queue.key] = None
 
     def move(self, shape_queue: ShapeQueue, pod: PodState, key: bytes) -> ShapeQueue:
-        """Move the first pod to the shape queue of `key`, and return that shape queue."""
+        """Move the first pod to the shape queue of `key`, and wake both. Return the new one."""
         shape_queue.remove({pod.uid})
         self.wake(shape_queue)
         other = self._shape_queues.get(key)
