@@ -37,7 +37,7 @@ class Rule(Enum):
 
 
 class Seen(NamedTuple):
-    """The rule for who may see a field, and what replaces the field for others."""
+    """Which clients may see a field, and what replaces the field for the others."""
 
     by: Rule
     instead: str | Kept | None = Kept.KIND  # replaces a hidden field

@@ -108,7 +108,7 @@ class PendingQueue:
             self.to_report[shape_queue.key] = None
 
     def move(self, shape_queue: ShapeQueue, pod: PodState, key: bytes) -> ShapeQueue:
-        """Move the first pod to the shape queue of `key`, and wake both. Return the new one."""
+        """Move the first pod to the shape queue of `key`, which is returned; wake its old one."""
         shape_queue.remove({pod.uid})
         self.wake(shape_queue)
         other = self._shape_queues.get(key)
