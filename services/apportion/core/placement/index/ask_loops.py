@@ -55,7 +55,7 @@ def look(
     enough: UInt8s,
     given: Int32s,
 ) -> None:
-    """Implement `AskColumns.look`."""
+    """Implement `AskColumns.look`; unless `noted`, check no more devices than needed."""
     named: Int64 = len(elsewhere)
     i: Int64
     at: Int64

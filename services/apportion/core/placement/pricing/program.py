@@ -98,7 +98,7 @@ class Program(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """The solver's result."""
+    """The prices that the solver found, and how much of each limit is used."""
 
     price: Floats  # the worth of one more unit of each limit
     used: Floats  # of each limit
