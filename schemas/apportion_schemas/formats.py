@@ -21,7 +21,7 @@ Version = Annotated[int, Meta(ge=1, le=VERSION_MAX)]
 
 @event("operator.reading.format.{format}", "operator")
 class FormatEnabled(Payload, frozen=True):
-    """An operator makes all versions of the type `format` up to `version` legal from here on.
+    """An operator allows events of the type `format`, up to `version`, after this event.
 
     `format` is the bare name, as in `PodPlaced`. A reader that does not know this version halts at
     the first event that uses it."""

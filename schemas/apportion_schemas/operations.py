@@ -23,7 +23,7 @@ Policy = Literal["price", "fgd", "bestfit", "binpack", "spread"]
 class PolicyText(NamedTuple):
     """Describes a policy to users: what it prefers, and how it chooses devices within a node.
 
-    `with_node`: one score chooses the node and its device together."""
+    If `with_node`, the policy chooses the node and its devices by one score."""
 
     prefers: str
     of_devices: str
@@ -126,8 +126,8 @@ class ResizeAsked(Payload, frozen=True):
 class NodeWeights(Payload, frozen=True):
     """How much each resource counts in a node's load (Volcano's `binpack.cpu` and so on).
 
-    `devices` is Volcano's `deviceshare.ScheduleWeight`, or the weight of `nvidia.com/gpu`. Only
-    resources that the pod requests count."""
+    Only resources that the pod requests count. `devices` is Volcano's `deviceshare.ScheduleWeight`,
+    or the weight of `nvidia.com/gpu`."""
 
     cpu: Weight = 1
     memory: Weight = 1

@@ -108,8 +108,8 @@ class MigInstance(Payload, frozen=True):
 class Share(Payload, frozen=True):
     """What one container gets of one device.
 
-    `memory_mib` and `cores` are taken from the device's free amounts. If the device is divided into
-    fixed sizes, the MIG instance or vNPU template determines what the container really gets."""
+    `memory_mib` and `cores` are charged to the device. On a device that is divided into fixed
+    sizes, the container gets the size of its MIG instance or vNPU template."""
 
     container: Name
     device: Name
@@ -167,10 +167,9 @@ class PlacementVoided(Payload, frozen=True):
 class PodEvicted(Payload, frozen=True):
     """The scheduler evicts a pod for one of higher priority; the victim stays placed until it ends.
 
-    `beneficiary` is the uid of the pod that needs the room, `beneficiary_name` its
-    `namespace/name`, and `nominated` the node reserved for it: no pod of the same or lower priority
-    is placed there in the meantime. `budgets` are the PodDisruptionBudgets that the eviction
-    exceeds. The binder deletes the pod with the grace period of its own spec."""
+    `nominated` is the node on which room is made for the `beneficiary` (a uid): until then, no
+    other pod of its priority or lower is placed there. `budgets` are the PodDisruptionBudgets that
+    the eviction exceeds. The binder deletes the victim with the grace period in its spec."""
 
     pod: Name
     namespace: Name
@@ -226,7 +225,7 @@ class QueueShortage(Payload, frozen=True):
     """The limit of a queue that a pod exceeds: what the pod needs, and what is left.
 
     `resource` is a name in the queue's capability, or a model in its card quota; empty if the queue
-    is closed. CPU is in thousandths, memory in MiB."""
+    is closed. CPU is in thousandths of a core, memory in MiB."""
 
     queue: Name
     resource: Key = ""
@@ -267,10 +266,8 @@ ResizeCode = Literal[
 class ResizeRefused(Payload, frozen=True):
     """The scheduler refused to resize a running pod, which keeps its shares.
 
-    `asked` is the revision of the ResizeAsked that this event answers. `containers` lists the
-    containers with devices, if the request did not name one of them. `needed` and `available` are
-    MiB or percent beyond the pod's share; MiB in total, if the device is too small even without
-    other pods."""
+    `asked` is the revision of the ResizeAsked. `needed` and `available` are MiB or percent beyond
+    the pod's share. If the device is too small even without other pods, they are MiB in total."""
 
     pod: Name
     namespace: Name
@@ -289,7 +286,7 @@ class ResizeRefused(Payload, frozen=True):
 class VolumeShortage(Payload, frozen=True):
     """The volume claim that keeps a pod from every node, and the claim's state.
 
-    `in-use`: another pod uses the claim, which only one pod may use."""
+    State `in-use`: the claim allows one pod at a time, and another pod uses it."""
 
     claim: Name
     state: VolumeClaimState | Literal["in-use"]
@@ -300,11 +297,10 @@ class PodRefused(Payload, frozen=True):
     """The scheduler found no node for the pod; `reasons` counts nodes per code.
 
     The event is written only if the set of codes or the exceeded quota changes. `gang` is set if
-    the pod's gang could not be placed as a whole. The reasons are then those of the first pod that
-    did not fit next to the gang's others; nodes with room for that pod alone are not counted.
-    `queue` is set if nodes have room, but the pod's queue may not use it: `reasons` counts these
-    nodes under the queue's code, or no node if none was tried. `quota` is the same for the pod's
-    namespace. `volume` is set if a volume claim of the pod keeps it from every node."""
+    the gang could not be placed as a whole; the reasons are then those of its first pod that did
+    not fit. `queue` or `quota` is set if nodes have room, but the limit of the pod's queue or
+    namespace is exceeded; `reasons` counts these nodes under its code. `volume` is set if a volume
+    claim of the pod keeps it from every node."""
 
     pod: Name
     namespace: Name

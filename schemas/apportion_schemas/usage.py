@@ -51,7 +51,7 @@ class UnsharedUsed(Payload, frozen=True):
 
 @event("usage.{node}", "agent", born=2)
 class UsageRecorded(Payload, frozen=True):
-    """An agent reports usage in the last `seconds`, with the sizes that shares had at the end."""
+    """An agent reports the usage of shares in the last `seconds`."""
 
     node: Name
     seconds: Natural

@@ -43,11 +43,11 @@ class Rules(Struct, frozen=True, kw_only=True):
 
 
 class Asked(Struct, frozen=True, kw_only=True):
-    """An admission request; `pod` and `before` are the new and the old object, not yet decoded."""
+    """An admission request with the pod's new and old object, not decoded."""
 
     operation: str
-    pod: Any
-    before: Any = None
+    pod: Any  # the new object
+    before: Any = None  # the old object
     namespace: str = "default"
     user: str = ""
 
@@ -156,7 +156,7 @@ _FOREIGN: Final = "nvidia.com/"  # resources of NVIDIA's own device plugin
 
 
 def _hidden(spec: Mapping[str, Any], rules: Rules) -> Iterator[Patch]:
-    """Yield patches that hide the node's GPUs from containers that request none."""
+    """Yield patches that hide GPUs from the containers that request none."""
     ours, dialects = claimed(rules.config.dialects), rules.config.dialects
     for base, container in _containers(spec) if rules.overwrite_env else ():
         resources = part(container, "resources")

@@ -1,7 +1,7 @@
 """Changes to a simulated cluster: lost or drained nodes and devices, new nodes, a policy.
 
-Invariant: every change is made by ordinary events through the fold, so the engine reacts as in a
-scheduler."""
+Invariant: each change is an ordinary event that is folded, so the engine reacts as in a scheduler.
+"""
 
 import re
 from collections.abc import Collection, Iterable, Sequence
@@ -49,9 +49,7 @@ _ADD_EXAMPLE: Final = "NODESxCOUNTxMODEL, as in 4x8xH100-80GB"
 
 
 class WishInvalid(ValueError):
-    """Raised for an invalid `field` of a plan's request; `fix` says what to write instead.
-
-    Pass a problem that begins with the field's name as `rest`, without that name."""
+    """Raised for an invalid `field` of a plan's request; `fix` says what to write instead."""
 
     def __init__(self, field: str, problem: str = "", fix: str = "", *, rest: str = "") -> None:
         problem = problem or f"{field}{rest}"
@@ -239,8 +237,8 @@ def _added(state: State, texts: Iterable[str]) -> list[Payload]:
 def _node(state: State, name: str, spec: str) -> list[Payload]:
     """Return the events that add a node called `name` with the devices in `spec`.
 
-    The node copies nodes with the same first model: their common labels and taints, and the host
-    size of one with as many devices. If there are none, it is like a simulated node."""
+    The new node gets the common labels and taints of the nodes with the same first model. Its CPU
+    and memory are those of such a node with as many devices, or of a simulated node."""
     try:
         devices = simulated_devices(name, spec)
     except SimulationInvalid as error:

@@ -84,7 +84,7 @@ class Cluster:
         return [self._row(pod) for pod in live]
 
     def decide(self) -> None:
-        """Let the engine decide until nothing is left to decide."""
+        """Let the engine decide until it makes no more decisions."""
         for _ in self._course.settle():
             pass
 
@@ -143,8 +143,7 @@ def rows(items: Iterable[msgspec.Struct]) -> list[Row]:
 def compare(recorded: Recorded, courses: Mapping[str, Otherwise]) -> list[Row]:
     """Replay the recording once per course, and return a row of figures for each.
 
-    The first row is the recording; `course` has a row's name. Raises CourseFailed or WishInvalid.
-    """
+    The first row has the figures of the recording. Raises CourseFailed or WishInvalid."""
     found = [_figures("happened", recorded.happened)]
     for name, otherwise in courses.items():
         found.append(_figures(name, replay(recorded, otherwise).replayed))

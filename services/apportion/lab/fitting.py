@@ -48,7 +48,8 @@ class EmptyFleet:
     def lasting(self, pod: PodState) -> PodRefused | None:
         """Return why a pending pod can never be placed, or None if a placement is possible.
 
-        A gang that is placed all or none is tried as a whole; any other pod is tried alone."""
+        A gang whose pods must be placed together is tried as a whole; any other pod is tried alone.
+        """
         if pod.refusal is None and not pod.submitted.gates:
             return None
         name = pod.submitted.group

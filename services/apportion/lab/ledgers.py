@@ -48,7 +48,7 @@ class _Enough(Exception):
 
 
 class Wanted(NamedTuple):
-    """The span that the user requested, as text; an empty `begin` or `end` leaves it open."""
+    """The span that the user requested, as text. An empty `begin` or `end` sets no bound."""
 
     begin: str
     end: str
@@ -162,9 +162,10 @@ def read_archives(
     *,
     tell: Tell = lambda _, __: None,
 ) -> S:
-    """Do the same as `read_ledger` with consecutive archives, which start with the first event.
+    """Pass a span of archived events to a new `sink`, like `read_ledger`.
 
-    Raises SpanInvalid, ArchiveError, OSError, UnknownEvent or RecordingFailed."""
+    The archives must be consecutive and start with the first event. Raises SpanInvalid,
+    ArchiveError, OSError, UnknownEvent or RecordingFailed."""
     limits = _archived_limits(paths, *wanted.moments())
     made = sink(State(rules=rules_of(read_said(paths))), limits)
     for record in _archived(paths):

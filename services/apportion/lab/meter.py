@@ -32,9 +32,9 @@ class _Held(Struct):
 
 
 class Meter:
-    """Measures a simulation over `state` between two times. It must observe every change.
+    """Measures a simulation between two times. It must observe every change of `state`.
 
-    A pod's wait begins at its submission, or at `begin_s` if it is pending then."""
+    The waiting time of a pod begins at its submission, but not before `begin_s`."""
 
     def __init__(self, state: State, begin_s: float, end_s: float) -> None:
         self._state = state

@@ -38,14 +38,14 @@ WHO: Final = "lab"
 
 
 class Point(Struct, frozen=True):
-    """The percentages of all devices that are requested and allocated after one arrival."""
+    """The share of all devices, in percent, that is requested and allocated after one arrival."""
 
     asked_percent: float
     allocated_percent: float
 
 
 class Packed(Struct, frozen=True):
-    """The result of one run; `decisions` is a SHA-256 of all decisions, to compare runs."""
+    """The result of one run. Two runs with equal `decisions` (a SHA-256) decided alike."""
 
     allocated_percent: float
     pods: int
@@ -71,7 +71,7 @@ class _Counting:
 
 
 def shuffled(nodes: Sequence[SimulatedNode]) -> list[NodeReported]:
-    """Return the nodes shuffled as in the study, each named by its position."""
+    """Return the nodes in the study's random order, renamed by their position."""
     order = list(nodes)
     random.Random(SHUFFLE_NODES).shuffle(order)  # noqa: S311 - repeatable on purpose
     reports = []
@@ -91,7 +91,9 @@ def taken_percent(shape: Shape) -> int:
 
 
 def arrivals(shapes: Sequence[Shape], devices: int, seed: int) -> list[Shape]:
-    """Return a random order of arrival of a trace's `shapes`, which must be sorted by pod name."""
+    """Return a trace's pods in random order, repeated at random until they overload the devices.
+
+    `shapes` must be sorted by pod name, so that equal seeds give equal orders."""
     drawn = random.Random(seed)  # noqa: S311 - repeatable on purpose
     pods = list(shapes)
     drawn.shuffle(pods)

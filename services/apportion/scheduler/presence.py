@@ -4,10 +4,10 @@
                                  └──► a silent one is heard ──► NodeHeard, fenced
     an agent's last beat, before it stops ──────────────────────► NodeSilent, fenced, at once
 
-All schedulers listen and the first one appends. Invariants: of concurrent appends the ledger stores
-one, because each expects the node's last event. Time counts only while this process runs and the
-server answers, so a stopped process or an unavailable server makes no agent silent. A node that no
-agent has reported gets no such events."""
+All schedulers listen. Invariants: of their concurrent appends the ledger stores one, because each
+expects the node's last event. The grace passes only while this process runs and the server answers,
+so their failures make no agent silent. A node without a report from an agent gets no such events.
+"""
 
 import asyncio
 import logging
@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 
 class Presence:
-    """Tracks live agents. `leads` returns True in the scheduler that appends silence events."""
+    """Tracks live agents. Only the scheduler whose `leads` returns True appends silence events."""
 
     def __init__(
         self,

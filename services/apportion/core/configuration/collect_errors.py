@@ -16,9 +16,10 @@ GONE: Final = object()
 
 
 def every_error(document: object) -> list[ManifestError]:
-    """Return the errors of the document in the order in which they are found, once each.
+    """Return all errors of the document in the order in which they are found.
 
-    Errors that may only result from removing another error's value are left out."""
+    To find the next error, the value of the last one is removed. Errors that this may have caused
+    are left out."""
     left, found = deepcopy(document), list[ManifestError]()
     places: dict[tuple[object, ...], list[int]] = {}
     for _ in range(ERRORS_MAX):

@@ -19,11 +19,10 @@ CHAINABLE: Final = ("binpack", "spread", NUMA, MUTEX, TOPOLOGY_AWARE)
 class Chain(NamedTuple):
     """A parsed chain of device policies.
 
-    `keys` are the sort keys of devices. `idle_only`: the device must be unused. `best_linked`: pods
-    that ask for several devices get the best linked ones; pods that ask for one get the least
-    linked."""
+    If `idle_only`, the device must be unused. If `best_linked`, a pod that asks for several devices
+    gets the best linked ones, and a pod that asks for one gets the least linked."""
 
-    keys: tuple[str, ...]
+    keys: tuple[str, ...]  # the sort keys of devices
     idle_only: bool = False
     best_linked: bool = False
 

@@ -32,17 +32,14 @@ FULL = SLICE_STATES - 1
 
 
 class Place(NamedTuple):
-    """Where a MIG instance may be: its profile, its first slice and the mask of its slices.
-
-    In a group, `number` is the group's place in the model's list, from 1, and `position` is the
-    instance's in the group, from 0, as configured. Places on a freely cut GPU are in no group."""
+    """Where on a GPU a MIG instance may be: its profile, its first slice and its slices' mask."""
 
     profile: MigProfile
     start: int
     mask: int
-    group: str = ""
-    number: int = 0
-    position: int = 0
+    group: str = ""  # empty if the GPU is divided freely
+    number: int = 0  # of the group in the model's list, from 1
+    position: int = 0  # of the instance in the group, from 0
 
 
 class Unlaid(ValueError):
@@ -56,10 +53,9 @@ Groups = tuple[tuple[Place, ...], ...]
 def groups_of(
     known: tuple[MigGeometries, ...], family: str, model: str, sizes: tuple[MigSize, ...] = ()
 ) -> Groups:
-    """Return the groups that GPUs of this model may be cut into; empty if none are configured.
+    """Return the MIG groups configured for GPUs of this model; empty without any.
 
-    `sizes` are those that the device reports (`Device.mig_sizes`). Raises Unlaid if a group cannot
-    be laid out, or names a profile that the model lacks."""
+    Raises Unlaid if a group does not fit on the GPU, or names a profile that the model lacks."""
     words = f"-{normal(model)}-"
     for geometries in known if family == NVIDIA else ():
         if any(f"-{normal(name)}-" in words for name in geometries.models):
@@ -115,7 +111,8 @@ def cut_state(slices: int, group: str, groups: Groups) -> int:
 def generated(model: str) -> tuple[MigGroup, ...]:
     """Return the default MIG groups of a model, for a cluster that configures none.
 
-    Each group has as many instances of one profile as fit, then the largest that still fit."""
+    There is one group for each profile. It has as many instances of that profile as fit; smaller
+    profiles, largest first, fill the rest."""
     profiles = [each for each in mig_profiles(NVIDIA, model) if not each.by_name]
     groups: list[MigGroup] = []
     for number, main in enumerate(profiles, 1):
@@ -180,8 +177,9 @@ class Demand(NamedTuple):
     def free_places(self, slices: int, group: str, memory_mib: int) -> Iterator[tuple[Place, int]]:
         """Yield the options that fit on a GPU, each with the MiB that it takes.
 
-        The arguments are the GPU's slices in use, their group, and its free memory. The memory is
-        checked too, because the GPU can have shares from before it was cut into instances."""
+        The arguments are the GPU's slices in use, their group, and the free memory. Memory can be
+        short even if slices are free, because the GPU can have shares from before it was in MIG
+        mode."""
         for place, charge in zip(self.options, self.charges, strict=True):
             free = not place.mask & slices and (not slices or place.group == group)
             if free and charge <= memory_mib:
@@ -275,9 +273,9 @@ def largest_part(ask: Ask, device: Device, known: Known = ()) -> tuple[int, int]
 
 
 def memory_charged_mib(profile: MigProfile, device: Device) -> int:
-    """Return the MiB that an instance of this profile takes of the device's free memory.
+    """Return how much of the device's free memory an instance of this profile takes, in MiB.
 
-    A GPU can report less memory than its profiles add up to; its slices must never oversell it."""
+    If a GPU reports less memory than its profiles add up to, each profile takes less."""
     known = mig_profiles(device.family, device.model)
     slices = max(other.starts[0] + other.size for other in known)
     return min(profile.memory_mib, device.memory_mib * profile.size // slices)

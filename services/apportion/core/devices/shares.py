@@ -70,7 +70,7 @@ def template_cpu(share: Share, state: DeviceState) -> int:
 
 
 def template_cpu_of(device: Device) -> int:
-    """Return the AI CPUs that an NPU's templates can divide; 0 for a device without templates."""
+    """Return how many AI CPUs an NPU can divide among templates; 0 if it has no templates."""
     known = FAMILIES.get(device.family)
     return known.template_cpu if known else 0
 

@@ -105,7 +105,7 @@ def age(seconds: float) -> str:
 
 
 def size(count: int) -> str:
-    """Format a number of bytes in the largest unit of which it is at least one."""
+    """Format a number of bytes with a binary unit, as in `1.5 GiB`."""
     for power, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
         if count >= 1 << power:
             return f"{count / (1 << power):,.1f} {unit}"
@@ -128,7 +128,7 @@ def reachable(facts: Facts) -> Found | None:
 
 
 def server(ledger: LedgerFacts) -> Found | None:
-    """Report the version of nats-server; clients refuse to connect to one that is too old."""
+    """Report the version of nats-server and the oldest versions that this build accepts."""
     return ok(f"nats-server {ledger.server}; required: {ledger.oldest}")
 
 
@@ -310,7 +310,7 @@ def folds(facts: Facts) -> Found | None:
 
 
 def placements(frozen: str) -> Found:
-    """Check that pods can be placed and started; `frozen` is the code of what prevents it."""
+    """Check that pods can be placed and started; `frozen` is a key of `FREEZES`, or empty."""
     if not frozen:
         return ok("nothing prevents pods from being placed")
     why, fix = FREEZES.get(frozen, (frozen, "check the logs of the schedulers"))
@@ -329,7 +329,7 @@ def never_fitting(found: WaitingFacts) -> Found | None:
 
 
 def starving(found: WaitingFacts) -> Found | None:
-    """Check for gangs that are pending for long while later pods are placed."""
+    """Check for gangs that have been pending for long while later pods were placed."""
     if not found.starving:
         return ok("no gang has been pending for long")
     first = found.starving[0]
@@ -584,17 +584,13 @@ def webhook(kube: KubeFacts) -> Found | None:
 
 
 class Check(NamedTuple):
-    """A row in the table of checks: name, function, documentation link, and the facts it needs.
-
-    `part` names the field of the facts that the check needs; without that field the check is
-    skipped. If `part` is empty, the check gets all facts. If `heard`, the result is unknown while
-    the ledger's server does not answer."""
+    """A check of the doctor, its documentation link, and the part of the facts that it needs."""
 
     id: str
     examine: Callable[[Any], Found | None]
     link: str
-    part: str = ""
-    heard: bool = False
+    part: str = ""  # a field of the facts; empty: all facts
+    heard: bool = False  # unknown while the ledger's server does not answer
 
 
 CHECKS: tuple[Check, ...] = (

@@ -22,7 +22,7 @@ DEFAULT: Final = "default"
 
 
 def priority_of(controls: dict[str, str]) -> int:
-    """Return the container's priority in HAMi-core: 0 (first) if its variable is `0`, else 1."""
+    """Return the container's priority in HAMi-core: 0 is high, 1 is the default."""
     return 0 if controls.get(PRIORITY) == HIGH else 1
 
 

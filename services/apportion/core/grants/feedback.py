@@ -1,9 +1,8 @@
 """Decide which containers wait for others on their device, and whose compute is limited.
 
-HAMi's monitor does this every few seconds (`feedback.go`); otherwise HAMi-core always limits
-compute. A container's region, a file, has the time of its last kernel, and `recent_kernel`, which
-HAMi-core of mid 2026 sets only while the limit applies. Devices and priority come from the ledger.
-So a container that reports false use only causes limits on compute, for itself and its neighbours.
+HAMi's monitor does the same every few seconds (`feedback.go`); without it, HAMi-core always limits
+compute. Each container's region (a file) has the time of its last kernel; devices and priority come
+from the ledger. So a container that reports false use can only slow itself and its neighbours.
 Invariant: a container of priority 0 never waits. Others wait only for their own namespace, or for
 namespaces to which the node's operator gives precedence."""
 

@@ -20,7 +20,7 @@ class Mount(Struct, frozen=True):
 
 
 class DeviceNode(Struct, frozen=True):
-    """A character device by its numbers; the node's `/dev` need not contain it yet."""
+    """A character device that a container may open; the node's `/dev` need not contain it yet."""
 
     path: str
     major: int
@@ -65,7 +65,7 @@ class Grant(Struct, frozen=True):
 
 
 class GrantRefused(ValueError):
-    """Raised if the node cannot provide what the ledger allocated; names the share and reason."""
+    """Raised with the share and the reason if the node cannot provide what the ledger allocated."""
 
 
 class MadeInstance(Struct, frozen=True):
@@ -84,16 +84,13 @@ class Part(Struct, frozen=True):
 
 
 class Held(Struct, frozen=True):
-    """All shares of one container, in the order in which the container sees the devices.
-
-    `controls` are variables of the container's environment that control its limits (module
-    `controls`). They can lift the limits only if `may_be_unheld`."""
+    """All shares of one container, in the order in which the container sees the devices."""
 
     pod: str
     container: str
     parts: tuple[Part, ...]
-    controls: dict[str, str] = {}
-    may_be_unheld: bool = False
+    controls: dict[str, str] = {}  # variables of its environment (module `controls`)
+    may_be_unheld: bool = False  # the controls may lift its limits
 
     @property
     def cards(self) -> tuple[str, ...]:
@@ -116,7 +113,8 @@ class Held(Struct, frozen=True):
 
         Devices are in the order of their index, as in NVML and CUDA
         (`CUDA_DEVICE_ORDER=PCI_BUS_ID`), because HAMi-core numbers its limits in this order. Raises
-        GrantRefused if the container has no share here, or the node lacks the device of a share."""
+        GrantRefused if the container has no share on this node, or the device of a share is
+        missing."""
         own = [share for share in shares if share.container == container]
         if not own:
             raise GrantRefused(f"container {container!r} of pod {pod} has no share on this node")

@@ -24,9 +24,8 @@ class InvalidIdentity(ValueError):
 class Identity(msgspec.Struct, frozen=True):
     """The role and name of a client of the bus; for agents, also the nodes they act for.
 
-    `shared` is True if many processes use the identity at once, so that the names of their
-    consumers are not known in advance. It is for agents with one password, and for tools without
-    settings."""
+    If `shared`, many processes use the identity at once, so their consumers have arbitrary names.
+    Agents with one password and tools without settings share an identity."""
 
     role: str
     name: str

@@ -47,21 +47,17 @@ No client subscribes to them, and no request may name one."""
 
 
 class Role(msgspec.Struct, frozen=True, kw_only=True):
-    """A role on the bus: its purpose, its account, and what it may do.
-
-    `appends` are subjects below `apportion.v1`; `sends` and `hears` are full subjects to publish
-    and subscribe to. If `answering`, the role may send to the reply subject of any message it
-    receives. `consumers` is the most that it may have at one time."""
+    """A role on the bus: its purpose, its account, and what it may do."""
 
     name: str
     does: str
     account: Account
     reads: Reads = "everything"
-    consumers: int = 4
-    appends: tuple[str, ...] = ()
-    sends: tuple[str, ...] = ()
-    hears: tuple[str, ...] = ()
-    answering: bool = False
+    consumers: int = 4  # the most at one time
+    appends: tuple[str, ...] = ()  # subjects below `apportion.v1`
+    sends: tuple[str, ...] = ()  # full subjects to publish to
+    hears: tuple[str, ...] = ()  # full subjects to subscribe to
+    answering: bool = False  # may reply to any message that it receives
 
 
 ROLES: Final = (

@@ -1,8 +1,8 @@
 """Decide whether an agent's event may be appended.
 
-The intake has folded at least up to the revision that the agent had read (`basis`). So an event
-that contradicts the state is wrong or out of date. Invariant: only events about this node that the
-fold would accept pass; an honest event is refused only if the state changed in the meantime."""
+The intake has folded at least up to `basis`, the revision that the agent had read. So an event that
+contradicts the state is wrong or out of date. Invariant: an event passes only if it concerns the
+agent's node and the fold would accept it."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -35,9 +35,9 @@ class Refusal(Struct, frozen=True):
 
 
 class Known(Struct, frozen=True):
-    """The verdict that the event need not be appended: the ledger has the fact at `revision`."""
+    """The verdict that the event need not be appended: the ledger recorded its fact before."""
 
-    revision: int
+    revision: int  # where the fact is
 
 
 class Doubt(Struct, frozen=True):

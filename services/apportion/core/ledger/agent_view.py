@@ -14,7 +14,7 @@ from apportion_schemas.workload import Controls
 
 
 def handed(placed: PodPlaced, pod: PodSubmitted, devices: Iterable[Device]) -> PodPlaced:
-    """Return the placement with the borrowed shares and control settings of each container."""
+    """Add to the placement the shares that containers borrow, and settings such as priority."""
     if not (pod.borrowing or pod.controls or pod.high_priority):
         return placed
     known = {device.id: device for device in devices}

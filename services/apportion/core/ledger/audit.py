@@ -69,7 +69,7 @@ class Violation(Struct, frozen=True):
 
 
 class _Closed(NamedTuple):
-    """A range of revisions in which a device was closed; without an `until`, it still is."""
+    """A range of revisions in which a device took no pods; `until` is 0 while the range is open."""
 
     since: int
     until: int = 0
@@ -191,8 +191,8 @@ class Auditor:
     def _reported_again(self, event_id: str, data: _Chained, once: str) -> bool:
         """Return True if the event's id is `once` plus a suffix that this type of event may have.
 
-        An eviction's id ends with the beneficiary's uid and attempt. The id of an adopted pod's
-        event may also end with the revision at which the pod was last submitted."""
+        An eviction's id ends with the beneficiary's uid and attempt. For an adopted pod, the
+        revision of its last submission may follow."""
         pod = self.state.pods.get(data.pod)
         lives = 1 if pod is None or pod.adopted else 0
         if isinstance(data, PodEvicted):

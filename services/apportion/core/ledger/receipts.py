@@ -114,7 +114,7 @@ class Tree:
 
 
 def leaf_of(revision: int, subject: str, payload: bytes) -> bytes:
-    """Return the hash of one record; including the subject's length keeps records unambiguous."""
+    """Return the hash of one record. It includes the subject's length, so it is unambiguous."""
     return sha256(b"\0%d %d %s %s" % (revision, len(subject), subject.encode(), payload)).digest()
 
 
@@ -142,7 +142,7 @@ def _split(size: int) -> int:
 
 
 def root_by(leaf: bytes, index: int, size: int, path: Sequence[str]) -> str:
-    """Return the tree's root as computed from one leaf and its path. Raises ReceiptInvalid."""
+    """Compute the root of a Merkle tree from one leaf and its path. Raises ReceiptInvalid."""
     sides: list[bool] = []
     start, end = 0, size
     while end - start > 1:

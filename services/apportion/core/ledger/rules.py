@@ -32,11 +32,11 @@ class SetAsideEvent(InvalidEvent):
 
 
 class Superseded(Exception):
-    """Raised if a state was folded without a rule that applies to it; rebuild the state."""
+    """A new rule applies to events that the state has already folded; rebuild the state."""
 
 
 class Enabled(Struct, frozen=True, array_like=True):
-    """A format `version` that became legal, with all lower ones, by the event at revision `at`."""
+    """The newest format `version` that an operator has allowed, by the event at revision `at`."""
 
     version: int
     at: int
@@ -71,7 +71,7 @@ class Rules(Struct):
         """Decode the event at this revision.
 
         Raises SetAsideEvent, NotEnabledEvent, InvalidEvent or UnreadableEvent if all readers skip
-        the event. Raises UnknownEvent if the event is legal but unknown to this build."""
+        the event. Raises UnknownEvent if this build is too old to know the event."""
         aside = self.aside.get(revision)
         if aside is not None:
             raise SetAsideEvent(f"set aside at revision {aside.at} by {aside.by}: {aside.reason}")
@@ -82,7 +82,7 @@ class Rules(Struct):
         return decode(payload, subject=subject, legal=legal)
 
     def legal(self, type_: str, version: int, revision: int) -> bool:
-        """Return True if an event before that revision enabled this version of the type."""
+        """Return True if this version of the type was enabled before that revision."""
         if not type_.startswith(TYPE_PREFIX):
             return False
         enabled = self.enabled.get(type_.removeprefix(TYPE_PREFIX), ())
@@ -100,9 +100,9 @@ class Rules(Struct):
         return ""
 
     def heed(self, revision: int, data: RevisionSetAside) -> str:
-        """Return why the event at `revision` makes readers skip nothing; empty if it takes effect.
+        """Return why the RevisionSetAside at `revision` has no effect; empty if it has one.
 
-        Raises Superseded if the skipped revision was folded before this event was looked up."""
+        Raises Superseded if the revision that it sets aside was already folded."""
         if revision not in self.heard:
             raise Superseded(
                 f"revision {data.revision} was set aside at revision {revision} by {data.by}: "
@@ -117,7 +117,7 @@ class Rules(Struct):
         )
 
     def foresee(self, said: Iterable[Said]) -> None:
-        """Learn all rule events of the ledger, in order, before the fold reaches them."""
+        """Apply all rule events of the ledger, in order, before the fold starts."""
         every = list(said)
         for revision, data in every:
             if not isinstance(data, RevisionSetAside):

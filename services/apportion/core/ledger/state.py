@@ -76,7 +76,7 @@ ALLOCATED: Final = Phase.ALLOCATED
 
 
 class RefusedReport(Struct, frozen=True, array_like=True):
-    """A node report that the ledger refused: why, at which revision and when."""
+    """A node report that the ledger refused, with the cause."""
 
     cause: str
     message: str
@@ -148,7 +148,7 @@ class NodeState(Struct, eq=False):
 
     @property
     def cordoned(self) -> str:
-        """Return why the node takes no new pods: its cordons in the ledger or in Kubernetes."""
+        """Return why the node takes no new pods; empty if it is not cordoned."""
         return self.cordon or (DRAINED if self.drained else "")
 
 
@@ -165,22 +165,18 @@ class Placement(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Backoff(Struct, frozen=True, array_like=True, gc=False):
-    """How long a pod must wait to be placed again, because agents refused its placements.
+    """How long a pod must wait to be placed again, because agents refused its placements."""
 
-    `failures` counts refusals in a row. `node` is the last node. Until `until` (microseconds since
-    1970) the pod must not be placed."""
-
-    failures: int
-    node: str
-    until: int
+    failures: int  # refusals in a row
+    node: str  # the last node
+    until: int  # microseconds since 1970
 
 
 class PodState(Struct, eq=False, array_like=True, gc=False):
     """A live pod, with the revisions of the events that brought it to each phase.
 
-    `changed_revision` is the revision of the newest `PodChanged`. `terminating`: the pod is being
-    deleted but still runs. Every node treats pods with the same `shape_key` alike. Snapshots encode
-    this struct as it is: a change of its fields or their order needs a new `snapshot.FORMAT`."""
+    Pods with the same `shape_key` fit the same nodes. Snapshots encode this struct as it is: a
+    change of its fields or their order needs a new `snapshot.FORMAT`."""
 
     submitted: PodSubmitted
     shape_key: bytes
@@ -196,9 +192,9 @@ class PodState(Struct, eq=False, array_like=True, gc=False):
     refusal: PodRefused | None = None
     refused_revision: int = 0
     last_failure: str = ""
-    changed_revision: int = 0
+    changed_revision: int = 0  # of the newest `PodChanged`
     backoff: Backoff | None = None
-    terminating: bool = False
+    terminating: bool = False  # deleted, but still running
 
     @property
     def uid(self) -> str:
@@ -217,7 +213,7 @@ class PodState(Struct, eq=False, array_like=True, gc=False):
 
 
 class GroupState(Struct, eq=False):
-    """A gang: its PodGroup, once observed, and its live pods by uid."""
+    """A gang: its live pods by uid, and its PodGroup as Kubernetes has it, if known."""
 
     observed: PodGroupObserved | None = None
     pods: dict[str, PodState] = {}
@@ -235,7 +231,7 @@ class GroupState(Struct, eq=False):
 
 
 class RefusedEvent(Struct, frozen=True):
-    """An event that contradicts the state or is invalid, so every reader skips it."""
+    """An event that every reader skips, because it is invalid or contradicts the state."""
 
     revision: int
     subject: str
@@ -250,9 +246,7 @@ class Resize(Struct, frozen=True, array_like=True):
 
 
 class Departed(Struct, frozen=True, array_like=True, gc=False):
-    """What the state keeps of a forgotten node, so that its fences continue if it returns.
-
-    The fields are as in `NodeState`."""
+    """The fields of a forgotten node that its fences need if the node returns."""
 
     fence: int
     chain: str

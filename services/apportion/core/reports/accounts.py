@@ -1,8 +1,8 @@
-"""Convert what the fold changes into rates (devices and MiB in use) for the meters.
+"""Convert changes of the folded state into rates (devices and MiB in use) for the meters.
 
 A share counts as the fraction of the device's memory that it has. An event dated before its
 predecessor gets the predecessor's time. Invariant: the parts of a device add up to one device, or
-to what is allocated if a report offers less than that."""
+to its allocated part if that is more than the node reports."""
 
 from collections.abc import Iterable, Iterator
 
@@ -46,7 +46,7 @@ class Account:
     """Measures over time what pods have allocated; `by` says how pods are grouped into rows."""
 
     def __init__(self, state: State, by: By, meters: Meters, idle: int = IDLE) -> None:
-        """Start with what is allocated now; `idle` is the shortest idle period, as in `Used`."""
+        """Start with what is allocated now; `idle` is the shortest idle period, in microseconds."""
         self._state, self._by, self._meters = state, by, meters
         self._held: dict[str, tuple[_Held, ...]] = {}
         self._of_device: dict[tuple[str, str], list[int]] = {}
@@ -92,7 +92,7 @@ class Account:
             self._node_changed(change, change.node)
 
     def finish(self) -> None:
-        """End the period; what is still allocated counts until its end."""
+        """End the period. Pods that are still allocated count up to its end."""
         self._meters.finish()
 
     def _node_changed(self, change: Change, node: NodeState) -> None:

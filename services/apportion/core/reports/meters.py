@@ -1,7 +1,7 @@
 """Add up amounts in use over time, by row and device model: the arithmetic of a report.
 
 A device is a million parts (`CARD`), memory is in MiB, time in microseconds. Invariant: a meter's
-sum is its rate integrated over the period, and no moment is counted in two steps."""
+sum is its rate integrated over the period, and each microsecond counts in one step only."""
 
 from collections.abc import Iterator
 from enum import IntEnum
@@ -32,7 +32,7 @@ class TooMuch(ValueError):
 
 
 class Sums(Struct):
-    """Totals for each `Part`: millionths of a device, and MiB, each multiplied by microseconds."""
+    """Device time for each `Part`: in millionths of a device and in MiB, times microseconds."""
 
     cards: list[int]
     mib: list[int]
@@ -58,7 +58,7 @@ class Meter(Struct):
     sums: Sums
 
     def settle(self, now: int) -> None:
-        """Add to the sums the current rates times the time passed, up to `now`."""
+        """Add up the device time since the last call, at the current rates."""
         passed = now - self.since
         if passed <= 0:
             return
@@ -73,8 +73,8 @@ class Meter(Struct):
 class Meters:
     """Measures all rows and models in one period, in steps of `step` microseconds (0: one step).
 
-    Steps begin at multiples of their length since 1970 (UTC); the period may cut the first and the
-    last one short."""
+    Steps begin at multiples of their length since 1970 (UTC). The period may cut the first and last
+    step short."""
 
     def __init__(self, start: int, end: int, step: int = 0) -> None:
         self.start, self.end = start, end

@@ -51,7 +51,7 @@ _Share = tuple[str, str, str, object]
 
 
 class Used:
-    """Adds up usage in one period; `reported` is True once a node has reported usage in it."""
+    """Adds up the usage of one period. `reported` is True if any node reported usage in it."""
 
     def __init__(self, state: State, by: By, meters: Meters, idle: int = IDLE) -> None:
         """Start with no usage; `idle` is the shortest idle period to find, in microseconds."""

@@ -124,7 +124,9 @@ def typed(document: dict[str, Any], kind: type[T]) -> T:
 
 
 def refusal(document: dict[str, Any], message: str, root: str = "") -> ManifestError:
-    """Turn an error of msgspec, as in ``Expected `int` - at `$.a[0]` ``, into a ManifestError."""
+    """Return a ManifestError for an error message of msgspec.
+
+    An example of such a message is ``Expected `int` - at `$.a[0]` ``."""
     problem, _, path = message.partition(" - at `$")
     field = root
     value: Any = document
@@ -227,9 +229,9 @@ def dns_subdomain(value: str, field: str) -> str:
 
 
 def qualified_name(value: str, field: str) -> str:
-    """Return the value if it can name a scheduling gate, such as `example.com/quota`.
+    """Return the value if it is a qualified name, such as `example.com/quota`.
 
-    Raises ManifestError if it is empty, too long, or has other characters."""
+    Raises ManifestError if it is not."""
     prefix, slash, name = value.rpartition("/")
     if slash:
         dns_subdomain(prefix, field)

@@ -22,10 +22,10 @@ TAKEN: Final = (*KINDS, QUEUE, QUOTA)  # every kind that can be submitted: workl
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result for one document, or one item of a List; `document` counts from 1.
+    """The result for one document, or one item of a List: its manifest or its error.
 
-    Exactly one of `manifest` and `error` is set. `name` is the document's own name as far as it can
-    be read, as in `Pod default/trainer`."""
+    `document` is its number in the file, from 1. `name` is as in `Pod default/trainer`, as far as
+    it can be read."""
 
     document: int
     name: str
@@ -103,7 +103,7 @@ def title(document: object) -> str:
 
 @contextmanager
 def errors_below(prefix: str) -> Iterator[None]:
-    """Put `prefix` before the field in errors raised inside, for a document within another one."""
+    """Put `prefix` before the field of each ManifestError, for a document inside another."""
     try:
         yield
     except ManifestError as error:

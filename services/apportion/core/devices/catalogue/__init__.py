@@ -140,26 +140,25 @@ def _renamed(name: str, known: str) -> bool:
 
 
 def sized(profile: MigProfile, sizes: tuple[MigSize, ...]) -> MigProfile:
-    """Return the profile with the memory that `sizes` has for it, if any."""
+    """Return the profile with the memory that the device reports for it, if it reports any."""
     memory_mib = (each.memory_mib for each in sizes if each.profile == profile.name)
     return structs.replace(profile, memory_mib=next(memory_mib, profile.memory_mib))
 
 
 def registered(family: str, model: str) -> str:
-    """Return the model's name with the brand first, as Volcano and HAMi up to 2.7 register it.
+    """Return the model's name as device plugins register it: with the brand first.
 
-    Even `NVIDIA A100` gets the brand (`register.go`); later versions of HAMi do not repeat it."""
+    Volcano and HAMi up to 2.7 repeat the brand even if the name has it (`register.go`)."""
     brand = FAMILIES[family].brand if family in FAMILIES else ""
     return f"{brand}-{model}" if brand else model
 
 
 @lru_cache(maxsize=4096)
 def type_matches(pattern: str, model: str) -> bool:
-    """Return True if a device type that a user wrote selects this model, ignoring case.
+    """Return True if a device type, as in `nvidia.com/use-gputype`, selects this model.
 
-    Users write it in `nvidia.com/use-gputype`. A whole name does not match a longer one: `A10`
-    matches no A100, and `910B4` no 910B4-1. Other text, such as `SXM4`, may be any part of a
-    model's name."""
+    Case is ignored. A whole name does not match a longer one: `A10` matches no A100. Other text,
+    such as `SXM4`, may be any part of a model's name."""
     wanted, whole = normal(pattern), normal(model)
     tokens = _TOKEN.findall(whole)
     if wanted == whole or wanted in tokens or "ascend" + wanted in tokens:

@@ -34,7 +34,7 @@ Said = (
 def node_of(state: State, name: str) -> NodeState:
     """Return the node of that name, after adding it to the state if it is new.
 
-    In a Kubernetes cluster, a new node counts as gone until Kubernetes observes it."""
+    In a Kubernetes cluster, the new node is marked as gone until Kubernetes reports it."""
     node = state.nodes.get(name)
     if node is None:
         node = state.nodes[name] = NodeState(name, gone=state.of_kubernetes)
@@ -101,7 +101,7 @@ def leave(state: State, uid: str) -> None:
 
 
 def give_up(state: State, uid: str) -> None:
-    """End the pod's nomination to a node, unless a pod is still being evicted for it."""
+    """End the pod's nomination to a node once no pod is being evicted for it."""
     if uid in state.nominated and not awaited(state, uid):
         del state.nominated[uid]
 

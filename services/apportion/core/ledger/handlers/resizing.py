@@ -1,9 +1,8 @@
 """Apply resizes of running pods: the request, and the scheduler's answer.
 
-A resize is requested in the ledger. The pod's scheduler answers with an event that is fenced and
-chained on the node like a placement. The pod's asks change as well, so that quotas count the new
-size and a later placement uses it. Invariant: a pod has the same devices before and after, none of
-them is oversold, and each request is answered once."""
+The answer is an event that is fenced and chained on the node like a placement. A resize also
+changes the pod's asks, so that quotas count the new size and a later placement uses it. Invariant:
+a pod keeps its devices, none of them is oversold, and each request is answered once."""
 
 from copy import copy
 

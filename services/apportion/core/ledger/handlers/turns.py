@@ -26,7 +26,7 @@ def handing_out(host: Host, when: str) -> Host:
 
 
 def ahead(state: State, pod: PodState) -> PodState | None:
-    """Return the pod that must be allocated before this one may be bound, or None."""
+    """Return an earlier pod that must be allocated before this pod may be bound, or None."""
     placed = pod.placement
     node = state.nodes.get(placed.node) if placed is not None else None
     if placed is None or not placed.shares or node is None or node.reported is None:

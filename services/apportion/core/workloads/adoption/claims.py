@@ -3,8 +3,7 @@
 An annotation counts only if its managed fields show that a scheduler or device plugin wrote it,
 because the pod's author can write any annotation. If no annotation names the devices that a pod
 requests, every device that it may have counts as in use (`core.ledger.unattributed_devices`).
-Invariant: a claim is for a pod that requests devices, or for one of our own pods, which can be
-evicted for its CPU and memory."""
+Invariant: an event is built only for a pod that requests devices, or names our scheduler."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping

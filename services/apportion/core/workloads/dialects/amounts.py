@@ -3,7 +3,7 @@
 A quantity ("100m", "2Gi", "1k", "1e3") is read exactly, by the grammar of
 `k8s.io/apimachinery/pkg/api/resource`; callers round up once, at the end of a sum. Extended
 resources cannot be overcommitted, so request and limit must agree. Invariant: an `Amount` is a
-whole number of zero or more, and knows the field it came from."""
+whole number of zero or more."""
 
 import math
 import re
@@ -173,6 +173,6 @@ def amount_of(container: Container, resource: str) -> Amount:
 
 
 def amounts_of(container: Container, resources: Collection[str]) -> dict[str, Amount]:
-    """Return how much the container requests of each resource. Raises like `amount_of`."""
+    """Return how much the container requests of each resource. Raises ManifestError."""
     named = {**container.limits, **container.requests}
     return {name: amount_of(container, name) for name in named if name in resources}

@@ -1,8 +1,9 @@
 """The interface of a dialect, and the types that its functions accept and return.
 
-Invariant: other code uses dialects only through `listing`, and depends on none of them. A limit
-counts what pods have allocated, under whichever names, so no dialect bypasses it. An annotation is
-understood completely, or refused with the key, the value and the fix (`Unclear` on a bound pod)."""
+Invariant: other code uses dialects only through `listing`, and depends on none of them. A limit of
+a queue or quota counts what pods have allocated under any name, so no dialect bypasses it. An
+annotation that is not understood completely is refused with the key, the value and the fix
+(`Unclear` on a bound pod)."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
@@ -68,7 +69,7 @@ Resources = Mapping[str, Resource]  # by name
 def of_family(
     family: str, names: tuple[str, str, str], *, unit_mib: int = 1, clamps: bool, caps: bool = False
 ) -> dict[str, Resource]:
-    """Return a family's three usual resources: count, memory (one unit: `unit_mib`) and cores."""
+    """Return a family's three usual resources: count, memory in units of `unit_mib`, and cores."""
     count, memory, cores = names
     return {
         count: Resource((family,), Bound(SHARES, family)),
@@ -85,7 +86,7 @@ T = TypeVar("T")
 
 
 class Notes(NamedTuple):
-    """A pod's annotations, and the path of the field with them, for errors."""
+    """A pod's annotations, and for error messages the path of the field that has them."""
 
     values: Mapping[str, str]
     field: str
@@ -98,7 +99,7 @@ class Notes(NamedTuple):
 class Selecting(NamedTuple):
     """The annotation keys with which pods choose or exclude a vendor's devices.
 
-    Each value is a comma list of model names or device ids. Each key has several spellings."""
+    Each value is a list of model names or device ids, separated by commas."""
 
     use_types: tuple[str, ...] = ()
     nouse_types: tuple[str, ...] = ()
@@ -142,7 +143,9 @@ def one(notes: Notes, keys: tuple[str, ...], read: Callable[[Notes, str], T]) ->
 
 
 def name_list(notes: Notes, key: str) -> tuple[str, ...]:
-    """Split a comma list into sorted, distinct names; ManifestError if empty or too long."""
+    """Split a text at its commas into sorted, distinct names.
+
+    Raises ManifestError if there are none or too many."""
     found = {part for raw in notes.values[key].split(",") if (part := raw.strip())}
     if not found:
         raise notes.refusal(key, "is empty", "write a comma-separated list, or remove it")
@@ -168,7 +171,7 @@ def indexes(notes: Notes, key: str) -> tuple[int, ...]:
 def flag(notes: Notes, key: str) -> bool:
     """Return the annotation as a boolean, in any spelling of Go's `strconv.ParseBool`.
 
-    HAMi uses it for `nvidia.com/numa-bind`. Raises ManifestError for any other value."""
+    Raises ManifestError for any other value."""
     value = notes.values[key]
     if value not in TRUE | FALSE:
         raise notes.refusal(key, "is neither true nor false", 'write "true", or remove it')
@@ -210,7 +213,7 @@ class PlacedPod(NamedTuple):
         return [share for share in self.placed.shares if share.container == container]
 
     def ask(self, container: str) -> Ask:
-        """Return the first ask of the container, for devices of its own or borrowed ones."""
+        """Return the container's first ask; asks for borrowed devices come first."""
         asks = (*self.pod.borrowing, *self.pod.shape.asks)
         return next(ask for ask in asks if ask.container == container)
 
@@ -249,7 +252,7 @@ _RECORD_FIELDS = 4
 
 
 class BoundPod(NamedTuple):
-    """The input of `recover`: a bound pod's annotations, its containers in order, their asks."""
+    """The input of `recover`: a bound pod's annotations, containers in order, and asks."""
 
     annotations: Mapping[str, str]
     init_containers: Sequence[str]
@@ -259,19 +262,16 @@ class BoundPod(NamedTuple):
 
 
 class Held(NamedTuple):
-    """A device that a container of a bound pod uses, known by id or by index (`number`).
-
-    `memory_mib` and `cores` are None if they follow from the ask. `place` is the group and position
-    of a MIG instance; the GPU's model decides which slices that is."""
+    """A device that a container of a bound pod uses, known by id or by index (`number`)."""
 
     container: str
     family: str
     device: str = ""
     number: int = -1
-    memory_mib: int | None = None
-    cores: int | None = None
+    memory_mib: int | None = None  # None: as in the ask
+    cores: int | None = None  # None: as in the ask
     instance: MigInstance | None = None
-    place: tuple[str, int] | None = None
+    place: tuple[str, int] | None = None  # MIG group and position
 
 
 class Unclear(ValueError):
@@ -281,8 +281,8 @@ class Unclear(ValueError):
 def records(segment: str, *, places: bool = False) -> Iterator[tuple[str, int, int]]:
     """Yield id, memory and cores of each device in text like `GPU-a,NVIDIA,3000,50:GPU-b,…:`.
 
-    With `places`, the group and position of a MIG instance may follow an id. Raises Unclear if the
-    text has another format."""
+    Raises Unclear if the text has another format. Only with `places` may an id end with the group
+    and position of a MIG instance in brackets."""
     for text in segment.split(":"):
         if not text:
             continue
@@ -293,7 +293,7 @@ def records(segment: str, *, places: bool = False) -> Iterator[tuple[str, int, i
 
 
 def whole_number(text: str) -> int:
-    """Return a whole number in plain digits; raise Unclear for other or very long text."""
+    """Parse a whole number. Raises Unclear if the text has other characters, or too many digits."""
     if not (text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX):
         raise Unclear
     return int(text)

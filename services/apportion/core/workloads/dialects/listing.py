@@ -107,7 +107,7 @@ def domains(config: DialectConfig) -> tuple[str, ...]:
 
 @lru_cache(maxsize=8)
 def count_names(config: DialectConfig) -> Mapping[str, tuple[str, ...]]:
-    """Return the resource names that count devices, each with the device families it requests."""
+    """Return the resource names that count devices, and for each name the device families."""
     return {SLOT: tuple(FAMILIES)} | {
         name: resource.families
         for name, resource in resources(config).items()

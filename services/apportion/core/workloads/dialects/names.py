@@ -104,7 +104,7 @@ def original_names(nvidia: NvidiaConfiguration) -> VgpuNames:
 
 
 def renamed(nvidia: NvidiaConfiguration) -> dict[str, str]:
-    """Return the resource names that the section sets, by field of `VgpuNames`."""
+    """Return the configured resource names; the keys are fields of `VgpuNames`."""
     return {
         part: name
         for part, name in (

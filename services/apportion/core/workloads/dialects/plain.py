@@ -29,7 +29,7 @@ PROFILES = {
 
 
 def example(resource: str) -> tuple[str, int]:
-    """Return the first GPU model that has this resource's MIG profile, and the instance's MiB."""
+    """Return a GPU model with the MIG profile of this resource, and the profile's memory in MiB."""
     found = (
         (profile.by_name, model.match[0], profile.memory_mib)
         for model in FAMILIES[nvidia.FAMILY].models

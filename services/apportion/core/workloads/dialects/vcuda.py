@@ -1,8 +1,8 @@
 """The dialect of gpu-manager's vcuda: hundredths of a GPU, and memory in units of 256 MiB.
 
 1 to 99 hundredths are a share of one GPU and need memory; a multiple of 100 is that many whole
-GPUs. The names exist under two prefixes; the dialect has the prefix of its pod, as in
-`docker.com/vcuda`, because the device plugin expects its annotations under the same prefix."""
+GPUs. The names exist under two prefixes. The annotations have the prefix of the pod's request,
+because the device plugin expects the same one."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -62,8 +62,7 @@ class Vcuda:
     def read(self, container: Container, amounts: Amounts, _: DialectConfig) -> Ask | None:
         """Return the container's ask; None if it requests no GPU.
 
-        Raises ManifestError for a share without memory, memory without a share, or more than one
-        GPU that is not a whole number."""
+        Raises ManifestError if cores or memory are missing, or for part of a GPU above one."""
         cores, memory = amounts.get(self.cores), amounts.get(self.memory)
         memory_mib = memory.memory_mib(UNIT_MIB) if memory else None
         if cores is None or cores.value == 0:
@@ -94,7 +93,7 @@ class Vcuda:
         return nvidia.choose(notes)
 
     def render(self, it: PlacedPod) -> dict[str, str]:
-        """Return the annotations that gpu-admission would write; it ignores init containers."""
+        """Return the annotations that gpu-admission would write. Init containers get none."""
         cards = {
             self.of_container(position): commas(map(it.index_of, shares))
             for position, name in enumerate(it.containers)
@@ -121,7 +120,7 @@ class Vcuda:
         return f"{self.prefix}/predicate-gpu-idx-{position}"
 
     def dialect(self) -> Dialect:
-        """Create the dialect with this prefix."""
+        """Create the dialect whose names begin with this prefix."""
         alone = {self.core_limit: f"limits the cores of {self.name} pods only"}
         notes = (f"{self.prefix}/predicate-node", *map(self.of_container, range(CONTAINERS_MAX)))
         return nvidia.dialect(

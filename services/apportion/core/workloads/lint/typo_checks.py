@@ -67,9 +67,7 @@ _QUEUE_KEYS: Final = frozenset((*QUEUES, "queue"))
 
 
 class Suspect(NamedTuple):
-    """A name in a manifest that is probably a mistake, with the reason.
-
-    If the finding is not `doubtful`, the name is correct but has no effect here."""
+    """A field of a manifest that is probably a mistake (`doubtful`), or that has no effect here."""
 
     field: str
     why: str
@@ -84,7 +82,7 @@ class Suspect(NamedTuple):
 def suspects(document: object, config: DialectConfig, *, placed: bool = False) -> Iterator[Suspect]:
     """Yield the suspicious names in a document, however deep its pods are nested.
 
-    `placed`: ignore annotations that schedulers write on pods, because the pod may be placed."""
+    If `placed`, ignore the annotations that schedulers write on pods."""
     about = part(document)
     if about.get("kind") in (QUEUE[1], QUOTA[1]):
         yield from _of_limit(about, config)
@@ -113,7 +111,9 @@ def suspects(document: object, config: DialectConfig, *, placed: bool = False) -
 
 
 def of_no_device(document: object, config: DialectConfig) -> Iterator[Suspect]:
-    """Yield container fields that request 0 devices and nothing else, as Helm charts write."""
+    """Yield each container field that requests 0 devices, unless the container requests others.
+
+    Some Helm charts write such a request."""
     for key, at, found in _parts(document, "", 0):
         zero, besides = _zero(found, config) if key == "resources" else ("", "")
         if zero and not besides:
@@ -121,7 +121,7 @@ def of_no_device(document: object, config: DialectConfig) -> Iterator[Suspect]:
 
 
 def of_annotations(found: Mapping[Any, Any], at: str) -> Iterator[Suspect]:
-    """Yield Volcano annotations that have no effect here, and those that form no gang."""
+    """Yield each Volcano annotation that has no effect here, or adds the pod to no gang."""
     for key in found:
         if key in ignored_fields.ANNOTATIONS:
             yield Suspect(within(at, key), ignored_fields.ANNOTATIONS[key], doubtful=False)
@@ -408,7 +408,7 @@ def _too_much(asked: Asked, config: DialectConfig) -> str:
 
 
 def left_elsewhere(document: object, names: SchedulerNames) -> Iterator[Suspect]:
-    """Yield each `schedulerName` that leaves pods to another scheduler, at any depth."""
+    """Yield each `schedulerName` that names a scheduler other than Apportion."""
     for field, name in _fields(document, ("schedulerName",), skip="metadata"):
         if names.chooser(name) in {Chooser.OTHERS, Chooser.NOBODY}:
             ours = OURS[0] if OURS[0] in names.ours else min(names.ours)

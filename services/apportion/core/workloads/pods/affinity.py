@@ -48,7 +48,7 @@ def labels_of(metadata: kube.Metadata, field: str) -> dict[str, str]:
 
 
 def wishes(spec: kube.PodSpec, field: str, own: Own) -> PodConstraints:
-    """Return the pod's constraints on other pods. Raises ManifestError if one is malformed."""
+    """Return the pod's affinity, anti-affinity and topology spread. Raises ManifestError."""
     near, apart = spec.affinity.pod_affinity, spec.affinity.pod_anti_affinity
     affinity, anti = f"{field}.affinity.podAffinity", f"{field}.affinity.podAntiAffinity"
     found = PodConstraints(

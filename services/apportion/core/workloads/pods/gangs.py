@@ -29,8 +29,8 @@ def gang_of(
 ) -> str:
     """Return the gang that the pod names, without its namespace; empty for none.
 
-    The annotation overrides the label, because authors who write both mean Volcano. `at` is the
-    path of the pod's template. Raises ManifestError for an invalid name, or two gangs."""
+    Volcano's annotation overrides the label of the coscheduling plugin. Raises ManifestError for an
+    invalid name, or two gangs."""
     notes_field, labels_field, field = (
         f"{at}.{part}".lstrip(".")
         for part in ("metadata.annotations", "metadata.labels", "spec.schedulingGroup.podGroupName")
@@ -54,7 +54,7 @@ def name_of(group: kube.Metadata, api: str = "") -> str:
 
 
 def api_of(gang: str) -> str:
-    """Return the API group of the PodGroup behind this gang; empty for Volcano's."""
+    """Return the API group of the PodGroup that defines this gang; empty for Volcano's PodGroup."""
     parts = gang.split("/")
     return parts[1] if len(parts) > 2 else ""  # noqa: PLR2004 - namespace, API group, name
 

@@ -46,13 +46,11 @@ def node_amounts(
     claimed: frozenset[str],
     whole: Container = NOTHING,
 ) -> NodeConstraints:
-    """Return how much the pod with the spec at `field` needs of each resource.
+    """Return how much of each resource the pod needs from its node, except devices (`claimed`).
 
-    The resources of devices (`claimed`) are left out. CPU is in milli-cores, memory in MiB, storage
-    and huge pages in bytes, others in units. `whole` has the pod's own resources
-    (`spec.resources`), which override the sum of its containers, as in Kubernetes 1.34. Raises
-    ManifestError if an amount is malformed, a request exceeds its limit, or the sum is out of
-    range."""
+    CPU is in milli-cores, memory in MiB, storage and huge pages in bytes, others in units. The
+    pod's own resources (`whole`) override the sum of its containers, as in Kubernetes 1.34. Raises
+    ManifestError if an amount is malformed or out of range, or a request exceeds its limit."""
     running: _Vector = {}
     sidecars: _Vector = {}
     peak: _Vector = {}
@@ -284,7 +282,9 @@ OWN_CLAIM: Final = "-"
 
 
 def claims(volumes: Iterable[kube.Volume]) -> tuple[str, ...]:
-    """Return the sorted claim names in `volumes`; those of ephemeral claims lack the pod's name."""
+    """Return the sorted names of the claims in `volumes`.
+
+    A generic ephemeral volume gives only a part of its claim's name, without the pod's."""
     found: set[str] = set()
     for volume in volumes:
         if volume.persistent_volume_claim is not None:

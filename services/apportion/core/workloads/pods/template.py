@@ -262,9 +262,9 @@ _GANG: Final = (gangs.GROUP, TASK, gangs.MIN_MEMBER)
 def devices_only(document: dict[str, Any]) -> dict[str, Any]:
     """Return a pod's document with only what matters for its devices and amounts.
 
-    Use it for pods whose node a kube-scheduler chooses with our extender. That scheduler checks
-    volumes, affinity, taints and priority classes, so they must not make us refuse the pod.
-    Amounts, labels, and the annotations that choose devices are kept."""
+    It is for pods whose node a kube-scheduler chooses with our extender. That scheduler checks
+    volumes, affinity, taints and priority classes, so errors in them must not make us refuse the
+    pod."""
     metadata, spec = document.get("metadata"), document.get("spec")
     if not isinstance(metadata, dict) or not isinstance(spec, dict):
         return document

@@ -1,7 +1,7 @@
 """Refuse fields that would change a decision but are not implemented; one table lists them all.
 
-A field is refused by name, because ignoring it would place a pod where its author forbade it.
-Invariant: an absent or empty field never refuses a pod."""
+If such a field were ignored, its pod might be placed where its author forbade it. Invariant: an
+absent or empty field never refuses a pod."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple

@@ -284,7 +284,7 @@ class Storage(NamedTuple):
 def claim_fact(
     key: str, claim: Claim | None, storage: Storage, version: int
 ) -> VolumeClaimObserved:
-    """Return the event that records where the claim's volume is or could be.
+    """Return the event that records a claim's state and the nodes that can access its volume.
 
     Raises ManifestError if the node affinity of a volume cannot be read."""
     namespace, _, name = key.partition("/")
@@ -315,7 +315,9 @@ def claim_fact(
 
 
 def matching(claim: Claim, volumes: Iterable[Volume]) -> list[Volume]:
-    """Return volumes the claim can use, smallest first; if any is reserved for it, only those."""
+    """Return the volumes that may be bound to the claim, smallest first.
+
+    If a volume is reserved for the claim, return only such volumes."""
     wanted = size_of(claim)
     selector = claim.spec.selector
     means = affinity.expressions(selector, "spec.selector") if selector else ()
@@ -349,7 +351,9 @@ def size_of(claim: Claim) -> Fraction:
 
 
 def affinity_of(volume: Volume) -> Terms:
-    """Return the terms for nodes that can access the volume; empty: all. Raises ManifestError."""
+    """Return the volume's required node affinity; empty if all nodes can access it.
+
+    Raises ManifestError."""
     required = volume.spec.node_affinity.required if volume.spec.node_affinity else None
     at = "spec.nodeAffinity.required.nodeSelectorTerms"
     return tuple(
@@ -359,9 +363,9 @@ def affinity_of(volume: Volume) -> Terms:
 
 
 def terms_of(volume: Volume) -> Terms:
-    """Return the terms for nodes from which a bound volume is accessible, by affinity and zone.
+    """Return the terms for nodes that can access a bound volume, from its node affinity and zone.
 
-    A node that has neither a zone label nor a region label passes."""
+    A node without zone and region labels can access it wherever its zone is."""
     own = affinity_of(volume)
     there = tuple(
         NodeExpression(key=_TOPOLOGY[key], operator="In", values=tuple(sorted(value.split("__"))))
