@@ -32,8 +32,8 @@ class Taint(Payload, frozen=True):
 class Neighbour(Payload, frozen=True):
     """A group of `count` identical pods that other schedulers bound to a node.
 
-    They have the same namespace, labels, host ports, disks, volume claims and required
-    anti-affinity. All of these affect our pods. `terminating`: the pods are being deleted."""
+    The pods have the same namespace, labels, host ports, disks, volume claims and required
+    anti-affinity, all of which affect our pods. `terminating` means that they are being deleted."""
 
     namespace: Name
     labels: Labels = {}
@@ -134,10 +134,9 @@ class QuotaGone(Payload, frozen=True):
 
 @event("cluster.budget.{namespace}.{budget}", "watcher")
 class BudgetObserved(Payload, frozen=True):
-    """A `PodDisruptionBudget`, with the number of its pods that may be evicted now.
+    """A `PodDisruptionBudget`, and how many of its pods may be evicted now (`allowed`).
 
-    `allowed` is `status.disruptionsAllowed`. `selector` selects pods of the namespace; as in
-    kube-scheduler, an empty selector selects no pod. `version` is as in QuotaObserved."""
+    As in kube-scheduler, an empty selector selects no pod. `version` is as in QuotaObserved."""
 
     namespace: Name
     budget: Name

@@ -100,7 +100,7 @@ class DeviceCordonLifted(Payload, frozen=True):
 
 @event("operator.node.{node}", "operator")
 class NodeCordonLifted(Payload, frozen=True):
-    """An operator lifts the cordon that user `of` put on a node; cordons by other users stay."""
+    """An operator lifts one user's cordon (`of`) on a node; cordons by other users stay."""
 
     node: Name
     of: Name
@@ -110,7 +110,7 @@ class NodeCordonLifted(Payload, frozen=True):
 
 @event("operator.resize.{pod}", "operator")
 class ResizeAsked(Payload, frozen=True):
-    """A user requests a resize of a running pod's shares; a later event of the scheduler answers.
+    """A user requests other amounts for a running pod; the scheduler answers with a later event.
 
     `memory_mib` and `cores` (percent) are for each device of the container; None leaves an amount
     unchanged. `container` may be left out if only one container of the pod has devices."""
@@ -138,8 +138,8 @@ class NodeWeights(Payload, frozen=True):
 class PolicyChanged(Payload, frozen=True):
     """An operator sets the policy that the scheduler follows from here on.
 
-    `node_weights` are for `binpack` and `spread`. Without them only devices count, or, for a pod
-    without devices, CPU and memory equally."""
+    `node_weights` are for `binpack` and `spread`. Without weights, only devices count; for a pod
+    without devices, CPU and memory count equally."""
 
     by: Name
     reason: Text = ""

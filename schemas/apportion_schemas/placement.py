@@ -234,9 +234,7 @@ class QueueShortage(Payload, frozen=True):
 
 
 class QuotaShortage(Payload, frozen=True):
-    """The quota that a pod exceeds: what the pod needs, what its namespace uses, and the limit.
-
-    `resource` is the name of the exceeded limit in the quota."""
+    """The quota that a pod exceeds: what the pod needs, what its namespace uses, and the limit."""
 
     quota: Name
     resource: Key

@@ -106,7 +106,7 @@ Term = Annotated[tuple[NodeExpression, ...], Meta(max_length=64)]
 
 
 class PreferredTerm(Payload, frozen=True):
-    """One term of preferred node affinity: a node that matches it gains its weight as points."""
+    """One term of preferred node affinity. A matching node gets its weight as points."""
 
     weight: Annotated[int, Meta(ge=1, le=100)]
     term: Term
@@ -288,14 +288,12 @@ class PodGone(Payload, frozen=True):
 
 @event("workload.{uid}", "watcher")
 class PodRejected(Payload, frozen=True):
-    """The pod's manifest is invalid, so the pod is not placed until the manifest is fixed.
-
-    `field` is the path in the manifest, `value` the value there, and `fix` what to do."""
+    """The pod's manifest is invalid, so the pod is not placed until the manifest is fixed."""
 
     uid: Name
     namespace: Name
     name: Name
-    field: Text
+    field: Text  # a path in the manifest
     value: Text
     problem: Text
     fix: Text

@@ -236,5 +236,5 @@ def _filled(
 
 
 def _asks(draft: PodDraft) -> tuple[Ask, ...]:
-    """Return the device requests of all containers: first those with devices of their own."""
+    """Return the device requests of all containers; those that borrow devices come last."""
     return (*joined(draft.shape.asks), *draft.borrowing)

@@ -61,13 +61,13 @@ class WishInvalid(ValueError):
 
 
 class Changes(Struct, frozen=True, kw_only=True):
-    """The changes to simulate, as in `PlanRequest`; `limits` has changed queues and quotas."""
+    """The changes to simulate, as in `PlanRequest`."""
 
     lose: tuple[str, ...] = ()
     drain: tuple[str, ...] = ()
     add: tuple[str, ...] = ()
     policy: str = ""
-    limits: tuple[QueueObserved | QuotaObserved, ...] = ()
+    limits: tuple[QueueObserved | QuotaObserved, ...] = ()  # changed queues and quotas
 
     def __bool__(self) -> bool:
         return bool(self.lose or self.drain or self.add or self.policy or self.limits)
@@ -117,7 +117,7 @@ def apply(course: Course, changes: Changes) -> list[Displaced]:
 
 
 def changes_of(changes: Changes, state: State) -> tuple[PlanChange, ...]:
-    """Return the changes, each once, for a plan's answer; `state` has the node of each device."""
+    """Return the changes for a plan's answer, without duplicates."""
     found = [_off(PlanChange("lose"), name, state) for name in dict.fromkeys(changes.lose)]
     found += [_off(PlanChange("drain"), name, state) for name in dict.fromkeys(changes.drain)]
     found += [PlanChange("add", value=text) for text in changes.add]

@@ -1,8 +1,8 @@
-"""Find out whether a pod could ever be placed, by trying it on the same nodes without other pods.
+"""Find out whether a pod could ever be placed, by trying to place it in the empty fleet.
 
-In the simulated empty fleet, all nodes are ready, all devices healthy, no agent is silent and
-nothing is cordoned. If a pod is refused even there, the cause is the fleet itself or a limit.
-Invariant: "never" is reported only if no end of a pod and no recovery could change it."""
+The empty fleet has the same nodes without pods: all nodes are ready, all devices healthy, no agent
+is silent and nothing is cordoned. If a pod is refused even there, the cause is the fleet or a
+limit."""
 
 from collections.abc import Iterable
 from typing import Final

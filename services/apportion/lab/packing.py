@@ -112,8 +112,8 @@ def pack(
 ) -> Packed:  # fmt: skip
     """Place arriving pods until they request `OVERLOAD` times the devices, and return the result.
 
-    If `policy` uses prices, it knows all shapes in advance; with `online`, it learns them as pods
-    arrive. Raises WishInvalid if the policy is unknown, and NoPrices if the solver gave up."""
+    A policy with prices knows all shapes in advance, or learns them from arriving pods if `online`.
+    Raises WishInvalid if the policy is unknown, and NoPrices if the solver gave up."""
     run = _Counting()
     named = known_policy(policy)
     run.course.apply(PolicyChanged(by=WHO, node_policy=named, device_policy=named))

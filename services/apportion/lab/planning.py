@@ -122,14 +122,12 @@ def plan_of(request: PlanRequest, state: State) -> Plan:
 
 
 class Played(NamedTuple):
-    """A finished simulation: the plan's pods by `namespace/name`, and the displaced pods.
-
-    `after` maps the old uids of evicted pods to the pods that were submitted again for them."""
+    """A finished simulation of a plan."""
 
     course: Course
-    planned: dict[str, PodSubmitted]
-    moved: list[Displaced]
-    after: dict[str, PodSubmitted]
+    planned: dict[str, PodSubmitted]  # by namespace and name
+    moved: list[Displaced]  # the displaced pods
+    after: dict[str, PodSubmitted]  # the pods submitted again, by old uid
 
     def end(self, uid: str) -> PodState | None:
         """Return the pod, or the pod that replaced it after evictions; None if it has ended."""
@@ -211,7 +209,7 @@ def _play(
 
 
 class _Comers:
-    """Resubmits evicted pods that have a controller; `again` maps old uids to the new pods."""
+    """Resubmits evicted pods that have a controller. `again` has the new pods by the old uids."""
 
     def __init__(self, course: Course) -> None:
         self._course = course
@@ -521,7 +519,7 @@ class _Answering:
         )  # fmt: skip
 
     def _ahead(self, pods: Sequence[PodState]) -> tuple[Ahead, ...]:
-        """Return the first of these pending pods; `alike` is the size of each one's group."""
+        """Return the first pending pods, each with the number of pods with the same cause."""
         keys = [(pod.submitted.priority, self._waits_for(pod)) for pod in pods]
         alike = Counter(keys)
         lines = {key: number for number, key in enumerate(alike, 1)}

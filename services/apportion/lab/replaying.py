@@ -125,8 +125,7 @@ class Lost(NamedTuple):
 def lost(names: Iterable[str], state: State, facts: Iterable[Fact]) -> Lost:
     """Find the nodes and devices called `names`, in the state or in the recorded events.
 
-    Call this before the replay, so that an error is reported at once. Raises WishInvalid if a name
-    is unknown in this span or ambiguous."""
+    Raises WishInvalid if a name is unknown in this span or ambiguous."""
     wanted = tuple(dict.fromkeys(names))
     if not wanted:
         return Lost()

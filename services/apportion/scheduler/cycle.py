@@ -181,7 +181,7 @@ class Cycle:
         self._chosen = ExternalChoices(state, self.engine.columns)
 
     def share(self, member: str, members: Sequence[str]) -> None:
-        """Set this scheduler's shard of the pods, as one of the schedulers `members`."""
+        """Choose this scheduler's shard of the pods; `members` are all schedulers."""
         self.engine.own(shard(member, members))
         self._stirred.set()
 
@@ -312,8 +312,8 @@ def _micros(clock: Clock) -> int:
 async def commit(ledger: Ledger, drafts: Sequence[Draft], *, together: bool) -> int:
     """Append the drafts of one decision in order; return the revision of the last draft.
 
-    Raises the errors of `Ledger.append`. Without `together`, a few drafts are appended one by one,
-    so some may be stored before an error."""
+    Without `together`, a few drafts are appended one by one, so some may be stored before an error.
+    Raises the errors of `Ledger.append`."""
     if together or len(drafts) > FEW_DRAFTS:
         return (await ledger.append(drafts))[-1]
     newest: dict[str, int] = {}
@@ -355,7 +355,7 @@ async def _serve_choices(ledger: Ledger, chosen: ExternalChoices, stir: Callable
 def fence(
     events: Iterable[DecisionEvent], state: State, publisher: Publisher, fences: Fences
 ) -> list[Draft]:
-    """Return a draft for each event of one decision, fenced and chained, in order."""
+    """Return a fenced and chained draft for each event of one decision, in order."""
     chains: dict[str, str] = {}
     drafts, time = [], publisher.time()
 

@@ -115,7 +115,7 @@ _TABLE: Final[dict[str, _Row]] = {
 
 
 def expose(metrics: Metrics, state: State, names: tuple[Names, ...]) -> None:
-    """Register the metrics of allocated devices, named as the systems in `names` name them."""
+    """Register the metrics of allocated devices under the names of the systems in `names`."""
 
     def found() -> Iterator[Sample]:
         for each in names:

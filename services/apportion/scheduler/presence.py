@@ -103,7 +103,9 @@ class Presence:
             self._some_changed.set()
 
     async def _count(self, reader: Reader[Change]) -> None:
-        """Measure silence in rounds. A round counts as at most one interval between beats."""
+        """Look for silent agents after each heartbeat interval.
+
+        A round counts as at most one interval, however long this process was stopped."""
         before = self._clock.monotonic()
         while True:
             await self._clock.pause(AGENT_BEAT_S)

@@ -1,8 +1,8 @@
 """Parse a chain of device policies, as in HAMi's `hami.io/gpu-scheduler-policy`.
 
-`binpack`, `spread` and `numa` are sort keys, in the order as written. `mutex` allows only idle
-devices. `topology-aware`, anywhere in the chain, sorts by links first. A chain without sort keys
-sorts as `spread`. Invariant: every chain that `known` accepts has a meaning here."""
+`binpack`, `spread` and `numa` are sort keys, in the order in which they are written. `mutex` allows
+only idle devices. `topology-aware`, anywhere in the chain, sorts by links first. A chain without
+sort keys sorts as `spread`. Invariant: every chain that `known` accepts has a meaning here."""
 
 from functools import lru_cache
 from typing import Final, NamedTuple, get_args

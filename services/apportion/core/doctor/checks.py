@@ -259,7 +259,7 @@ def snapshots(ledger: LedgerFacts) -> Found | None:
 
 
 def archives(found: ArchiveFacts) -> Found | None:
-    """Check that an archive has a recent copy of the ledger."""
+    """Check that there is a recent archive of the ledger."""
     fix = "run `apportion ledger archive FILE` every day, and store it on another machine"
     if not found.archives:
         return warning(f"no archive (*.jsonl) in {found.folder}", fix)

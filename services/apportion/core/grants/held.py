@@ -30,8 +30,7 @@ class DeviceNode(Struct, frozen=True):
 class Edits(Struct, frozen=True):
     """What to change in a container: environment variables, mounts and device nodes.
 
-    For each device in `cards`, the vendor's own CDI specification is applied too: it adds the
-    device nodes and libraries that the device needs."""
+    For each device in `cards`, the vendor's CDI specification applies as well."""
 
     env: dict[str, str] = {}
     mounts: tuple[Mount, ...] = ()
@@ -53,15 +52,12 @@ class RegionPlan(Struct, frozen=True):
 
 
 class Grant(Struct, frozen=True):
-    """What a node must set up so that one container can use its devices: edits, files and daemons.
-
-    `daemons` are the GPUs whose MPS daemon must run for the container. Its processes, of any user,
-    must be able to write to `folders`."""
+    """What a node must set up so that one container can use its devices."""
 
     edits: Edits
     region: RegionPlan | None = None
-    daemons: tuple[str, ...] = ()
-    folders: tuple[str, ...] = ()
+    daemons: tuple[str, ...] = ()  # GPUs whose MPS daemon must run
+    folders: tuple[str, ...] = ()  # writable for any user
 
 
 class GrantRefused(ValueError):
@@ -135,18 +131,15 @@ class Held(Struct, frozen=True):
 class Node(Struct, frozen=True):
     """The settings of one node's grants, and the paths of the files that they need.
 
-    `library` is HAMi-core's `libvgpu.so` and `preload` the file mounted as `/etc/ld.so.preload`; if
-    both are empty, nothing enforces a container's share. `shares` has a folder per container, `mps`
-    one per MPS daemon of a GPU. `npu_library` is the folder of HAMi's library for NPUs; `npus` is a
-    folder for all containers with part of an NPU. `log_level` is HAMi-core's, 0 to 4."""
+    If `library` and `preload` are empty, nothing enforces a container's share."""
 
-    shares: str = "/var/lib/apportion/shares"
-    library: str = ""
-    preload: str = ""
-    mps: str = "/run/apportion/mps"
-    npu_library: str = ""
-    npus: str = "/run/apportion/npus"
-    log_level: int = 1
+    shares: str = "/var/lib/apportion/shares"  # a folder per container
+    library: str = ""  # HAMi-core's `libvgpu.so`
+    preload: str = ""  # the file to mount as `/etc/ld.so.preload`
+    mps: str = "/run/apportion/mps"  # a folder per MPS daemon of a GPU
+    npu_library: str = ""  # the folder of HAMi's library for NPUs
+    npus: str = "/run/apportion/npus"  # a folder for all containers with part of an NPU
+    log_level: int = 1  # of HAMi-core, 0 to 4
     core_limit: bool = True
 
     def folder(self, held: Held) -> str:

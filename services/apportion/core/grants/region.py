@@ -174,7 +174,7 @@ class Region:
             self._write(_i32, _TAIL + _RECENT, left - 1)
 
     def block(self, *, blocked: bool) -> None:
-        """Block kernel launches (HAMi-core waits while the field is -1), or allow them again."""
+        """Stop kernel launches in the container, or allow them again."""
         if blocked != self.blocked:
             self._write(_i32, _TAIL + _RECENT, -1 if blocked else 0)
 
@@ -184,7 +184,7 @@ class Region:
 
     @property
     def cores_held(self) -> bool:
-        """Return True if the container's compute limit is switched on."""
+        """Return True if the container's compute limit is on."""
         return self._i32(_TAIL + _SWITCH) != 0
 
     def hold(self, plan: RegionPlan) -> bool:

@@ -81,8 +81,7 @@ class _Closed(NamedTuple):
 class Auditor:
     """Folds a ledger from its first revision, or from a state, and checks every event.
 
-    `checked` counts events, `contradictions` those that contradict the state, and `found` the
-    violations by check. Revisions before `start` are folded but not checked."""
+    Revisions before `start` are folded but not checked."""
 
     def __init__(
         self, state: State | None = None, *, start: int = 1, full_every: int = FULL_EVERY

@@ -6,7 +6,9 @@ from apportion.core.ledger.state import PENDING, PLACED, NodeState, Placement, P
 
 
 def charge_host(pod: PodState, node: NodeState, placement: Placement) -> None:
-    """Add the pod and its host usage to the node; call this after charging its shares."""
+    """Add the pod to the node, with its CPU, memory and extended resources.
+
+    Call this after charging the pod's shares."""
     needs = pod.submitted.shape.node
     node.cpu_used_milli += needs.cpu_milli
     node.memory_used_mib += needs.memory_mib

@@ -1,10 +1,9 @@
 """The rules for reading a ledger: which event formats are legal, which revisions readers skip.
 
-Operators set both with events: `FormatEnabled`, and `RevisionSetAside` for a revision to skip. A
-later event may be about an earlier revision, so readers look these events up before they start and
-whenever they halt. Invariants: the ledger alone decides whether a format is legal at a revision,
-and whether a revision is skipped, for every reader and from any start. A skipped revision stays so,
-and is refused with the operator's reason."""
+Operators set both with events: `FormatEnabled`, and `RevisionSetAside` for a revision to skip. Such
+an event may come after the revision that it is about, so readers look these events up before they
+start and whenever they halt. Invariant: the ledger alone decides which formats are legal and which
+revisions are skipped, for every reader and from any start."""
 
 from __future__ import annotations
 

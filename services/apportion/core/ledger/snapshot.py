@@ -115,7 +115,7 @@ class _Node(Struct, array_like=True):
 class _Part(Struct, array_like=True, tag=0):
     """A frame: some nodes and pods, and the names of those removed since the previous frame.
 
-    Shapes are numbered across all frames. In a pod, such a number replaces its shape and shape key.
+    A pod has a number in place of its shape and shape key. All frames together number the shapes.
     """
 
     nodes: list[_Node]

@@ -257,14 +257,8 @@ class State(Struct, eq=False):
     """All facts in the ledger's events up to `revision`.
 
     `quotas`, `budgets` and `volume_claims` are by namespace and then by name, without empty
-    namespaces. `failing` has, by pod uid, the cause why a placement failed and will be voided.
-    `rejected` has, by uid, the pods that cannot be read. `device_cordons` stay when a node no
-    longer reports the device. `differences` counts the findings of comparisons with the cluster, by
-    kind; `differing` has each live pod's newest one, by uid. `of_kubernetes`: an API server decides
-    which nodes exist. `evictions` has, by uid, the evicted pods that are still placed. `nominated`
-    is, by uid of a pending pod, the node where pods are evicted for it. `resizes` has unanswered
-    requests, by pod uid. `left` has the nodes that left and are empty, in order. `departed` has
-    nodes dropped since then (see `handlers.departures`). `rules` may be ahead of `revision`."""
+    namespaces. `device_cordons` stay when a node no longer reports the device. `nominated` is, for
+    each pending pod for which pods are evicted, the node. `rules` may be ahead of `revision`."""
 
     revision: int = 0
     nodes: dict[str, NodeState] = {}
@@ -272,8 +266,8 @@ class State(Struct, eq=False):
     groups: dict[str, GroupState] = {}
     queues: dict[str, QueueObserved] = {}
     quotas: dict[str, dict[str, QuotaObserved]] = {}
-    failing: dict[str, str] = {}
-    rejected: dict[str, PodRejected] = {}
+    failing: dict[str, str] = {}  # pod uid: why its placement will be voided
+    rejected: dict[str, PodRejected] = {}  # pods that cannot be read, by uid
     node_of_device: dict[str, str] = {}
     device_cordons: dict[str, tuple[Cordon, ...]] = {}
     policy: PolicyChanged = field(default_factory=lambda: PolicyChanged(by="default"))
@@ -286,17 +280,17 @@ class State(Struct, eq=False):
     refused_events: list[RefusedEvent] = []
     refused_count: int = 0
     released_count: int = 0
-    of_kubernetes: bool = False
-    differences: dict[str, int] = {}
-    differing: dict[str, DifferenceFound] = {}
-    evictions: dict[str, PodEvicted] = {}
+    of_kubernetes: bool = False  # an API server decides which nodes exist
+    differences: dict[str, int] = {}  # from the cluster, by kind
+    differing: dict[str, DifferenceFound] = {}  # each pod's newest difference
+    evictions: dict[str, PodEvicted] = {}  # of pods still placed, by uid
     nominated: dict[str, str] = {}
     budgets: dict[str, dict[str, BudgetObserved]] = {}
     volume_claims: dict[str, dict[str, VolumeClaimObserved]] = {}
     namespaces: dict[str, NamespaceObserved] = {}
-    resizes: dict[str, Resize] = {}
-    left: dict[str, None] = {}
-    departed: dict[str, Departed] = {}
+    resizes: dict[str, Resize] = {}  # unanswered, by pod uid
+    left: dict[str, None] = {}  # empty nodes that left, in order
+    departed: dict[str, Departed] = {}  # nodes dropped after that
     rules: Rules = field(default_factory=Rules)
 
 

@@ -43,7 +43,7 @@ class _Rest(Struct, frozen=True):
 
 
 class Account:
-    """Measures over time what pods have allocated; `by` says how pods are grouped into rows."""
+    """Measures what pods have allocated over time, in the rows given by `by`."""
 
     def __init__(self, state: State, by: By, meters: Meters, idle: int = IDLE) -> None:
         """Start with what is allocated now; `idle` is the shortest idle period, in microseconds."""

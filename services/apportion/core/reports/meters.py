@@ -126,7 +126,7 @@ class Meters:
         return max(begin, self.start), min(begin + self._step, self.end)
 
     def _close(self, edge: int) -> None:
-        """Store the sums of the current step; forget meters without a rate."""
+        """Store the sums of the current step, and drop meters of which nothing is in use."""
         step = self.step_of(edge - 1)
         self.now = max(self.now, edge)
         for key, meter in list(self._meters.items()):

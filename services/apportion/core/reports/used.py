@@ -22,10 +22,10 @@ IDLE_MAX: Final = 200_000
 
 
 class UsedSums(Struct):
-    """Totals of usage: device millionths reported and used, and MiB used, times microseconds."""
+    """The usage in a period, as integrals over microseconds."""
 
-    reported: int = 0
-    cards: int = 0
+    reported: int = 0  # device millionths with reported usage
+    cards: int = 0  # device millionths used
     mib: int = 0
 
 

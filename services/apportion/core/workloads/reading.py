@@ -168,9 +168,9 @@ _NAMELESS: Final = "a document without a kind"
 
 
 def others_in(document: object) -> Iterator[str]:
-    """Yield the name of this document, or of each item if it is a List, that is to be skipped.
+    """Yield the name of each document to skip: this one, or items of a List.
 
-    A PriorityClass is not skipped, because it applies to the pods given with it."""
+    A PriorityClass is not skipped, because it applies to the pods in the same files."""
     for _, item in items_of(document)[0]:
         if is_other(item) and class_of(item) is None:
             yield called(item)
@@ -204,7 +204,7 @@ def holds_pods(value: object) -> bool:
 def called(document: object) -> str:
     """Return a short name for a document, as in `Service web`.
 
-    The namespace is included only if the document sets one; most leave it to the default."""
+    The namespace is included if the document sets it."""
     parts = part(document, "metadata")
     named = [str(parts[key]) for key in ("namespace", "name") if parts.get(key)]
     kind = str(part(document).get("kind") or _NAMELESS)
@@ -224,7 +224,7 @@ def passed_over_words(names: Collection[str]) -> str:
 
 
 def nothing_taken_words(contents: Iterable[object]) -> str:
-    """Return the error for files in which no document can be submitted."""
+    """Return the error message for files without a document that can be submitted."""
     items = (item for document in contents for _, item in items_of(document)[0])
     if any(class_of(item) is not None for item in items):
         return (

@@ -120,11 +120,10 @@ def mig_profiles(
 
 
 def mig_profile(model: str, name: str, sizes: tuple[MigSize, ...] = ()) -> MigProfile | None:
-    """Return the profile called `name` of an NVIDIA model, or None; `sizes` may replace its memory.
+    """Return the profile called `name` of an NVIDIA model, or None, with its memory from `sizes`.
 
-    Drivers round gigabytes differently: 7g.79gb is the same profile as 7g.80gb. A larger difference
-    in memory makes another profile, as does a suffix for other engines (`+me`, `-me`, `+gfx`,
-    `+me.all`)."""
+    Drivers round gigabytes differently: 7g.79gb is the same profile as 7g.80gb. A suffix, such as
+    `+me`, makes another profile."""
     profiles = mig_profiles(NVIDIA, model)
     exact = [profile for profile in profiles if profile.name == name]
     alike = exact or [profile for profile in profiles if _renamed(name, profile.name)]

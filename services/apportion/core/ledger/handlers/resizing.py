@@ -102,7 +102,7 @@ def _check_asked(state: State, data: PodResized | ResizeRefused) -> None:
 
 
 def _place(share: Share) -> Share:
-    """Return the share without the amounts that a resize changes; MIG and vNPU shares keep them."""
+    """Return the share without the amounts that a resize may change. MIG and vNPU amounts stay."""
     if share.instance is not None or share.template is not None:
         return share
     return structs.replace(share, memory_mib=0, cores=0)

@@ -68,7 +68,7 @@ def taken(claim: Claim, node: NodeState, known: Known = ()) -> PodAdopted | None
 
 
 def _rest(state: DeviceState, wanted: Wanted, known: Known) -> Iterator[Share]:
-    """Yield a share of all that is left of a device; of a MIG device, only if all of it is free."""
+    """Yield one share with all that is free on a device; for a MIG device, its free instances."""
     device = state.device
     if state.slots_free < 1 or state.memory_free_mib < 1:
         return

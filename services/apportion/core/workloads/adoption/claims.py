@@ -97,7 +97,7 @@ def bound_claim(
     schedulers: Collection[str],
     writers: frozenset[str] = WRITERS,
 ) -> Claim | None:
-    """Return the `Claim` of a pod, like `claim_of`; None if the pod has no node or has ended."""
+    """Return the `Claim` of a pod, as `claim_of` does; None if the pod has no node or has ended."""
     spec, status = pod["spec"], pod.get("status") or {}
     if not spec.get("nodeName") or status.get("phase") in ENDED:
         return None
@@ -113,10 +113,10 @@ def claim_of(
     ours: bool,
     writers: frozenset[str] = WRITERS,
 ) -> Claim | None:
-    """Return the `Claim` of a bound pod; None for a foreign pod that requests no device.
+    """Return the `Claim` of a bound pod; None if another scheduler's pod requests no device.
 
-    None also for a pod of ours that cannot be read. ResourceClaims are ignored, because they are
-    already allocated. `writers` are the field managers whose annotations are trusted."""
+    None also if a pod of ours cannot be read. Only annotations of the field managers `writers` are
+    trusted."""
     config = structs.replace(config, resource_claims=True)
     names = {
         name

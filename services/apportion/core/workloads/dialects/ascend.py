@@ -41,12 +41,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Npu:
-    """One family of NPUs, with the resource names and annotations derived from its `word`.
+    """One family of NPUs, with the resource names and annotations that contain its `word`.
 
-    `family` is its name in the catalogue. Resources: `count` of devices, `memory` in MiB, and
-    `cores` in percent of softly split devices. The annotations `use_ids` and `nouse_ids` choose
-    devices. The plugin reads and removes `to_allocate`; `allocated` stays. `paired`: two dies form
-    a module and are allocated together."""
+    The plugin removes the annotation `to_allocate` after reading it; `allocated` stays. If
+    `paired`, two dies form a module and are allocated together."""
 
     def __init__(self, word: str) -> None:
         self.word = word

@@ -132,9 +132,9 @@ def selected(notes: Notes, keys: Selecting) -> DeviceConstraints:
 def one(notes: Notes, keys: tuple[str, ...], read: Callable[[Notes, str], T]) -> T | None:
     """Return the value of an annotation; `keys` are its spellings, which must agree.
 
-    A blank value counts as absent, because Helm writes one for an unset value. HAMi (`CheckUUID`,
-    `CheckType`) and Volcano (`parseGPUUUIDList`) accept it. Raises ManifestError if two values
-    differ, or `read` refuses one."""
+    A blank value counts as absent, because Helm writes one for an unset value, and HAMi
+    (`CheckUUID`, `CheckType`) and Volcano (`parseGPUUUIDList`) accept it. Raises ManifestError if
+    values differ or are invalid."""
     found = [(key, read(notes, key)) for key in keys if notes.values.get(key, "").strip()]
     for key, value in found[1:]:
         if value != found[0][1]:
@@ -155,7 +155,9 @@ def name_list(notes: Notes, key: str) -> tuple[str, ...]:
 
 
 def indexes(notes: Notes, key: str) -> tuple[int, ...]:
-    """Split a comma list into device indexes; ManifestError if one is `COUNT_MAX` or more."""
+    """Split a text at its commas into device indexes.
+
+    Raises ManifestError if one is not a number below `COUNT_MAX`."""
     words = name_list(notes, key)
     found = {
         int(word)
@@ -305,45 +307,30 @@ Recover = Callable[[BoundPod, str], Iterator[Held]]
 
 
 class Dialect(Struct, frozen=True, kw_only=True, eq=False):
-    """One dialect; `name` is its name in the ledger.
+    """One dialect: how pods request a kind of device under one system's names.
 
-    - `devices`: what users call the vendor's devices, as in "GPUs".
-    - `resources`: the names that it claims under a configuration, with their meaning.
-    - `read`: returns a container's ask, None if it requests no device; `choose`: returns the
-      constraints on devices in the pod's annotations. Both raise `ManifestError`.
-    - `part`: splits a pod's asks into those that take devices and those that borrow them
-      (`borrowing`), given the containers that start after all init containers.
-    - `instances_alike`: a count means instances on a GPU in MIG mode; they may share the GPU.
-    - `device_choice`: the order of devices, for a plugin that chooses the device itself and
-      fails the pod if ours differs; empty if the cluster's policy applies.
-    - `variant`: the dialect of the same name for pods whose annotations change what amounts mean.
-    - `reserved`: annotations that only its own pods may have, and the error for others, in which
-      `{devices}` is what that pod requests.
-    - `render`: returns the annotations that its own scheduler would write for a placed pod;
-      `recover`: a reader for each annotation key, in the order in which they are tried.
-    - `priority`: the resource with a container's priority on a shared device, or empty.
+    `read` returns a container's ask, or None if it requests no device. `choose` returns the
+    constraints on devices in the pod's annotations. Both raise `ManifestError`. `part` splits the
+    asks into those that get devices and those that borrow them. `render` returns the annotations
+    that the system's own scheduler would write for a placed pod; `recover` has a reader for each
+    annotation key, in the order in which they are tried. `device_choice` is the order in which the
+    system's plugin chooses devices itself; it fails a pod with another choice. `idle` names a
+    resource that is ignored next to another."""
 
-    For checks of manifests and of configuration files:
-    - `needs`: resources that have no effect without another resource, with its name and the reason.
-    - `idle`: a resource that is ignored if the second one is set too, and the system's name.
-    - `writes`: prefixes of the annotations that its own scheduler and plugin write on pods.
-    - `sections`: checks of sections of HAMi's and Volcano's configuration files (`chart`): each
-      takes the path, returns why the section is accepted, or raises `ManifestError`."""
-
-    name: str
-    devices: str
+    name: str  # as in the ledger
+    devices: str  # what users call them, as in "GPUs"
     resources: Callable[[DialectConfig], Resources]
     read: Callable[[Container, Amounts, DialectConfig], Ask | None]
     choose: Callable[[Notes], DeviceConstraints]
-    reserved: Mapping[str, str]
+    reserved: Mapping[str, str]  # annotations of its pods only; the error for others
     render: Callable[[PlacedPod], dict[str, str]]
     recover: Mapping[str, Recover]
-    priority: Callable[[DialectConfig], str] | None = None
+    priority: Callable[[DialectConfig], str] | None = None  # the resource; empty: none
     part: Callable[[Sequence[Ask], Collection[str]], Parts] = parted
     variant: Callable[["Dialect", Notes], "Dialect"] | None = None
     device_choice: tuple[str, DeviceWeights | None] = ("", None)
-    instances_alike: bool = False
-    needs: Mapping[str, tuple[str, str]] = {}
+    instances_alike: bool = False  # on a MIG GPU, a count means instances
+    needs: Mapping[str, tuple[str, str]] = {}  # no effect without a resource; why
     idle: Callable[[DialectConfig], tuple[str, str, str]] | None = None
-    writes: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()  # prefixes of annotations that its scheduler writes
     sections: Mapping[str, Callable[[object, str], str]] = {}

@@ -155,7 +155,7 @@ class Manner(NamedTuple):
         )
 
     def dialect(self, name: str, **others: Any) -> Dialect:
-        """Create the dialect of this system; `others` are fields that this class does not set."""
+        """Create the dialect of this system; `others` are its fields that have no method here."""
         return dialect(
             name,
             resources=self.resources,

@@ -237,7 +237,7 @@ def vendor_of(resource: str) -> Vendor | None:
 def refuse_others(
     containers: tuple[Container, ...], claimed: Collection[str]
 ) -> tuple[Container, ...]:
-    """Return the containers; ManifestError if one requests another vendor's shared device."""
+    """Return the containers. Raises ManifestError if one requests another vendor's device."""
     for container in containers:
         for name in (*container.limits, *container.requests):
             vendor = vendor_of(name)

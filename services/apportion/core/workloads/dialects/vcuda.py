@@ -83,7 +83,7 @@ class Vcuda:
         return container.ask(nvidia.FAMILY, count=count, cores=WHOLE)
 
     def choose(self, notes: Notes) -> DeviceConstraints:
-        """Check the core limit; return constraints as for any GPU. Raises ManifestError."""
+        """Return the device constraints in the pod's annotations. Raises ManifestError."""
         value = notes.values.get(self.core_limit)
         if value is not None:
             digits = value.isascii() and value.isdecimal() and len(value) <= LIMIT_DIGITS_MAX

@@ -72,7 +72,7 @@ def read_pod_document(document: dict[str, Any], config: ManifestConfig) -> Manif
 
 
 def read_job(document: dict[str, Any], config: ManifestConfig) -> Manifest:
-    """Read a Job: as many pods as run at once, or no pods if the Job is suspended."""
+    """Read a Job: as many pods as run at the same time; none if the Job is suspended."""
     job = typed(document, kube.Job)
     spec = job.spec
     completions = spec.parallelism if spec.completions is None else spec.completions

@@ -195,9 +195,9 @@ def tolerations(spec: kube.PodSpec, field: str) -> tuple[Toleration, ...]:
 def ports(spec: kube.PodSpec, field: str) -> tuple[HostPort, ...]:
     """Return the host ports that the pod's containers and sidecars take.
 
-    Host ports are `ports[].hostPort`, and all ports of a pod on the host network. As in
-    kube-scheduler, an init container takes none. Raises ManifestError if a port or protocol is
-    invalid, or there are too many."""
+    They are `ports[].hostPort`, or all ports of a pod on the host network. As in kube-scheduler, an
+    init container takes none. Raises ManifestError if a port or protocol is invalid, or there are
+    too many."""
     found: dict[HostPort, None] = {}
     sidecars = ((i, c) for i, c in enumerate(spec.init_containers) if c.restart_policy == "Always")
     for kind, group in (("initContainers", sidecars), ("containers", enumerate(spec.containers))):
@@ -295,13 +295,13 @@ def claims(volumes: Iterable[kube.Volume]) -> tuple[str, ...]:
 
 
 def whole_names(pod: str, found: Iterable[str]) -> tuple[str, ...]:
-    """Return the claims' full names for pod `pod`; leave out names that are too long."""
+    """Return the full names of the claims of a pod named `pod`, without names that are too long."""
     names = (pod + claim if claim.startswith(OWN_CLAIM) else claim for claim in found)
     return tuple(name for name in names if len(name) <= CLAIM_NAME_MAX)
 
 
 class Mounted(NamedTuple):
-    """The claims and disks that a pod mounts; see `claims` and `disks`."""
+    """The claims and disks that a pod mounts."""
 
     claims: tuple[str, ...] = ()
     disks: tuple[Disk, ...] = ()

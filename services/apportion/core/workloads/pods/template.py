@@ -37,19 +37,15 @@ PRIORITY_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-criti
 
 
 class ManifestConfig(Struct, frozen=True, kw_only=True):
-    """The settings for reading manifests: dialects, priority classes and schedulers.
-
-    `gangs` is False if another scheduler chooses the node and handles gangs; they are then not
-    read. `resource_claims` is True if pods with ResourceClaims are accepted; the caller handles the
-    claims. `schedulers` only serves to report which scheduler would choose in Kubernetes."""
+    """The settings for reading manifests: dialects, priority classes and schedulers."""
 
     dialects: DialectConfig = DialectConfig()
     priority_classes: dict[str, Priority] = msgspec.field(
         default_factory=lambda: dict(PRIORITY_CLASSES)
     )
-    gangs: bool = True
-    resource_claims: bool = False
-    schedulers: SchedulerNames = SchedulerNames()
+    gangs: bool = True  # False: another scheduler handles gangs
+    resource_claims: bool = False  # accept pods with ResourceClaims
+    schedulers: SchedulerNames = SchedulerNames()  # only for reports
 
 
 # Volcano's annotation, or else label: false if the pod may not be evicted for one of higher
@@ -93,8 +89,8 @@ def read_template(
 ) -> Template:
     """Read a pod spec; `field` is the path of its template, or empty for a pod document.
 
-    `priority_class` is the class of the pod's owner, for a spec without one. Raises ManifestError
-    if anything in the spec cannot be used."""
+    `priority_class` is the owner's, for a spec that has none. Raises ManifestError if anything in
+    the spec cannot be used."""
     spec_field, meta_field = (f"{field}.{part}".lstrip(".") for part in ("spec", "metadata"))
     notes_field = f"{meta_field}.annotations"
     unsupported.check_pod_spec(raw_spec, spec_field, resource_claims=config.resource_claims)

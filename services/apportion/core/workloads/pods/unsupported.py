@@ -61,7 +61,7 @@ NUMA_POLICY = "volcano.sh/numa-topology-policy"
 
 
 def check_pod_spec(spec: dict[str, Any], field: str, *, resource_claims: bool = False) -> None:
-    """Raise ManifestError for an unsupported field; `resource_claims` allows claims of devices."""
+    """Raise ManifestError for an unsupported field, such as claims unless `resource_claims`."""
     passed = (RESOURCE_CLAIMS,) if resource_claims else ()
     check(spec, field, tuple(row for row in POD_SPEC if row.path not in passed))
 

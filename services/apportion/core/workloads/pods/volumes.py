@@ -420,8 +420,8 @@ def _makers(claim: Claim, class_: StorageClass, storage: Storage) -> list[Terms]
 def merged(terms: Iterable[tuple[NodeExpression, ...]]) -> Terms:
     """Merge terms that differ only in the values of one key, so that they fit into an event.
 
-    If too many terms remain, return none, which means all nodes. The binding then fails on nodes
-    where the volume cannot be."""
+    If there are still too many, return no terms, which means all nodes. Binding then fails on a
+    node that cannot access the volume."""
     some = list(dict.fromkeys(terms))
     listing = dict.fromkeys(each for term in some for each in term if each.operator == "In")
     values = Counter(each.key for each in listing)
