@@ -94,7 +94,7 @@ class NodeHeard(Payload, frozen=True):
 
 @event("intake.{node}", "intake")
 class ReportRefused(Payload, frozen=True):
-    """The intake refused a report of this node's agent, so it is not in the ledger.
+    """The intake refused a report of this node's agent, so the report is not in the ledger.
 
     `cause` is the code of the reason, and `message` the first error message with that cause."""
 

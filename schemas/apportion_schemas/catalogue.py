@@ -31,7 +31,7 @@ class Older(NamedTuple):
 
     `payload` has the fields of that version; its class has the event's name, in a package `older`.
     `lift` may modify its argument, a JSON object, and must accept everything that this version
-    allowed. Otherwise builds could refuse different events, and their states would differ."""
+    allowed."""
 
     payload: type[Payload]
     lift: Callable[[dict[str, Any]], dict[str, Any]]
@@ -67,8 +67,7 @@ class EventType(NamedTuple):
     def first(self) -> int:
         """Return the oldest version that has its own payload class.
 
-        That is the version of the first release, or 1 for an event that was added later. Even older
-        versions have a subset of its fields and are decoded as this version."""
+        Still older versions have fewer fields and are decoded as this version."""
         return self.born or 1
 
     @property
@@ -113,8 +112,7 @@ def event(
 ) -> Callable[[P], P]:
     """Register the decorated payload as an event with this subject and its only writer.
 
-    `born` is the version that is legal on every ledger; 0 for an event added after the first
-    release."""
+    Version `born` is legal on every ledger; 0 for an event added after the first release."""
 
     def declare(payload: P) -> P:
         row = EventType(payload, subject, writer, older, _filler(f"{SUBJECTS}.{subject}"))
@@ -127,7 +125,7 @@ def event(
 
 
 def _filler(subject: str) -> Callable[[Any], str]:
-    """Return a function that puts a payload's fields into the subject; parses the subject once."""
+    """Return a function that puts a payload's fields into the subject."""
     parts = [
         (text, attrgetter(field) if field else None)
         for text, field, _, _ in Formatter().parse(subject)

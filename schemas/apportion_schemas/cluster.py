@@ -115,8 +115,8 @@ class QuotaObserved(Payload, frozen=True):
     """A `ResourceQuota` with its limits of extended resources, such as devices.
 
     `hard` has the extended resources of `spec.hard` in whole units, under the same names, such as
-    `requests.nvidia.com/gpu` or `limits.nvidia.com/gpumem`. `version` is the API server's revision
-    of these facts; between two writers the higher version wins."""
+    `requests.nvidia.com/gpu`. `version` is the API server's revision of these facts; of two events
+    about an object, the one with the higher version counts."""
 
     namespace: Name
     quota: Name
@@ -188,7 +188,7 @@ class VolumeClaimGone(Payload, frozen=True):
 
 @event("cluster.namespace.{namespace}", "watcher")
 class NamespaceObserved(Payload, frozen=True):
-    """The labels of a namespace, except the label that Kubernetes sets to the name itself.
+    """The labels of a namespace, without the label `kubernetes.io/metadata.name`.
 
     `version` is as in QuotaObserved."""
 

@@ -102,7 +102,7 @@ class _Wire(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class _Head(Struct):
-    """The type and version of an event, which can be decoded in any CloudEvents document."""
+    """The type and version of an event. Any CloudEvents document can be decoded as this struct."""
 
     specversion: str
     type: Name

@@ -90,7 +90,7 @@ class NodeUncordoned(Payload, frozen=True):
 
 @event("operator.device.{device}", "operator")
 class DeviceCordonLifted(Payload, frozen=True):
-    """An operator lifts the cordon that user `of` put on a device; cordons by other users stay."""
+    """An operator lifts one user's cordon (`of`) on a device; cordons by other users stay."""
 
     device: Name
     of: Name

@@ -95,14 +95,14 @@ class RefusalCode(StrEnum):
 class MigInstance(Payload, frozen=True):
     """A MIG instance: its profile's name, and which memory slices of the device it covers.
 
-    If the configuration restricts the MIG geometries of the device's model, `group` is the geometry
-    in use on the device, and `position` the instance's index in that group."""
+    `group` and `position` are set only if the configuration restricts the model's MIG geometries.
+    """
 
     profile: Name
     start: Annotated[int, Meta(ge=0, lt=32)]
     size: Annotated[int, Meta(ge=1, le=32)]
-    group: Annotated[str, Meta(max_length=32)] = ""
-    position: Annotated[int, Meta(ge=0, lt=256)] = 0
+    group: Annotated[str, Meta(max_length=32)] = ""  # the geometry in use
+    position: Annotated[int, Meta(ge=0, lt=256)] = 0  # in that group
 
 
 class Share(Payload, frozen=True):
@@ -120,7 +120,7 @@ class Share(Payload, frozen=True):
 
 
 class Score(Payload, frozen=True):
-    """A node that fits, its total score, and the parts of that score, each 0 to 100."""
+    """A node that fits, its total score, and the parts of that score, from 0 to 100 each."""
 
     node: Name
     total: float
@@ -132,10 +132,9 @@ class PodPlaced(Payload, frozen=True):
     """The scheduler placed a pod on a node.
 
     `previous` is the SHA-256 of the whole message of the previous placement on that node. So the
-    messages on `placement.<node>` alone prove that none was lost, reordered or rewritten. Of
-    `nodes` nodes, `fitting` could run the pod; `runners_up` are the next best of these. `borrowed`
-    are shares that a container may use while their owner is idle; `controls` are settings of how
-    containers are limited. With these two, the node's agent needs no other event about the pod."""
+    messages on `placement.<node>` alone prove that none was lost, reordered or rewritten.
+    `borrowed` are shares that a container may use while their owner does not run; `controls` are
+    HAMi-core settings of the containers."""
 
     pod: Name
     namespace: Name
@@ -144,9 +143,9 @@ class PodPlaced(Payload, frozen=True):
     node: Name
     shares: Annotated[tuple[Share, ...], Meta(max_length=CONTAINERS_MAX * COUNT_MAX)]
     score: Score
-    runners_up: Annotated[tuple[Score, ...], Meta(max_length=8)] = ()
-    fitting: Natural = 0
-    nodes: Natural = 0
+    runners_up: Annotated[tuple[Score, ...], Meta(max_length=8)] = ()  # the next best nodes
+    fitting: Natural = 0  # nodes that could run the pod
+    nodes: Natural = 0  # nodes considered
     previous: Annotated[str, Meta(max_length=64)] = ""
     borrowed: Annotated[tuple[Share, ...], Meta(max_length=CONTAINERS_MAX * COUNT_MAX)] = ()
     controls: Controls = {}
@@ -188,7 +187,7 @@ class PodEvicted(Payload, frozen=True):
 
 @event("placement.{node}", "scheduler")
 class PodResized(Payload, frozen=True):
-    """The scheduler resized a running pod: it has more or less of the same devices.
+    """The scheduler resized a running pod, which keeps its devices.
 
     `shares` are all shares of the pod, in the order of its placement. `asked` is the revision of
     the ResizeAsked that this event answers."""
@@ -297,8 +296,7 @@ class PodRefused(Payload, frozen=True):
     The event is written only if the set of codes or the exceeded quota changes. `gang` is set if
     the gang could not be placed as a whole; the reasons are then those of its first pod that did
     not fit. `queue` or `quota` is set if nodes have room, but the limit of the pod's queue or
-    namespace is exceeded; `reasons` counts these nodes under its code. `volume` is set if a volume
-    claim of the pod keeps it from every node."""
+    namespace is exceeded. `volume` is set if a volume claim of the pod keeps it from every node."""
 
     pod: Name
     namespace: Name

@@ -18,9 +18,8 @@ UNSHARED_MAX = 64
 class ShareUsed(Payload, frozen=True):
     """How much one container used of one device over `seconds`, as integrals over time.
 
-    Units are MiB-seconds, and percent-seconds of the device's compute. Compute is None if neither
-    the driver nor the container's region reports it. `bound` is the revision of the pod's PodBound
-    or PodAdopted, 0 if the agent did not record it."""
+    Units are MiB-seconds, and percent-seconds of the device's compute. Compute is None if it is not
+    measured. `bound` is the revision of the pod's PodBound or PodAdopted, or 0."""
 
     pod: Name
     namespace: Name

@@ -1,8 +1,8 @@
 """Submitted pods, in terms that do not depend on the dialect of their manifest.
 
 The writer (the watcher, or the command line without Kubernetes) has already resolved resource
-names, units and defaults. `dialect` names the system whose names the manifest used; annotations for
-its device plugin are written in that dialect."""
+names, units and defaults. `dialect` is the dialect of the manifest, in which the annotations for
+the device plugin are written."""
 
 from typing import Annotated, Literal
 
@@ -165,7 +165,7 @@ class PodSelector(Payload, frozen=True):
 
 
 class PodTerm(Payload, frozen=True):
-    """An affinity term: matches nodes in the same `topology_key` domain as a selected pod."""
+    """An affinity term. It matches nodes in the same `topology_key` domain as a selected pod."""
 
     pods: PodSelector
     topology_key: Key
@@ -266,9 +266,9 @@ class PodSubmitted(Payload, frozen=True):
 class PodChanged(Payload, frozen=True):
     """A live pod changed since its last PodSubmitted or PodChanged event.
 
-    The event has every property of a pod that may change: labels, gates (only ever removed), CPU
-    and memory (resized in place by `pods/resize`), and whether the pod is being deleted
-    (`metadata.deletionTimestamp`) but still runs."""
+    The event has all properties of a pod that may change: labels, gates (only ever removed), and
+    CPU and memory (resized in place by `pods/resize`). `terminating` is True if the pod is being
+    deleted but still runs."""
 
     uid: Name
     labels: Labels = {}

@@ -1,7 +1,7 @@
 """Decide whether the admission webhook admits a pod, and how it changes the pod.
 
-Invariant: a pod without our devices is rejected only if it has one of our annotations. It is
-changed only if `overwriteEnv` is set: its containers then cannot see GPUs."""
+Invariant: a pod that requests none of our devices is rejected only if it has one of our
+annotations. It is changed only to hide GPUs from its containers (`overwriteEnv`)."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -32,7 +32,7 @@ Patch = dict[str, Any]
 
 
 class Rules(Struct, frozen=True, kw_only=True):
-    """The settings of the webhook; `writer` is the only user who may set our annotations."""
+    """The settings of the webhook. Only the user `writer` may set our annotations."""
 
     config: ManifestConfig = ManifestConfig()
     names: SchedulerNames = SchedulerNames()
@@ -81,7 +81,7 @@ def _refuse_own(before: Any, after: Any, when: str = "") -> None:
     """Raise `ManifestError` if one of our annotations was set or changed.
 
     Our annotations record a pod's allocation, so a user could mislead other components with them.
-    Invariant: no pod is created with one, and only the binder's account changes one."""
+    Only the binder's account may write them."""
     was, now = (
         {
             key: value

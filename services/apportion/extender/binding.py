@@ -147,7 +147,7 @@ class ExtenderBinding:
         return heard.error
 
     def _outcome(self, uid: str, node: str, attempt: int, refused_revision: int) -> str | None:
-        """Return "" if the pod is bound to `node`, an error if it cannot be, else None."""
+        """Return "" once the pod is bound to `node`, or an error if it never will be, else None."""
         pod = self._state().pods.get(uid)
         if pod is None:
             return "the pod no longer exists"

@@ -191,7 +191,7 @@ def targets(state: State, names: Iterable[str]) -> list[Target]:
 
 
 def lost_device(name: str, nodes: Collection[str], devices: Collection[str], when: str) -> str:
-    """Return the device with this id or unique prefix. Raises WishInvalid, mentioning `when`."""
+    """Return the device with this id or unique prefix. Raises WishInvalid."""
     found = device_names.meant(name, devices)
     if len(found) == 1:
         return found[0]
@@ -267,7 +267,7 @@ def _node(state: State, name: str, spec: str) -> list[Payload]:
 def node_facts(node: SimulatedNode, alike: Sequence[NodeState] = ()) -> list[Payload]:
     """Return the events that add a node, with the taints that all nodes in `alike` have.
 
-    A NodeObserved event is included, because a Kubernetes cluster counts only observed nodes."""
+    They include a NodeObserved, without which the node does not count in a Kubernetes cluster."""
     seen = [each.observed for each in alike if each.observed is not None]
     taints = tuple(
         taint for taint in (seen[0].taints if seen else ())

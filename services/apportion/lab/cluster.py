@@ -31,7 +31,7 @@ Row = dict[str, Any]
 
 
 class Pods(NamedTuple):
-    """The pods of manifests; `problems` are messages about unusable documents."""
+    """The pods, gangs and limits read from manifests, and messages about unusable documents."""
 
     pods: list[PodDraft]
     groups: list[PodGroupObserved] = []
@@ -70,7 +70,7 @@ class Cluster:
     def submit(self, wanted: Pods | Sequence[PodDraft]) -> list[Row]:
         """Submit pods, let the engine decide, and return a row per pod.
 
-        The keys are namespace, pod, node (empty while pending), devices and sentence."""
+        A row has the namespace, pod, node (empty while pending), devices and sentence."""
         pods = wanted if isinstance(wanted, Pods) else Pods(list(wanted))
         for fact in (*pods.limits, *pods.groups):
             self._course.apply(fact)
@@ -156,7 +156,7 @@ def compare_policies(recorded: Recorded, policies: Iterable[str]) -> list[Row]:
 
 
 def slices(answer: ReplayAnswer) -> list[Row]:
-    """Return a row for each time interval, first of the recording and then of the replay."""
+    """Return a row for each time interval of the recording, then for each of the replay."""
     return [
         {"course": name, **msgspec.to_builtins(each)}
         for name, course in (("happened", answer.happened), ("replayed", answer.replayed))

@@ -37,7 +37,7 @@ PASSES: Final = frozenset(
 
 
 class EmptyFleet:
-    """A copy of the fleet in `state` without its pods; `lasting` tries pods on it."""
+    """A copy of the fleet in `state` without its pods."""
 
     def __init__(self, state: State) -> None:
         self._state = state

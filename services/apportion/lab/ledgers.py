@@ -75,7 +75,7 @@ async def read_ledger(
     tell: Tell = lambda _, __: None,
     endless: bool = False,
 ) -> S:
-    """Fold to the span's beginning; pass the span's events to a new `sink`, and return the sink.
+    """Pass the events of a span to a new `sink`, with the state before the span; return the sink.
 
     `tell` is called with the number of events read and the number of all events. With `endless`,
     the function continues with new events until cancelled. Raises SpanInvalid, LedgerError,
@@ -219,8 +219,8 @@ def _is_in(moment: Moment, revision: int, at_s: float, *, open_end: bool) -> boo
 def record(source: str | Path | Sequence[Path], begin: str = "", end: str = "") -> Recorded:
     """Record a span of a ledger: `source` is a NATS URL, or archives that begin at revision 1.
 
-    `begin` and `end` are as for `apportion replay`, by default the whole ledger. The function works
-    where an event loop is running, as in a notebook. Raises SpanInvalid, LedgerError, ArchiveError,
+    `begin` and `end` are as for `apportion replay`, by default the whole ledger. You can call this
+    in a notebook, where an event loop is running. Raises SpanInvalid, LedgerError, ArchiveError,
     OSError, UnknownEvent or RecordingFailed."""
     wanted = Wanted(begin, end, now())
     if not isinstance(source, str) or "://" not in source:

@@ -1,9 +1,9 @@
 """The packing study: how much of a fleet a policy can allocate before no more pods fit.
 
-The protocol is that of "Beware of Fragmentation" (Weng et al., USENIX ATC 2023): a trace's pods in
-a seeded random order, then more drawn at random until they request `OVERLOAD` times the devices.
-They arrive one by one; each is placed at once or fails for good, and none ends. Invariant: equal
-nodes, pods, policy and seed give equal decisions on every machine."""
+The protocol is that of "Beware of Fragmentation" (Weng et al., USENIX ATC 2023): the pods of a
+trace arrive in a seeded random order, repeated at random until they request `OVERLOAD` times the
+devices. Each pod is placed at once or fails for good, and none ends. Invariant: equal nodes, pods,
+policy and seed give equal decisions on every machine."""
 
 import random
 from collections.abc import Sequence

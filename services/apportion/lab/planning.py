@@ -592,7 +592,7 @@ REASON = "drain"
 def drain(
     course: Course, names: Iterable[str], settle: Callable[[], Iterator[int]]
 ) -> list[Displaced]:
-    """Cordon the named nodes and devices, then move their pods; `settle` runs the engine.
+    """Cordon the named nodes and devices, then evict their pods; `settle` runs the engine.
 
     Raises WishInvalid if a node or device is unknown, or if too many pods run there."""
     there: dict[str, PodState] = {}

@@ -1,7 +1,7 @@
 """Record a span of the ledger: pods that arrive and end, nodes, limits, and the outcome.
 
 A recording has the state at its beginning, a file of the events that no scheduler decided, and how
-long each pod ran. Invariant: memory use does not grow with the number of events, only of pods."""
+long each pod ran. Invariant: memory use grows with the number of pods, not with that of events."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Fact(NamedTuple):
 
 
 class Limits(Struct, frozen=True):
-    """The span to record: revisions from `after` + 1 to `upto`, and its times in seconds."""
+    """The span to record: revisions after `after` and up to `upto`, and its times in seconds."""
 
     after: int
     upto: int

@@ -39,7 +39,7 @@ Seen = Callable[[ShadowPod], None]
 
 
 def _as_ours(node: NodeObserved) -> NodeObserved:
-    """Remove the label of another device plugin, so that the node counts as one with our agent."""
+    """Remove the label of another device plugin, as if our agent ran on the node."""
     labels = {name: value for name, value in node.labels.items() if name != DEVICE_PLUGIN}
     return node if labels == node.labels else structs.replace(node, labels=labels)
 

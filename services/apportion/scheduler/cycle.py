@@ -74,7 +74,7 @@ _log = logging.getLogger(__name__)
 
 
 class DecisionsRefused(Exception):
-    """Error: fences refused too many decisions in a row, although the fold was up to date."""
+    """Raised if fences refused too many decisions in a row, although the fold was up to date."""
 
 
 class DecisionMetrics:
@@ -105,7 +105,7 @@ class DecisionMetrics:
         )
 
     def lost(self, outcome: str, *, placed: int, again: int) -> None:
-        """Count a decision that was not stored whole; `outcome` is `refused` or `unknown`.
+        """Count a decision that was not stored as a whole; `outcome` is `refused` or `unknown`.
 
         `placed` of its pods were placed nevertheless, and `again` of them need another decision."""
         self._decisions.labels(outcome).inc()
@@ -156,7 +156,7 @@ class Contention:
 
 
 class Cycle:
-    """One scheduler's loop, which places pods by the state that it folds from the ledger."""
+    """One scheduler's loop: it folds the ledger and places the pending pods."""
 
     def __init__(
         self,

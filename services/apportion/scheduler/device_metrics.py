@@ -19,7 +19,7 @@ Names = Literal["apportion", "hami", "volcano"]
 
 
 def _gauges(prefix: str, source: str, labels: str, **meanings: str) -> tuple[Family, ...]:
-    """Build a gauge for each name in `meanings`, with the labels listed in `labels`."""
+    """Build a gauge for each name in `meanings`, with the labels in the text `labels`."""
     said = f" (as named by {source}'s scheduler)." if source else "."
     return tuple(
         Family(f"{prefix}{name}", meaning + said, tuple(labels.split()))

@@ -75,9 +75,9 @@ class Presence:
         ).set_function(lambda: sum(bool(node.silent) for node in state.nodes.values()))
 
     async def run(self, reader: Reader[Change], *, grace_s: int = GRACE_S) -> None:
-        """Until cancelled, record each agent that is silent for `grace_s`, and each that returns.
+        """Record each agent that sends no heartbeat for `grace_s`, and each that returns.
 
-        If this process may not read heartbeats, it logs a warning and counts no agent as silent."""
+        Without permission to read heartbeats, log a warning and record nothing."""
         self._grace_s = grace_s
         await reader.caught_up()
         try:
@@ -146,7 +146,7 @@ class Presence:
                 await self._tell(reader, list(nodes), LEAVES_S)
 
     async def _tell(self, reader: Reader[Change], nodes: Iterable[NodeState], grace_s: int) -> None:
-        """Append NodeSilent for each node, or NodeHeard if it was silent; a later round retries."""
+        """Append NodeSilent for each node, or NodeHeard if the node was silent."""
         found = [(node, bool(node.silent)) for node in nodes]
         async with self._telling:
             for node, was_silent in found:

@@ -1,7 +1,7 @@
 """Find all errors of a configuration document, not only the first.
 
-After each error, the faulty value is removed and the document is read again. Invariant: errors have
-the positions of the original document."""
+After each error, the faulty value is removed and the document is read again. Invariant: errors name
+positions in the original document."""
 
 import re
 from copy import deepcopy

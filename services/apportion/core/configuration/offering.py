@@ -51,7 +51,7 @@ NO_MPS: Final = (
 
 
 def closed(devices: Iterable[Device], modes: Collection[Mode], reason: str) -> tuple[Device, ...]:
-    """Return all devices, after marking those in one of the `modes` unhealthy for this reason."""
+    """Mark the devices in any of the `modes` as unhealthy for this reason; return all devices."""
     return tuple(
         structs.replace(each, healthy=False, health_reason=each.health_reason or reason)
         if each.mode in modes

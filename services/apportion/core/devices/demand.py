@@ -3,9 +3,9 @@
 A `Demand` depends on the ask and the type of device, never on what is free. So it is computed once
 per class of pods and type of device.
 
-`knownMigGeometries` allows groups of instances. A group is laid out once, and each of its instances
-has its own slices. So a GPU bound to the group can have any subset of its instances, and no order
-of arrivals fragments it. Invariant: the places of one group never overlap."""
+`knownMigGeometries` allows groups of instances. Each instance of a group has fixed slices of its
+own, so a GPU in that group can have any subset of the instances, and no order of arrivals fragments
+it. Invariant: the places of one group never overlap."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -94,14 +94,14 @@ def laid_out(
 
 
 def place_at(profile: MigProfile, start: int) -> Place:
-    """Return the place of an instance of this profile that begins at slice `start`, in no group."""
+    """Return the place of an instance of this profile at slice `start`, outside any group."""
     return Place(profile, start, ((1 << profile.size) - 1) << start)
 
 
 def cut_state(slices: int, group: str, groups: Groups) -> int:
-    """Encode how a GPU is cut as a number: its slices in use, plus 256 times its group's number.
+    """Encode how a GPU is divided: its slices in use, plus 256 times its group's number.
 
-    A GPU that is cut in a way no longer allowed counts as full until it is empty."""
+    A GPU with a division that is no longer allowed counts as full until it is empty."""
     if not slices or (not group and not groups):
         return slices
     number = next((places[0].number for places in groups if places[0].group == group), 0)
@@ -152,22 +152,17 @@ Known = tuple[MigGeometries, ...]
 
 
 class Demand(NamedTuple):
-    """What a device must have free for an ask, and what the resulting share takes of it.
+    """What a device must have free for an ask, and what the resulting share takes of it."""
 
-    `alone`: the device must have no other share. `profile`: the smallest MIG profile that suffices.
-    The instance is created at the first free place in `options`, which can be larger where only
-    certain geometries are allowed. `charges` has the MiB that each option takes; `memory_mib` is
-    the smallest."""
-
-    memory_mib: int
+    memory_mib: int  # the smallest of `charges`, if any
     cores_needed: int
     cores: int
-    alone: bool = False
+    alone: bool = False  # the device must have no other share
     template_cpu: int = 0
     template: str | None = None
-    profile: MigProfile | None = None
-    options: tuple[Place, ...] = ()
-    charges: tuple[int, ...] = ()
+    profile: MigProfile | None = None  # the smallest sufficient MIG profile
+    options: tuple[Place, ...] = ()  # the first free one is used
+    charges: tuple[int, ...] = ()  # MiB of each option
 
     @property
     def places(self) -> tuple[tuple[int, int], ...]:
@@ -187,9 +182,7 @@ class Demand(NamedTuple):
 
 
 def demand(ask: Ask, device: Device, known: Known = ()) -> Demand | RefusalCode:
-    """Return what the ask needs on this type of device, or why it can never fit there.
-
-    `known` are the allowed MIG geometries (`knownMigGeometries`)."""
+    """Return what the ask needs on this type of device, or why it can never fit there."""
     if device.mode == "mig":
         return _mig(ask, device, known)
     if ask.profile:
@@ -263,7 +256,7 @@ def _instance_needed_mib(ask: Ask, device: Device) -> int:
 def largest_part(ask: Ask, device: Device, known: Known = ()) -> tuple[int, int]:
     """Return the MiB that the ask needs, and the MiB of the device or its largest MIG instance.
 
-    Both are 0 if the ask names a MIG profile: a device without that profile has no size for it."""
+    Both are 0 if the ask names a MIG profile."""
     if device.mode != "mig":
         return memory_needed_mib(ask, device), device.memory_mib
     if ask.profile:

@@ -82,7 +82,7 @@ def broken(words: Words, fix: str) -> Found:
 
 
 def counted_nodes(nodes: Sequence[tuple[str, str]], what: str) -> tuple[str | Part, ...]:
-    """Return a count with the first few node names, marked as names, and a note after each."""
+    """Return a count with the first few nodes, each with its note."""
     parts: list[str | Part] = [f"{len(nodes):,} {what}{'' if len(nodes) == 1 else 's'}: "]
     for at, (name, note) in enumerate(nodes[:LISTED]):
         parts += [", " if at else "", Part(name=name), note]
@@ -310,7 +310,7 @@ def folds(facts: Facts) -> Found | None:
 
 
 def placements(frozen: str) -> Found:
-    """Check that pods can be placed and started; `frozen` is a key of `FREEZES`, or empty."""
+    """Check that pods can be placed and started. `frozen` is the reason if they cannot."""
     if not frozen:
         return ok("nothing prevents pods from being placed")
     why, fix = FREEZES.get(frozen, (frozen, "check the logs of the schedulers"))
@@ -388,8 +388,8 @@ def agents(cluster: ClusterFacts) -> Found | None:
 def _bring_back(cluster: ClusterFacts) -> str:
     """Return the fixes for silent agents, the likeliest first.
 
-    One agent simulates many nodes, and `simulate lose` stops them one by one. If none of them
-    reports, the agent itself has probably stopped."""
+    `simulate lose` stops simulated nodes one by one. If all of them are silent, the agent that
+    simulates them has probably stopped."""
     start = (
         "restart the agent there (`kubectl -n apportion get pods -o wide`, or `systemctl status` "
         "on the node); the node accepts pods again once its agent reports"
@@ -515,7 +515,7 @@ def drivers(cluster: ClusterFacts) -> Found | None:
 
 
 def refused_events(cluster: ClusterFacts) -> Found | None:
-    """Check for events that every reader skips; ignore those that were merely late."""
+    """Check for events that every reader skips, apart from those that only came too late."""
     if not cluster.last_refusal:
         late = f", except {many(cluster.late_events, 'late event')} about pods that had ended"
         return ok("every event of the ledger is applied" + (late if cluster.late_events else ""))

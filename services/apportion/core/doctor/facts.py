@@ -51,7 +51,7 @@ class ReceiptFacts(Struct, frozen=True, kw_only=True):
 
 
 class FoldFacts(Struct, frozen=True, kw_only=True):
-    """The revision that the gateway has reached, and the ledger's last one at that time."""
+    """The revision that the gateway has reached, and the ledger's last revision at that time."""
 
     revision: int
     last_revision: int
@@ -59,7 +59,7 @@ class FoldFacts(Struct, frozen=True, kw_only=True):
 
 
 class FailedDevices(Struct, frozen=True):
-    """A node's failed devices, and how many of them are cordoned, directly or with the node."""
+    """A node's failed devices, the pods on them, and the cordons on the node or devices."""
 
     node: str
     devices: int
@@ -123,13 +123,13 @@ class WaitingFacts(Struct, frozen=True, kw_only=True):
 
 
 class SchedulerFacts(Struct, frozen=True, kw_only=True):
-    """The schedulers that send heartbeats, as `name/life`; `life` is an id of the process."""
+    """The schedulers that send heartbeats, as `name/life`, where `life` is an id of the process."""
 
     members: tuple[str, ...] = ()
 
 
 class PriceFacts(Struct, frozen=True, kw_only=True):
-    """The gateway's price file, and why it does not suffice for a cost report, if so."""
+    """The gateway's price file, and what prevents a cost report, if anything."""
 
     file: str
     problem: str = ""

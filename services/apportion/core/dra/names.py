@@ -36,7 +36,7 @@ def card(device: Device) -> str:
 
 
 def partition(device: Device, profile: str, start: int) -> str:
-    """Return the name under which a possible MIG instance of the device is published."""
+    """Return the name under which ResourceSlices offer a possible MIG instance of the device."""
     return f"{card(device)}-mig-{_OTHERS.sub('-', profile)}-{start}"
 
 

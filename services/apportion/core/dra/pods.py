@@ -67,14 +67,11 @@ _decode = from_outside(msgspec.json.Decoder(_Pod).decode)
 
 
 class Named(NamedTuple):
-    """A claim that a pod references; `name` is the pod's name for it.
-
-    `claim` is the claim's own name, empty until it exists; `made` is True if a template creates it.
-    """
+    """A claim that a pod references; `name` is the pod's name for it."""
 
     name: str
-    claim: str
-    made: bool
+    claim: str  # the claim's own name; empty until it exists
+    made: bool  # by a template
 
 
 class PodClaims:

@@ -191,7 +191,7 @@ class Wanted(Struct, frozen=True):
 
 
 def wanted(claim: ResourceClaim) -> Wanted:
-    """Return what the claim requests. Raises ManifestError for foreign or unsupported requests."""
+    """Return what the claim requests. Raises ManifestError for unsupported requests."""
     devices, at = claim.spec.devices, f"ResourceClaim {claim.key}: spec.devices"
     if devices.constraints:
         raise ManifestError(f"{at}.constraints", devices.constraints, *_later("remove them"))

@@ -26,12 +26,12 @@ class Contender(NamedTuple):
 def advise(
     contenders: Sequence[Contender], now_s: float, recent_s: float, first: Collection[str] = ()
 ) -> None:
-    """Block, limit or release each container of the node, in one round over all of them.
+    """Block, limit or release each container of the node.
 
-    A container uses its devices if it launched a kernel within `recent_s` seconds of `now_s`
-    (seconds since 1970). It is blocked while a container with precedence uses one of its devices,
-    and its compute is limited while any other container uses one. Containers of priority 0 in the
-    namespaces `first` precede those of other namespaces."""
+    A container is blocked while a container with precedence uses one of its devices. Its compute is
+    limited while any other container uses one. To use a device is to have launched a kernel within
+    `recent_s` seconds of `now_s`. Containers of priority 0 in the namespaces `first` precede those
+    of other namespaces."""
     using: dict[str, list[Contender]] = {}
     for each in contenders:
         each.region.count_down()

@@ -1,6 +1,6 @@
-"""Data types for a container's shares, the grant made from them, and the paths of the node.
+"""Data types for a container's shares, the grant made from them, and the paths on the node.
 
-Invariant: no two edits conflict, so the order in which a runtime applies them does not matter."""
+Invariant: a runtime may apply the edits of a grant in any order."""
 
 from collections.abc import Iterable, Mapping
 
@@ -41,14 +41,13 @@ class Edits(Struct, frozen=True):
 class RegionPlan(Struct, frozen=True):
     """The limits to write into HAMi-core's region before the container's first process starts.
 
-    There is one entry per device, in the container's order: its id, memory in bytes and percent of
-    compute; memory 0 and compute 100 are unlimited. Containers of `priority` 0 go first."""
+    Each tuple has one entry per device, in the container's order."""
 
     path: str
-    devices: tuple[str, ...]
-    memory: tuple[int, ...]
-    cores: tuple[int, ...]
-    priority: int = 1
+    devices: tuple[str, ...]  # ids
+    memory: tuple[int, ...]  # bytes; 0: unlimited
+    cores: tuple[int, ...]  # percent; 100: unlimited
+    priority: int = 1  # 0 goes first
 
 
 class Grant(Struct, frozen=True):

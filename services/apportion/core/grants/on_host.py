@@ -22,7 +22,7 @@ _NONE: Final = "-1"
 
 
 def on_host(made: Grant) -> Grant:
-    """Return the same grant for a process outside of a container.
+    """Adapt the grant to a process outside of a container.
 
     Raises GrantRefused if shares of this mode need a container, or if `LD_PRELOAD` cannot contain
     the library's path."""

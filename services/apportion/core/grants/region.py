@@ -111,7 +111,7 @@ def _cores_of(plan: RegionPlan) -> list[int]:
 
 
 class Region:
-    """Reads a container's limits and usage from its region, and writes limits and switches."""
+    """Reads and writes a container's region: its limits, usage and switches."""
 
     def __init__(self, stored: Stored) -> None:
         """Check the header. Raises RegionInvalid for an unknown version or too few bytes."""
@@ -159,7 +159,7 @@ class Region:
 
     @property
     def recently_used(self) -> bool:
-        """Return True if `count_down` was called less than twice since the last kernel launch."""
+        """Return True if at most one `count_down` call followed the last kernel launch."""
         return self._i32(_TAIL + _RECENT) > 0
 
     @property
@@ -213,7 +213,7 @@ class Region:
     def forget_processes(self) -> None:
         """Clear the slots of all processes. Call this only when all of them have ended.
 
-        HAMi-core considers a process alive if another process has the same id."""
+        HAMi-core would count an ended process as alive if another process gets the same id."""
         for slot in range(min(max(self._i32(_TAIL), 0), PROCESSES_MAX)):
             start = self._shift + _PROCESSES + slot * _PROCESS_BYTES
             self._stored.write(start, bytes(_PROCESS_BYTES))

@@ -28,7 +28,7 @@ Accounts = Mapping[tuple[str, str], Given]
 
 
 class Bearer(msgspec.Struct, frozen=True):
-    """What the API server reports about a token; `pod` is empty if it is not bound to a pod."""
+    """What the API server reports about a token. `pod` is empty for a token without a pod."""
 
     namespace: str
     account: str

@@ -54,7 +54,7 @@ def check_name(name: str) -> str:
 
 
 def consumers_of(name: str, count: int) -> Iterable[str]:
-    """Return the names of the consumers that this identity may create on the ledger's stream."""
+    """Return the names of the consumers that the identity called `name` may create."""
     return (f"{name}-{number}" for number in range(count))
 
 

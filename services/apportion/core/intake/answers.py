@@ -89,7 +89,7 @@ def append_id(node: str, event_id: str) -> str:
 
 
 def refused_id(node: str, cause: str, hour: int) -> str:
-    """Return the message id for the refusals of a node with one cause, in one hour."""
+    """Return the message id of a ReportRefused event: one id per node, cause and hour."""
     return f"intake-refused/{_part(token(node), _NODE_CHARS_MAX)}/{cause}/{hour}"
 
 

@@ -41,7 +41,9 @@ class Known(Struct, frozen=True):
 
 
 class Doubt(Struct, frozen=True):
-    """The verdict on usage by pods that seem not to have the devices: read their bindings first."""
+    """The verdict that usage is reported by pods that seem not to have these devices.
+
+    Their bindings must be read before the usage is judged again."""
 
     record: UsageRecorded
     shares: tuple[ShareUsed, ...]
@@ -150,7 +152,7 @@ def _usage(state: State, _event: Event, data: UsageRecorded) -> Verdict:
 
 
 def misnamed(share: ShareUsed, name: str) -> Refusal:
-    """Return the refusal of a usage report whose pod name differs from `name`."""
+    """Return the refusal of usage that is reported for a pod under another name than `name`."""
     why = f"pod {share.pod} is {name}, not {share.namespace}/{share.name}"
     return Refusal("implausible-use", why)
 

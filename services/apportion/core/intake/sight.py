@@ -53,7 +53,7 @@ class Asked(Struct, frozen=True, forbid_unknown_fields=True):
 class Call(Struct, frozen=True):
     """A request that the intake sends to the server for an agent.
 
-    If `is_record`, the reply is a record of the ledger, which `shown` must check."""
+    If `is_record`, the reply is a record of the ledger, and `shown` must check it."""
 
     api: str
     body: bytes = b""
@@ -192,7 +192,7 @@ def refusal(why: str) -> bytes:
 
 
 def part_of(state: State, node: str) -> State:
-    """Return a view of the state with only what this node's agent needs at its start."""
+    """Return the part of the state that this node's agent needs when it starts."""
     part = State(
         revision=state.revision,
         configuration=state.configuration,

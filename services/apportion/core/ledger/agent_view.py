@@ -1,6 +1,6 @@
 """Add to a placement what the node's agent needs to know about the pod.
 
-An agent reads only its own node's events, and never a pod's submission. Invariant: everything added
+An agent reads only its own node's events, and never a pod's submission. Invariant: what is added
 follows from the submission, the shares and the devices, so the state does not store it."""
 
 from collections.abc import Iterable

@@ -42,7 +42,7 @@ def shown(node: NodeState, config: DialectConfig, wrote: Wrote = NOBODY) -> dict
 
 
 def cards(node: NodeState, config: DialectConfig) -> dict[str, int]:
-    """Return the total memory and cores of the node's shareable devices, even unhealthy ones."""
+    """Return the total memory and cores of the node's shareable devices, by resource name."""
     return of_devices((node.by_id[name].device for name in _shared(node)), config)
 
 

@@ -4,7 +4,7 @@
 |---|---|
 | gap | revisions follow one another |
 | schema | the bytes are an event of this build's catalogue, on its own subject |
-| format | type and version are legal here: by birth or by `FormatEnabled` |
+| format | type and version are legal at this revision |
 | owner | the event's source is the one writer of its type |
 | basis | basis and cause are earlier revisions |
 | chain | a placement names the SHA-256 of the previous message of its node |
@@ -235,7 +235,9 @@ class Auditor:
                 self._closed[device.device.id] = _Closed(revision)
 
     def _end_of_batch(self) -> Iterator[tuple[str, str]]:
-        """Check the gangs of the finished batch, unless they changed after the batch's basis."""
+        """Check the gangs of the finished batch.
+
+        A gang that changed after the revision of the decision is not checked."""
         basis = self._batch[1] if self._batch else 0
         for name in sorted(self._gangs):
             group = self.state.groups.get(name)

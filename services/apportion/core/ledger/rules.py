@@ -42,7 +42,7 @@ class Enabled(Struct, frozen=True, array_like=True):
 
 
 class Aside(Struct, frozen=True, array_like=True):
-    """Who made readers skip a revision, why, and the revision `at` of the event that says so."""
+    """A revision that readers skip: by whom and why, and the revision `at` of the event."""
 
     at: int
     by: str
@@ -57,14 +57,11 @@ class Said(NamedTuple):
 
 
 class Rules(Struct):
-    """All rules that were looked up in the ledger so far, possibly beyond the state's revision.
+    """All rules that were looked up in the ledger so far, possibly beyond the state's revision."""
 
-    `enabled` is by the format's name, without prefix. `aside` is by the revision to skip. `heard`
-    has the revisions of all `RevisionSetAside` events that were looked up."""
-
-    enabled: dict[str, tuple[Enabled, ...]] = {}
-    aside: dict[int, Aside] = {}
-    heard: set[int] = set()
+    enabled: dict[str, tuple[Enabled, ...]] = {}  # by the format's name
+    aside: dict[int, Aside] = {}  # by the revision to skip
+    heard: set[int] = set()  # of the `RevisionSetAside` events
 
     def read(self, revision: int, subject: str, payload: bytes) -> Event:
         """Decode the event at this revision.
@@ -135,7 +132,7 @@ class Rules(Struct):
         return any(each <= revision < why.at for each, why in self.aside.items())
 
     def upto(self, revision: int) -> Rules:
-        """Return only the rules that apply when a state is folded up to that revision."""
+        """Return only the rules from events up to that revision."""
         enabled = {
             name: kept
             for name, all_ in self.enabled.items()
@@ -145,9 +142,10 @@ class Rules(Struct):
         return Rules(enabled, aside, {each for each in self.heard if each <= revision})
 
     def go_on(self, ahead: Rules, revision: int) -> bool:
-        """Add the later rules in `ahead` to the rules of a state that was folded up to `revision`.
+        """Add the rules in `ahead` to the rules of a state that was folded up to `revision`.
 
-        Return False if the later rules change that state, so it must not be used."""
+        Return False if a rule in `ahead` changes the folded part; the state must then be rebuilt.
+        """
         now = ahead.upto(revision).aside
         if any(self.aside.get(each) != why for each, why in now.items()):
             return False
@@ -187,7 +185,7 @@ def said_at(revision: int, subject: str, payload: bytes) -> Said | None:
 
 
 def missing(rules: Rules, writer: str, revision: int) -> list[str]:
-    """Return the formats of this build's `writer` that are not legal yet at `revision`."""
+    """Return the formats that this build's `writer` uses and that are not legal at `revision`."""
     return [
         f"{row.name}@{row.version}"
         for row in CATALOGUE

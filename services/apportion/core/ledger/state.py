@@ -87,12 +87,8 @@ class RefusedReport(Struct, frozen=True, array_like=True):
 class NodeState(Struct, eq=False):
     """One node: its devices ordered by index, and how much of its host is in use.
 
-    `host` is as Kubernetes reports it, or else the agent. `gone`: the node left the cluster, or
-    only an agent reports it in a Kubernetes cluster. `fence` is the last revision on the node's
-    placement subject, `chain` the SHA-256 of that message: the next placement must name both.
-    `silent` is the time at which the agent stopped reporting, or empty. `presence` is the revision
-    of the last event about the agent's silence, and the fence for the next. `refused` is the
-    agent's last refused report, until one is accepted."""
+    The next placement on the node must name `fence` and `chain`. The next event about the agent's
+    silence must name `presence`."""
 
     name: str
     devices: list[DeviceState] = []
@@ -101,18 +97,18 @@ class NodeState(Struct, eq=False):
     reported: NodeReported | None = None
     reported_revision: int = 0
     observed: NodeObserved | None = None
-    host: Host = NO_HOST
-    gone: bool = False
+    host: Host = NO_HOST  # from Kubernetes, or else from the agent
+    gone: bool = False  # left, or not known to Kubernetes
     cordon: str = ""
     cordons: tuple[Cordon, ...] = ()
     cpu_used_milli: int = 0
     memory_used_mib: int = 0
     extended_used: dict[str, int] = {}
-    fence: int = 0
-    chain: str = ""
-    silent: str = ""
-    presence: int = 0
-    refused: RefusedReport | None = None
+    fence: int = 0  # last revision on its placement subject
+    chain: str = ""  # SHA-256 of that message
+    silent: str = ""  # when the agent stopped reporting, or empty
+    presence: int = 0  # revision of the last event about silence
+    refused: RefusedReport | None = None  # the last report, if it was refused
 
     @property
     def present(self) -> bool:
@@ -133,7 +129,7 @@ class NodeState(Struct, eq=False):
     def foreign_plugin(self) -> str:
         """Return the other system whose device plugin allocates this node's devices, or empty.
 
-        Source: the label `DEVICE_PLUGIN`, set by the watcher. The label has no effect if our agent
+        Source: the label `DEVICE_PLUGIN`, set by the watcher. The label is ignored if our agent
         allocates the shares itself."""
         if self.observed is None or self.reported is None or self.reported.simulated:
             return ""
@@ -155,13 +151,12 @@ class NodeState(Struct, eq=False):
 class Placement(Struct, frozen=True, array_like=True, gc=False):
     """Where a pod is placed: the node, and its shares there.
 
-    `rationale` is packed; see `core.ledger.rationale`. It is empty for adopted pods, and for
-    placements assumed within one decision."""
+    `rationale` is packed; see `core.ledger.rationale`."""
 
     node: str
     attempt: int
     shares: tuple[Share, ...]
-    rationale: bytes = b""
+    rationale: bytes = b""  # empty for adopted pods
 
 
 class Backoff(Struct, frozen=True, array_like=True, gc=False):
@@ -257,8 +252,8 @@ class State(Struct, eq=False):
     """All facts in the ledger's events up to `revision`.
 
     `quotas`, `budgets` and `volume_claims` are by namespace and then by name, without empty
-    namespaces. `device_cordons` stay when a node no longer reports the device. `nominated` is, for
-    each pending pod for which pods are evicted, the node. `rules` may be ahead of `revision`."""
+    namespaces. `device_cordons` stay when a node no longer reports the device. `rules` may be ahead
+    of `revision`."""
 
     revision: int = 0
     nodes: dict[str, NodeState] = {}
@@ -284,7 +279,7 @@ class State(Struct, eq=False):
     differences: dict[str, int] = {}  # from the cluster, by kind
     differing: dict[str, DifferenceFound] = {}  # each pod's newest difference
     evictions: dict[str, PodEvicted] = {}  # of pods still placed, by uid
-    nominated: dict[str, str] = {}
+    nominated: dict[str, str] = {}  # pod uid: the node where pods are evicted for it
     budgets: dict[str, dict[str, BudgetObserved]] = {}
     volume_claims: dict[str, dict[str, VolumeClaimObserved]] = {}
     namespaces: dict[str, NamespaceObserved] = {}
@@ -295,7 +290,7 @@ class State(Struct, eq=False):
 
 
 def other_owner(state: State, node: str, device: str) -> NodeState | None:
-    """Return the other node in the cluster that reports this device, or None.
+    """Return another node that reports this device, or None.
 
     A device may move to a node once its old node is gone or no longer reports the device."""
     owner = state.nodes.get(state.node_of_device.get(device, node))

@@ -62,7 +62,7 @@ class IdleRow(Answer, frozen=True):
 
 
 class IdleShare(Answer, frozen=True):
-    """A period in which a share was idle; `idle_now`: it was still idle at the last report."""
+    """A period in which a share was idle. If `idle_now`, the share was idle at the last report."""
 
     key: str
     namespace: Namespace
@@ -84,8 +84,7 @@ class IdleShare(Answer, frozen=True):
 class IdleAnswer(Answer, frozen=True):
     """Which shares were idle for an hour or more; `shares` lists the first of `found`.
 
-    `reported`: some node reported usage in the period; otherwise idle shares are unknown.
-    `unpriced` and `begins` are as in `ReportAnswer`."""
+    Without `reported`, no node reported usage in the period, so idle shares are unknown."""
 
     revision: Everyone[int]
     by: Everyone[str]

@@ -50,7 +50,7 @@ class Sums(Struct):
 
 
 class Meter(Struct):
-    """What one row has of one model since time `since`, and the totals up to that time."""
+    """What one row has in use of one model, and the totals up to the time `since`."""
 
     since: int
     cards: list[int]
@@ -86,7 +86,7 @@ class Meters:
         self._cells: dict[tuple[int, Key], Sums] = {}
 
     def turn(self, key: Key, part: Part, cards: int, mib: int) -> None:
-        """Add these amounts to what a row has of a model, from the current time on."""
+        """Add these amounts to a row's current usage of a model."""
         meter = self._meters.get(key)
         if meter is None:
             if len(self._meters) >= ROWS_MAX:
@@ -112,7 +112,7 @@ class Meters:
             self._edge = self.end + self._step
 
     def cells(self) -> Iterator[tuple[int, Key, Sums]]:
-        """Yield the step's number (from 0), row, model and sums, for each step, row and model."""
+        """Yield the sums of each step, row and model; steps are numbered from 0."""
         for (step, key), sums in self._cells.items():
             yield step, key, sums
 
@@ -126,7 +126,7 @@ class Meters:
         return max(begin, self.start), min(begin + self._step, self.end)
 
     def _close(self, edge: int) -> None:
-        """Store the sums of the current step, and drop meters of which nothing is in use."""
+        """Store the sums of the current step, and drop meters without current usage."""
         step = self.step_of(edge - 1)
         self.now = max(self.now, edge)
         for key, meter in list(self._meters.items()):

@@ -1,6 +1,6 @@
 """Add up how much of their shares pods used, from nodes' hourly reports, and find idle periods.
 
-A record is divided among steps in proportion to its seconds in each step. A share is idle if its
+If a report covers several steps, its usage is divided in proportion to time. A share is idle if its
 record shows no core time and no core peak, or, if cores are not measured, no memory. Invariant: a
 record counts once, however steps divide it."""
 

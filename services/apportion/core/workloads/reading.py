@@ -1,9 +1,9 @@
 """Read documents with the function for each kind, and report one outcome each.
 
-Kinds whose controllers create pods are refused, because nothing here would create these pods. A
-PriorityClass applies to the pods given with it, but does not override the configuration. Invariant:
-a bad document only ever raises a `ManifestError`. A document with a pod, or of one of our kinds in
-another version, is never skipped."""
+Some kinds have controllers that create pods, such as CronJob. They are refused, because nothing
+here would create these pods. A PriorityClass applies to the pods in the same files, but does not
+override the configuration. Invariant: a bad document only raises a `ManifestError`. A document with
+a pod, or of one of our kinds in another version, is never skipped."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -39,7 +39,7 @@ def read_documents(
     *,
     leaves: Callable[[object], bool] = lambda _: False,
 ) -> Iterator[Outcome]:
-    """Yield an outcome for each document or List item; skip those for which `leaves` is True."""
+    """Yield an outcome for each document or List item, except those for which `leaves` is True."""
     for number, document in enumerate(documents, 1):
         items, error = items_of(document)
         for field, item in items:
@@ -212,12 +212,12 @@ def called(document: object) -> str:
 
 
 def found_as(name: str, where: str) -> str:
-    """Return the name to show for a skipped document; if it has no kind, add its file."""
+    """Return the name to show for a skipped document; without a kind, add its file's name."""
     return f"{name} in {where}" if name == _NAMELESS else name
 
 
 def passed_over_words(names: Collection[str]) -> str:
-    """Return the line that lists the skipped documents for users."""
+    """Return a message that lists the skipped documents."""
     first = list(names)[:LISTED]
     more = len(names) - len(first)
     return f"skipped: {', '.join(first)}" + (f" and {more:,} more" if more > 0 else "")

@@ -19,17 +19,14 @@ _MIG_NAME = re.compile(r"(?P<compute>\d+g)\.(?P<gigabytes>\d+)gb")
 
 
 class MigProfile(Struct, frozen=True, forbid_unknown_fields=True):
-    """A MIG profile: memory, cores (percent), `size` in memory slices, and possible start slices.
-
-    If `by_name` is True, another profile has as much memory, so pods must request this one by name.
-    """
+    """A MIG profile, with its possible start slices."""
 
     name: str
     memory_mib: int
-    cores: int
-    size: int
+    cores: int  # percent
+    size: int  # memory slices
     starts: tuple[int, ...]
-    by_name: bool = False
+    by_name: bool = False  # another profile has as much memory
 
     @property
     def places(self) -> tuple[tuple[int, int], ...]:
@@ -38,7 +35,7 @@ class MigProfile(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Model(Struct, frozen=True, forbid_unknown_fields=True):
-    """A device model with its MIG profiles, smallest first; `match` has words of its name."""
+    """A device model, recognized by the words in `match`, with its MIG profiles, smallest first."""
 
     match: tuple[str, ...]
     profiles: tuple[MigProfile, ...] = ()
@@ -56,11 +53,8 @@ class Template(Struct, frozen=True, forbid_unknown_fields=True):
 class Family(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The devices that one resource name requests, such as NVIDIA's GPUs.
 
-    `modes` are the ways in which the devices are shared, the default first. A family with templates
-    is shared by templates; a model with profiles can also be cut into MIG instances. `brand` is the
-    word that device plugins put before a model that does not begin with it. `printed_mib` is the
-    nominal memory; a device may report less. `module` is the number of devices with consecutive
-    indexes that form one module and are allocated together."""
+    A family is shared in its `modes`, the default first. If it has templates, they are the sizes of
+    its shares; a model with profiles can also be divided into MIG instances."""
 
     name: str
     title: str
@@ -70,9 +64,9 @@ class Family(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     models: tuple[Model, ...] = ()
     types: tuple[str, ...] = ()
     modes: tuple[Mode, ...] = ("hami-core", "mps", "exclusive")
-    brand: str = ""
-    printed_mib: int = 0
-    module: Annotated[int, Meta(ge=1)] = 1
+    brand: str = ""  # put before a model's name by device plugins
+    printed_mib: int = 0  # nominal memory
+    module: Annotated[int, Meta(ge=1)] = 1  # devices allocated together
 
 
 class _Vendor(Struct, forbid_unknown_fields=True):
@@ -120,7 +114,7 @@ def mig_profiles(
 
 
 def mig_profile(model: str, name: str, sizes: tuple[MigSize, ...] = ()) -> MigProfile | None:
-    """Return the profile called `name` of an NVIDIA model, or None, with its memory from `sizes`.
+    """Return the profile called `name` of an NVIDIA model, or None. `sizes` may change its memory.
 
     Drivers round gigabytes differently: 7g.79gb is the same profile as 7g.80gb. A suffix, such as
     `+me`, makes another profile."""

@@ -1,10 +1,10 @@
 """Apply events about nodes that left the cluster, evictions of pods, and cordons.
 
 A node that left is kept while it has pods or a cordon, or is one of the last `LEFT_MAX` to leave.
-If it comes back, it has its devices at once. Other nodes are forgotten, except for their fences:
-those of the newest `DEPARTED_MAX` nodes are kept, so that a returning node continues its chain.
+Of other nodes only the fences are kept, for the newest `DEPARTED_MAX`, so that a returning node
+continues its chain.
 
-Invariants: which nodes are forgotten follows from the events alone, and the state never refers to
+Invariants: which nodes are dropped follows from the events alone, and the state never refers to
 one. A pod is evicted only for a pending pod of higher priority, and is listed as evicted only while
 placed. A node or device with several cordons is open again only after all are lifted."""
 
@@ -45,7 +45,7 @@ def node_of(state: State, name: str) -> NodeState:
 
 
 def note_left(state: State, node: NodeState) -> tuple[NodeState, ...]:
-    """Keep an empty node that has left among the last to leave; return the nodes dropped for it."""
+    """Keep an empty node that left the cluster; drop the oldest such nodes and return them."""
     state.left.pop(node.name, None)
     if not node.gone or node.pods or node.cordons:
         return ()

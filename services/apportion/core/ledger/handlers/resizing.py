@@ -74,7 +74,7 @@ def refused(context: Context, data: ResizeRefused) -> Change:
 
 
 def exchange(node: NodeState, held: tuple[Share, ...], wanted: tuple[Share, ...]) -> None:
-    """Free the shares `held` on the node's devices, and allocate the shares `wanted`.
+    """Replace the shares `held` on the node's devices by the shares `wanted`.
 
     Raises Oversold if a device is absent or has not enough free; then nothing changes."""
     for share in held:

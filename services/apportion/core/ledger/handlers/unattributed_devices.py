@@ -1,10 +1,8 @@
 """Charge devices to a bound pod when no trusted source reports which ones it uses.
 
 The pod is charged as many devices as it requested, the emptiest first, with all that is left of
-them. Closing all devices would let one pod close a node. A MIG device is different: the pod may use
-any of its instances, even one that looks free. Invariants: such a pod closes at most as many
-devices as it requested. No MIG instance is offered that such a pod may be using without a charge.
-"""
+them. To charge all devices would let one pod take a whole node. On MIG devices, the pod may use any
+instance, even one that looks free, so all of them are charged or not offered."""
 
 from collections.abc import Iterator
 
@@ -21,12 +19,11 @@ EVIDENCE = "what it asks for; nobody says what it has"
 
 
 def taken(claim: Claim, node: NodeState, known: Known = ()) -> PodAdopted | None:
-    """Return the event that charges devices to the pod, or None if that is not possible yet.
+    """Return the event that charges devices to the pod; None while that is not possible.
 
-    It is not possible before the node has reported devices, or while a MIG device's instances are
-    unknown. Until the pod is adopted, the node then offers no device of the pod's families
-    (`NodeObserved.unnamed_families`), like HAMi. `known` are the possible MIG geometries
-    (`knownMigGeometries`)."""
+    The node must have reported its devices, and the instances of a MIG device must be known. Until
+    the event, the node offers no device of the pod's families (`NodeObserved.unnamed_families`),
+    like HAMi."""
     cut = {each.device.id: each.device for each in node.devices if each.device.mode == "mig"}
     on_unreported_slices = (
         any(device.family in claim.families for device in cut.values())

@@ -56,9 +56,8 @@ class Claim(NamedTuple):
     """A bound pod that the ledger lacks: its submission, and the devices that it uses.
 
     The devices are in `shares`, or in `held` while some are known only by index. If both are empty,
-    the devices are unknown. `families` and `wanted` are what the pod requests. `doubted` are
-    annotations that are not trusted. `unclear`: a trusted annotation names the devices, but cannot
-    be read."""
+    the devices are unknown. If `unclear`, a trusted annotation names the devices, but cannot be
+    read."""
 
     submitted: PodSubmitted
     families: tuple[str, ...]
@@ -68,13 +67,11 @@ class Claim(NamedTuple):
     held: tuple[Held, ...] = ()
     attempt: int = 0
     running: bool = False
-    doubted: tuple[str, ...] = ()
+    doubted: tuple[str, ...] = ()  # annotations that are not trusted
     unclear: bool = False
 
     def on(self, node: str, devices: Mapping[str, Device], known: Known = ()) -> PodAdopted | None:
-        """Return the event that adopts the pod on this node; None while its devices are unknown.
-
-        `devices` are the node's, by id; `known` are the allowed MIG geometries."""
+        """Return the event that adopts the pod on this node; None while its devices are unknown."""
         shares = self.shares
         if shares is None and self.held:
             shares = shares_of(self.held, self.submitted.shape.asks, devices, known)

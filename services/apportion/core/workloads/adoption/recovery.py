@@ -35,7 +35,7 @@ class Recovered(NamedTuple):
 
 
 def recover(pod: BoundPod) -> Recovered | None:
-    """Return the devices named by the first annotation that can be read; None without one."""
+    """Return the devices in the first annotation that can be read; None if none can."""
     for key, read in RECOVERS.items():
         text = pod.annotations.get(key, "")
         if not text or len(text) > TEXT_MAX:

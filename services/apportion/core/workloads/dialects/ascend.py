@@ -1,9 +1,9 @@
 """The dialect of Ascend NPUs: `huawei.com/Ascend310P` and others, each with a `-memory`.
 
-Names may be in lower case. Memory is cut by templates: a vNPU is the smallest one with enough
-memory, else the whole device. A request for several devices gets whole ones; the dies of a 910C
-come in pairs (HAMi's Ascend device). With `huawei.com/vnpu-mode: hami-core`, a pod requests softly
-split NPUs: any amount of memory and percent of cores, on devices with that mode."""
+Names may be in lower case. A request for memory gets the smallest vNPU template with enough memory,
+else the whole device. A request for several devices gets whole ones; the dies of a 910C come in
+pairs (HAMi's Ascend device). With `huawei.com/vnpu-mode: hami-core`, a pod requests any amount of
+memory and percent of cores, on softly split devices."""
 
 from collections.abc import Mapping
 from functools import partial

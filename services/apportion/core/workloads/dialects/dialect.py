@@ -42,25 +42,22 @@ COUNTED: Final = (SHARES, DEVICE_MEMORY, CORES, ENTIRE, PARTIAL_MEMORY, INSTANCE
 
 
 class Bound(NamedTuple):
-    """What a limit of a resource caps: `counts` (one of `COUNTED`) of a family or MIG profile.
+    """What a limit of a resource name counts: devices, memory or cores of a family or MIG profile.
 
     A limit of 1 allows `unit` devices, MiB or percent."""
 
-    counts: str
+    counts: str  # one of `COUNTED`
     of: str
     unit: int = 1
 
 
 class Resource(NamedTuple):
-    """The device families that a resource name requests, and what a limit of it counts.
-
-    `bound` is None if a limit has no effect, as for a priority. `clamps`: more than 100 percent of
-    a device counts as 100. `caps`: more memory than a device has counts as all of it."""
+    """The device families that a resource name requests, and what a limit of it counts."""
 
     families: tuple[str, ...]
-    bound: Bound | None = None
-    clamps: bool = False
-    caps: bool = False
+    bound: Bound | None = None  # None: a limit has no effect
+    clamps: bool = False  # more than 100 percent counts as 100
+    caps: bool = False  # more memory than the device's counts as all of it
 
 
 Resources = Mapping[str, Resource]  # by name
@@ -110,7 +107,7 @@ class Selecting(NamedTuple):
 def selected(notes: Notes, keys: Selecting) -> DeviceConstraints:
     """Return the device constraints that these annotations set.
 
-    Exclusion overrides choice, as in HAMi and Volcano ("the denylist takes precedence"). Raises
+    An excluded device stays excluded even if it is chosen, as in HAMi and Volcano. Raises
     ManifestError if a list is malformed, or everything chosen is excluded."""
     use_types, nouse_types, use_ids, nouse_ids = (
         one(notes, spellings, name_list) or () for spellings in keys
@@ -232,7 +229,7 @@ class PlacedPod(NamedTuple):
 
 
 def segments(it: PlacedPod, recorded: Callable[[Share], str]) -> str:
-    """Format one segment per container, as HAMi does: init containers first, empty ones kept."""
+    """Format one segment per container, as HAMi does; a segment may be empty."""
     return "".join(
         "".join(map(recorded, it.shares(name))) + ";"
         for name in (*it.init_containers, *it.containers)
@@ -240,7 +237,7 @@ def segments(it: PlacedPod, recorded: Callable[[Share], str]) -> str:
 
 
 def record(device: str, kind: str, memory: int, cores: int) -> str:
-    """Format one device of a container as HAMi and Volcano do, ending with a colon."""
+    """Format one device of a container as HAMi and Volcano do, with a colon at the end."""
     return f"{device},{kind},{memory},{cores}:"
 
 

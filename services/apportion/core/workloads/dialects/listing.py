@@ -70,7 +70,7 @@ def render(it: PlacedPod) -> dict[str, str]:
 
 @lru_cache(maxsize=8)
 def claims(config: DialectConfig) -> Mapping[str, tuple[Dialect, ...]]:
-    """Return, for each device resource name, the dialects that claim it, in order of preference."""
+    """Return for each device resource name the dialects that have it, in order of preference."""
     found: dict[str, tuple[Dialect, ...]] = {}
     for dialect in DIALECTS:
         for name in dialect.resources(config):
@@ -86,13 +86,13 @@ def claimed(config: DialectConfig) -> frozenset[str]:
 
 @lru_cache(maxsize=8)
 def resources(config: DialectConfig) -> Mapping[str, Resource]:
-    """Return what each device resource name means, in the last dialect that claims it."""
+    """Return what each device resource name means; in the last dialect, if several have it."""
     return {name: several[-1] for name, several in meanings(config).items()}
 
 
 @lru_cache(maxsize=8)
 def meanings(config: DialectConfig) -> Mapping[str, tuple[Resource, ...]]:
-    """Return what each device resource name means in every dialect that claims it, in order."""
+    """Return what each device resource name means in every dialect that has it, in order."""
     return {
         name: tuple(dialect.resources(config)[name] for dialect in dialects)
         for name, dialects in claims(config).items()
@@ -101,7 +101,7 @@ def meanings(config: DialectConfig) -> Mapping[str, tuple[Resource, ...]]:
 
 @lru_cache(maxsize=8)
 def domains(config: DialectConfig) -> tuple[str, ...]:
-    """Return the domains of all device resource names, each with its slash."""
+    """Return the domains of all device resource names, each with the slash after it."""
     return tuple(sorted({f"{name.partition('/')[0]}/" for name in claims(config)}))
 
 

@@ -69,7 +69,7 @@ def _modes(notes: Notes, key: str) -> tuple[Mode, ...]:
 
 
 def dialect(name: str, **others: Any) -> Dialect:
-    """Create a dialect for GPUs; `others` are the fields that differ between such dialects."""
+    """Create a dialect for GPUs; `others` are the fields that differ between GPU dialects."""
     fields: dict[str, Any] = {"devices": DEVICES, "choose": choose, "reserved": RESERVED} | others
     return Dialect(name=name, **fields)
 
@@ -77,8 +77,8 @@ def dialect(name: str, **others: Any) -> Dialect:
 class Manner(NamedTuple):
     """The names with which one system requests GPUs, and the rules by which it reads amounts.
 
-    If `full_percentage_is_alone`, a container that requests 100 % of the memory, or no amount,
-    without cores gets the GPU exclusively."""
+    If `full_percentage_is_alone`, a request for 100 % of the memory without cores gets the GPU
+    exclusively."""
 
     names: Callable[[DialectConfig], VgpuNames]
     system: str  # what users call it
@@ -155,7 +155,7 @@ class Manner(NamedTuple):
         )
 
     def dialect(self, name: str, **others: Any) -> Dialect:
-        """Create the dialect of this system; `others` are its fields that have no method here."""
+        """Create the dialect of this system, with the fields in `others`."""
         return dialect(
             name,
             resources=self.resources,

@@ -2,7 +2,7 @@
 
 The pod requests N whole GPUs, unless a default amount of memory is configured. With `migStrategy:
 mixed`, `nvidia.com/mig-1g.5gb: N` requests N instances of that profile, on one GPU or several.
-Without it, such a name is an extended resource of the node."""
+Otherwise, that name is an extended resource of the node."""
 
 from apportion.core.devices.catalogue import FAMILIES
 from apportion.core.workloads.dialects import hami, nvidia, volcano_vgpu

@@ -103,7 +103,9 @@ def _dialect(containers: Sequence[Container], config: DialectConfig) -> Dialect 
 def check_slots(
     containers: Sequence[Container], asking: Collection[str], counts: Collection[str]
 ) -> None:
-    """Raise ManifestError if a container has a slot resource without a device or with a count."""
+    """Raise ManifestError if a container requests slots that have no effect.
+
+    They have none without a device, or next to a count of devices."""
     for container in containers:
         said = {**container.requests, **container.limits}
         counted = sorted((said.keys() - {SLOT}).intersection(counts))
@@ -129,7 +131,7 @@ GROUP_POLICY = "volcano.sh/vgpu-podgroup-policy"
 
 
 def selection(annotations: Mapping[str, str], *, field: str, dialect: Dialect) -> DeviceRequest:
-    """Return the constraints, policies and weights in a pod's annotations, but no asks.
+    """Return the constraints, policies and weights in a pod's annotations, without asks.
 
     Raises ManifestError if a value is malformed, or two values contradict each other."""
     notes = Notes(annotations, field)

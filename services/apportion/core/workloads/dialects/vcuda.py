@@ -40,7 +40,7 @@ LIMIT_DIGITS_MAX = 3
 
 
 class Vcuda:
-    """The vcuda dialect under one prefix; `name` is the dialect's name in events."""
+    """The vcuda dialect under one prefix."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
@@ -107,9 +107,7 @@ class Vcuda:
         }
 
     def recover(self, pod: BoundPod, _text: str) -> Iterator[Held]:
-        """Yield the GPUs in the annotations of each container; containers are numbered from 0.
-
-        gpu-admission also writes the node; gpu-manager, which chooses the GPU itself, does not."""
+        """Yield the GPUs in the annotations of each container."""
         for position, name in enumerate(pod.containers):
             numbers = pod.annotations.get(self.of_container(position), "")
             for number in numbers.split(",") if numbers else ():

@@ -1,7 +1,7 @@
 """Convert one document to its pods, with one function per kind.
 
-Without Kubernetes, Apportion creates the pods that the document's controller would create, with the
-same names. Invariant: a document yields all of its pods or none."""
+Without Kubernetes, Apportion creates the pods that a controller would create in Kubernetes, with
+the same names. Invariant: a document yields all of its pods or none."""
 
 from collections.abc import Callable
 from typing import Any, Final

@@ -1,8 +1,8 @@
 """Check how Apportion would read manifests, without a cluster.
 
-If a controller would create pods from a document, its pod template is read as a pod, or its job
-template as a job. Invariant: a document with pods is accepted, refused, or reported as an unknown
-kind. Settings without effect in an accepted document are reported."""
+For a document whose controller creates pods, its pod template is read as a pod, or its job template
+as a job. Invariant: a document with pods is accepted, refused, or reported as an unknown kind. For
+an accepted document, settings without effect are reported."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -44,7 +44,7 @@ TEMPLATES_READ = {
 
 
 class Checked(NamedTuple):
-    """The check's result for one document, or for one item of a List.
+    """The result of checking one document, or one item of a List.
 
     It has neither pods nor an error if the document is a queue or quota, or was skipped."""
 

@@ -1,8 +1,8 @@
 """Find names and amounts in manifests that are probably not what the author meant.
 
-An unknown resource fits only nodes that offer it; an unknown annotation or field has no effect;
+An unknown resource fits only nodes that offer it, an unknown annotation or field has no effect, and
 some amounts are clamped, ignored, or larger than any device. Invariant: an unknown name in one of
-our domains is reported, any other only if it is similar to a known name. Names for which the pod is
+our domains is reported, any other only if it resembles a known name. Names for which the pod is
 refused anyway are not reported, nor fields that a newer API may have."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -75,7 +75,7 @@ class Suspect(NamedTuple):
 
     @property
     def said(self) -> str:
-        """Return the reason as a sentence that is clear on its own."""
+        """Return the reason as a complete message."""
         return self.why if self.doubtful else f"has no effect: {self.why}"
 
 
@@ -138,7 +138,8 @@ def of_annotations(found: Mapping[Any, Any], at: str) -> Iterator[Suspect]:
 def of_queue(spec: Mapping[Any, Any], *, stored: bool = False) -> Iterator[Suspect]:
     """Yield the fields of a Queue's `spec` that have no effect here.
 
-    `stored`: the spec is from the API server, so ignore values that Volcano's webhook adds."""
+    If the spec was read from the API server (`stored`), ignore values that Volcano's webhook adds.
+    """
     for name, why in ignored_fields.QUEUE_FIELDS.items():
         value = spec.get(name)
         if value in (None, "", {}, []) or value == ignored_fields.QUEUE_AS_HERE.get(name):
@@ -324,7 +325,7 @@ _KNOWN_ANNOTATIONS: Final = frozenset(
 
 
 def unknown_fields(of: Part, found: Mapping[Any, Any]) -> Iterator[tuple[str, str]]:
-    """Yield each unknown field of this part of a pod that resembles a known one, with a hint."""
+    """Yield each unknown field of this part of a pod that resembles a known field, with a hint."""
     known = _KNOWN_FIELDS[of]
     for field in found:
         if isinstance(field, str) and field not in known and (hint := meant(field, known, NEAR)):
@@ -350,9 +351,7 @@ _KNOWN_FIELDS: Final[Mapping[Part, frozenset[str]]] = {
 
 
 class Asked(NamedTuple):
-    """The amount of a device resource that a container sets.
-
-    If the container sets both the limit and the request, which must agree, `kind` is the limit."""
+    """The amount of a device resource that a container sets, from its limit or else its request."""
 
     kind: Kind
     name: str

@@ -189,7 +189,7 @@ def _bounded(found: tuple[LabelExpression, ...], field: str) -> tuple[LabelExpre
 def meet(labels: Mapping[str, str], expressions: Iterable[LabelExpression]) -> bool:
     """Return True if the labels match every expression; no expression matches all.
 
-    Source: Kubernetes' `LabelSelector`. Its operators are evaluated only by `holds`."""
+    Source: Kubernetes' `LabelSelector`."""
     return all(holds(each, labels.get(each.key)) for each in expressions)
 
 

@@ -1,8 +1,7 @@
 """Find which gang a pod belongs to, and name the gangs of the three PodGroup APIs.
 
-Volcano's gangs are named `namespace/name`; others have the API group in between, as in
-`team/scheduling.k8s.io/job`. Invariant: no two PodGroups of a cluster get the same gang name,
-because no object's name contains a slash."""
+Volcano's gangs are named `namespace/name`; the names of others include the API group, as in
+`team/scheduling.k8s.io/job`. Invariant: no two PodGroups of a cluster get the same gang name."""
 
 from collections.abc import Collection, Mapping
 
@@ -60,9 +59,9 @@ def api_of(gang: str) -> str:
 
 
 def unread(gang: str, served: Collection[str]) -> ManifestError | None:
-    """Return an error if Apportion can never read the PodGroup that this gang names, or None.
+    """Return an error if Apportion cannot read the PodGroup that this gang names, or None.
 
-    `served` are the versions in which the cluster serves PodGroups of the gang's API group."""
+    `served` are the versions of the PodGroup API in the cluster."""
     api = api_of(gang) or VOLCANO
     if not set(VERSIONS[api]).isdisjoint(served):
         return None

@@ -1,9 +1,9 @@
 """Read what a pod needs of its node: amounts, selector, affinity, tolerations, ports, disks.
 
-Amounts add up as in Kubernetes: the containers and sidecars that run at once, or the largest init
-container with the sidecars before it, whichever is more, plus the overhead. Disks without a claim
-follow kube-scheduler's VolumeRestrictions; other volumes restrict no node. Invariant: sums are
-exact and rounded up once, and expressions that Kubernetes would refuse are refused."""
+Amounts add up as in Kubernetes: the containers and sidecars, or the largest init container with the
+sidecars before it, whichever is more, plus the overhead. Disks without a claim follow
+kube-scheduler's VolumeRestrictions; other volumes restrict no node. Invariant: sums are exact and
+rounded up once, and expressions that Kubernetes would refuse are refused."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -146,7 +146,7 @@ def selector(spec: kube.PodSpec, field: str) -> dict[str, str]:
 
 
 def required(spec: kube.PodSpec, field: str) -> tuple[tuple[NodeExpression, ...], ...]:
-    """Return the terms of required node affinity, of which one must match.
+    """Return the terms of required node affinity; one of them must match.
 
     An empty term matches no node. Raises ManifestError if an expression is malformed."""
     terms = spec.affinity.node_affinity.required_during_scheduling_ignored_during_execution
@@ -308,9 +308,7 @@ class Mounted(NamedTuple):
 
 
 def mounted(volumes: Any) -> Mounted:
-    """Return the claims and disks that a running pod mounts, from its `volumes`.
-
-    Entries that cannot be read are skipped, because the API server has accepted them."""
+    """Return the claims and disks that a running pod mounts, as far as they can be read."""
     try:
         found = msgspec.convert(volumes or [], list[kube.Volume])
     except msgspec.ValidationError:
@@ -323,7 +321,7 @@ def mounted(volumes: Any) -> Mounted:
 
 
 def disks(volumes: list[kube.Volume], field: str) -> tuple[Disk, ...]:
-    """Return the disks in `volumes` that have no claim; a Ceph image has a disk per monitor.
+    """Return the disks in `volumes` that have no claim. A Ceph image counts once per monitor.
 
     Raises ManifestError if a name is too long, or there are too many."""
     found: dict[Disk, None] = {}

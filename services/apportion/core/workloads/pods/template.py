@@ -1,6 +1,6 @@
-"""Read one pod spec into what all pods created from it have in common.
+"""Read a pod spec into a template: what all pods created from the spec have in common.
 
-Invariant: the resulting shape is valid for the event schema, so the pod can be submitted."""
+Invariant: the shape is valid for the event schema, so the pods can be submitted."""
 
 from collections.abc import Iterable
 from typing import Any, Final, get_args

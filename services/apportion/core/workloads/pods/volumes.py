@@ -1,8 +1,8 @@
-"""Find on which nodes a claim's volume is or could be, from claims, volumes and storage classes.
+"""Find the nodes that can access a claim's volume, or where the volume could be provisioned.
 
 Source: kube-scheduler's VolumeBinding, VolumeZone and NodeVolumeLimits, and Kubernetes' rules for
 matching claims with volumes. Invariant: an object is read completely or not at all. A node affinity
-that cannot be read raises an error, and is never treated as none."""
+that cannot be read raises an error, and is never ignored."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -262,7 +262,7 @@ class _CsiDriverSpec(kube.Kube, frozen=True):
 
 
 class CsiDriver(kube.Kube, frozen=True):
-    """A CSIDriver; it determines whether capacities are checked before provisioning."""
+    """A CSIDriver. It says whether storage capacities are checked before provisioning."""
 
     metadata: _Meta
     spec: _CsiDriverSpec = _CsiDriverSpec()
