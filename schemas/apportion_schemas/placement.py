@@ -166,9 +166,9 @@ class PlacementVoided(Payload, frozen=True):
 class PodEvicted(Payload, frozen=True):
     """The scheduler evicts a pod for one of higher priority; the victim stays placed until it ends.
 
-    `nominated` is the node on which room is made for the `beneficiary` (a uid): until then, no
-    other pod of its priority or lower is placed there. `budgets` are the PodDisruptionBudgets that
-    the eviction exceeds. The binder deletes the victim with the grace period in its spec."""
+    `nominated` is the node reserved for the `beneficiary` (a uid): in the meantime, no other pod of
+    the same or lower priority is placed there. `budgets` are the PodDisruptionBudgets that the
+    eviction exceeds. The binder deletes the victim with the grace period in its spec."""
 
     pod: Name
     namespace: Name

@@ -18,8 +18,9 @@ VALUE_MAX = 1 << 40
 class PricedShape(Payload, frozen=True):
     """What identical pods request, how many were submitted, and what one is worth.
 
-    `size` and `value` are in millionths of a device: the fraction of the fleet that a pod needs (by
-    CPU for a pod without devices), and its worth by the prices. `ask` is None without devices."""
+    `size` is the fraction of the fleet that a pod needs, and `value` its worth by the prices, both
+    in millionths of a device. For a pod without devices, `ask` is None and `size` is derived from
+    its CPU."""
 
     ask: Ask | None
     cpu_milli: CpuMilli

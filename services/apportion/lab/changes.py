@@ -237,8 +237,8 @@ def _added(state: State, texts: Iterable[str]) -> list[Payload]:
 def _node(state: State, name: str, spec: str) -> list[Payload]:
     """Return the events that add a node called `name` with the devices in `spec`.
 
-    The new node gets the common labels and taints of the nodes with the same first model. Its CPU
-    and memory are those of such a node with as many devices, or of a simulated node."""
+    The node gets the labels and taints that all nodes with its first device model have in common.
+    Its CPU and memory are those of such a node with as many devices, or of a simulated node."""
     try:
         devices = simulated_devices(name, spec)
     except SimulationInvalid as error:

@@ -151,7 +151,9 @@ def compare(recorded: Recorded, courses: Mapping[str, Otherwise]) -> list[Row]:
 
 
 def compare_policies(recorded: Recorded, policies: Iterable[str]) -> list[Row]:
-    """Replay the recording with each policy, and compare. Raises CourseFailed or WishInvalid."""
+    """Replay the recording with each policy, and return a row of figures for each.
+
+    Raises CourseFailed or WishInvalid."""
     return compare(recorded, {name: Otherwise(changes=Changes(policy=name)) for name in policies})
 
 

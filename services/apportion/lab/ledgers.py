@@ -55,7 +55,7 @@ class Wanted(NamedTuple):
     now: datetime
 
     def moments(self) -> tuple[Moment | None, Moment | None]:
-        """Parse the beginning and the end of the span; an open one is None. Raises SpanInvalid."""
+        """Parse the beginning and the end of the span; None if not given. Raises SpanInvalid."""
         return self._moment("--from", self.begin), self._moment("--to", self.end)
 
     def _moment(self, name: str, text: str) -> Moment | None:
@@ -75,7 +75,7 @@ async def read_ledger(
     tell: Tell = lambda _, __: None,
     endless: bool = False,
 ) -> S:
-    """Pass the events of a span to a new `sink`, with the state before the span; return the sink.
+    """Create a `sink` from the state before a span, pass it each event of the span, and return it.
 
     `tell` is called with the number of events read and the number of all events. With `endless`,
     the function continues with new events until cancelled. Raises SpanInvalid, LedgerError,

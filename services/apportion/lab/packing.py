@@ -38,7 +38,7 @@ WHO: Final = "lab"
 
 
 class Point(Struct, frozen=True):
-    """The share of all devices, in percent, that is requested and allocated after one arrival."""
+    """The percentages of all devices that are requested and allocated after one arrival."""
 
     asked_percent: float
     allocated_percent: float

@@ -489,7 +489,7 @@ class _Answering:
         return known if unlooked(self._state, pod) else ()
 
     def _line(self, what_for: Hashable, refused: WhyRefused | None) -> int:
-        """Return the number of the group of pods that have the same causes and nearest node."""
+        """Return the id of the group of pods that have the same causes and nearest node."""
         if refused is not None:
             causes = tuple((each.code, each.nodes) for each in refused.causes)
             near = tuple((each.node, each.device, each.needed) for each in refused.nearest[:1])

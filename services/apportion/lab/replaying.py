@@ -383,7 +383,9 @@ class Replay:
 def replay(
     recorded: Recorded, otherwise: Otherwise, *, tell: Tell = lambda _, __: None
 ) -> ReplayAnswer:
-    """Replay the recording with changes, and compare. Raises CourseFailed or WishInvalid."""
+    """Replay the recording with changes, and compare both outcomes.
+
+    Raises CourseFailed or WishInvalid."""
     return Replay(recorded, otherwise).run(tell)
 
 

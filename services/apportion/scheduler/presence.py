@@ -4,10 +4,10 @@
                                  └──► a silent one is heard ──► NodeHeard, fenced
     an agent's last beat, before it stops ──────────────────────► NodeSilent, fenced, at once
 
-All schedulers listen. Invariants: of their concurrent appends the ledger stores one, because each
-expects the node's last event. The grace passes only while this process runs and the server answers,
-so their failures make no agent silent. A node without a report from an agent gets no such events.
-"""
+All schedulers listen. Invariants: if several append at once, the ledger stores one event, because
+each expects the node's last event. The grace passes only while this process runs and the server
+answers, so their failures make no agent silent. A node without a report from an agent gets no such
+events."""
 
 import asyncio
 import logging
@@ -105,7 +105,7 @@ class Presence:
     async def _count(self, reader: Reader[Change]) -> None:
         """Look for silent agents after each heartbeat interval.
 
-        A round counts as at most one interval, however long this process was stopped."""
+        If this process was stopped, at most one interval counts as silence."""
         before = self._clock.monotonic()
         while True:
             await self._clock.pause(AGENT_BEAT_S)

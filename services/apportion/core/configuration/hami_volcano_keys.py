@@ -2,8 +2,8 @@
 
 Sources: `device-config.yaml` of HAMi's chart (templates/scheduler/device-configmap.yaml), and
 Volcano's device configuration (pkg/scheduler/api/devices/config). Invariant: a removed key requests
-what Apportion does anyway, or concerns something that Apportion lacks. Keys with any other value
-are rejected, with the fix."""
+what Apportion does anyway, or concerns something that Apportion lacks. The same key with another
+value is rejected, with the fix."""
 
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple

@@ -29,7 +29,7 @@ class Chain(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def chain(policy: str) -> Chain:
-    """Parse a chain; a policy that is named twice counts once."""
+    """Parse a chain of device policies. A policy that is named twice counts once."""
     names = tuple(dict.fromkeys(policy.split(",")))
     keys = tuple(name for name in names if name not in {MUTEX, TOPOLOGY_AWARE})
     return Chain(keys or ("spread",), MUTEX in names, TOPOLOGY_AWARE in names)

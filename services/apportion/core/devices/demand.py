@@ -32,7 +32,7 @@ FULL = SLICE_STATES - 1
 
 
 class Place(NamedTuple):
-    """Where on a GPU a MIG instance may be: its profile, its first slice and its slices' mask."""
+    """Where on a GPU a MIG instance may be: its profile, first slice and slice mask."""
 
     profile: MigProfile
     start: int
@@ -129,7 +129,7 @@ def generated(model: str) -> tuple[MigGroup, ...]:
 
 
 def _starts(profiles: list[MigProfile]) -> list[int] | None:
-    """Return a starting slice for each profile, largest first, so that all fit, or None."""
+    """Return a start slice for each profile, largest first, or None if they do not all fit."""
     found: list[int] = []
 
     def stand(at: int, occupied: int) -> bool:

@@ -29,7 +29,7 @@ STARVING_S: Final = 600  # a gang is reported if its newest pod has been pending
 def came_late(said: schemas.Event, revision: int, gone: int) -> bool:
     """Return True if the event's writer could not know yet that the pod had ended.
 
-    The pod ended at revision `gone`, and the event has `revision`."""
+    The pod ended at revision `gone`; the event is at `revision`."""
     return isinstance(said.data, WORDS_OF_PLACES) and said.basis < gone < revision
 
 

@@ -4,7 +4,7 @@ from msgspec import Struct
 
 
 class Skew(Struct, frozen=True):
-    """How many seconds a clock is ahead of the ledger server's; `who` is its machine or writer."""
+    """How many seconds the clock of a machine or writer (`who`) is ahead of the ledger server's."""
 
     who: str
     seconds: float

@@ -28,10 +28,10 @@ def advise(
 ) -> None:
     """Block, limit or release each container of the node.
 
-    A container is blocked while a container with precedence uses one of its devices. Its compute is
-    limited while any other container uses one. To use a device is to have launched a kernel within
-    `recent_s` seconds of `now_s`. Containers of priority 0 in the namespaces `first` precede those
-    of other namespaces."""
+    A container uses its devices if it launched a kernel within `recent_s` seconds of `now_s`. A
+    container is blocked while one with precedence uses one of its devices, and limited while any
+    other does. Containers of priority 0 in the namespaces `first` precede those of other
+    namespaces."""
     using: dict[str, list[Contender]] = {}
     for each in contenders:
         each.region.count_down()

@@ -60,7 +60,7 @@ class Grant(Struct, frozen=True):
 
 
 class GrantRefused(ValueError):
-    """Raised with the share and the reason if the node cannot provide what the ledger allocated."""
+    """Raised if the node cannot provide a share that the ledger allocated."""
 
 
 class MadeInstance(Struct, frozen=True):

@@ -59,6 +59,6 @@ def consumers_of(name: str, count: int) -> Iterable[str]:
 
 
 def readers_of_node(node: str) -> tuple[str, ...]:
-    """Return the consumer names of a node's agent. No other name begins with capitals."""
+    """Return the consumer names of a node's agent. Capitals keep them apart from other names."""
     digest = sha256(node.encode()).hexdigest()[:32]
     return tuple(consumers_of(f"{NODE_READER}-{digest}", 4))

@@ -62,7 +62,7 @@ def role_of(identity: Identity) -> Role:
 def permissions_of(identity: Identity, among: Sequence[Identity] = ()) -> Permissions:
     """Return the subjects that an identity may use. Raises `InvalidIdentity`.
 
-    It may not use the consumers of other identities, which `among` lists."""
+    An identity may not use the consumers of the other identities in `among`."""
     role = role_of(identity)
     hears = [f"{identity.inbox}.>"]
     # consumers deliver below one subject, so that accounts can share it
@@ -120,9 +120,10 @@ def _reads(role: Role, identity: Identity) -> Iterator[str]:
 
 
 def _foreign(identity: Identity, among: Sequence[Identity]) -> Iterator[str]:
-    """Yield the consumers of other identities, for one that may use any other consumer name.
+    """Yield the consumers of other identities, which this identity must not use.
 
-    Identities that a callout admits later are not known here."""
+    Only an identity that may use any other consumer name needs this list. Identities that a callout
+    admits later are not in it."""
     if not identity.shared and identity.role != "intake":
         return
     copy = role_of(identity).reads == "copy"

@@ -2,12 +2,12 @@
 
 The server sends the reply to a request to any subject that the request names. So a client with
 access to the stream's API could have a reply sent into the ledger, or to the API that purges it.
-Therefore an untrusted client has its own account, in which all its replies stay. Its requests are
-imported as services. Broadcasts are shared as streams from the sender's account to those of the
-subscribers.
+Therefore untrusted clients have accounts of their own, in which all replies to them stay. Their
+requests are imported as services. Broadcasts are shared as streams from the sender's account to
+those of the subscribers.
 
-Auditors use a copy of the stream, in an account with its own JetStream limits. Each auditor has
-another account, because a reply that reached the copy's account could delete the copy. Only
+Auditors use a copy of the stream, in an account with its own JetStream limits. The auditors
+themselves are not in that account, because a reply that reached it could delete the copy. Only
 bootstrap's account can create the copy and drop its beginning.
 
 Invariants: only what the table of roles contains passes between accounts. Every import has

@@ -35,7 +35,7 @@ class Refusal(Struct, frozen=True):
 
 
 class Known(Struct, frozen=True):
-    """The verdict that the event need not be appended: the ledger recorded its fact before."""
+    """The verdict that the event need not be appended, because the ledger has the fact."""
 
     revision: int  # where the fact is
 

@@ -1,9 +1,9 @@
 """Compute the GPU memory and cores that a node reports as extended resources.
 
 Both are in the node's status under HAMi's and Volcano's names. The kubelet counts what pods
-requested, and rejects a pod for good if more than the rest is requested. The ledger counts what
-pods use, which may be less: a pod was resized, a GPU was removed, or Volcano capped an amount at
-the GPU's. So a node reports what its GPUs have, plus what its pods requested but do not use. The
+requested, and rejects a pod for good if it requests more than is left. The ledger counts what pods
+use, which may be less: a pod was resized, a GPU was removed, or Volcano capped an amount at the
+GPU's. So a node reports what its GPUs have, plus what its pods requested but do not use. The
 kubelet counts a container once, however many GPUs it has.
 
 Invariant: the requests of a node's pods never exceed what `shown` returns."""
@@ -59,7 +59,8 @@ def beyond(
 ) -> Mapping[str, int]:
     """Return how much more a placed pod requested than it uses, by resource name.
 
-    `wrote` has the requests in pods' specs by uid, because a resize changes those in the ledger."""
+    `wrote` has the requests in pods' specs by uid, because a resize changes the requests in the
+    ledger."""
     names = {hami.NAME: config.hami, volcano_vgpu.NAME: config.volcano_vgpu}.get(
         pod.submitted.dialect
     )

@@ -96,7 +96,7 @@ class Rules(Struct):
         return ""
 
     def heed(self, revision: int, data: RevisionSetAside) -> str:
-        """Return why the RevisionSetAside at `revision` has no effect; empty if it has one.
+        """Return why the RevisionSetAside at `revision` has no effect; empty if it takes effect.
 
         Raises Superseded if the revision that it sets aside was already folded."""
         if revision not in self.heard:
@@ -126,7 +126,7 @@ class Rules(Struct):
                 self.enable(revision, data)
 
     def changed_since(self, revision: int) -> bool:
-        """Return True if an event after `revision` set aside `revision` or an earlier one.
+        """Return True if an event after `revision` sets aside that revision or an earlier one.
 
         If so, a state that was folded up to `revision` before that event is out of date."""
         return any(each <= revision < why.at for each, why in self.aside.items())

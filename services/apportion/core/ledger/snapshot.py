@@ -115,8 +115,8 @@ class _Node(Struct, array_like=True):
 class _Part(Struct, array_like=True, tag=0):
     """A frame: some nodes and pods, and the names of those removed since the previous frame.
 
-    A pod has a number in place of its shape and shape key. All frames together number the shapes.
-    """
+    A pod has the number of its shape in place of the shape and shape key. Numbers continue across
+    frames."""
 
     nodes: list[_Node]
     shapes: list[tuple[bytes, Shape]]
@@ -191,7 +191,7 @@ class Taking:
 
     @property
     def due(self) -> int:
-        """Return how many nodes and pods are still to be written, changed ones included."""
+        """Return how many nodes and pods are still to be written, including changed ones."""
         return len(self._nodes) + len(self._pods)
 
     def observe(self, change: Change) -> None:

@@ -241,7 +241,7 @@ class Resize(Struct, frozen=True, array_like=True):
 
 
 class Departed(Struct, frozen=True, array_like=True, gc=False):
-    """The fields of a forgotten node that its fences need if the node returns."""
+    """What the state keeps of a dropped node, so that the node's fences continue if it returns."""
 
     fence: int
     chain: str

@@ -23,7 +23,7 @@ LATE = 3_700 * 1_000_000
 def card_part(device: schemas.Device, memory_mib: int, cores: int) -> int:
     """Return a share's fraction of its device, in millionths.
 
-    It is by memory, or by cores if the share or the device has no memory."""
+    The fraction is of the memory, or of the cores if the share or the device has no memory."""
     if memory_mib and device.memory_mib:
         return memory_mib * CARD // device.memory_mib
     return cores * CARD // device.cores if device.cores else 0

@@ -52,7 +52,7 @@ class ReportAnswer(Answer, frozen=True):
 
 
 class IdleRow(Answer, frozen=True):
-    """The number and total hours of a row's idle periods of an hour or more."""
+    """How many idle periods of at least an hour a row has, and their total hours."""
 
     key: Everyone[str]
     shares: Everyone[int]

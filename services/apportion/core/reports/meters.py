@@ -50,7 +50,7 @@ class Sums(Struct):
 
 
 class Meter(Struct):
-    """What one row has in use of one model, and the totals up to the time `since`."""
+    """The amounts that one row uses of one device model, and the totals up to the time `since`."""
 
     since: int
     cards: list[int]

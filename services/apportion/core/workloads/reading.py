@@ -168,7 +168,7 @@ _NAMELESS: Final = "a document without a kind"
 
 
 def others_in(document: object) -> Iterator[str]:
-    """Yield the name of each document to skip: this one, or items of a List.
+    """Yield the names of the documents to skip: this document, or items of it if it is a List.
 
     A PriorityClass is not skipped, because it applies to the pods in the same files."""
     for _, item in items_of(document)[0]:

@@ -36,7 +36,7 @@ class _Row(Struct, frozen=True):
 
 
 def read_trace_pods(lines: Iterable[str]) -> Iterator[PodDraft]:
-    """Yield the pods of a trace, in its order. ManifestError names the line and the column."""
+    """Yield the pods of a trace, in its order. Raises ManifestError with line and column."""
     for field, row in _rows(lines):
         if row.num_gpu and not row.gpu_milli:
             raise ManifestError(

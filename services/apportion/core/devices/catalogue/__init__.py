@@ -1,6 +1,6 @@
 """The properties of each device family, in one TOML file per vendor.
 
-A new vendor is a new file; only a new way of cutting devices needs code. Invariant: the catalogue
+A new vendor is a new file; only a new way of dividing devices needs code. Invariant: the catalogue
 is read once, at import, and never changes."""
 
 import re

@@ -1,12 +1,12 @@
 """Apply events about nodes that left the cluster, evictions of pods, and cordons.
 
 A node that left is kept while it has pods or a cordon, or is one of the last `LEFT_MAX` to leave.
-Of other nodes only the fences are kept, for the newest `DEPARTED_MAX`, so that a returning node
-continues its chain.
+Other nodes are dropped. The fences of the newest `DEPARTED_MAX` dropped nodes are kept, so that a
+returning node continues its chain.
 
-Invariants: which nodes are dropped follows from the events alone, and the state never refers to
-one. A pod is evicted only for a pending pod of higher priority, and is listed as evicted only while
-placed. A node or device with several cordons is open again only after all are lifted."""
+Invariants: which nodes are dropped follows from the events alone, and the state never refers to a
+dropped node. A pod is evicted only for a pending pod of higher priority, and is listed as evicted
+only while placed. A node or device with several cordons is open again only after all are lifted."""
 
 from typing import Final
 

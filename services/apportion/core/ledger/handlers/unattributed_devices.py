@@ -1,8 +1,9 @@
 """Charge devices to a bound pod when no trusted source reports which ones it uses.
 
 The pod is charged as many devices as it requested, the emptiest first, with all that is left of
-them. To charge all devices would let one pod take a whole node. On MIG devices, the pod may use any
-instance, even one that looks free, so all of them are charged or not offered."""
+them. To charge all devices would let one pod close a node. On a MIG device, the pod may use any
+instance, even one that looks free. Invariants: such a pod closes at most as many devices as it
+requested. No MIG instance that the pod may use is offered without a charge."""
 
 from collections.abc import Iterator
 
@@ -65,7 +66,7 @@ def taken(claim: Claim, node: NodeState, known: Known = ()) -> PodAdopted | None
 
 
 def _rest(state: DeviceState, wanted: Wanted, known: Known) -> Iterator[Share]:
-    """Yield one share with all that is free on a device; for a MIG device, its free instances."""
+    """Yield one share with all that is free on a device, or a share per free MIG instance."""
     device = state.device
     if state.slots_free < 1 or state.memory_free_mib < 1:
         return

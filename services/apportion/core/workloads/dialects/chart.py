@@ -1,6 +1,6 @@
 """Check that sections of HAMi's and Volcano's configuration files match what Apportion does.
 
-Invariant: a key that requires anything else is refused, with the fix."""
+Invariant: a key that requests something else is refused, with the fix."""
 
 from typing import Any, Final
 

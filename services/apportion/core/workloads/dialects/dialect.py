@@ -83,7 +83,7 @@ T = TypeVar("T")
 
 
 class Notes(NamedTuple):
-    """A pod's annotations, and for error messages the path of the field that has them."""
+    """A pod's annotations, and their path for error messages."""
 
     values: Mapping[str, str]
     field: str

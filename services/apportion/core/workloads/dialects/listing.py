@@ -58,7 +58,7 @@ SECTIONS: Mapping[str, Callable[[object, str], str]] = {
 
 
 def named(name: str) -> Dialect | None:
-    """Return the dialect with this name, as events have it, or None."""
+    """Return the dialect with this name, as in events, or None."""
     return next((dialect for dialect in DIALECTS if dialect.name == name), None)
 
 
@@ -86,7 +86,7 @@ def claimed(config: DialectConfig) -> frozenset[str]:
 
 @lru_cache(maxsize=8)
 def resources(config: DialectConfig) -> Mapping[str, Resource]:
-    """Return what each device resource name means; in the last dialect, if several have it."""
+    """Return what each device resource name means; if several dialects have it, the last counts."""
     return {name: several[-1] for name, several in meanings(config).items()}
 
 

@@ -73,7 +73,9 @@ VOLCANO_DOMAIN = "volcano.sh/"
 
 @lru_cache(maxsize=8)
 def dialect_config(configuration: Configuration) -> DialectConfig:
-    """Return the configuration's dialect settings. ValueError if two resources share a name."""
+    """Return the configuration's dialect settings.
+
+    Raises ValueError if two resources share a name."""
     nvidia = configuration.nvidia
     names = renamed(nvidia)
     defaults = DialectConfig(

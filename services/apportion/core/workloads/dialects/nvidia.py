@@ -110,7 +110,7 @@ class Manner(NamedTuple):
         return self.names(config).priority or ""
 
     def read(self, container: Container, amounts: Amounts, config: DialectConfig) -> Ask | None:
-        """Return the container's ask for GPUs; None without one. Raises ManifestError."""
+        """Return the container's ask for GPUs; None if it requests none. Raises ManifestError."""
         names = self.names(config)
         count, memory, percent, cores = (
             amounts.get(name)

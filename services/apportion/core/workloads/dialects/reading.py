@@ -103,9 +103,7 @@ def _dialect(containers: Sequence[Container], config: DialectConfig) -> Dialect 
 def check_slots(
     containers: Sequence[Container], asking: Collection[str], counts: Collection[str]
 ) -> None:
-    """Raise ManifestError if a container requests slots that have no effect.
-
-    They have none without a device, or next to a count of devices."""
+    """Raise ManifestError if a container requests slots without a device, or next to a count."""
     for container in containers:
         said = {**container.requests, **container.limits}
         counted = sorted((said.keys() - {SLOT}).intersection(counts))

@@ -1,8 +1,8 @@
 """The dialect of gpu-manager's vcuda: hundredths of a GPU, and memory in units of 256 MiB.
 
 1 to 99 hundredths are a share of one GPU and need memory; a multiple of 100 is that many whole
-GPUs. The names exist under two prefixes. The annotations have the prefix of the pod's request,
-because the device plugin expects the same one."""
+GPUs. The names exist under two prefixes. Annotations are written with the prefix of the pod's
+request, as its device plugin expects."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -62,7 +62,7 @@ class Vcuda:
     def read(self, container: Container, amounts: Amounts, _: DialectConfig) -> Ask | None:
         """Return the container's ask; None if it requests no GPU.
 
-        Raises ManifestError if cores or memory are missing, or for part of a GPU above one."""
+        Raises ManifestError if cores or memory are missing, or for a fraction above one GPU."""
         cores, memory = amounts.get(self.cores), amounts.get(self.memory)
         memory_mib = memory.memory_mib(UNIT_MIB) if memory else None
         if cores is None or cores.value == 0:

@@ -284,7 +284,8 @@ OWN_CLAIM: Final = "-"
 def claims(volumes: Iterable[kube.Volume]) -> tuple[str, ...]:
     """Return the sorted names of the claims in `volumes`.
 
-    A generic ephemeral volume gives only a part of its claim's name, without the pod's."""
+    For a generic ephemeral volume, the pod's name at the beginning of the claim's name is left out.
+    """
     found: set[str] = set()
     for volume in volumes:
         if volume.persistent_volume_claim is not None:

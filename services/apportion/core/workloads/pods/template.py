@@ -89,8 +89,8 @@ def read_template(
 ) -> Template:
     """Read a pod spec; `field` is the path of its template, or empty for a pod document.
 
-    `priority_class` is the owner's, for a spec that has none. Raises ManifestError if anything in
-    the spec cannot be used."""
+    `priority_class` applies if the spec has none. Raises ManifestError if anything in the spec
+    cannot be used."""
     spec_field, meta_field = (f"{field}.{part}".lstrip(".") for part in ("spec", "metadata"))
     notes_field = f"{meta_field}.annotations"
     unsupported.check_pod_spec(raw_spec, spec_field, resource_claims=config.resource_claims)
@@ -152,7 +152,7 @@ def _evictable(notes: dict[str, str], labels: dict[str, str], field: str) -> boo
 
 
 def priority_of(name: str, field: str, config: ManifestConfig) -> int:
-    """Return the value of the priority class; ManifestError if the cluster lacks the class."""
+    """Return the value of the priority class. Raises ManifestError if the cluster lacks it."""
     if name and name not in config.priority_classes:
         known = ", ".join(sorted(config.priority_classes))
         fix = f"use one of {known}, or submit its PriorityClass with it"

@@ -168,7 +168,7 @@ class Volume(kube.Kube, frozen=True):
         return next((MIGRATED[name] for name, set_ in sources if set_ and name in MIGRATED), "")
 
     def is_for(self, claim: Claim) -> bool:
-        """Return True if the volume is reserved for this claim, or for none."""
+        """Return True unless the volume is reserved for another claim."""
         ref = self.spec.claim_ref
         if ref is None:
             return True
@@ -365,7 +365,7 @@ def affinity_of(volume: Volume) -> Terms:
 def terms_of(volume: Volume) -> Terms:
     """Return the terms for nodes that can access a bound volume, from its node affinity and zone.
 
-    A node without zone and region labels can access it wherever its zone is."""
+    A node without zone and region labels counts as being in every zone."""
     own = affinity_of(volume)
     there = tuple(
         NodeExpression(key=_TOPOLOGY[key], operator="In", values=tuple(sorted(value.split("__"))))
