@@ -2,7 +2,7 @@
 
 There are three extension attributes: `schemaversion`, `basis` (the revision up to which the writer
 had folded) and `cause` (the revision that made it write). Writers use the newest version. Readers
-accept every version: an older payload is checked against its own fields and then lifted (converted)
+accept every version. An older payload is checked against its own fields and then lifted (converted)
 to the newest, so that only this module handles old versions.
 
 Invariants: `decode` returns an event whose type, payload and subject are in the catalogue, or

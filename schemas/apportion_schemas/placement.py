@@ -293,10 +293,11 @@ class VolumeShortage(Payload, frozen=True):
 class PodRefused(Payload, frozen=True):
     """The scheduler found no node for the pod; `reasons` counts nodes per code.
 
-    The event is written only if the set of codes or the exceeded quota changes. `gang` is set if
-    the gang could not be placed as a whole; the reasons are then those of its first pod that did
-    not fit. `queue` or `quota` is set if nodes have room, but the limit of the pod's queue or
-    namespace is exceeded. `volume` is set if a volume claim of the pod keeps it from every node."""
+    The event is written only if the set of codes or the exceeded quota changes. If `gang` is set,
+    the gang could not be placed as a whole, and the reasons are those of its first pod that did not
+    fit. If `queue` or `quota` is set, nodes have room, but the limit of the pod's queue or
+    namespace is exceeded. If `volume` is set, a volume claim of the pod keeps it from every node.
+    """
 
     pod: Name
     namespace: Name

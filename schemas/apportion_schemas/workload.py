@@ -266,9 +266,9 @@ class PodSubmitted(Payload, frozen=True):
 class PodChanged(Payload, frozen=True):
     """A live pod changed since its last PodSubmitted or PodChanged event.
 
-    The event has all properties of a pod that may change: labels, gates (only ever removed), and
-    CPU and memory (resized in place by `pods/resize`). `terminating` is True if the pod is being
-    deleted but still runs."""
+    The event has everything that may change: labels, gates (only ever removed), and the CPU and
+    memory that `pods/resize` resizes in place. `terminating` is True if the pod is being deleted
+    but still runs."""
 
     uid: Name
     labels: Labels = {}

@@ -1,6 +1,6 @@
 """The packing study: how much of a fleet a policy can allocate before no more pods fit.
 
-The protocol is that of "Beware of Fragmentation" (Weng et al., USENIX ATC 2023): the pods of a
+The protocol is that of "Beware of Fragmentation" (Weng et al., USENIX ATC 2023). The pods of a
 trace arrive in a seeded random order, repeated at random until they request `OVERLOAD` times the
 devices. Each pod is placed at once or fails for good, and none ends. Invariant: equal nodes, pods,
 policy and seed give equal decisions on every machine."""

@@ -303,7 +303,6 @@ class _Answering:
         self._least = min((pod.submitted.priority for pod in placed), default=0)
 
     def answer(self, wish: Plan) -> PlanAnswer:
-        """Return the plan's whole answer."""
         pods = tuple(self._planned(draft) for draft in wish.pods)
         moved = tuple(self._moved(each) for each in self._played.moved)
         outcomes = {pod.outcome for pod in (*pods, *moved)}

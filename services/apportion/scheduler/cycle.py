@@ -5,7 +5,7 @@
 
 Each of several schedulers decides for its shard of the pods. Each placement has the SHA-256 of the
 previous message on its node. The first placement of a batch on a node also expects that message's
-revision (`Nats-Expected-Last-Subject-Sequence`), so the server refuses the batch if another
+revision (`Nats-Expected-Last-Subject-Sequence`). So the server refuses the batch if another
 placement came in between.
 
 Invariants: only one decision is in progress. After an append, accepted or not, the scheduler folds

@@ -4,8 +4,8 @@ A `Demand` depends on the ask and the type of device, never on what is free. So 
 per class of pods and type of device.
 
 `knownMigGeometries` allows groups of instances. Each instance of a group has fixed slices of its
-own, so a GPU in that group can have any subset of the instances, and no order of arrivals fragments
-it. Invariant: the places of one group never overlap."""
+own. So a GPU in that group can have any subset of the instances, and pods that come and go do not
+fragment it. Invariant: the places of one group never overlap."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """Take shares from a device's free amounts, and give them back.
 
-Invariant: `release` is the exact inverse of `occupy`, and `occupy` refuses what the device does not
-have free, so no order of events oversells a device."""
+Invariant: `release` is the exact inverse of `occupy`. `occupy` refuses more than the device has
+free, so no order of events oversells a device."""
 
 from msgspec import Struct
 

@@ -1,6 +1,6 @@
 """An identity on the bus: a role, a name, and the nodes it acts for.
 
-Invariant: a name is one subject token without wildcards, and no two identities share a consumer
+Invariant: a name is one subject token without wildcards. No two identities share a consumer
 (`<name>-<number>`) or an inbox (`_INBOX_<name>`)."""
 
 import re

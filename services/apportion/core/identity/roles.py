@@ -2,12 +2,12 @@
 
 Subjects may contain `{name}`, the identity's name, and `{node}`, expanded for each of its nodes.
 
-A client in the ledger's account could have the server's replies sent into the ledger or to its API
-(see `sharing`), so no client is in that account. Agents run on nodes with tenants and have their
-own account: a misdirected reply reaches only other agents. Services that answer users,
-kube-schedulers or the API server share an account, because none of them takes requests over NATS.
-Users have a third account. Auditors have a fourth, separate from the account with their copy. Each
-writing service has an account for itself.
+No client is in the ledger's account, because a client there could have the server's replies sent
+into the ledger or to its API (see `sharing`). Agents run on nodes with tenants and have their own
+account: a misdirected reply reaches only other agents. Services that answer users, kube-schedulers
+or the API server share an account, because none of them takes requests over NATS. Users have a
+third account. Auditors have a fourth, separate from the account with their copy. Each writing
+service has an account for itself.
 
 Invariants: an event has one writer, as in the catalogue. A role that may send to any reply subject
 (`answering`) cannot send a request to itself."""

@@ -10,9 +10,9 @@ Auditors use a copy of the stream, in an account with its own JetStream limits. 
 themselves are not in that account, because a reply that reached it could delete the copy. Only
 bootstrap's account can create the copy and drop its beginning.
 
-Invariants: only what the table of roles contains passes between accounts. Every import has
-wildcards, except for subjects that every client may publish to, because the server forwards a reply
-to another account only through an import without wildcards."""
+Invariants: only what the table of roles contains passes between accounts. The server forwards a
+reply to another account only through an import without wildcards. So every import has wildcards,
+except for subjects that every client may publish to."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final

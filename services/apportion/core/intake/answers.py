@@ -56,8 +56,7 @@ _back = re.compile(r"(_R_|_INBOX_agent[A-Za-z0-9_~%-]*)(\.[A-Za-z0-9_~%-]+)+").f
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     """The intake's answer to an agent's event: appended, refused, or to be sent again.
 
-    If neither `revision` nor `refused` is set, the agent sends the event again after `again_s`
-    seconds."""
+    If `again_s` is set, the agent sends the event again after that many seconds."""
 
     revision: int | None = None  # of the appended event, if known
     duplicate: bool = False  # appended before

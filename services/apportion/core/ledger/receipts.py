@@ -2,7 +2,7 @@
 
 A receipt covers the revisions `first` to `last`. It names the previous receipt, so the newest one
 covers the whole ledger. Records form a Merkle tree as in RFC 6962: a leaf is the SHA-256 of 0x00
-and the record, an inner node that of 0x01 and its two children. The first eight bytes of each leaf
+and the record; an inner node is that of 0x01 and two children. The first eight bytes of each leaf
 are its fingerprint, which is kept next to the receipt. Fingerprints prove nothing, but show which
 record was changed first. Invariant: changing, dropping, adding or moving a record changes the root.
 """

@@ -76,8 +76,6 @@ class OtherFormat(SnapshotError):
 
 
 class _Device(Struct, array_like=True, gc=False):
-    """A device with its free amounts."""
-
     device: int | Device  # the index in the node's report, or the device
     memory_free_mib: int
     cores_free: int

@@ -1,6 +1,6 @@
 """Let a container borrow devices that another container of the pod uses at another time.
 
-Init containers run one by one before the app containers, so a pod needs the maximum, not the sum,
+Init containers run one by one before the app containers. So a pod needs the maximum, not the sum,
 as in Kubernetes and HAMi (`CollapseInitContainerUsage`). The lender's ask is raised to what the
 borrower needs. If no ask can cover both, the init container gets its own devices. Invariant: a
 borrower gets no more than the lender has, and two borrowers from one lender never run at once."""

@@ -1,6 +1,6 @@
 """The dialect of Volcano vGPU: `volcano.sh/vgpu-number`, `vgpu-memory`, `vgpu-cores` and others.
 
-A count alone requests whole GPUs, but 100 percent of memory without cores requests shares, because
+A count alone requests whole GPUs. 100 percent of memory without cores requests shares, because
 Volcano lets pods share the cores of such a GPU. The device plugin identifies a MIG instance by its
 group and position, so the groups must be those of `knownMigGeometries` or the plugin's defaults."""
 

@@ -1,7 +1,7 @@
 """Find names and amounts in manifests that are probably not what the author meant.
 
-An unknown resource fits only nodes that offer it, an unknown annotation or field has no effect, and
-some amounts are clamped, ignored, or larger than any device. Invariant: an unknown name in one of
+An unknown resource fits only nodes that offer it. An unknown annotation or field has no effect.
+Some amounts are clamped, ignored, or larger than any device. Invariant: an unknown name in one of
 our domains is reported, any other only if it resembles a known name. Names for which the pod is
 refused anyway are not reported, nor fields that a newer API may have."""
 

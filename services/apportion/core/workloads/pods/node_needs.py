@@ -1,9 +1,8 @@
 """Read what a pod needs of its node: amounts, selector, affinity, tolerations, ports, disks.
 
-Amounts add up as in Kubernetes: the containers and sidecars, or the largest init container with the
-sidecars before it, whichever is more, plus the overhead. Disks without a claim follow
-kube-scheduler's VolumeRestrictions; other volumes restrict no node. Invariant: sums are exact and
-rounded up once, and expressions that Kubernetes would refuse are refused."""
+Amounts add up as in Kubernetes, with init containers, sidecars and overhead. Disks without a claim
+follow kube-scheduler's VolumeRestrictions; other volumes restrict no node. Invariant: sums are
+exact and rounded up once, and expressions that Kubernetes would refuse are refused."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
