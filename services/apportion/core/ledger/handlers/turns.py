@@ -21,7 +21,7 @@ AT_START: Final = "start"
 
 
 def handing_out(host: Host, when: str) -> Host:
-    """Return the host with a label that says when its agent allocates shares."""
+    """Label the host with the moment when its agent allocates shares (`when`)."""
     return structs.replace(host, labels={**host.labels, HANDS_OUT: when})
 
 

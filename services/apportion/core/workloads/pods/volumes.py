@@ -262,7 +262,7 @@ class _CsiDriverSpec(kube.Kube, frozen=True):
 
 
 class CsiDriver(kube.Kube, frozen=True):
-    """A CSIDriver. It says whether storage capacities are checked before provisioning."""
+    """A CSIDriver, with whether storage capacities are checked before provisioning."""
 
     metadata: _Meta
     spec: _CsiDriverSpec = _CsiDriverSpec()
