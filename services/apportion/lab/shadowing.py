@@ -1,7 +1,7 @@
-"""Shadow another scheduler: decide each pod that it places, at the same revision, and compare.
+"""Compare our decisions with those of another scheduler, for the same pods and revisions.
 
-Our decision is never applied, so the state stays that of the cluster, with all that the other
-scheduler placed before. Invariant: no decision of ours is applied, and nothing is appended."""
+Invariant: no decision of ours is applied and nothing is appended, so the state stays that of the
+cluster."""
 
 import sys
 from collections import Counter
@@ -39,13 +39,13 @@ Seen = Callable[[ShadowPod], None]
 
 
 def _as_ours(node: NodeObserved) -> NodeObserved:
-    """Remove the label of another device plugin, because a shadow assumes that our agent runs."""
+    """Remove the label of another device plugin, as if our agent ran on the node."""
     labels = {name: value for name, value in node.labels.items() if name != DEVICE_PLUGIN}
     return node if labels == node.labels else structs.replace(node, labels=labels)
 
 
 class Shadowing:
-    """Folds the ledger into `state`; compares each placement after revision `after` with our own.
+    """Compares each placement after revision `after` with our own decision.
 
     `follow` is called with each compared pod; without it they are collected for the answer."""
 
