@@ -126,11 +126,10 @@ _Key = tuple[Family, tuple[str, ...]]
 
 
 class FleetSums:
-    """The fleet metrics of one fold. Pass each change to `observe`, after `FleetRows`.
+    """The fleet metrics of one fold, by namespace and model. Pass each change to `observe`.
 
-    Metrics are by namespace and model, so the number of series does not depend on the number of
-    nodes. Every gateway exports the same values: take the maximum, not the sum. Invariant: a scrape
-    costs only the nodes that changed since the last scrape, and shows the state at one revision."""
+    Every gateway exports the same values: take the maximum, not the sum. Invariant: a scrape shows
+    the state at one revision, and costs only the nodes that changed since the last scrape."""
 
     def __init__(self, state: State, rows: FleetRows, clock: Clock) -> None:
         self._state = state

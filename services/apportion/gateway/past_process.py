@@ -63,7 +63,7 @@ class PastApi:
         self._plans = Plans(self._state, measures=measures)
 
     def handlers(self) -> Handlers:
-        """Yield the handlers of all endpoints that answer about the past, and of plans."""
+        """Yield the handlers of the endpoints about the past, and of the plan endpoint."""
         for read in READS:
             at_moment = partial(self._at_moment, read)
             yield read, self._answering(read, self._why.answer) if read is WHY else sound(at_moment)

@@ -80,7 +80,7 @@ _OPTIONS = (
 
 
 def login_options(command: Command) -> Command:
-    """Add the options of the login to a command, which gets their values as `login`."""
+    """Add the login options to a command, and pass their values to it as `login`."""
 
     def run(**given: Any) -> None:
         command(login={name: given.pop(name) for name in GIVEN}, **given)

@@ -1,4 +1,4 @@
-"""Shared code of all API handlers: JSON answers, refusals, turns, and request counts.
+"""Shared code of all API handlers: JSON answers, refusals, fair queueing and request counts.
 
 Invariant: any error is answered with an `ErrorAnswer` that names field, value and fix."""
 
@@ -28,10 +28,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 def short_turns() -> Turns:
-    """Return turns for jobs that take the event loop or a thread for milliseconds.
+    """Return a fair queue for jobs that take milliseconds.
 
-    A client with few concurrent requests is never refused. If a client sends many, other clients
-    get turns between its answers."""
+    A client with few concurrent requests is never refused. A client that sends many waits while
+    other clients are served."""
     return Turns(1, waiting=2_048, waiting_each=64)
 
 

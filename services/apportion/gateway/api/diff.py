@@ -1,8 +1,7 @@
 """Compares the states at two points in time and names the event behind each difference.
 
-In a short span, only objects that the index lists as changed are compared. Invariants: every row is
-a difference of the states; its event is the newest in the span that changed that aspect. For a pod,
-pending and placed are one aspect. A new node's event is the one by which it joined."""
+Invariants: every row is a difference of the states. Its event is the newest in the span that
+changed that aspect. For a pod, pending and placed are one aspect."""
 
 from collections.abc import Iterable, Mapping
 from itertools import islice

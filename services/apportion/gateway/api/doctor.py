@@ -93,7 +93,7 @@ class Doctor:
         return "no-agent" if nodes and all(node.silent for node in nodes) else ""
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Answer a request, which has no parameters."""
+        """Answer with the doctor's report, which is cached for `FRESH_S`."""
         parsed(DOCTOR.query, request.query)
         async with self._asking:
             now = self._clock.monotonic()
@@ -130,9 +130,8 @@ class Doctor:
 class LateWords:
     """Finds events of agents and binders that were refused only because they came too late.
 
-    An agent may hand out devices while the pod ends. The agent's event then contradicts the ledger
-    but is no fault. Invariant: each event is read once. An event that cannot be read does not count
-    as late."""
+    Such an event contradicts the ledger but is no fault: an agent may hand out devices just as the
+    pod ends. Invariant: each event is read once. An unreadable event does not count as late."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -194,7 +193,7 @@ class PriceWatch:
             self._came.set()
 
     async def run(self) -> None:
-        """Check the remembered models, and then each new one, until cancelled."""
+        """Check that each device model has a price, also new models, until cancelled."""
         while True:
             self._came.clear()
             new = set(models_of(self._state)) - self._known

@@ -1,6 +1,6 @@
 """The log: events as text, newest first, in pages, and filtered.
 
-Invariant: the reading for a page is bounded. If a filter matches little, the page ends early."""
+Invariant: a page reads a bounded part of the ledger. If few events match, the page ends early."""
 
 from collections.abc import Mapping
 from typing import Annotated

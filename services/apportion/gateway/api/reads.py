@@ -69,7 +69,7 @@ Make = Callable[[View, Any, Mapping[str, str]], msgspec.Struct]
 
 
 class Read(Endpoint, frozen=True, kw_only=True):
-    """An endpoint whose answer needs only a state, which may be the present or a past one."""
+    """An endpoint that answers from one state, current or past."""
 
     make: Make
 

@@ -1,7 +1,7 @@
-"""Reads all records: the ledger's, and before its first revision those of its archives.
+"""Reads all records: those that the ledger has dropped from archives, and the rest from the ledger.
 
-Invariants: records come in revision order without a gap, or not at all; archives are verified as
-they are read; a part of a file can be read without the rest."""
+Invariants: records are delivered in revision order without a gap. Archives are verified as they are
+read. A part of a file can be read without the rest."""
 
 import asyncio
 import bisect

@@ -105,7 +105,7 @@ class Indexer(StateFold):
                     self._hold(pod.uid, at.node, pod.placed_revision, pod.placed_time, at.shares)
 
     def apply(self, record: Record, event: Event) -> Change:
-        """Implement `Fold.apply` of the ledger's reader."""
+        """Fold the event of a record, and note its changes in the index."""
         data = event.data
         before: Any = None  # the node's devices, or its readiness, so far
         if isinstance(data, NodeReported | NodeObserved):

@@ -450,8 +450,8 @@ async def connect(
 ) -> JetStreamLedger:
     """Connect to the ledger at a URL (`nats://user:password@host:port`) or a Reach.
 
-    The server lists the connection as `name`; `opened` creates it. The stream is not checked.
-    Raises LedgerUnavailable, NotPermitted, ServerTooOld."""
+    The server lists the connection as `name`. The stream is not checked. Raises LedgerUnavailable,
+    NotPermitted, ServerTooOld."""
     reach = reach_of(to)
     wire = opened(reach)
     try:

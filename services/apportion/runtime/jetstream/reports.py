@@ -79,7 +79,7 @@ async def read(
 
 
 async def answered(asked: Asked, reading: Reading) -> ReportAnswer | IdleAnswer:
-    """Build the answer, which may be large, off the event loop. Raises PriceError."""
+    """Build the answer in a thread, because it may be large. Raises PriceError."""
     if asked.report == "idle":
         return await asyncio.to_thread(idle_answer, reading, asked.prices)
     return await asyncio.to_thread(report_answer, asked.report, reading, asked.prices)

@@ -1,10 +1,10 @@
 """Snapshots in the object store, so that a restart folds only the ledger's newest events.
 
 Schedulers write snapshots. A reader trusts a snapshot only after an intake has folded the ledger to
-the same state and attested its digest. A trimmed ledger has a snapshot of its own, which only
-bootstrap can write. A reader skips an unusable snapshot (corrupt, of another format or ledger, or
-with an event that was set aside since). It then tries an older one, or starts at the first
-revision. Invariant: a restored state equals the fold of the ledger by the current rules."""
+the same state and attested its digest. A trimmed ledger begins with a special snapshot, which only
+the bootstrap user can write. If a snapshot cannot be used, the reader tries an older one, or starts
+at the first revision. Invariant: a restored state equals the fold of the ledger by the current
+rules."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Snapshots:
         return await _entries(self._bucket)
 
     async def beginning(self) -> list[Stored]:
-        """Return the snapshot that begins a trimmed ledger, as a list; empty without a trim."""
+        """Return a list of the snapshot with which a trimmed ledger begins; [] without a trim."""
         return [
             msgspec.structs.replace(each, beginning=True)
             for each in (await _entries(self._beginning))[:1]
@@ -111,7 +111,7 @@ class Snapshots:
             return frozenset()
 
     async def attest(self, keys: Iterable[Key]) -> None:
-        """Store the keys of verified snapshots, as an intake. Raises LedgerError."""
+        """Store the keys of snapshots that this intake has verified. Raises LedgerError."""
         await self._bucket.put_alone(_ATTESTED, msgspec.json.encode(sorted(keys)), {})
 
     async def oldest(self, first: int) -> State | None:

@@ -144,7 +144,7 @@ class _Object(Struct, frozen=True):
 
 
 def skipping(decode: Callable[[Data], T]) -> Callable[[Data], T]:
-    """Return a `decode` that also skips unknown fields nested too deeply for msgspec's recursion.
+    """Return a decoder like `decode` that also skips unknown fields nested too deeply for msgspec.
 
     Otherwise one such object would break the decoding of its list. Raises msgspec.DecodeError."""
     shallow = from_outside(decode)
@@ -247,7 +247,7 @@ class _Expired(Exception): ...
 
 
 class _WentBack(Exception):
-    """Error: the server's version is lower than before, because an older copy was restored."""
+    """Error: the resourceVersion is lower than before, because an older copy was restored."""
 
 
 async def newest_version(api: KubeApi, path: str) -> int:
@@ -259,9 +259,9 @@ async def newest_version(api: KubeApi, path: str) -> int:
 async def pages(
     api: KubeApi, path: str, selector: str = ""
 ) -> AsyncIterator[tuple[list[Raw], str]]:
-    """Yield pages of the objects of a kind, each page with its version.
+    """Yield the pages of a list, each with its resourceVersion.
 
-    Raises KubeUnavailable, KubeRefused if the list is incomplete."""
+    Raises KubeUnavailable, KubeRefused."""
     query = {"limit": str(PAGE)} | ({"fieldSelector": selector} if selector else {})
     while True:
         page = _decode_list(await api.get(path, query))
@@ -310,7 +310,7 @@ class Watch:
 
     @property
     def in_step(self) -> bool:
-        """Return True if the audience has a complete list that is not in doubt, and no problem."""
+        """Return True if the audience's list is complete and the watch has no problem."""
         return self._synced.is_set() and not self.problem
 
     def doubt(self, since_s: float) -> None:

@@ -153,7 +153,6 @@ class Membership:
         }
 
     def _tell(self) -> None:
-        """Call `on_change` after a change of the list, once this replica is about to join."""
         if not (self._here or self._joined.is_set()):
             return
         here = {name for name, heard in self._heard.items() if heard.here} | {self.member}

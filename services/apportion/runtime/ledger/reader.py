@@ -55,7 +55,7 @@ class Fold(Protocol[C_co]):
 
 
 class StateFold:
-    """Folds the ledger into a `State` of the whole cluster. If `quiet`, refusals are not logged."""
+    """Folds the ledger into a `State` of the whole cluster."""
 
     def __init__(self, state: State | None = None, *, quiet: bool = False) -> None:
         self.state = state or State()
@@ -215,7 +215,7 @@ class Reader(Generic[C]):
             await asyncio.Event().wait()
 
     async def folds(self, revision: int) -> bool:
-        """Wait until `revision` is folded (True) or the fold has halted before it (False)."""
+        """Wait until `revision` is folded. Return False if the fold halts before it."""
         if self.revision >= revision or self.halted:
             return self.revision >= revision
         waiting: asyncio.Future[bool] = asyncio.get_running_loop().create_future()

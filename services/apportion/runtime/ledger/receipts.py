@@ -76,7 +76,7 @@ class Receipts:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Create and lock the folder for the block. Raises OSError, BlockingIOError if locked."""
+        """Create and lock the folder for a `with` block. Raises OSError, BlockingIOError."""
         self._folder.mkdir(parents=True, exist_ok=True)
         with (self._folder / _LOCK).open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

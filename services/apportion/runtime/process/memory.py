@@ -34,7 +34,7 @@ _AREA: Final = re.compile(
 
 
 async def keep_in_huge_pages(clock: Clock) -> None:
-    """Move the heap into huge pages whenever it has grown much, until cancelled."""
+    """Move the heap into huge pages each time it has grown by `GROWN`, until cancelled."""
     gathered = 0
     while True:
         await clock.pause(EVERY_S)

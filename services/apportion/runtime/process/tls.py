@@ -23,10 +23,10 @@ _Stamp = tuple[tuple[int, int, int], ...]
 
 
 class TlsFiles(msgspec.Struct, frozen=True):
-    """PEM files for client TLS. `setting` prefixes their settings; `ca` replaces the system CAs."""
+    """PEM files for client TLS."""
 
-    setting: str
-    ca: str = ""
+    setting: str  # the prefix of the files' settings
+    ca: str = ""  # replaces the system's CAs
     certificate: str = ""
     key: str = ""
 

@@ -63,7 +63,7 @@ Connect = Callable[[], Awaitable[Ledger]]  # how a service that brings its own l
 
 
 class Service:
-    """What a service's main function gets: settings, loops, health. `connect` opens its ledger."""
+    """The settings, loops and health of a running service. `connect` opens its ledger."""
 
     def __init__(
         self, name: str, config: ServiceConfig, *, clock: Clock, connect: Connect | None = None
@@ -104,7 +104,7 @@ class Service:
         self._checks.append(not_ready)
 
     def before_stopping(self, run: Callable[[], Awaitable[None]]) -> None:
-        """Register `run` to be called before the loops of this run of the body stop."""
+        """Call `run` before the service stops its loops."""
         self._farewell = run
 
     async def take_leave(self) -> None:

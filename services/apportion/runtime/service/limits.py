@@ -21,7 +21,7 @@ WAIT_S = 60.0
 
 
 class Limits(Struct, frozen=True):
-    """The limits of a server, in total and per client. `client_of` names a connection's client."""
+    """The limits of a server, in total and per client."""
 
     body_bytes: int = 1 << 20
     heavy_bytes: int = 256 << 10

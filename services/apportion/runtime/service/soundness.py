@@ -124,7 +124,7 @@ class Soundness:
             self._due.set()
 
     async def sound(self) -> None:
-        """Wait until no setting is known to be wrong; usually returns at once."""
+        """Wait until all settings of the ledger are correct, as far as they were checked."""
         await self._sound.wait()
 
     async def watch(self, ledger: Examined) -> None:

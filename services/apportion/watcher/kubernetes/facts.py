@@ -223,7 +223,7 @@ class Facts:
                 )  # fmt: skip
 
     def missed(self, facts: Iterable[Fact]) -> Iterator[Fact]:
-        """Yield an event that reports each of `facts` as a change that the watch has missed."""
+        """Yield a DifferenceFound event for each fact that the watch should have reported."""
         for fact in facts:
             if not isinstance(fact.data, DifferenceFound):
                 about = subject_of(fact.data).removeprefix(f"{SUBJECTS}.")

@@ -73,7 +73,7 @@ class ManifestFolder(Source):
 
     @property
     def problems(self) -> int:
-        """Return the number of documents, files and names that cannot be used now."""
+        """Return the number of current problems with files, documents and pod names."""
         in_files = sum(file.problems for file in self._files.values())
         return in_files + len(self._conflicts) + bool(self._folder_problem)
 

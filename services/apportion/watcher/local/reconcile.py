@@ -1,8 +1,8 @@
-"""Computes the events by which the ledger follows a source of wanted pods.
+"""Computes the events that bring the ledger in line with a source of pods.
 
-It has no side effects, so two watchers derive the same events with the same ids. If a pod is
-evicted or its manifest changes, the pod ends and its next incarnation is submitted, as with the
-kubelet's static pods. Invariant: the watcher appends nothing while source and ledger agree."""
+Two watchers of a source derive the same events with the same ids. If a pod is evicted or its
+manifest changes, the pod ends and its next incarnation is submitted, as with the kubelet's static
+pods. Invariant: the watcher appends nothing while source and ledger agree."""
 
 import asyncio
 import hashlib
@@ -30,10 +30,10 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Observation:
-    """The pods (by `namespace/name`) and gangs (by name) that a source wants at one time."""
+    """The pods and gangs that a source requests at one time."""
 
-    pods: Mapping[str, PodDraft] = field(default_factory=dict)
-    groups: Mapping[str, PodGroupObserved] = field(default_factory=dict)
+    pods: Mapping[str, PodDraft] = field(default_factory=dict)  # by `namespace/name`
+    groups: Mapping[str, PodGroupObserved] = field(default_factory=dict)  # by name
     seen: AbstractSet[str] = frozenset()  # pods that were readable before
     # False while a part of the source was never readable: any unseen pod may be in it
     whole: bool = True
@@ -52,7 +52,7 @@ class Source:
 
     @property
     def problems(self) -> int:
-        """Return the number of documents, files and names that cannot be used now."""
+        """Return the number of current problems with files, documents and pod names."""
         return 0
 
     def uid(self, key: str, incarnation: int) -> str:
