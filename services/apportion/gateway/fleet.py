@@ -1,8 +1,7 @@
-"""Cached, encoded rows of all nodes, so that the fleet picture costs only what changed.
+"""Cached, encoded rows of all nodes. The console's fleet picture gets only the rows that changed.
 
 Each event moves its node to the end of one ordered map, so the nodes that changed since a revision
-are the end of that map. Invariant: an answer has one revision, that of the state when it was made.
-"""
+are at the end of that map. Invariant: all rows of an answer are of the same revision."""
 
 import asyncio
 from collections import Counter
@@ -65,7 +64,7 @@ class FleetRows:
             self._rows.pop(name, None)
 
     async def answer(self, after: int) -> FleetAnswer:
-        """Return nodes that changed after revision `after`, or all nodes if that is not known."""
+        """Return the nodes that changed after revision `after`; all nodes if these are unknown."""
         whole = after < self._begin or after > self._state.revision
         since = -1 if whole else after
         while len(stale := [it for it in self.behind(since) if it not in self._rows]) > SLICE_NODES:
@@ -183,7 +182,7 @@ class FleetSums:
 
 
 def _counted(node: NodeState) -> Counter[_Key]:
-    """Return what the node adds to the fleet metrics; parts of devices are in exact millionths."""
+    """Return what the node adds to the fleet metrics."""
     found: Counter[_Key] = Counter()
     for state in node.devices:
         if not state.present:

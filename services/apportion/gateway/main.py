@@ -60,11 +60,11 @@ ELSE = "; behind a proxy, start the gateway with a login or --open"
 
 
 class Places(Struct, frozen=True, kw_only=True):
-    """The settings of one gateway process. Without `files`, it answers over plain HTTP."""
+    """The settings of one gateway process."""
 
     api: Address
     login: LoginChoice
-    files: ServedFiles | None = None
+    files: ServedFiles | None = None  # for HTTPS; plain HTTP if None
     seen: Seen = Seen()
 
 
@@ -145,7 +145,7 @@ def command(
 
 
 class Gateway:
-    """One gateway process. Its objects stay when the service restarts its `body`."""
+    """The objects of a gateway process that outlive restarts of its `body`."""
 
     def __init__(self, places: Places) -> None:
         self._places = places

@@ -52,7 +52,7 @@ class Uses:
             self._put(sample.node, packed_use(node, sample), silent=False)
 
     def rows(self, heard: int) -> tuple[int, tuple[msgspec.Raw, ...]]:
-        """Return the newest row number, and rows numbered above `heard`; all if it is unknown."""
+        """Return the newest row number, and the rows after row `heard` (all if unknown)."""
         oldest_s = self._clock.monotonic() - SILENT_S
         for name, sample in list(self._heard.items()):
             if sample.at_s >= oldest_s:

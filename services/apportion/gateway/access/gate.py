@@ -130,7 +130,7 @@ class Gate:
         self._masker = ThreadPoolExecutor(1, "masking")
 
     def client(self, request: web.BaseRequest) -> str:
-        """Return whom to limit: the user's name if recently authenticated, else the address."""
+        """Return the client for rate limits: the authenticated user's name, or the address."""
         person = self._login.known(token_of(request))
         return address_of(request) if person is None else person.name
 

@@ -26,13 +26,13 @@ GIVEN = ("tokens", "audiences", "public_url", "opened", "kubernetes", "kubeconfi
 
 
 class LoginChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """The chosen login, if any, and the console's URL. `public` is True with `--open`."""
+    """The login that the options choose, if any."""
 
     kube: KubeChoice
-    public: bool
+    public: bool  # True with `--open`
     audiences: tuple[str, ...]
     tokens: Path | None
-    url: PublicUrl | None
+    url: PublicUrl | None  # of the console
 
     @property
     def wanted(self) -> bool:

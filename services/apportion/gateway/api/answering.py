@@ -36,13 +36,13 @@ def short_turns() -> Turns:
 
 
 class Sight(NamedTuple):
-    """The check, stored in a tenant's request, of which namespaces the tenant may see."""
+    """The check whether a tenant may see a namespace, stored in the tenant's request."""
 
     may_see: Callable[[str], Awaitable[bool]]
 
 
 class Still(NamedTuple):
-    """The check, stored in a request, of whether its client may go on reading a long answer."""
+    """The check whether a client may still read a long answer, stored in its request."""
 
     may_go_on: Callable[[], Awaitable[bool]]
 
@@ -104,7 +104,7 @@ def guarded_routes(measures: Measures, handlers: Handlers) -> list[web.AbstractR
 
 @contextlib.contextmanager
 def place_of(places: AtOnce, request: web.Request, what: str, fix: str) -> Iterator[None]:
-    """Count the request as one of `what` during the block. Raises RequestRefused at a limit."""
+    """Count a request against a limit during a `with` block. Raises RequestRefused."""
     client = request.get(CLIENT, "")
     try:
         places.enter(client)
@@ -121,7 +121,7 @@ def place_of(places: AtOnce, request: web.Request, what: str, fix: str) -> Itera
 
 @contextlib.asynccontextmanager
 async def turn_of(turns: Turns, request: web.Request, what: str) -> AsyncIterator[None]:
-    """Wait for this client's turn, and keep it during the block. Raises RequestRefused."""
+    """Wait in the fair queue, then run the `with` block. Raises RequestRefused."""
     client, fix = request.get(CLIENT, ""), "retry in a moment, with fewer requests at once"
     try:
         await turns.enter(client)

@@ -1,7 +1,7 @@
 """`GET /api/v1/doctor`: faults of the installation that the gateway can see, each with its fix.
 
-Invariant: it answers even while the gateway cannot fold, because that is when operators need it.
-Concurrent requests share one examination."""
+Invariant: the endpoint answers even while the gateway cannot fold the ledger. Concurrent requests
+share one examination."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -52,7 +52,7 @@ _LATE_TYPES = frozenset(each.__name__ for each in WORDS_OF_PLACES)
 
 
 class Doctor:
-    """Examines one installation. `unready` and `frozen` return a problem of the gateway, or ""."""
+    """Examines one installation."""
 
     def __init__(
         self,
@@ -60,8 +60,8 @@ class Doctor:
         ledger: JetStreamLedger,
         *,
         clock: Clock,
-        unready: Callable[[], str],
-        frozen: Callable[[], str],
+        unready: Callable[[], str],  # the gateway's problem, or ""
+        frozen: Callable[[], str],  # why no pod can be placed, or ""
         seen: Seen,
     ) -> None:
         self._feed = feed
@@ -83,7 +83,7 @@ class Doctor:
         await self._intakes.listen(self._ledger)
 
     def frozen(self) -> str:
-        """Return the key of `FREEZES` that says why no pod can be placed or started now, or ""."""
+        """Return the key in `FREEZES` of why no pod can be placed or started; empty if pods can."""
         here = self._frozen_here() or self._schedulers.frozen()
         if here or self._schedulers.absent():
             return here or "no-scheduler"

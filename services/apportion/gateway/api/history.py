@@ -114,7 +114,7 @@ ENDPOINTS = (MOMENT, TIMELINE, POD_NAMES, POD_HISTORY, NODE_HISTORY, DEVICE_HIST
 
 
 class History:
-    """Answers about the history of one ledger, from its index."""
+    """Answers queries about the history of one ledger, from its index."""
 
     def __init__(self, past: Past, moments: Moments) -> None:
         self._past = past
@@ -127,7 +127,7 @@ class History:
         return MomentAnswer(revision=revision, time=time)
 
     async def timeline(self, query: TimelineQuery, _names: Mapping[str, str]) -> TimelineAnswer:
-        """Return the timeline's bins and newest marks. Raises RequestRefused, LedgerError."""
+        """Return the timeline's bins and its newest events. Raises RequestRefused, LedgerError."""
         revision = await self._past.caught_up()
         cells = self._past.indexer.cells.all
         first = 0 if query.first is None else await self._moments.revision("from", query.first)

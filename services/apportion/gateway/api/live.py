@@ -66,7 +66,7 @@ _decode_type = from_outside(msgspec.json.Decoder(_Type).decode)
 
 
 class EventStream:
-    """The event streams of one gateway. `records` reads events that `feed` no longer has."""
+    """The event streams of one gateway."""
 
     def __init__(
         self, feed: Feed, records: Callable[[int], Awaitable[list[Record]]], *, measures: Measures

@@ -51,7 +51,7 @@ _decode = from_outside(msgspec.json.Decoder(PlanRequest).decode)
 
 
 class Plans:
-    """Computes plans. The state that `state_of` returns must be used before the next await."""
+    """Computes plans for HTTP requests, each in a fork of this process."""
 
     def __init__(
         self, state_of: Callable[[web.Request], Awaitable[State]], *, measures: Measures

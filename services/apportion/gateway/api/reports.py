@@ -73,7 +73,7 @@ REPORTS = (
 
 
 class Reports:
-    """The reports of one ledger; `prices` is the gateway's price file, if it has one."""
+    """Makes the reports of one ledger."""
 
     def __init__(self, ledger: JetStreamLedger, *, clock: Clock, prices: Path | None) -> None:
         self._ledger = ledger

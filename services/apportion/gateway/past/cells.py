@@ -32,7 +32,7 @@ class Cells:
         self.all: list[Cell] = _decode(data) if data else []
 
     def add(self, revision: int, ns: int, kind: str) -> None:
-        """Count one event. A time before the newest time counts as the newest."""
+        """Count one event, at the newest time so far if its own time is older."""
         if self.all:
             ns = max(ns, self.all[-1].to_ns)
         self.all.append(Cell(revision, revision, ns, ns, {kind: 1}))

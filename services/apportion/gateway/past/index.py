@@ -78,7 +78,7 @@ def _mark(revision: int, time: str, kind: str, parts: bytes, event: str) -> Mark
 
 
 class Index:
-    """The index in one file. Lookups also see what was noted but not committed."""
+    """The index in one file. Lookups also see notes that are not committed yet."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -34,7 +34,7 @@ class Checkpoints:
     """Compressed states in an existing folder, one file per revision.
 
     Some states are dropped to limit the folder's size. Invariant: a loaded state is the one that
-    was added, and was folded by the current rules."""
+    was added, and agrees with the ledger's current rules."""
 
     def __init__(
         self, folder: Path, *, every_events: int = EVERY_EVENTS, number_max: int = NUMBER_MAX,

@@ -35,7 +35,7 @@ _KEY_TAGS = {"tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"}
 
 
 class Malformed(ValueError):
-    """Error: the text cannot be parsed. `of_syntax` is True if it breaks the syntax of JSON."""
+    """Error: the text cannot be parsed."""
 
     def __init__(self, line: int, problem: str, fix: str, *, of_syntax: bool = False) -> None:
         super().__init__(line, problem, fix)

@@ -1,10 +1,9 @@
 """Delivers every record in revision order, exactly once, across disconnections.
 
-The sequence and heartbeats of a push consumer reveal gaps. After a gap, silence or reconnection a
-new consumer starts after the last delivered record. Invariants: a missing record, or a change of
-the last delivered record, raises LedgerHole. Only the stream's leader decides what the ledger
-contains: a server that has just restarted may lack the newest records, so its consumer delivers
-them late and its pending count is unreliable."""
+The sequence and heartbeats of a push consumer reveal gaps. After a gap, silence or reconnection, a
+new consumer starts after the last delivered record. Only the stream's leader decides what the
+ledger contains, because a server that has just restarted may lack the newest records. Invariant: a
+missing record, or a change of the last delivered record, raises LedgerHole."""
 
 import asyncio
 import contextlib

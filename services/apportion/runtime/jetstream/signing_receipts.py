@@ -69,7 +69,7 @@ async def sign(
 
 
 class _Signing:
-    """One signing run over the records after `state`; `goal` is the last revision to sign."""
+    """One run that signs the records after `state`, up to the revision `goal`."""
 
     def __init__(
         self,

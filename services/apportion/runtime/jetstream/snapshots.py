@@ -42,7 +42,7 @@ _log = get_logger(__name__)
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """A snapshot's description. `record` is the digest of the ledger's record at `revision`."""
+    """The description of a stored snapshot."""
 
     revision: int
     record: str
@@ -51,7 +51,7 @@ class Stored(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> Key:
-        """Return what an attestation names: the revision and the digest of the snapshot."""
+        """Return the revision and digest by which an attestation names the snapshot."""
         return self.revision, self.entry.digest
 
 
@@ -123,8 +123,9 @@ class Snapshots:
         return None
 
     async def beginning_behind(self, last: int) -> Beginning | None:
-        """Return what to store before revisions to `last` are dropped, if anything. Raises
-        LedgerError."""
+        """Return the beginning to store before revisions up to `last` are dropped, or None.
+
+        None means that it is stored already. Raises LedgerError."""
         for stored in reversed(await self.stored()):
             state = await self.load(stored) if stored.revision > last else None
             if state is None:
@@ -138,7 +139,7 @@ class Snapshots:
         raise BadObject(f"no snapshot after {last} is usable")
 
     async def begin_with(self, beginning: Beginning) -> None:
-        """Replace the stored beginning, as the bootstrap user. Raises LedgerError."""
+        """Replace the snapshot with which the trimmed ledger begins. Raises LedgerError."""
         entry, before = beginning.stored.entry, await _entries(self._beginning)
         if beginning.configuration is not None:
             await keep_configuration(self._beginning, beginning.configuration)

@@ -1,10 +1,9 @@
 """List, then watch: keep a copy of one kind of Kubernetes object in sync.
 
-A failed watch resumes at the last version it received. It lists again if the server has forgotten
-that version (410), sends nothing for too long, or was unavailable. After an outage the server's
-data may be older, and a watch from a newer version would wait silently. Invariants: an `Audience`
-gets every object and deletion, in the server's order. Failures are retried without end, with
-back-off. Until the first answer of `Discovery`, every kind counts as served."""
+A failed watch resumes at the last version it received. The watch lists again if the server has
+forgotten that version (410), was unavailable, or sends nothing for too long. Invariants: an
+`Audience` gets every object and deletion, in the server's order. Failures are retried without end,
+with back-off. Until the first answer of `Discovery`, every kind counts as served."""
 
 import asyncio
 import logging
@@ -171,7 +170,7 @@ _decode_object = skipping(msgspec.json.Decoder(_Object).decode)
 
 
 class Audience(Protocol):
-    """Receives the changes to objects of one kind. `version` is a resourceVersion as a number."""
+    """Receives the changes to objects of one kind from a watch."""
 
     def listing(self) -> None:
         """Note that a list begins. Objects that it does not contain have been deleted."""
@@ -272,7 +271,7 @@ async def pages(
 
 
 class Watch:
-    """Keeps an `Audience` in sync with one kind. `problem` says why it is not in sync, or is ""."""
+    """Keeps an `Audience` in sync with the cluster's objects of one kind."""
 
     def __init__(
         self,

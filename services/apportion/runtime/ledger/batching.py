@@ -97,7 +97,7 @@ _decode_named = msgspec.json.Decoder(_Named).decode
 
 
 def is_same(draft: Draft, subject: str, payload: bytes) -> bool:
-    """Return True if a record is the draft's event: same id, type and channel, any writer.
+    """Return True if a record is the draft's event, whichever process wrote the record.
 
     For example, two schedulers' placements of one pod are the same, even on different nodes."""
     if _channel(draft.subject) != _channel(subject):

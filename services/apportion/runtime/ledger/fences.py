@@ -22,7 +22,7 @@ class Fences:
         self._asking = asyncio.Lock()
 
     def expected(self, newest: int, *, folded: int, subject: str = "") -> int:
-        """Return the revision to expect on `subject`; `newest` is the newest one folded, or 0."""
+        """Return the revision to expect on `subject`, given the newest revision folded (or 0)."""
         if not newest and subject in self._found:  # the state has forgotten its records
             found = self._found[subject]
             return found if found <= folded else 0

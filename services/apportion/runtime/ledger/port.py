@@ -180,7 +180,7 @@ class Subscription(Protocol):
 
     @property
     def lag(self) -> int:
-        """Return how many newer records existed when the server sent the last one received."""
+        """Return how many records were still to come when the server sent the last one."""
 
     @property
     def stalled(self) -> bool:

@@ -139,7 +139,7 @@ class Reader(Generic[C]):
 
     @property
     def lag(self) -> int:
-        """Return how many newer events existed when the server sent the last one received."""
+        """Return how many events were still to come when the server sent the last one."""
         return self._subscription.lag if self._subscription else 0
 
     @property
@@ -184,7 +184,7 @@ class Reader(Generic[C]):
             await self._subscription.stop()
 
     async def superseded(self) -> None:
-        """Wait until an operator sets the halting event aside, then raise; see `run`."""
+        """Wait until an operator sets the halting event aside, then raise Superseded."""
 
         def look(record: Record) -> None:
             said = said_at(record.revision, record.subject, record.payload)

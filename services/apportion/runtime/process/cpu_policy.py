@@ -20,7 +20,7 @@ def interrupt_nobody() -> None:
 
 @contextlib.contextmanager
 def children_that_interrupt_nobody() -> Iterator[None]:
-    """Start the block's child processes under SCHED_BATCH; this process keeps its own policy."""
+    """Start child processes under SCHED_BATCH in a `with` block; this process stays as it is."""
     if sys.platform != "linux":
         yield
         return

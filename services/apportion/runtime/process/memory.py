@@ -1,8 +1,8 @@
 """Memory tuning: huge pages for a large heap, and a small heap for agents.
 
-The state of thousands of nodes is read at random, and with 4 KiB pages address translation is
-slower than the reads. glibc gives each thread a heap that never shrinks. Invariant: only areas at
-least 90 % in use become huge pages, which limits the extra memory."""
+The state of thousands of nodes is read in random order, and with 4 KiB pages address translation
+takes longer than the reads. glibc gives each thread a heap that never shrinks. Invariant: only
+areas at least 90 % in use become huge pages, which limits the extra memory."""
 
 import asyncio
 import contextlib

@@ -49,7 +49,7 @@ def files_of(setting: str, environ: Mapping[str, str] | None = None) -> TlsFiles
 
 
 def forget_files(setting: str) -> None:
-    """Unset the variables of TLS files, also for children, because `apportion up` uses no TLS."""
+    """Unset the environment variables of TLS files, because `apportion up` uses no TLS."""
     for name in _NAMES:
         os.environ.pop(f"{setting}_{name}", None)
 

@@ -96,11 +96,11 @@ class Service:
         self._tasks.create_task(named(), name=name)
 
     def watch(self, ledger: Examined) -> None:
-        """Check the ledger's settings at intervals until this run of the body ends."""
+        """Check the ledger's settings at intervals until the service's main function ends."""
         self.loop("check the ledger", lambda: self.soundness.watch(ledger))
 
     def ready_when(self, not_ready: Callable[[], list[str]]) -> None:
-        """Let `not_ready` add reasons to /readyz until this run of the body ends."""
+        """Let `not_ready` add reasons to /readyz until the service's main function ends."""
         self._checks.append(not_ready)
 
     def before_stopping(self, run: Callable[[], Awaitable[None]]) -> None:

@@ -1,7 +1,7 @@
 """Limits of an HTTP server, in total and for each client.
 
-Invariant: no client's requests use up the room of other clients. A refused client gets the reason
-and when to retry. Only long work is queued, with clients in turns."""
+Invariant: no client's requests use up the capacity for other clients. A refused client gets the
+reason and when to retry. Only long requests are queued, fairly between clients."""
 
 import asyncio
 import ipaddress

@@ -92,7 +92,7 @@ class Tls:
 
 
 class GivenCertificate:
-    """Serves the certificate in the files, and the new one after the files change."""
+    """Serves the certificate in some files, and reloads the files when they change."""
 
     def __init__(self, files: ServedFiles, tls: Tls, clock: Clock) -> None:
         """Load the files. Raises ConfigError if they cannot be used."""

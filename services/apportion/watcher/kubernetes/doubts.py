@@ -74,8 +74,7 @@ class Doubts:
             del self._uids[next(iter(self._uids))]
 
     async def resolve(self, uids: Iterable[str]) -> None:
-        """For each pod that the ledger has released, ask the API server, then adopt or submit it
-        again."""
+        """Ask the API server about released pods, then adopt them or submit them again."""
         for uid in [uid for uid in uids if uid in self._uids and uid not in self._state.pods]:
             pod = self._view.pods.get(uid)
             if pod is None or pod.ended or not (pod.node or self._may_wait_again(pod)):

@@ -87,7 +87,7 @@ class VolumeView(Marks):
             self._mount(LEDGER, change.pod.uid, change.pod.submitted, live=False)
 
     def follow(self, uid: str, before: PodView | None, now: PodView | None) -> None:
-        """Update after a pod of the cluster was bound to a node or left its node."""
+        """Update the mounted claims after a pod was bound to a node or left its node."""
         was, is_ = (view if view is not None and not view.ended else None for view in (before, now))
         if was is not None and is_ is not None and was.volume_claims == is_.volume_claims:
             return

@@ -78,7 +78,7 @@ _log = logging.getLogger(__name__)
 
 
 class KubernetesWatching:
-    """The watcher of one cluster. `repairs` counts changes that only full comparisons found."""
+    """The watcher of one cluster."""
 
     def __init__(
         self,

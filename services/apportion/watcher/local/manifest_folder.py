@@ -43,13 +43,13 @@ NO_FILE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 
 @dataclass(slots=True, eq=False)
 class _File:
-    """A manifest file as last read. `doubtful` is True if a document was never readable."""
+    """A manifest file as last read."""
 
     signature: _Signature
     pods: dict[str, PodDraft] = field(default_factory=dict)
     groups: dict[str, PodGroupObserved] = field(default_factory=dict)
     problems: int = 0
-    doubtful: bool = True
+    doubtful: bool = True  # True if a document was never readable
 
 
 class ManifestFolder(Source):
@@ -90,7 +90,7 @@ class ManifestFolder(Source):
         return int(number) if self.uid(key, int(number)) == uid else 0
 
     async def observe(self, configuration: Configuration = DEFAULT) -> Observation:
-        """Return the pods and gangs wanted now; the same object if no file was read again."""
+        """Return the pods and gangs that the folder's files request now."""
         if await asyncio.to_thread(self._look, configuration):
             self._observation = self._gathered()
         return self._observation

@@ -39,12 +39,12 @@ class Observation:
     whole: bool = True
 
     def lacks(self, key: str) -> bool:
-        """Return True if the source certainly does not want the pod."""
+        """Return True if the source certainly does not request the pod."""
         return key not in self.pods and (self.whole or key in self.seen)
 
 
 class Source:
-    """A source of wanted pods. This base class wants none: then only users submit pods.
+    """A source of pods to submit. This base class has none, for when only users submit pods.
 
     Invariant: an observation lacks a pod only if the pod is certainly gone."""
 
@@ -64,7 +64,7 @@ class Source:
         return 0
 
     async def observe(self, configuration: Configuration = DEFAULT) -> Observation:  # noqa: ARG002
-        """Return the pods and gangs wanted now; `configuration` says how to read manifests."""
+        """Return the pods and gangs that the source requests now."""
         return self._observation
 
     async def changed(self) -> None:
@@ -111,7 +111,7 @@ class Known:
         return [key for key in wanted.pods if key not in self.latest]
 
     def spend(self, pod: PodSubmitted) -> None:
-        """Record that this pod's uid is used up. A snapshot may lack the pod because it ended."""
+        """Record that this pod's uid is used. A snapshot may lack the pod because it ended."""
         key = f"{pod.namespace}/{pod.name}"
         self.recall(key, self._source.incarnation(key, pod.uid))
 
@@ -120,7 +120,7 @@ class Known:
         self.latest[key] = max(incarnation, self.latest.get(key, 0))
 
     def observe(self, state: State, change: Change) -> bool:
-        """Update after a change. Return True if it concerns this source's pods or a gang."""
+        """Update after a change. Return True if it is about this source's pods or a gang."""
         data = change.data
         if change.refused:
             return False
@@ -155,10 +155,10 @@ class Known:
 
 
 def next_facts(source: Source, known: Known, state: State, wanted: Observation) -> list[Fact]:
-    """Return the next events, of one kind: ends of unwanted pods, else gangs, else new pods.
+    """Return the next events to append: ends of pods before gangs, and gangs before new pods.
 
-    Call again once the events are folded. A fold forgets a gang with its last pod, so gangs are
-    declared after old pods have left and before new pods come."""
+    Call again once the events are folded. Gangs come after the ends of old pods, because a fold
+    forgets a gang with its last pod."""
     return (
         list(_gone(known, state, wanted))
         or list(_gangs(known, state, wanted))
