@@ -145,7 +145,7 @@ def command(
 
 
 class Gateway:
-    """The objects of a gateway process that outlive restarts of its `body`."""
+    """Objects of a gateway process that outlive restarts of its `body`."""
 
     def __init__(self, places: Places) -> None:
         self._places = places

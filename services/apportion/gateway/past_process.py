@@ -186,7 +186,7 @@ NAME = "past"
 
 
 class PastProcess:
-    """The objects of the past process that outlive restarts of its `body`."""
+    """Objects of the gateway's child process that outlive restarts of its `body`."""
 
     def __init__(
         self, socket: Path, kept: Path, archives: Path | None, prices: Path | None
@@ -242,7 +242,7 @@ class PastProcess:
 
 
 def main() -> int:
-    """Answer until stopped, and return the exit code, as every service does."""
+    """Run the process until it is stopped, and return its exit code."""
     socket, kept = map(Path, sys.argv[1:3])
     given = sys.argv[3:]
     archives, prices = (Path(each) if each else None for each in (*given, "", "")[:2])

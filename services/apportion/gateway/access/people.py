@@ -52,7 +52,7 @@ def read_namespace(namespace: str) -> Wish:
 
 
 class LoginUnavailable(Exception):
-    """The error that the login cannot answer now; the message has the reason."""
+    """Error: the login cannot answer now. The message has the reason."""
 
 
 class Login(Protocol):

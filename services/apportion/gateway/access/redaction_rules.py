@@ -64,7 +64,7 @@ class Look(NamedTuple):
 
 
 def _report(answer: ReportAnswer | IdleAnswer, sees: Sees) -> Struct:
-    """Redact a report; in one by namespace, all hidden rows are merged."""
+    """Redact a report. If it is by namespace, merge the rows of all hidden namespaces."""
     if answer.by == "namespace":
         answer = structs.replace(answer, rows=tuple(_together(answer.rows, sees)))
         if isinstance(answer, ReportAnswer):

@@ -54,7 +54,7 @@ STILL = web.RequestKey("still", Still)  # set on requests if there is a login
 def json_response(
     body: msgspec.Struct | msgspec.Raw, *, status: int = 200, compressed: bool = False
 ) -> web.Response:
-    """Return the struct as a response. If `compressed`, and the client accepts it, compress it."""
+    """Return the struct as a response, `compressed` only if the client accepts that."""
     response = web.Response(
         body=_encode(body),
         status=status,

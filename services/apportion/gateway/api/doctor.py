@@ -83,7 +83,7 @@ class Doctor:
         await self._intakes.listen(self._ledger)
 
     def frozen(self) -> str:
-        """Return the key in `FREEZES` of why no pod can be placed or started; empty if pods can."""
+        """Return why no pod can be placed or started, as a key of `FREEZES`; empty if pods can."""
         here = self._frozen_here() or self._schedulers.frozen()
         if here or self._schedulers.absent():
             return here or "no-scheduler"

@@ -155,7 +155,9 @@ class History:
         )
 
     async def pod(self, query: HistoryQuery, names: Mapping[str, str]) -> HistoryPage:
-        """Return events of all pods with this name and their failures. Raises RequestRefused."""
+        """Return the events of all pods with this name, with failures of their devices and nodes.
+
+        Raises RequestRefused."""
         upto = await self.upto(query)
         name = f"{names['namespace']}/{names['name']}"
         index = self._past.index
@@ -226,7 +228,7 @@ class History:
         return RequestRefused(404, error, field="name", fix=fix)
 
     def known_node(self, name: str) -> str:
-        """Return `name` if a node was ever called so. Raises RequestRefused."""
+        """Return `name` if a node ever had this name. Raises RequestRefused."""
         name = text_of("node", name)
         if not self._past.index.knows(NODE, name):
             fix = "list nodes with `apportion get nodes`"

@@ -77,7 +77,7 @@ class EventStream:
         self._measures = measures
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Serve `GET /api/v1/events?from=REVISION`; without `from`, from the present on."""
+        """Serve `GET /api/v1/events?from=REVISION`; without `from`, begin with the next event."""
         start = parsed(EventsQuery, request.query).first
         cursor = self._feed.state.revision if start is None else start - 1
         if (seen := request.headers.get("Last-Event-ID")) is not None:

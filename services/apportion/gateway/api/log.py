@@ -52,7 +52,7 @@ class Filter(msgspec.Struct, frozen=True):
         return not self.subject or matches(self.subject, record.subject)
 
     def takes(self, row: LogRow) -> bool:
-        """Return True if the type matches, and the text is in sentence, subject or source."""
+        """Return True if the row has the type, and the text in its sentence, subject or source."""
         if self.type and row.type != self.type:
             return False
         text = self.text.casefold()

@@ -1,4 +1,4 @@
-"""Starts the process for the past and passes requests on to it.
+"""Starts the process that answers queries about the past, and passes the queries on to it.
 
 The process is a low-priority child of the gateway (`gateway.past_process`), reached through a
 socket that only this user can open. It starts with the first request, or earlier for a long ledger,
@@ -41,7 +41,7 @@ _records = msgspec.msgpack.Decoder(list[Record]).decode
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """The options of the process that answers about the past."""
+    """The options of the process that answers queries about the past."""
 
     monitor: str = ""
     archives: Path | None = None

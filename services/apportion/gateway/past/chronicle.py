@@ -1,4 +1,4 @@
-"""Reads all records: those that the ledger has dropped from archives, and the rest from the ledger.
+"""Reads all records: from the ledger, and from archives of what the ledger has dropped.
 
 Invariants: records are delivered in revision order without a gap. Archives are verified as they are
 read. A part of a file can be read without the rest."""

@@ -115,7 +115,7 @@ class Index:
         self._open()
 
     def restart(self) -> None:
-        """Delete everything except the record of which ledger this is."""
+        """Delete everything except the creation time by which the ledger is recognized."""
         created = self.kept("created")
         self.clear()
         self.keep("created", created)

@@ -79,7 +79,7 @@ class Follower:
         return self._task is not None and not self._task.done()
 
     async def caught_up(self) -> None:
-        """Wait for all earlier records; see `Subscription`. Raises what ended the delivery."""
+        """Wait until all earlier records are delivered. Raises the error that stopped this."""
         waiting = asyncio.ensure_future(self._caught_up.wait())
         ended = asyncio.ensure_future(self.join())
         try:

@@ -76,7 +76,7 @@ class Messages(Parser):
         await super().parse(data)
 
     async def _take(self, data: bytes) -> int:
-        """Deliver the complete messages at the start of `data`; return their size."""
+        """Deliver the complete messages at the start of `data`; return their size in bytes."""
         at = self._whole = 0
         while data.startswith(_MESSAGES, at):
             # [H]MSG <subject> <number of the subscription> [reply] [<bytes of headers>] <bytes>

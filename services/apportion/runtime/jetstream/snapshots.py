@@ -96,7 +96,7 @@ class Snapshots:
         return await _entries(self._bucket)
 
     async def beginning(self) -> list[Stored]:
-        """Return a list of the snapshot with which a trimmed ledger begins; [] without a trim."""
+        """Return the snapshot that begins a trimmed ledger, in a list; [] without a trim."""
         return [
             msgspec.structs.replace(each, beginning=True)
             for each in (await _entries(self._beginning))[:1]
@@ -123,9 +123,9 @@ class Snapshots:
         return None
 
     async def beginning_behind(self, last: int) -> Beginning | None:
-        """Return the beginning to store before revisions up to `last` are dropped, or None.
+        """Return the Beginning to store before revisions up to `last` are dropped.
 
-        None means that it is stored already. Raises LedgerError."""
+        Return None if it is stored already. Raises LedgerError."""
         for stored in reversed(await self.stored()):
             state = await self.load(stored) if stored.revision > last else None
             if state is None:

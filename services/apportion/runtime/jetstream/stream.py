@@ -1,8 +1,8 @@
 """Creates the ledger's stream, checks its settings, and reports each that deviates.
 
 Invariant: no service uses a stream from which events could be deleted individually, rolled up,
-expired or stored in part. Only the bootstrap user may drop the archived beginning, through
-`retention`; this user can neither read nor write events."""
+expired or stored in part. Only the bootstrap user, which can neither read nor write events, may
+drop the archived beginning."""
 
 import contextlib
 from collections.abc import Mapping

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 
 def interrupt_nobody() -> None:
-    """Set a Linux policy for this thread and its children: they do not preempt other processes."""
+    """Set a Linux policy that keeps this thread and its children from preempting others."""
     if sys.platform == "linux":  # which alone has SCHED_BATCH, and may forbid it
         with contextlib.suppress(OSError):
             if os.sched_getscheduler(0) == os.SCHED_OTHER:

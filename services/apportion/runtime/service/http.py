@@ -330,7 +330,7 @@ class HttpServer:
 
 @asynccontextmanager
 async def listening(server: HttpServer) -> AsyncIterator[Address]:
-    """Run the server during the block and yield its address. Raises ConfigError."""
+    """Run the server during a `with` block and yield its address. Raises ConfigError."""
     address = await server.start()
     try:
         yield address

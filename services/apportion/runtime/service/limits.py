@@ -70,7 +70,7 @@ class AtOnce:
 
     @contextmanager
     def one(self, client: str) -> Iterator[None]:
-        """Count one more request or connection during the block. Raises TooMany."""
+        """Count one more request or connection during a `with` block. Raises TooMany."""
         self.enter(client)
         try:
             yield

@@ -149,7 +149,7 @@ def given_tls(files: ServedFiles, clock: Clock) -> tuple[Tls, GivenCertificate]:
 async def serving(
     service: Service, listen: Address, files: ServedFiles | None, routes: Routes, limits: Limits
 ) -> AsyncIterator[str]:
-    """Serve `routes` during the block, over HTTPS if `files` is set. Raises ConfigError."""
+    """Serve `routes` during a `with` block, over HTTPS if `files` is set. Raises ConfigError."""
     tls = None
     if files is not None:
         tls, following = given_tls(files, service.clock)

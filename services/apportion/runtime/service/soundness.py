@@ -101,7 +101,7 @@ class Soundness:
             self._outcome, self._at_s = outcome, self._clock.monotonic()
 
     def trouble(self) -> str:
-        """Return the key in `TROUBLES` of why appends fail or just failed, or "" if none did."""
+        """Return why appends fail or just failed, as a key of `TROUBLES`; empty if they succeed."""
         recent = self._clock.monotonic() - self._at_s < FORGOTTEN_S or self._outcome == "unserved"
         return self._outcome if recent and self._outcome in TROUBLES else ""
 

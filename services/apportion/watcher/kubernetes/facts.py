@@ -420,7 +420,7 @@ class FactWriting:
         return done.revision or 0
 
     async def _overtaken(self, data: Payload, refused: FenceRefused, ledger: Ledger) -> None:
-        """After a refused fence, mark the object to be compared again unless the event is final."""
+        """After a refused fence, mark the object for comparison unless the event is final."""
         uid = getattr(data, "uid", "")
         with suppress(LedgerUnavailable):  # the next refusal reads it again
             await self._revisions.fences.refused(refused, ledger)

@@ -108,7 +108,7 @@ def known_as(has: Mapping[str, Any], key: str) -> Any:
 
 
 def keys_of(has: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the keys of all objects of a kind that the ledger has."""
+    """Yield the keys of the ledger's objects of one kind."""
     for key, known in has.items():
         yield from (f"{key}/{name}" for name in known) if isinstance(known, dict) else (key,)
 

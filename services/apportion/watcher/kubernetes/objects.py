@@ -278,7 +278,7 @@ class ObjectReader:
         self._names = scheduler_names(configuration, self._given)
 
     def pod(self, raw: bytes, entries: Mapping[str, PodView]) -> tuple[str, PodView | None, int]:
-        """Return a pod's uid, its PodView (if relevant) and its resourceVersion."""
+        """Return a pod's uid, its PodView (if any) and its resourceVersion."""
         pod = _decode_pod(raw)
         meta = pod.metadata
         before = entries.get(meta.uid)

@@ -146,7 +146,7 @@ class VolumeView(Marks):
     def differences(
         self, names: Iterable[str], coming: Iterable[str]
     ) -> Iterable[VolumeClaimObserved | VolumeClaimGone]:
-        """Yield events for the claims that changed. New pods will mount `coming`."""
+        """Yield events for the claims that changed. New pods will mount the `coming` claims."""
         soon = set(coming)
         for key in dict.fromkeys((*names, *soon)):
             known: VolumeClaimObserved | None = known_as(self._state.volume_claims, key)

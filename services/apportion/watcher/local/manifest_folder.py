@@ -1,8 +1,8 @@
-"""A folder of manifests as a source: a pod is wanted as long as its file exists.
+"""A folder of manifests as a source: a pod is requested as long as its file exists.
 
 Invariants: a file is read only after it was unchanged for a while, so a partly written file is not
-taken for complete. If a file or document cannot be read, its previous content stays wanted until it
-is fixed or removed. An unreadable file does not affect other files."""
+taken for complete. If a file or document cannot be read, its previous content stays in force until
+the file is fixed or removed. An unreadable file does not affect other files."""
 
 import asyncio
 import errno

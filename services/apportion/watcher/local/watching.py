@@ -114,7 +114,7 @@ class Watching:
             self._stirred.set()
 
     def not_ready(self) -> list[str]:
-        """Return why the watcher is not ready; empty once it has submitted all pods."""
+        """Return why the watcher is not ready; empty once the ledger has had all requested pods."""
         return [] if self._settled else ["not all pods of the source are in the ledger yet"]
 
     async def run(self, reader: Reader[Change], ledger: Ledger) -> None:
