@@ -1,7 +1,7 @@
 """Cached, encoded rows of all nodes. The console's fleet picture gets only the rows that changed.
 
-Each event moves its node to the end of one ordered map, so the nodes that changed since a revision
-are at the end of that map. Invariant: all rows of an answer are of the same revision."""
+Each event moves its node to the end of one ordered map. So the end of the map has the nodes that
+changed since a given revision. Invariant: all rows of an answer are of the same revision."""
 
 import asyncio
 from collections import Counter

@@ -299,7 +299,7 @@ def _nobody_says(error: LoginUnavailable) -> RequestRefused:
 
 
 def forbidden(person: Person, wish: Wish) -> RequestRefused:
-    """Return the error 403 that names the permission which `person` lacks."""
+    """Return the error 403 with the permission that `person` lacks."""
     of = f" {wish.name}" if wish.name else ""
     where = f" in namespace {wish.namespace}" if wish.namespace else ""
     right = f"`{wish.verb}` of `{wish.resource}.apportion.dev`{where}"

@@ -1,8 +1,8 @@
 """Handlers of the read API that answer from the gateway's own fold.
 
-Requests about another point in time (`?at=`) or about events go to the process for the past.
-Invariants: an answer has one revision; until the fold has caught up, the answer is 503 with the
-reason; no request blocks the fold for longer than one page takes."""
+Requests about events or another point in time (`?at=`) go to a child process. Invariants: an answer
+has one revision. Until the fold has caught up, the answer is 503 with the reason. No request blocks
+the fold for longer than one page takes."""
 
 import asyncio
 import contextlib

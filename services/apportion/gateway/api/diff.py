@@ -1,7 +1,7 @@
 """Compares the states at two points in time and names the event behind each difference.
 
-Invariants: every row is a difference of the states. Its event is the newest in the span that
-changed that aspect. For a pod, pending and placed are one aspect."""
+Invariants: every row is a difference of the states. The event in a row is the newest in the span
+that made such a change. For a pod, pending and placed are one kind of change."""
 
 from collections.abc import Iterable, Mapping
 from itertools import islice

@@ -1,7 +1,7 @@
 """Decides how much of the ledger's beginning may be dropped, and reports what limits it.
 
-A revision may be dropped once it is in a valid archive of this ledger and its message id has left
-the server's deduplication window. It must also precede every kept snapshot and every placement that
+A revision may be dropped once a valid archive of this ledger has it, and the server no longer needs
+its message id for deduplication. It must also precede every kept snapshot and every placement that
 the binders' queue may still deliver. Invariant: every dropped revision is archived. Before a drop,
 bootstrap stores state and configuration for new readers."""
 

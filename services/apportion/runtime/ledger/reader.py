@@ -41,7 +41,7 @@ class Fold(Protocol[C_co]):
 
     @property
     def refused_count(self) -> int:
-        """Return the number of events that the fold refused, which changed nothing."""
+        """Return the number of events that the fold refused, and so did not apply."""
 
     @property
     def rules(self) -> Rules:

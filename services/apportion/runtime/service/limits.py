@@ -124,7 +124,7 @@ class Turns:
                     raise
 
     def leave(self, client: str) -> None:
-        """Free the slot that `enter` occupied, for the next client in turn."""
+        """Free the slot that `enter` took, for the next client."""
         self._running.leave(client)
         if client in self._queue:
             self._queue.move_to_end(client)

@@ -1,7 +1,7 @@
 """Rechecks pods that the ledger has released but that this watcher still sees on a node.
 
-Invariant: a released pod is adopted again only if the API server confirms, after the release, that
-the pod is running, because the watch may be behind."""
+Invariant: a released pod is adopted again only after the API server has confirmed that the pod
+runs. The watch is no proof, because it may be behind."""
 
 import logging
 from collections.abc import Iterable
@@ -50,7 +50,7 @@ read_pod = from_outside(msgspec.json.Decoder(_Pod).decode)
 
 
 class Doubts:
-    """Pods that the ledger released since this watcher started, and that need a recheck."""
+    """The pods to recheck, because the ledger released them after this watcher started."""
 
     def __init__(
         self, api: KubeApi, view: ClusterView, state: State, revisions: Revisions, clock: Clock

@@ -233,7 +233,7 @@ class Facts:
                 )
 
     def arrivals(self, uids: Iterable[str]) -> Iterator[Fact]:
-        """Yield events for pods that need a placement, and rejections of pods that are invalid."""
+        """Yield events that submit pods in need of a placement, or reject invalid pods."""
         for uid in uids:
             pod = self._view.pods.get(uid)
             if pod is None or uid in self._state.pods or pod.ended or pod.node or pod.deleting:

@@ -1,4 +1,4 @@
-"""PodGroups of three APIs: the gangs that they declare, and those that Volcano must still admit."""
+"""PodGroups of three APIs: which gangs they declare, and which gangs Volcano must still admit."""
 
 from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Iterator

@@ -1,7 +1,7 @@
 """The cluster as its API server reports it, and the objects to compare with the ledger.
 
-Invariant: a pod counts as gone only if the server reports so: by a deletion, by a list that began
-after the pod was in the ledger, or in the answer to a query for that pod."""
+Invariant: a pod counts as gone only after a report of the API server. Such a report is a deletion,
+a list that began after the pod was in the ledger, or the answer to a query for that pod."""
 
 import asyncio
 import logging

@@ -107,7 +107,7 @@ class Known:
         return self._moved or not self._declared_lately.isdisjoint(wanted.groups)
 
     def forgotten(self, wanted: Observation) -> list[str]:
-        """Return the wanted pods for which no submission is known."""
+        """Return the requested pods for which no submission is known."""
         return [key for key in wanted.pods if key not in self.latest]
 
     def spend(self, pod: PodSubmitted) -> None:
