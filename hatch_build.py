@@ -281,7 +281,7 @@ def _cimported(tree: ast.Module, node: ast.ImportFrom, known: dict[str, str]) ->
 
 @cache
 def _functions(module: str) -> frozenset[str]:
-    """Return the functions of a listed module that C code of other modules can call directly."""
+    """Return the functions of a module that other compiled modules can call directly from C."""
     if module not in MODULES:
         return frozenset()
     body = ast.parse((SOURCES / source_of(module)).read_text()).body
@@ -291,10 +291,10 @@ def _functions(module: str) -> frozenset[str]:
 
 @cache
 def _expressions(module: str) -> dict[str, ast.FunctionDef]:
-    """Return a listed module's functions that compute numbers without loops or calls.
+    """Return the functions of a module that compute numbers without loops or calls.
 
     Each module that imports such a function gets its own copy, which the C compiler can inline. A
-    call into another extension costs as much as running three of these functions."""
+    call into another extension would take three times as long as the function."""
     if module not in MODULES:
         return {}
     tree = ast.parse(with_constants((SOURCES / source_of(module)).read_text()))

@@ -112,9 +112,7 @@ def _without_words(schema: object) -> object:
 
 
 def unraised(rows: Iterable[EventType], lock: Lock) -> list[str]:
-    """Return a message for each schema that changed but needs a new version or `--relock`.
-
-    A locked version that no longer exists gets a message too."""
+    """Return a message for each event schema that must not differ from the lock, but does."""
     wrong = []
     for row in rows:
         known = lock.get(row.name, {})

@@ -397,7 +397,7 @@ set, the option applies. A service with an invalid setting exits with code 78 an
 
 
 def _of_verbs() -> Iterator[Row]:
-    """Yield a row for each environment variable of a single verb, without connection options."""
+    """Yield a row for each environment variable that only verbs use, except connection options."""
     found: dict[str, tuple[list[str], str]] = {}
     for each in commands():
         own = [p for p in each.command.params if p not in CONNECTION]

@@ -53,6 +53,6 @@ class NotLetIn(Unreachable):
 
 
 class Outdated(click.ClickException):
-    """The error that the result depends on events of a newer build."""
+    """The error for a result that depends on events of a newer build."""
 
     exit_code = OUTDATED

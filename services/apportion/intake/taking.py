@@ -175,7 +175,7 @@ class Lane:
         return self._records.may_take(1, now_s) and self._size.may_take(size, now_s)
 
     def used_twice(self, event: Event, data: UsageRecorded) -> str:
-        """Return an error if a share's usage overlaps an earlier record of the node, or ""."""
+        """Return an error if an earlier record has usage of the same share and time, or ""."""
         ends_s = datetime.fromisoformat(event.time).timestamp()
         for share in data.shares:
             key = share.pod, share.container, share.device, str(share.instance)

@@ -216,11 +216,11 @@ class Xids:
             self._watched.add(device)
 
     def keep_watching(self, devices: Collection[str]) -> None:
-        """Forget the subscriptions of GPUs outside `devices`: a lost GPU must subscribe again."""
+        """Forget the subscriptions of other GPUs, so that a lost GPU is subscribed again."""
         self._watched.intersection_update(devices)
 
     def wait(self, wait_s: float) -> Any:
-        """Wait up to `wait_s`. Return an XID event, True to check all GPUs, or else False."""
+        """Wait up to `wait_s`; return an XID event, or False, or True to check all GPUs."""
         if self._events is None:
             time.sleep(wait_s)  # the driver was away at the last check
             return True

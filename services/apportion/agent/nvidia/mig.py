@@ -43,7 +43,7 @@ class Profile(NamedTuple):
 
 
 class OurInstances:
-    """A record of the MIG instances that this agent made. A restart clears it if `book` is None."""
+    """A record of the MIG instances that this agent made. Only `book` survives a restart."""
 
     def __init__(self, book: BootBook[MigInstance] | None = None) -> None:
         self._book = book
@@ -51,7 +51,7 @@ class OurInstances:
 
     @property
     def kept(self) -> bool:
-        """Return True if the record is on disk. It is if the agent hands out shares."""
+        """Return True if the record survives a restart of the agent."""
         return self._book is not None
 
     def made(self, card: str, cut: MigInstance) -> bool:

@@ -163,7 +163,7 @@ class NvmlBackend:
         )
 
     async def keep_instances(self, device: str, needed: Collection[MigInstance]) -> Kept:
-        """Destroy MIG instances of this agent that nothing needs or uses; see `DeviceBackend`."""
+        """Destroy this agent's MIG instances that are not needed or in use; see `DeviceBackend`."""
         return await self._of(
             device, lambda card: mig.keep(mig.Cut(device, card, self._ours), needed)
         )

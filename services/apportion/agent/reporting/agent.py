@@ -74,7 +74,7 @@ _log = logging.getLogger(__name__)
 
 
 class HeldBack(Exception):
-    """Error: the intake accepts a large change only when it is reported again after `again_s`."""
+    """Error: the intake accepts this large change only if it is reported again after `again_s`."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer.why)
@@ -179,11 +179,10 @@ class Agent:
         remember: bool = False,
         kubelet: bool = False,
     ) -> None:
-        """Fold the ledger by `rules`, or from the snapshot `state` if its beginning was dropped.
+        """Fold the ledger by `rules`, from the snapshot `state` if the ledger was trimmed.
 
-        `remember`: keep claims (bound placements) after they are answered. `kubelet`: claims with
-        shares are answered through the kubelet's plugins, so the agent itself answers the others.
-        """
+        `remember`: keep claims (bound placements) after they are answered. `kubelet`: the kubelet's
+        plugins answer claims with shares, and the agent answers only the others."""
         self._nodes = {node.name: node for node in nodes}
         self._ledger = ledger
         self._kubelet = kubelet
@@ -246,7 +245,7 @@ class Agent:
             group.create_task(self._watch_configuration(), name="report as configured")
 
     async def allocate(self) -> None:
-        """Answer bound placements until cancelled. Those on a lost node wait until it returns."""
+        """Answer bound placements until cancelled. On a lost node, wait until the node returns."""
         await self._reported.wait()
         async with asyncio.TaskGroup() as later:
             while True:
@@ -441,10 +440,10 @@ class Agent:
             await self._answer_unasked(claim)
 
     async def answer(self, claim: Claim, trouble: str) -> bool:
-        """Append that the claim is allocated or, with `trouble`, that its allocation failed.
+        """Append SharesAllocated, or with `trouble` an event that the allocation failed.
 
-        Return True if the ledger has an answer, and False if the claim was voided. An answer is
-        appended only once, although the kubelet retries. An allocated pod stays allocated."""
+        Return True if the ledger has an answer, and False if the claim was voided. If the kubelet
+        retries, no second answer is appended. An allocated pod stays allocated."""
         if self._view.nodes[claim.node].answers.get(claim.pod) in ("", trouble):
             return True
         digest = hashlib.sha256(trouble.encode()).hexdigest()[:16] if trouble else ""

@@ -1,8 +1,8 @@
-"""Derive from the ledger what a container gets, and create it on the node.
+"""Prepare the shares of a container on the node, as recorded in the ledger.
 
 If the pod's binding is not in the ledger yet, the preparation waits for up to `PATIENCE_S`.
 Invariant: a container starts only after its shares are ready, and after the ledger has the shares
-and SharesAllocated."""
+and the event SharesAllocated."""
 
 import asyncio
 import hashlib
@@ -133,7 +133,7 @@ class SharePreparing:
         """Return the shares of all pods except `but` that may be in use. Raises NotPrepared.
 
         The kubelet keeps a pod in its checkpoint until its containers have ended. Invariant: once
-        the ledger was read to its end, no container of ours uses any other share."""
+        this node has read the ledger to its end, none of its containers uses any other share."""
         pods = await self.hands.books.pods() - {but}
         claims = [claim.placed for pod, claim in self.view.held.items() if pod in pods]
         return [share for each in claims for share in (*each.shares, *each.borrowed)]
@@ -145,7 +145,7 @@ class SharePreparing:
         return self.granted(self._held(claim, container, source)).edits
 
     def kept(self, configuration: object) -> list[Kept]:
-        """Return the region that each container on the node must have. Cached by claim."""
+        """Return the region that each container on the node must have, cached by claim."""
         planned_as = configuration, self.devices()
         if any(now is not then for now, then in zip(planned_as, self._planned_as, strict=True)):
             self._plans.clear()

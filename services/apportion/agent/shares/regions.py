@@ -52,7 +52,7 @@ class Regions:
     """Manages the HAMi-core region files of one node, each in a subfolder of `folder`."""
 
     def __init__(self, folder: Path, first: Collection[str] = ()) -> None:
-        """Manage this folder. `first` are namespaces that take precedence; see `advise`."""
+        """Manage this folder. Containers of namespaces `first` have precedence; see `advise`."""
         self._folder = folder
         self._first = first
         self._missing: set[str] = set()
@@ -82,7 +82,7 @@ class Regions:
             self._make(plan)
 
     def resize(self, plan: RegionPlan) -> bool:
-        """Set new limits of a running container. Return False if no region has its devices."""
+        """Set a running container's new limits. Return False if its region lacks a device."""
         with self._lock:
             try:
                 with SharedFile(Path(plan.path)) as file:

@@ -226,7 +226,7 @@ class Breaches:
                 self._news.set()
 
     def note_again(self, source: str, found: Iterable[Breach]) -> None:
-        """Queue breaches that `source` found twice in a row: a process start may cause one only."""
+        """Queue breaches that `source` found twice in a row. A starting process causes one."""
         now = {_key(each): each for each in found}
         before = self._doubtful.get(source, set())
         self._doubtful[source] = set(now)

@@ -30,7 +30,7 @@ class Seen(NamedTuple):
 
 
 class _Monitor(NamedTuple):
-    """The gauges of one system, and for each gauge the field of `Use` or `Load` that it exports."""
+    """The gauges of a monitoring system, each with the field of `Use` or `Load` that it exports."""
 
     of_use: Mapping[Family, str]
     of_card: Mapping[Family, str]
@@ -39,7 +39,7 @@ class _Monitor(NamedTuple):
     whole: int = 1  # divisor of fields of cores, which are percent
 
     def samples(self, seen: Seen) -> Iterator[Sample]:
-        """Yield the system's series; a gauge is left out where its field has no value."""
+        """Yield a sample of each gauge whose field has a value."""
         for use in seen.look.uses:
             yield from self._read(self.of_use, use, self.use_labels(use))
         for load in seen.look.loads:

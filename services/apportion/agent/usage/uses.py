@@ -62,7 +62,7 @@ def wrong_pids(
 
 
 def tell_pids(regions: Regions, pids: Mapping[Container, Mapping[int, int]]) -> int:
-    """Correct the node ids of processes in the regions; return how many were wrong."""
+    """Correct the host's process ids in the regions of containers. Return how many were wrong."""
     written = 0
     for pod, name, region in regions.read(pids):
         known = pids[pod, name]

@@ -150,7 +150,7 @@ class Allocatable:
         await self.keep()
 
     async def keep(self) -> None:
-        """Keep all nodes' amounts in line with the current state until cancelled."""
+        """Keep the extended resources of all nodes up to date until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._repeat(), name="publish all nodes again")
             group.create_task(self._write_all(), name="publish changed nodes")
@@ -235,7 +235,7 @@ class Allocatable:
             self._written[name] = now
 
     async def _read(self, pod: PodState) -> None:
-        """Record the pod's requests; none if the pod is gone. Raises KubeUnavailable."""
+        """Record the pod's requests, or no requests if the pod is gone. Raises KubeUnavailable."""
         path = pod_path(pod.submitted.namespace, pod.submitted.name)
         try:
             body = await self._api.find(path)

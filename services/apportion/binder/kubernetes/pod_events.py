@@ -304,7 +304,7 @@ class Telling:
             self._count(await self._send("PATCH", path, body))
 
     async def _say_again(self, path: str, tale: Tale) -> Answer | None:
-        """Increase the count of an event that already exists, unless it is up to date."""
+        """Increase the count of an existing event, unless the event is up to date."""
         answer = await self._send("GET", path)
         if answer is None or not answer.ok:
             return answer
@@ -504,7 +504,7 @@ class UndeclaredGangs:
         self._named: set[str] = set()
 
     def look(self) -> Iterator[PodState]:
-        """Yield pending pods whose gang has had no PodGroup at this check and the last one."""
+        """Yield pending pods whose gang had no PodGroup at this check and at the previous one."""
         groups = {
             name: group for name, group in self._state.groups.items() if group.observed is None
         }

@@ -194,7 +194,7 @@ class KubernetesTarget:
             await self._clock.pause(max(BACK_OFF.after(failures), outcome.pause_s))
 
     async def _lacking(self, placed: PodPlaced, ready: Awaitable[Failed | None]) -> Outcome | None:
-        """Await `ready`, for the pod's volumes or claims. Return None if ready, else the outcome.
+        """Await `ready`, which prepares volumes or claims. Return None if ready, else why not.
 
         Before a final failure, read the pod, because an earlier call may have bound it."""
         try:

@@ -165,7 +165,7 @@ JSON: Option = click.option("--json", "as_json", is_flag=True, help="Print JSON.
 
 
 def connection_options(command: Command, *options: Option) -> Command:
-    """Add `options` and --data to a command; its --help leaves them out."""
+    """Add `options` and --data to a command, but not to its --help."""
     others = {*getattr(command, "__click_params__", ())}
     for option in reversed((*options, _DATA)):
         command = option(command)

@@ -130,7 +130,7 @@ def pods_of(
 
 
 def _ordered(wish: Wish) -> Iterable[PodGroupObserved | PodSubmitted]:
-    """Yield each gang before its first pod. Gangs without pods in this wish come last."""
+    """Yield each gang before its first pod. Gangs without pods come last."""
     left = dict(wish.groups)
     for pod in wish.pods:
         group = left.pop(pod.group, None)
@@ -245,15 +245,15 @@ class Dropped(Exception):
 
 
 class Ended(Exception):
-    """The error that the pod has ended since it was looked up."""
+    """The error for a pod that ended after it was looked up."""
 
 
 class Submission(NamedTuple):
-    """A pod's current submission: its author, its content, and the revision of its last change."""
+    """The current submission of a pod."""
 
-    source: str
+    source: str  # who submitted it
     data: PodSubmitted
-    revision: int
+    revision: int  # of its last change
 
 
 def subject_of_pod(uid: str) -> str:

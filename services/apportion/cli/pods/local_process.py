@@ -96,7 +96,7 @@ def containers(engine: str, pod: str) -> list[str] | None:
 
 
 def ended(pods: Iterable[PodAnswer], node: str, user: str, proc: Path = PROC) -> list[PodAnswer]:
-    """Return the pods of commands that have ended on this machine, though the ledger has them live.
+    """Return the pods whose commands on this machine have ended, but which are live in the ledger.
 
     `user` is the namespace of this user's pods; only root can see the processes of other users."""
     return [

@@ -93,7 +93,7 @@ def waits_for(awaited: Awaited, uid: str, why: Why | None, shape: Shape | None =
 
 
 def alike(said: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Group pods whose texts are equal. Yield `NAME and 3 more` and the text of each group."""
+    """Group pods with equal texts. Yield each group's names, as `NAME and 3 more`, and its text."""
     by_text: dict[str, list[str]] = {}
     for name, text in said.items():
         by_text.setdefault(text, []).append(name)

@@ -43,7 +43,7 @@ class Moved(Struct, frozen=True):
 
 
 class Blocked(Exception):
-    """The error that the unit cannot be moved now. If `lasting`, waiting does not help."""
+    """The error for a unit that cannot be moved now. If `lasting`, waiting does not help."""
 
     def __init__(self, why: str, *, lasting: bool = False) -> None:
         super().__init__(why)

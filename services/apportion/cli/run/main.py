@@ -226,7 +226,7 @@ def _duty(where: Where, this: Run, pod: Submitted) -> Duty:
 
 
 async def _end(where: Where, this: Run, pod: Submitted, why: str) -> None:
-    """Make the agent release the share. If `why` is not empty, record the pod's end."""
+    """Make the agent release the pod's share. If `why` is not empty, record the pod's end."""
     async with open_ledger(where.reach()) as ledger:
         await _asked(ledger, this, End(pod.uid))
     if why:

@@ -96,7 +96,7 @@ class ForkServer:
             return await self._forking
 
     def stop(self) -> None:
-        """Kill the fork server and any fork in progress. All other forks must have ended."""
+        """Kill the fork server and any unfinished fork. All services must have ended."""
         self._forget()
         if self._process is not None:
             self._process.kill()

@@ -298,7 +298,7 @@ class Samples(msgspec.Struct, frozen=True):
 
     @property
     def never(self) -> int:
-        """Return the number of samples that can never fit on the fleet."""
+        """Return the number of sample pods that can never fit on the fleet."""
         return sum(why.refused is not None and why.refused.never for why in self.whys.values())
 
     @property

@@ -1,6 +1,7 @@
 """`apportion rebuild`: restore a lost ledger from the annotations of running pods.
 
-Invariants: a ledger that has pods is not changed; each pod is adopted once, as by a watcher."""
+Invariants: a ledger that has pods is not changed. A pod that a watcher adopts is not adopted again.
+"""
 
 import asyncio
 import contextlib

@@ -128,7 +128,7 @@ class _Verification:
             raise _Done
 
     def note(self, violations: list[Violation]) -> None:
-        """Store the violations, but only the first few of all."""
+        """Store the violations until the report is full; drop the rest."""
         self.violations += violations[: SHOWN - len(self.violations)]
 
     def hold(self, wrong: Iterable[tuple[int, str]]) -> None:

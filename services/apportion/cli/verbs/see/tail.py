@@ -99,7 +99,7 @@ def command(
 
 
 def pattern_of(text: str) -> str:
-    """Return the pattern of subjects. Raises Wrong if no event can match it."""
+    """Return the NATS subject of `--subject`. Raises Wrong if no event can match it."""
     pattern = text if text.startswith(SUBJECT_PREFIX) else SUBJECT_PREFIX + text
     if " " in pattern or ".." in pattern or pattern.endswith("."):
         raise Wrong(f"--subject: {text!r} is not a NATS subject; write one such as placement.>")
