@@ -302,7 +302,7 @@ FIGURES = (
 
 
 def table(house: House) -> Iterator[str]:
-    """Yield a line for each figure: its name, current value, limit and definition."""
+    """Yield a line for each measure of the code: name, current value, limit and definition."""
     yield f"{'figure':<14}{'now':>8}{'limit':>8}  what is counted"
     for figure in FIGURES:
         now = len(figure.places(house))

@@ -1,7 +1,7 @@
 """Reads and writes NATS's JSON Web Tokens: authorization requests and their answers.
 
-Invariant: an unreadable request is refused as a whole, and an answer copies from the request
-only the keys that the server itself made."""
+Invariants: an unreadable request is refused as a whole. An answer copies nothing from the request
+except the keys that the server itself made."""
 
 import base64
 import binascii

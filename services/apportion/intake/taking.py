@@ -1,13 +1,13 @@
 """Validates and appends the reports of agents, in one lane per node; lanes run concurrently.
 
 An accepted event is encoded again, so none of the sender's bytes reach the ledger. Invariants: each
-request is answered at most once, and the agent retries. Each lane and all lanes together are
-bounded. A request over a bound is dropped before it is decoded, so a flood fills only its own
-node's lane.
+request is answered at most once, and the agent retries. Each lane is bounded, and so are all lanes
+together. A request over a bound is dropped before it is decoded, so a flood fills only the lane of
+its own node.
 
-A usage record covers up to an hour, in which pods end and move, so each share names the revision of
-the pod's binding. Invariant: usage is accepted only of a pod that had the device on that node, for
-no longer than it was bound, and at most two days and an hour after it ended."""
+Each share of a usage record names the revision of its pod's binding. Invariant: the usage of a pod
+is accepted only for a device that the pod had on that node, for no longer than it was bound, and at
+most two days and an hour after it ended."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class Lane:
         return True
 
     def next(self) -> Request | None:
-        """Return the oldest request, or None. The caller must call `over` for the request."""
+        """Return the oldest request, or None. The caller calls `over` when the request is done."""
         return self._waiting.popleft() if self._waiting else None
 
     def over(self, request: Request) -> None:
@@ -615,7 +615,7 @@ class Refusals:
         )
 
     def note(self, node: str, refusal: Refusal) -> None:
-        """Count a refusal of this node's agent, and report it unless that was done this hour."""
+        """Count a refusal of this node's agent. Report it at most once an hour per cause."""
         self._refused.labels(refusal.cause).inc()
         if refusal.cause in EXPECTED:
             return

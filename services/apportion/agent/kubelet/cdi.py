@@ -39,7 +39,7 @@ def device_name(slot: str) -> str:
 
 
 class Specifications:
-    """Writes one CDI file per slot to `folder`. Reads NVIDIA's CDI file from there or `others`."""
+    """Writes one CDI file per slot to `folder`. NVIDIA's CDI file is there or in `others`."""
 
     def __init__(
         self, folder: Path, others: Sequence[Path] = (), proc: Path = Path("/proc")

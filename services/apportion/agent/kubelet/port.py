@@ -39,4 +39,5 @@ class Preparing(Protocol):
     """Prepares the shares of containers before the containers start."""
 
     async def prepare(self, holder: Holder) -> Edits:
-        """Prepare a container before it starts, and return its edits. Raises NotPrepared."""
+        """Prepare a container before it starts. Return the edits to the container. Raises
+        NotPrepared."""

@@ -1,10 +1,11 @@
 """Find, create and destroy the MIG instances of one GPU through NVML.
 
 A share gets a GPU instance at the slices in the ledger, with one compute instance that has all of
-its compute. Users and mig-manager make instances too, so `OurInstances` records the instances of
-this agent. Invariants: every call can be repeated after a crash. The agent gives to containers, and
-destroys, only instances that it made. It destroys none that is needed or in use. An instance is
-recorded before it exists. Records of an earlier boot are ignored: no instance survives a reboot."""
+its compute. Users and mig-manager create instances too, so `OurInstances` records this agent's own,
+each before it exists. Records of an earlier boot are ignored: no instance survives a reboot.
+
+Invariants: the agent gives to containers, and destroys, only its own instances. It destroys none
+that is needed or in use. Every call can be repeated after a crash."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress

@@ -49,7 +49,7 @@ class Daemons:
     """Starts and stops the MPS daemons of one node; each device has a subfolder of `folder`."""
 
     def __init__(self, folder: Path, backend: DeviceBackend, launcher: Sequence[str] = ()) -> None:
-        """Use `launcher` as the prefix of a daemon's command, such as `systemd-run --scope`."""
+        """Start daemons with the command prefix `launcher`, such as `systemd-run --scope`."""
         self._folder = folder
         self._backend = backend
         self._launcher = tuple(launcher)
@@ -222,11 +222,11 @@ def _names(instances: Iterable[MigInstance]) -> str:
 
 
 class Limit(NamedTuple):
-    """The memory limit of a cgroup on a device, in bytes. The kernel reports the path `cgroup`."""
+    """A cgroup's memory limit on a device."""
 
     device: str
-    cgroup: str
-    memory: int
+    cgroup: str  # the path that the kernel reports
+    memory: int  # in bytes
 
 
 def limits_of(

@@ -101,7 +101,7 @@ class SharePreparing:
     _planned_as: tuple[object, object] = field(default=(None, None), init=False)
 
     async def prepare(self, holder: Holder) -> Edits:
-        """Prepare and return what a container gets; see `port.Preparing`."""
+        """Prepare a container and return the edits to it; see `port.Preparing`."""
         claim = await self._claim(holder)
         self._check_doubtful(claim)
         try:

@@ -144,7 +144,7 @@ class Regions:
     def read(
         self, only: Collection[tuple[str, str]] | None = None
     ) -> Iterator[tuple[str, str, Region]]:
-        """Yield pod, container and region of all containers, or only of the pairs in `only`."""
+        """Yield each container's pod, name and region; with `only`, just these containers."""
         for pod, path in self.each():
             if only is not None and (pod, _container(path)) not in only:
                 continue

@@ -59,7 +59,7 @@ _decode = from_outside(msgspec.json.Decoder(_PodGroup).decode)
 
 
 class Gangs:
-    """Admits gangs with a waiting PodGroup, through one API server."""
+    """Admits the gangs whose PodGroup is pending."""
 
     def __init__(self, api: KubeApi, state: State, clock: Clock) -> None:
         self._api = api

@@ -480,7 +480,7 @@ class FailedDevices:
                 yield pod
 
     def news(self, node: NodeState) -> Iterator[tuple[PodState, str]]:
-        """Yield pods whose device failed or recovered, and the device's id ("" for a failure)."""
+        """Yield each pod whose device failed, with "", or recovered, with the device's id."""
         before = self._failed.pop(node.name, {})
         now = {each.device: each for each in map(failure, node.devices) if each is not None}
         if now:

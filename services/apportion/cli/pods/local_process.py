@@ -29,12 +29,12 @@ class Run(Struct, frozen=True):
 
     @property
     def kind(self) -> str:
-        """Return the kind of the owner of the command's pod: the engine, or a process."""
+        """Return the kind of the pod's owner: the container engine, or a process."""
         return self.engine or PROCESS
 
     @property
     def name(self) -> str:
-        """Return the name of the owner of the command's pod: node, process id and start."""
+        """Return the name of the pod's owner: node, process id and start time of the command."""
         return f"{self.node}/{self.life.pid}/{self.life.started}"
 
     @classmethod

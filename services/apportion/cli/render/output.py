@@ -96,7 +96,7 @@ def phase(name: str) -> Text:
 
 
 def plain(value: Any) -> Text:
-    """Return foreign text with markup and control characters neutralized."""
+    """Return foreign text with markup and control characters escaped."""
     return Text(clean(value))
 
 

@@ -165,7 +165,7 @@ async def _shared(
     Raises NotFound if this takes too long or the share fails; LedgerError, Unreachable."""
 
     async def sweep() -> None:
-        """Record each command whose guardian died as ended. Raise NotFound if our pod is gone."""
+        """Record the end of each command whose guardian died. Raise NotFound if our pod is gone."""
         with contextlib.closing(Gateway(where.gateway_url())) as gateway:
             revision, pods = await asyncio.to_thread(gateway.items, "pods", PodAnswer)
         over = await asyncio.to_thread(ended, pods, this.node, label(user()))

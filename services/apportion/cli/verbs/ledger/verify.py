@@ -45,7 +45,7 @@ TOLD_EVERY = 10_000
 
 
 class Contradiction(msgspec.Struct, frozen=True):
-    """An event that had no effect: its revision, its type, and the reason why it had none."""
+    """An event that had no effect, and the reason."""
 
     revision: int
     type: str
