@@ -240,12 +240,10 @@ DEFERRED = (ast.Yield, ast.YieldFrom, ast.Await, ast.GeneratorExp, ast.Lambda, a
 
 
 def declared(source: str, types: Iterable[str]) -> Iterable[str]:
-    """Yield a module's declarations for Cython: its functions, and its classes with their
-    attributes.
+    """Yield Cython declarations for a module's functions, and for its classes and their attributes.
 
-    All types come from annotations. Cython trusts an annotation that names a class in `types`; for
-    an attribute, it also trusts one that names a container.
-    """
+    All types come from annotations. An annotation counts if it names a class in `types`. The
+    annotation of an attribute may also name a container type, such as dict."""
     tree = ast.parse(source)
     known = NUMBERS | {name: name for name in types}
     for node in tree.body:

@@ -1,11 +1,10 @@
 """Write the files made from the events: JSON Schemas, `asyncapi.yaml`, `docs/reference/events.md`.
 
-The Python structs and the catalogue are the source. The generated files are for readers in other
-languages. They contain a schema for every version since the first release: `PodPlaced.json`
-describes the newest version; files of older ones carry their number, as in `PodPlaced.2.json`. A
-lock keeps the fingerprint of every (event, version) that was ever written.
-Invariant: a schema never changes under an existing version, and no version is removed, because old
-events stay in the ledger.
+The files are made from the Python structs and the catalogue, for readers in other languages. They
+contain a schema for every version since the first release. `PodPlaced.json` describes the newest
+version, and `PodPlaced.2.json` describes version 2. A lock keeps the fingerprint of every version
+of every event that was ever written. Invariant: no existing version is changed or removed, because
+old events stay in the ledger.
 
     python -m tools.events             write everything
     python -m tools.events --check     report what differs, write nothing

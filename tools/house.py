@@ -262,8 +262,7 @@ def one_importer(house: House) -> list[str]:
 class Figure(NamedTuple):
     """A figure of the code base, with its limit. tests/tidy enforces the `structural` figures.
 
-    `owed` is the allowance: how far the figure may still be above its limit. It may only be
-    lowered."""
+    The figure may exceed its limit by `owed`, which may only be lowered."""
 
     name: str
     places: Callable[[House], list[str]]

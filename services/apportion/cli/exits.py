@@ -22,7 +22,7 @@ INTERRUPTED = 130  # by Ctrl-C, as shells report SIGINT
 
 
 class NotFound(click.ClickException):
-    """The error that an object is missing or a write refused; `answer` is the gateway's error."""
+    """The error for a missing object or a refused write. `answer` is the gateway's error."""
 
     exit_code = REFUSED
 

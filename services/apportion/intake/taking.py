@@ -478,7 +478,7 @@ class Taking:
         return self._again(why, LATER_S)
 
     async def _reach(self, lane: Lane, basis: int) -> Answer | None:
-        """Wait until the reader has read `basis`. Return None, or an answer if it has not."""
+        """Wait until the reader has read `basis`; return None, or an answer on failure."""
         try:
             last = await self._ledger.last_revision()
         except LedgerUnavailable as trouble:

@@ -39,5 +39,4 @@ class Preparing(Protocol):
     """Prepares the shares of containers before the containers start."""
 
     async def prepare(self, holder: Holder) -> Edits:
-        """Prepare a container before it starts. Return the edits to the container. Raises
-        NotPrepared."""
+        """Prepare a container before its start. Return the edits to it. Raises NotPrepared."""

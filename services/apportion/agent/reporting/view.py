@@ -95,7 +95,7 @@ class Claim:
 
 @dataclass(slots=True, eq=False)
 class NodeView:
-    """What the ledger has about one node: the last inventory, and the placements and answers."""
+    """The fold of the events about one node: the last inventory, and the placements and answers."""
 
     said: NodeReported | None = None  # the last inventory
     said_revision: int = 0

@@ -242,7 +242,7 @@ def limits_of(
 
 
 class DriverLimits:
-    """Sets the driver's memory limits on one node; `cgroups` is the folder of its cgroups (v2)."""
+    """Sets the driver's memory limits for the containers below the cgroup v2 folder `cgroups`."""
 
     def __init__(self, backend: DeviceBackend, cgroups: Path) -> None:
         self._backend = backend

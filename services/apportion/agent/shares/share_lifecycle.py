@@ -170,7 +170,7 @@ class ShareLifecycle:
                     await self._agent.report(node)
 
     def make_places(self) -> None:
-        """Create the folders that containers get. This call blocks. Raises OSError."""
+        """Create the folders that containers mount. This call blocks. Raises OSError."""
         (self._places.state / "shares").mkdir(parents=True, exist_ok=True)
         given = [self._places.state / "shares", self._places.run]
         if self._places.library:

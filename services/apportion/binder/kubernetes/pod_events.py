@@ -3,8 +3,8 @@
 If a pod waits, only its newest reason is written; all other events are written. Names and contents
 come from the ledger, so several binders write an event once. Invariants: bindings have priority
 over events. Every bound pod that still exists gets its event eventually. An event that the API
-server keeps refusing does not delay other events. The queue is limited; bindings that do not fit
-are later read from the state."""
+server keeps refusing does not delay other events. The queue is limited. If a binding finds it full,
+the event is later made from the state."""
 
 import asyncio
 import itertools
@@ -78,11 +78,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Tale(Struct, frozen=True, kw_only=True):
-    """A Kubernetes event to write about a pod.
-
-    With `unschedulable`, the pod's condition PodScheduled is also set to False. `revision`
-    distinguishes repeated events. `renews` marks an event that is repeated, because it still
-    applies."""
+    """A Kubernetes event to write about a pod."""
 
     uid: str
     namespace: str
@@ -90,9 +86,9 @@ class Tale(Struct, frozen=True, kw_only=True):
     kind: Literal["Normal", "Warning"]
     reason: str
     message: str
-    revision: int = 0
-    unschedulable: bool = False
-    renews: bool = False
+    revision: int = 0  # distinguishes repeated events
+    unschedulable: bool = False  # also set the condition PodScheduled to False
+    renews: bool = False  # repeated, because it still applies
 
 
 class _EventMeta(Struct, frozen=True, rename="camel"):

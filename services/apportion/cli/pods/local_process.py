@@ -1,4 +1,4 @@
-"""Track a command that runs as a pod. The pod's owner names the command's process and machine.
+"""Track a command that runs as a pod. The pod's `owner` identifies the process and the machine.
 
 Invariant: a pod is reported as ended only when none of its processes is visible any more."""
 
