@@ -111,10 +111,8 @@ def missing() -> str:
 def compile_all() -> dict[Path, Path]:
     """Compile the modules. Return each compiled file by its target path relative to `services`.
 
-    Only changed modules are compiled again. If a declaration changed, all modules are, because
-    Cython does not track every dependency of a module on the attributes of another module's
-    classes.
-    """
+    Only changed modules are compiled again. If a declaration changed, all modules are compiled,
+    because Cython does not track all uses of another module's attributes."""
     from Cython.Build import cythonize  # noqa: PLC0415
     from Cython.Compiler import Options  # noqa: PLC0415
     from setuptools import Distribution, Extension  # noqa: PLC0415

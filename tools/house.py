@@ -63,8 +63,7 @@ class House:
 
     @cached_property
     def imports(self) -> dict[str, set[str]]:
-        """Return which of our modules each of our modules imports, including imports in
-        functions."""
+        """Map each of our modules to those that it imports, also within functions."""
         return {
             name: set(imported(parsed(self.sources[path]), self.modules)) - {name}
             for name, path in self.modules.items()
@@ -271,8 +270,8 @@ class Figure(NamedTuple):
     owed: int = 0
 
     def excess(self, count: int) -> str:
-        """Return by how much `count` exceeds the limit, and whether that is allowed; "" if it does
-        not."""
+        """Return the excess of `count` over the limit, as text with the allowance; "" if there is
+        none."""
         over = count - self.limit
         if over <= 0:
             return ""

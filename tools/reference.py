@@ -572,7 +572,7 @@ def _values(node: Any, schema: Mapping[str, Any], lines: list[str], prefix: str)
 
 
 def _first_on_line(key: Any, lines: list[str]) -> bool:
-    """Return True for a key in block style; a key inside `{...}` has no comment of its own."""
+    """Return True if the key is first on its line, where it can have its own comment."""
     return not lines[key.start_mark.line][: key.start_mark.column].strip()
 
 

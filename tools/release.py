@@ -84,7 +84,7 @@ def authenticated(payload_type: str, body: bytes) -> bytes:
 
 
 def provenance(folder: Path, *, commit: str, key_id: str, finished: datetime) -> dict[str, Any]:
-    """Return a statement that names every file of the folder, and the image in one of them."""
+    """Return a statement with the digests of all files in the folder, and of the image."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
     images = [
         {"name": name, "digest": {"sha256": digest.removeprefix("sha256:")}}

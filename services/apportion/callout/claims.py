@@ -24,7 +24,7 @@ PAYLOAD_MAX_BYTES: Final = 1 << 20  # nats-server's limit for one message
 
 
 class NoRequest(ValueError):
-    """The error that the bytes are not an authorization request of a nats-server."""
+    """The error for bytes that are not an authorization request of a nats-server."""
 
 
 class _Server(Struct, frozen=True):

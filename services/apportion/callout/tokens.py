@@ -34,7 +34,7 @@ _EXTRA: Final = "authentication.kubernetes.io/"
 
 
 class NoToken(ValueError):
-    """The error that a token is refused; the message has the reason but not the token."""
+    """The error for a refused token. The message has the reason but not the token."""
 
 
 class Limited(Exception):

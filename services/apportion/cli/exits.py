@@ -37,19 +37,19 @@ class NotFound(click.ClickException):
 
 
 class Wrong(click.ClickException):
-    """The error that the arguments or options are wrong."""
+    """The error for wrong arguments or options."""
 
     exit_code = USAGE
 
 
 class Unreachable(click.ClickException):
-    """The error that the ledger or the gateway does not answer."""
+    """The error for a ledger or gateway that does not answer."""
 
     exit_code = UNREACHABLE
 
 
 class NotLetIn(Unreachable):
-    """The error that the gateway requires a login, or denies access."""
+    """The error for a gateway that requires a login, or denies access."""
 
 
 class Outdated(click.ClickException):

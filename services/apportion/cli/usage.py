@@ -186,7 +186,7 @@ def once(_context: click.Context, _option: click.Parameter, given: tuple[str, ..
 
 
 def reasoned(_context: click.Context, _option: click.Parameter, given: str) -> str:
-    """Refuse an empty reason; the error explains what it is for (a click callback)."""
+    """Refuse an empty --reason, and explain what a reason is for (a click callback)."""
     if not given.strip():
         raise click.UsageError(SAY_WHY)
     return given

@@ -329,7 +329,7 @@ def _seconds(event: Event) -> float:
 
 
 class Taking:
-    """Handles agents' reports during one run of the intake's body."""
+    """Handles the reports of agents, for one run of the intake."""
 
     def __init__(
         self,
@@ -344,7 +344,7 @@ class Taking:
         free: Callable[[int], float] = lambda _bytes: 1.0,
         spend: Callable[[int], None] = lambda _bytes: None,
     ) -> None:
-        """`free(n)` returns the fraction of the ledger's size that stays free after `n` bytes."""
+        """Set up. `free(n)` is the fraction of the ledger that is free after `n` more bytes."""
         self._state = state
         self._free = free
         self._spend = spend
@@ -460,8 +460,8 @@ class Taking:
     def _within_budget(self, lane: Lane, draft: Draft) -> Draft | Answer:
         """Return the draft, or a request to retry if the ledger or the node's budget is too full.
 
-        The rest of the ledger is reserved for repairs by operators and schedulers. Usage records
-        are held back earlier than other events, because no container waits for them."""
+        Operators and schedulers need the rest of the ledger for repairs. Usage records are held
+        back earlier than other events, because no container waits for them."""
         of_usage = draft.subject.startswith(_USAGE)
         reserve = RESERVE_OF_USAGE if of_usage else RESERVE
         size_bytes = len(draft.payload)

@@ -11,9 +11,9 @@ HANDED_TO: Final = "apportion.dev/handed-to"
 
 
 class Handed(Struct, frozen=True):
-    """An earlier answer to `Allocate`: its `edits` apply to the container `to`, or none if ""."""
+    """An earlier answer to `Allocate`."""
 
-    to: str
+    to: str  # the intended container; "" for none
     edits: Edits
 
 

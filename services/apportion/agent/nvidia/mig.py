@@ -157,7 +157,7 @@ def keep(card: Cut, needed: Collection[MigInstance]) -> Kept:
 
 
 def slices(cut: MigInstance) -> int:
-    """Return an instance's slices as a bit mask, limited to slices that a report can contain."""
+    """Return an instance's slices as a bit mask, without bits outside `FULL`."""
     return ((1 << cut.size) - 1) << cut.start & FULL
 
 

@@ -1,11 +1,12 @@
 """Report the devices of an agent's nodes, and answer each placement that is bound there.
 
-The answer is SharesAllocated or AllocationFailed. Without a kubelet, the agent answers at once.
-With one, it answers a placement with shares when the first of its containers is about to start. An
-intake judges and appends the events. Invariants: every bound placement gets at most one answer,
-even across crashes. The agent appends nothing while the inventory is unchanged. Inventory events
-follow from the ledger and the devices alone. Their ids follow from content and previous revision,
-so restarts, retries and a second agent write the same event once."""
+The answer is SharesAllocated or AllocationFailed. Without a kubelet, the agent answers at once. On
+a node with a kubelet, it answers when the first container with shares is about to start. An intake
+judges and appends the events.
+
+Invariants: every bound placement gets at most one answer, even across crashes. The agent appends
+nothing while the inventory is unchanged. The id of an inventory event follows from its content and
+the previous revision. So restarts, retries and a second agent write the same event once."""
 
 import asyncio
 import contextlib
@@ -385,9 +386,9 @@ class Agent:
     def _noticed(self, node_name: str) -> None:
         """Check the newest inventory event of one of our nodes, right after it was folded.
 
-        Two agents with the same node name would overwrite each other for ever. So this agent only
-        logs a report of the other agent. A report whose basis is not newer than our first revision
-        was made before this process began, hence `<=`."""
+        Two agents with the same node name would overwrite each other for ever. So if another agent
+        reported the node, this agent only logs an error. A report whose basis is not newer than our
+        first revision is from before this process, so this agent reports again."""
         node = self._nodes.get(node_name)
         if node is None or node.report is None:
             return

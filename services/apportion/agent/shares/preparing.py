@@ -42,7 +42,7 @@ Answer = Callable[[Claim, str], Awaitable[bool]]
 class Rounds:
     """A lock for one node: preparations run concurrently, but a cleanup round runs alone.
 
-    Otherwise, a pod that arrives during a round might get what the round is removing."""
+    Without the lock, a round might remove what a new pod has just got."""
 
     def __init__(self) -> None:
         self._round = asyncio.Lock()
@@ -139,7 +139,7 @@ class SharePreparing:
         return [share for each in claims for share in (*each.shares, *each.borrowed)]
 
     def plan(self, claim: Claim, container: str) -> Edits:
-        """Return what a container of the claim gets, without creating it. Raises GrantRefused."""
+        """Return the edits for a container, but create nothing yet. Raises GrantRefused."""
         own = {share.container for share in claim.placed.shares}
         source = claim.placed.shares if container in own else claim.placed.borrowed
         return self.granted(self._held(claim, container, source)).edits
@@ -256,9 +256,10 @@ class SharePreparing:
         return claim
 
     def _shares(self, claim: Claim, holder: Holder) -> tuple[list[Share], str]:
-        """Return the starting container's shares and name; the last if several have its slots.
+        """Return the name and shares of the container that starts; of several, the last one.
 
-        Raises GrantRefused if the pod has a device that is missing or unhealthy."""
+        Several containers of a pod can have the same slots. Raises GrantRefused if a device of the
+        pod is missing or unhealthy."""
         if trouble := trouble_of(claim.node, self.devices(), claim):
             raise GrantRefused(trouble)
         # The kubelet does not say whether an init container or a later one with the same slots

@@ -92,7 +92,7 @@ class ShareLifecycle:
         self.sampling.expose(metrics, places.metrics_as)
 
     async def look(self) -> set[str]:
-        """Return the pods that `Books` lists, and keep their claims. Raises NotPrepared."""
+        """Return the pods that `Books` lists, whose claims are then kept. Raises NotPrepared."""
         pods = await self._books.pods()
         self._view.there = frozenset(pods)
         return pods

@@ -1,8 +1,8 @@
 """Metrics of use under our own names and, on request, under the names of replaced systems.
 
-Sources: HAMi's vGPUmonitor (`cmd/vGPUmonitor/metrics.go`), volcano-vgpu-device-plugin's monitor
-(`cmd/vgpu-monitor/metrics.go`) and gpu-manager, with their units: ratios are percent. Invariant:
-every series is about a pod or device that is on the node now."""
+Sources of the names and units: HAMi's vGPUmonitor (`cmd/vGPUmonitor/metrics.go`), the monitor of
+volcano-vgpu-device-plugin (`cmd/vgpu-monitor/metrics.go`), and gpu-manager. Ratios are in percent.
+Invariant: every series is about a pod or device that is on the node now."""
 
 from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter

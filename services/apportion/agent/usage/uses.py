@@ -1,9 +1,9 @@
 """Compute what each container uses of its shares, from device loads and HAMi-core regions.
 
-Invariants: every share of a pod on the node has exactly one use, from zero to what the device has.
-Limits come from the ledger. A region, which its container can change, counts only where the driver
-reports no use. A process counts only for a share of its own pod. The agent writes the node id of a
-process only to that process's slot in the region."""
+Invariants: every share of a pod on the node has exactly one use, at most what the device has.
+Limits come from the ledger. A container can change its region, so the region counts only where the
+driver reports no use. A process counts only for a share of its own pod. The agent writes the host's
+process id only to the slot of that process in the region."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress

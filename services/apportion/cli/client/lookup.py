@@ -50,7 +50,7 @@ def why_of(gateway: Gateway, pod: str, namespace: str | None, query: Mapping[str
 
 
 class NothingLike(NotFound):
-    """The error that no pod has the given name or a similar one."""
+    """The error for a name that is not the name of a pod, nor similar to one."""
 
 
 def namespace_of(gateway: Gateway, name: str, there: Mapping[str, Any], problem: str) -> str:

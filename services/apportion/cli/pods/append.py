@@ -241,7 +241,7 @@ async def replace(
 
 
 class Dropped(Exception):
-    """The error that the pod's submission was trimmed from the ledger."""
+    """The error for a pod whose submission was trimmed from the ledger."""
 
 
 class Ended(Exception):

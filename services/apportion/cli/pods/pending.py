@@ -1,7 +1,7 @@
 """Report what refused pods wait for now, as `why` does.
 
-Refusal events do not suffice: the nodes that they name may never fit, and a pod is refused before
-pods are evicted for it. Invariant: no pod is called refused while pods are evicted for it."""
+A refusal event is not enough. It may name nodes that can never fit, and pods may be evicted after
+it. Invariant: no pod is called refused while pods are evicted for it."""
 
 import asyncio
 import math

@@ -34,10 +34,11 @@ def clean(value: object) -> str:
 
 
 class Rows:
-    """A table. Columns in `right` are right-aligned; columns in `wraps` may wrap.
+    """A table.
 
-    If the table is too wide, columns in `drops` are left out, first to last; after printing,
-    `left_out` names them. Columns in `optional` are shown only if a row has more than `-` there."""
+    Columns in `right` are right-aligned, and columns in `wraps` may wrap. If the table is too wide,
+    columns in `drops` are left out, first to last, and then named by `left_out`. Columns in
+    `optional` are left out if no row has more than `-`."""
 
     def __init__(
         self,

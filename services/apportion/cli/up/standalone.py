@@ -289,12 +289,12 @@ FOLDERS = (_HERE / "samples", _HERE.parents[3] / "examples" / "pods")
 
 
 class Samples(msgspec.Struct, frozen=True):
-    """The result of submitting samples; `first_placed_s` is a monotonic time, or 0."""
+    """The result of submitting the sample pods."""
 
     pods: list[PodAnswer]
     whys: dict[str, Why]
     problems: list[Problem]
-    first_placed_s: float
+    first_placed_s: float  # monotonic time, or 0
 
     @property
     def never(self) -> int:

@@ -38,7 +38,7 @@ Say = Callable[[str], None]
 
 
 class UpFailed(Exception):
-    """The error that a process did not start; names the process, the cause, and where to look."""
+    """The error for a process that did not start, with the cause and where to look."""
 
 
 class HeldPort:
