@@ -91,7 +91,7 @@ class Mutant(NamedTuple):
 
 
 def changes(node: ast.AST) -> Iterator[str]:
-    """Yield code that may replace a node; for a statement, also its removal."""
+    """Yield code that may replace a syntax node. A statement may also be removed."""
     match node:
         case ast.Compare(left=left, ops=[op], comparators=others) if type(op) in SWAPS:
             yield ast.unparse(ast.Compare(left, [SWAPS[type(op)]()], others))  # type: ignore[list-item]
@@ -132,7 +132,7 @@ def mutants_of(path: Path) -> Iterator[Mutant]:
 
 
 def _running(tree: ast.AST) -> Iterator[ast.expr | ast.stmt]:
-    """Yield the code of functions that runs, except logs and metrics."""
+    """Yield the executable code of functions, without logs and metrics."""
     for child in ast.iter_child_nodes(tree):
         match child:
             case ast.FunctionDef() | ast.AsyncFunctionDef():

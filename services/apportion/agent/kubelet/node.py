@@ -90,7 +90,7 @@ class ClaimDoor:
         return [self._problem] if self._problem else []
 
     async def serve(self) -> None:
-        """Serve claims to the kubelet until cancelled. Raises ConfigError."""
+        """Serve the kubelet's calls about ResourceClaims until cancelled. Raises ConfigError."""
         try:
             while True:
                 there = self._socket.is_socket() and self._registration.is_socket()

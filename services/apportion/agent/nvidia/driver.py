@@ -1,11 +1,12 @@
 """Calls the NVIDIA driver with time limits, receives its XIDs (errors), and reads the use of GPUs.
 
-A driver that waits for a GPU which fell off the bus (XID 79, 119) blocks the calling thread for
-good. So calls run on daemon threads, one call at a time in each `Lane`. A call that exceeds the
-lane's limit is abandoned. A critical XID makes its GPU unhealthy for a while; a critical XID of a
-MIG instance blocks only that instance's slices. Invariants: a hung lane refuses other calls at
-once, and no call starts after its caller was refused. XIDs of every GPU that answers are received,
-even after another GPU was lost."""
+If a GPU fell off the bus (XID 79, 119), a driver call that waits for it blocks its thread for good.
+So calls run on daemon threads, one call at a time in each `Lane`. A call that exceeds the lane's
+limit is abandoned. A critical XID makes its GPU unhealthy for a while. A critical XID of a MIG
+instance blocks only that instance's slices.
+
+Invariants: a hung lane refuses other calls at once, and no call starts after its caller was
+refused. XIDs of every GPU that answers are received, even after another GPU was lost."""
 
 import asyncio
 import logging

@@ -511,7 +511,7 @@ def news(view: NodeView, now: NodeReported) -> list[Payload]:
 
 
 def event_id(data: Payload, follows: int) -> str:
-    """Return the id of an inventory event that follows revision `follows` of its subject."""
+    """Return the id of an inventory event; `follows` is the previous revision on its subject."""
     digest = hashlib.sha256(_encode(data)).hexdigest()[:32]
     return f"{type(data).__name__}/{follows}/{digest}"
 

@@ -143,7 +143,7 @@ class Allocatable:
             self._note(name)
 
     async def run(self, reader: Reader[Change]) -> None:
-        """Once the ledger is read, keep all nodes up to date until cancelled."""
+        """Once the ledger is read, keep the extended resources up to date until cancelled."""
         await reader.caught_up()
         await self.keep()
 

@@ -219,7 +219,7 @@ class VolumeBinding:
     async def _patch(
         self, path: str, seen: Any, metadata: dict[str, Any], rest: dict[str, Any] | None = None
     ) -> None:
-        """Change an object. Raises if it changed since it was read; the caller then retries."""
+        """Change an object. Raises if the object has changed since the read; then retry."""
         meta = {"resourceVersion": seen.resource_version, "uid": seen.uid, **metadata}
         body = {"metadata": meta, **(rest or {})}
         await self._api.change(

@@ -462,8 +462,8 @@ HEALTH = (DeviceHealthChanged, NodeObserved, NodeReported)
 class FailedDevices:
     """Remembers the failed devices of each node, to report only devices that fail or recover.
 
-    A device fails by its agent's event, by a mark on its node, or if the agent no longer reports
-    the device. Invariant: each failure is reported once, and a recovery only after its failure."""
+    A device has failed if it is unhealthy, or if its agent no longer reports it. Invariant: each
+    failure is reported once, and a recovery only after its failure."""
 
     def __init__(self, state: State) -> None:
         self._state = state

@@ -117,7 +117,7 @@ class Rows:
         ]  # fmt: skip
 
     def _left(self, widths: list[int], width: int) -> list[int]:
-        """Return the indexes of the columns that fit once wrapping columns are made narrow."""
+        """Return the indexes of the columns that fit, after columns in `wraps` are narrowed."""
         least = [
             min(widths[place], WRAPPED_CELLS) if column in self._wraps else widths[place]
             for place, column in enumerate(self._columns)
