@@ -89,9 +89,7 @@ def _described(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def fingerprint(schema: object) -> str:
-    """Return a hash of everything that must not change under one version.
-
-    This is the whole schema except its descriptions."""
+    """Return a hash of the schema, without descriptions. It must not change under one version."""
     text = json.dumps(_without_words(schema), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -246,7 +246,7 @@ class Holdings:
         self._ended: OrderedDict[str, float] = OrderedDict()
 
     async def refusal(self, event: Event, doubt: Doubt) -> Refusal | None:
-        """Return a refusal if a share in `doubt` is not valid, or None. Raises LedgerUnavailable."""
+        """Return a refusal if a share in `doubt` is invalid, or None. Raises LedgerUnavailable."""
         for share in doubt.shares:
             refusal = await self._refusal(_seconds(event), doubt.record, share)
             if refusal is not None:

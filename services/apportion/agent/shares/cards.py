@@ -1,9 +1,9 @@
 """Prepare a device for containers: its MPS daemon, its MIG instances, and the driver's limits.
 
-Invariants: a device with an MPS daemon accepts one process at a time, the daemon itself. An
-instance is never destroyed if a container in the ledger may use it or if this agent did not make
-it. A limit is only set on the cgroup of a single container. A restarted agent reads the daemons,
-the driver, the books and the ledger, and reaches the same result."""
+Invariants: a device with an MPS daemon accepts only the daemon as a process. The agent destroys an
+instance only if it made the instance, and no container in the ledger may use it. A limit is only
+set on the cgroup of a single container. A restarted agent reads the daemons, the driver, the books
+and the ledger, and reaches the same result."""
 
 import asyncio
 import glob

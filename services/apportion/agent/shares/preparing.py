@@ -133,7 +133,7 @@ class SharePreparing:
         """Return the shares of all pods except `but` that may be in use. Raises NotPrepared.
 
         The kubelet keeps a pod in its checkpoint until its containers have ended. Invariant: once
-        this node has read the ledger to its end, none of its containers uses any other share."""
+        the agent has read the ledger to its end, no container on this node uses any other share."""
         pods = await self.hands.books.pods() - {but}
         claims = [claim.placed for pod, claim in self.view.held.items() if pod in pods]
         return [share for each in claims for share in (*each.shares, *each.borrowed)]

@@ -198,7 +198,7 @@ _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 class SharedFile:
     """An open region file (`region.Stored`) that a container may change while root reads it.
 
-    Invariant: the file is regular, has a single name, and is not mapped into memory here, so a
+    Invariant: the file is regular, has one hard link, and is not mapped into memory here. So a
     container that truncates the file does no harm."""
 
     def __init__(self, path: Path) -> None:

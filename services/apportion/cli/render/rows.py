@@ -34,7 +34,7 @@ def clean(value: object) -> str:
 
 
 class Rows:
-    """A table.
+    """A table that adapts to the width of the terminal.
 
     Columns in `right` are right-aligned, and columns in `wraps` may wrap. If the table is too wide,
     columns in `drops` are left out, first to last, and then named by `left_out`. Columns in

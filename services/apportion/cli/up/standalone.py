@@ -191,7 +191,8 @@ class Up:
     async def _tell_freezes(self) -> None:
         """Print when placements stop and why, and when they resume.
 
-        A cause counts only if found twice in a row: a restarting scheduler reports one briefly."""
+        A cause counts if it is found twice in a row, because a restart of a scheduler causes a
+        short stop."""
         gateway, reported, before = Gateway(self._where.gateway_url()), "", ""
         while True:
             await asyncio.sleep(FREEZE_LOOK_S)

@@ -42,7 +42,7 @@ def completion(ctx: click.Context, *, shell: str, as_json: bool) -> None:
 @JSON
 @click.pass_context
 def man(ctx: click.Context, *, folder: Path, as_json: bool) -> None:
-    """Write a manual page for each verb into FOLDER, and create it if needed.
+    """Write a manual page for each verb into FOLDER, which is created if needed.
 
     Exit codes: 0 written; 1 cannot write to the folder."""
     written = []
