@@ -176,7 +176,7 @@ def _kept() -> dict[str, Path]:
 
 
 def _exchange(kept: dict[str, Path], made: dict[Path, Path]) -> dict[Path, Path]:
-    """Copy new modules (`made`) into the cache. Return the cached files (`kept`) of all others.
+    """Copy new modules (`made`) into the cache. Return the cached files of all other modules.
 
     Files that no build used for a month are deleted from the cache."""
     suffix = sysconfig.get_config_var("EXT_SUFFIX")

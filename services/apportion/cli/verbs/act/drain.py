@@ -57,7 +57,7 @@ class Report(msgspec.Struct, kw_only=True):
 
     target: str
     revision: int = 0  # the cordon's; 0 in a dry run
-    moved: dict[str, str] = {}  # new node; "" if ended or recreated elsewhere
+    moved: dict[str, str] = {}  # new node; "" if it ended or its controller recreates it
     waiting: dict[str, str] = {}  # why a pod that left the target is pending
     left: dict[str, str] = {}  # why a pod is still on the target, or would be
     planned: dict[str, str] = {}  # node in a dry run; "" if the pod would be pending
