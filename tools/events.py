@@ -1,11 +1,10 @@
 """Write the files made from the events: JSON Schemas, `asyncapi.yaml`, `docs/reference/events.md`.
 
-The Python structs and the catalogue are the source. The generated files are for readers in other
-languages. They contain a schema for every version since the first release: `PodPlaced.json`
-describes the newest version; files of older ones carry their number, as in `PodPlaced.2.json`. A
-lock keeps the fingerprint of every (event, version) that was ever written.
-Invariant: a schema never changes under an existing version, and no version is removed, because old
-events stay in the ledger.
+The files are made from the Python structs and the catalogue, for readers in other languages. They
+contain a schema for every version since the first release. `PodPlaced.json` describes the newest
+version, and `PodPlaced.2.json` describes version 2. A lock keeps the fingerprint of every version
+of every event that was ever written. Invariant: no existing version is changed or removed, because
+old events stay in the ledger.
 
     python -m tools.events             write everything
     python -m tools.events --check     report what differs, write nothing
@@ -90,9 +89,7 @@ def _described(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def fingerprint(schema: object) -> str:
-    """Return a hash of everything that must not change under one version.
-
-    This is the whole schema except its descriptions."""
+    """Return a hash of the schema, without descriptions. It must not change under one version."""
     text = json.dumps(_without_words(schema), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -112,9 +109,7 @@ def _without_words(schema: object) -> object:
 
 
 def unraised(rows: Iterable[EventType], lock: Lock) -> list[str]:
-    """Return a message for each schema that changed but needs a new version or `--relock`.
-
-    A locked version that no longer exists gets a message too."""
+    """Return a message for each event schema that must not differ from the lock, but does."""
     wrong = []
     for row in rows:
         known = lock.get(row.name, {})
