@@ -272,8 +272,9 @@ def test_E2_overwriteEnv_hides_gpus_from_containers_that_ask_for_none() -> None:
     ],
 )
 def test_overwriteEnv_leaves_alone_who_gets_gpus_otherwise(pod: dict[str, Any]) -> None:
-    """With `overwriteEnv`, the webhook changes no pod that is privileged, requests MIG profiles,
-    uses a ResourceClaim, has the ignore label or names another scheduler."""
+    """With `overwriteEnv`, the webhook does not change pods that get GPUs in another way.
+
+    Examples are privileged pods, and pods with a MIG profile or a ResourceClaim."""
     assert admitted(pod, rules({"nvidia": {"overwriteEnv": True}})).patches == ()
 
 

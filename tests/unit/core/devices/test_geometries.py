@@ -43,7 +43,8 @@ def configured(document: dict[str, Any]) -> ConfigurationChanged:
 
 
 def cluster(*found: list[tuple[str, int, int]], cards: int = 1) -> Ledger:
-    """Return a ledger with one node of MIG devices, which may only be split into these groups."""
+    """Return a ledger with one node, whose MIG devices may be split only into these groups of
+    instances."""
     return Ledger(configured(groups(*found)), rack("n1", cards, model=A100_40, mode="mig", slots=7))
 
 

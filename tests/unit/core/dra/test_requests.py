@@ -45,8 +45,10 @@ def asked(**fields: Any) -> Ask:
     ],
 )
 def test_a_request_is_an_ask(fields: dict[str, Any], asks: tuple[Ask, ...]) -> None:
-    """Each request of a ResourceClaim becomes one device request, or one per MIG instance. A
-    request without amounts means a whole device."""
+    """A ResourceClaim's request becomes one device request, or several if it needs several MIG
+    instances.
+
+    A request without amounts means a whole device."""
     found = wanted(claim(request(**fields)))
     assert found.asks == asks
     assert found.devices == DeviceConstraints()

@@ -112,8 +112,7 @@ def test_a_type_that_is_not_there_is_named_beside_those_that_are() -> None:
 
 
 def test_the_nearest_has_most_of_the_empty_cards_that_are_wanted() -> None:
-    """If a pod requests empty devices, the node nearest to fitting is the one with the most of
-    them, not the first by name."""
+    """If a pod requests empty devices, the nearest node is the one with the most empty devices."""
     ledger = Ledger(rack("a-full", 8)).submit(pod("all", ask(60_000, count=8))).settle()
     ledger.play(rack("b-half", 8)).submit(pod("four", ask(80_000, count=4))).settle()
     answer = answer_of(ledger.submit(pod("p", cards(8))).settle())
@@ -189,8 +188,9 @@ def test_the_line_names_the_same_node() -> None:
 
 
 def test_a_node_that_lacks_less_is_nearer() -> None:
-    """The answer lists as nearest only nodes that could fit the pod once their pods end. The node
-    that lacks least comes first."""
+    """The nearest nodes are those that would fit the pod if they were empty.
+
+    The node that lacks least comes first."""
     ledger = Ledger(large("m"), small("s1"), small("s2"), small("s3"))
     ledger.submit(pod("all", ask(30_000, count=8))).settle()
     ledger.play(large("n"))

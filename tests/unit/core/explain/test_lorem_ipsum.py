@@ -76,8 +76,7 @@ def answers(ledger: Ledger) -> list[Answer]:
 
 
 def differing(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Build all answers before and after every sentence is replaced. Return the differences that
-    are not sentences."""
+    """Replace every sentence of the product. Return how answers differ, apart from sentences."""
     ledger = a_ledger()
     before = msgspec.to_builtins(answers(ledger), str_keys=True)
     assert replaced(monkeypatch.setattr) > 50

@@ -153,8 +153,7 @@ def test_a_list_says_what_is_lacking_before_anybody_can_decide(*, declared: bool
 
 
 def test_a_list_says_who_chooses_the_node() -> None:
-    """If another scheduler chooses a pod's node, lists name that scheduler as the cause of the
-    wait."""
+    """If a pod waits for another scheduler to choose its node, the cause names that scheduler."""
     ledger = Ledger(rack("n1", 1), pod("p1", ask(1000), chooser="kube-scheduler"))
     cause = pod_answer(ledger.state, ledger.pod("p1")).cause
     assert "kube-scheduler" in cause

@@ -29,7 +29,7 @@ def granted(*devices: str, cores: int = 30, node: Node = NODE) -> Grant:
 
 
 def test_paths_are_those_of_the_node_and_the_loader_has_the_library() -> None:
-    """A process on the host gets host paths and a preloaded library, and CUDA sees only its
+    """A process on the host gets host paths and HAMi-core's library, and CUDA sees only its own
     device."""
     found = granted("GPU-1")
     assert found.edits == Edits(

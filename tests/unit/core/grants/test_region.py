@@ -27,7 +27,7 @@ def region(priority: int = 1, *devices: str) -> Region:
 
 
 def use(of: Region) -> None:
-    """Record a kernel launch in the region as HAMi-core does, by setting `recent_kernel` to 2."""
+    """Record a kernel launch in the region as HAMi-core does: set `recent_kernel` to 2."""
     of._stored.write(COUNT + 8, struct.pack("<i", 2))
 
 
@@ -42,8 +42,8 @@ def waits(of: Region) -> bool:
 
 
 def test_a_new_region_says_what_was_planned() -> None:
-    """A new region has the size that HAMi-core expects, and contains the limits before any process
-    starts."""
+    """A new region has the size that HAMi-core expects, and already contains the container's
+    limits."""
     data = made(PLAN)
     found = Region(StoredBytes(data))
     assert len(data) == SIZE
@@ -132,10 +132,9 @@ def advised(
 
 
 def test_alone_on_its_card_a_container_is_not_held_to_its_cores() -> None:
-    """A container that uses its device alone has no core limit. If two containers of equal priority
-    use a device, both are limited.
+    """A container that uses its device alone has no core limit.
 
-    A container that has just started counts as active for one round."""
+    If two containers of equal priority use a device, both are limited."""
     alone, other = region(), region()
     advised(alone, other)
     assert held(alone)

@@ -83,8 +83,7 @@ def test_a_breach_changes_nothing_and_must_be_of_the_pods_own_device() -> None:
 
 @pytest.mark.parametrize("before", [(), (BOUND,)], ids=["placed", "bound"])
 def test_voided_pod_waits_for_its_next_attempt(before: tuple[Payload, ...]) -> None:
-    """If a placement is voided, its shares are free again, and the pod is pending with the
-    reason."""
+    """If a placement is voided, its shares are free, and the pod is pending again."""
     ledger = placed().play(*before, VOIDED)
     found = ledger.pod("p1")
     assert (found.phase, found.attempt, found.placement) == (Phase.PENDING, 2, None)

@@ -127,8 +127,7 @@ def test_a_waiting_pod_with_another_label_is_another_question() -> None:
 
 
 def test_a_pod_that_shrinks_makes_room() -> None:
-    """A running pod that shrinks (`pods/resize`) frees room, and at its end the pod releases the
-    new size."""
+    """A running pod that shrinks (`pods/resize`) makes room for other pods."""
     big = pod("x", shape=wants(cpu_milli=200_000))
     ledger = Ledger(observed("n1"), big, pod("p", shape=wants(cpu_milli=100_000))).settle()
     assert ledger.where("p") == ""

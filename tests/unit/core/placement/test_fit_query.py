@@ -97,8 +97,7 @@ def test_containers_that_collide_are_seen() -> None:
 
 
 def test_answers_follow_the_ledger_and_change_nothing() -> None:
-    """The query's answers follow placements, releases, cordons and removed nodes, and a query
-    changes nothing."""
+    """A fit query follows placements, releases, cordons and removed nodes. It changes nothing."""
     ledger = Asked(rack("n1", 1))
     whole = shape(cards())
     before = digest(ledger.state)
@@ -194,8 +193,8 @@ def test_choices_of_one_batch_count_for_one_another() -> None:
 
 
 def test_choices_share_the_columns_of_the_engine() -> None:
-    """The interface that places pods on chosen nodes may share the engine's index of nodes. It
-    leaves no reservation in the index, and sees all events that the engine has seen."""
+    """Placing a pod on a chosen node may use the engine's index of nodes, and leaves no reservation
+    in it."""
     ledger = Asked(rack("n1", 2), rack("n2", 1))
     shared = ExternalChoices(ledger.state, ledger.engine.columns)
     ledger.submit(chosen_pod("p", cards(2)), chosen_pod("q", cards()), pod("r", cards(2)))

@@ -31,8 +31,7 @@ CARD = [share("a-g0", 81920, 100)]
     [("binpack", 10, "a"), ("binpack", 0, "b"), ("spread", 10, "b"), ("spread", 0, "a")],
 )
 def test_A5_policy_with_a_weight(policy: str, weight: int, where: str) -> None:
-    """Nodes are compared by devices, CPU and memory in use. The weight of devices decides whether a
-    node with a used device or one with used CPU is fuller."""
+    """The policy's weights decide whether used devices or used CPU make a node fuller."""
     weights = NodeWeights(cpu=1, memory=1, devices=weight)
     change = PolicyChanged(by="ann", node_policy=policy, node_weights=weights)  # type: ignore[arg-type]
     ledger = Ledger(change, rack("a", 2), rack("b", 2))

@@ -35,8 +35,9 @@ def chosen(policy: str, count: int = 1, weights: DeviceWeights | None = None) ->
     ],
 )
 def test_keys_in_their_order(policy: str, devices: list[str]) -> None:
-    """In a policy chain such as `numa,binpack`, the first key decides. Later keys break ties, and
-    then the lowest index does."""
+    """In a policy chain such as `numa,binpack`, the first key decides, and later keys break ties.
+
+    Any remaining tie goes to the device with the lowest index."""
     assert chosen(policy, 2) == devices
 
 

@@ -59,7 +59,7 @@ def small(start: int) -> object:
 
 
 def die(index: int) -> Device:
-    """Return one die (an NPU of its own) of an Ascend 910C module."""
+    """Return one die of an Ascend 910C module. Each die is a separate NPU."""
     return npu(f"d{index}", family="ascend910c", model="Ascend910C", memory_mib=65536, cores=20)
 
 
@@ -242,8 +242,8 @@ def test_the_first_rule_that_fails_is_named(
 
 
 def test_alone_on_a_device_of_one_slot_is_in_use_not_full() -> None:
-    """If a pod requests a whole device and the only one is in use, the refusal says that. It does
-    not say that the device has no free slot."""
+    """If a pod requests a whole device and the only one is in use, the refusal code is
+    DEVICE_IN_USE."""
     ledger = Ledger(*held(share("n1-g0"), report=rack("n1", 1, slots=1)), pod("p", cards()))
     ledger.decide()
     assert ledger.reasons("p") == {C.DEVICE_IN_USE: 1}

@@ -25,7 +25,7 @@ def wish(uid: str = "a", **fields: Any) -> ResizeAsked:
 
 
 def answer(ledger: Ledger, asked: ResizeAsked) -> PodResized | ResizeRefused:
-    """Fold a user's resize request. Return the scheduler's answer after it is folded too."""
+    """Fold a user's resize request and the scheduler's answer to it. Return that answer."""
     ledger.play(asked)
     (event,) = ledger.decide()
     assert isinstance(event, PodResized | ResizeRefused)

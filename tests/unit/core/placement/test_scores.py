@@ -90,7 +90,8 @@ HELD = {"g0": [], "g1": [share("g1", 40_000, 0)], "g2": [share("g2", 100, 0), sh
     ("policy", "order"), [("binpack", ["g1", "g2", "g0"]), ("spread", ["g0", "g1", "g2"])]
 )
 def test_device_orders(policy: str, order: list[str]) -> None:
-    """Binpack tries the fullest device first, and spread the device with the fewest pods."""
+    """The policy `binpack` tries the fullest device first; `spread` tries the one with the fewest
+    pods."""
     shares: list[Share] = [held for all_held in HELD.values() for held in all_held]
     ledger = Ledger(node("n1", gpu("g0"), gpu("g1"), gpu("g2")), pod("p1"))
     ledger.play(placement("p1", shares=shares))

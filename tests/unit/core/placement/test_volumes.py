@@ -197,8 +197,7 @@ def test_a_volume_of_several_pods_counts_once_on_a_node() -> None:
 
 
 def test_other_drivers_and_nodes_without_a_limit_have_room() -> None:
-    """A limit affects neither other drivers nor nodes without a limit; a limit of zero allows no
-    volume."""
+    """A node's volume limit applies to one driver only. A limit of zero allows no volume."""
     ledger = limited("n1", limit=0).play(claim("x", driver=DRIVER), claim("y", driver="other"))
     ledger.submit(mounting("p", "y"), mounting("q", "x")).settle()
     assert (ledger.where("p"), ledger.where("q")) == ("n1", "")

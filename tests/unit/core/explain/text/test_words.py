@@ -1,4 +1,4 @@
-"""Tests that every refusal code has words and a unit, and that a refusal's sentence states only
+"""Tests that every refusal code has a text and a unit, and that a refusal's sentence states only
 facts of its event."""
 
 import pytest
@@ -28,7 +28,7 @@ def miss(code: RefusalCode, needed: int, available: int, device: str = "g0") -> 
 
 @pytest.mark.parametrize("code", list(RefusalCode))
 def test_every_code_has_words(code: RefusalCode) -> None:
-    """Every refusal code has words."""
+    """Every refusal code can be shown as a sentence."""
     assert len(words.phrase(code).split()) >= 3
     assert words.cure(code)
 
@@ -119,8 +119,7 @@ def test_sentence_stays_a_sentence() -> None:
 
 
 def test_nodes_that_had_left_are_not_counted(golden: Golden) -> None:
-    """The sentence of a refusal does not count removed nodes, unless all of its nodes were
-    removed."""
+    """A refusal's sentence counts removed nodes only if every refused node was removed."""
     gone = RefusalCode.NODE_GONE
     some = refused({RefusalCode.MEMORY_INSUFFICIENT: 2, gone: 898})
     assert "898" not in words.refusal(some)

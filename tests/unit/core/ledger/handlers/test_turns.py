@@ -100,8 +100,10 @@ def test_who_is_not_asked_for_any_more_frees_the_way(end: str) -> None:
 
 
 def test_who_gets_the_same_waits_for_nobody() -> None:
-    """A pod does not wait for an earlier pod that gets exactly the same environment, such as an
-    equal part under MPS. Pods under HAMi-core do wait, because each has a folder of its own."""
+    """A pod need not wait for an earlier one's allocation if both get the same environment.
+
+    Pods with equal shares under MPS do. Pods under HAMi-core do not: each has a folder of its own.
+    """
     assert waits_for(two("1xT4:mps", 700)) == ""
     assert waits_for(two("1xT4:mps", 701)) == "a"
     assert waits_for(two("1xT4", 700)) == "a"

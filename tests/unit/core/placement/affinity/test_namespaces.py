@@ -52,7 +52,7 @@ def test_H12_pods_of_namespaces_are_meant_by_the_labels_of_those() -> None:
 
 
 def test_a_namespace_has_its_name_as_a_label() -> None:
-    """A namespace can be selected by its name as a label, even before the watcher has reported the
+    """A selector can select a namespace by name, even before the watcher has reported that
     namespace."""
     ledger = one_node()
     name = by("kubernetes.io/metadata.name", "a")

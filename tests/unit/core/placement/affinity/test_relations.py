@@ -42,8 +42,8 @@ def app(*names: str) -> PodSelector:
 
 
 def near(key: str, *names: str) -> PodTerm:
-    """Return an affinity term for a pod of one of these applications. `key` is the topology label,
-    such as that of the zone, whose value must be equal."""
+    """Return an affinity term that selects pods of these applications within the same domain of
+    `key`."""
     return PodTerm(pods=app(*names), topology_key=key)
 
 
@@ -58,8 +58,10 @@ def minding(
 
 
 def fleet(**zones: str) -> Ledger:
-    """Return a ledger with nodes that each have room for three pods. `zones` is each node's zone,
-    by node name; a node with zone "" has no zone label."""
+    """Return a ledger with nodes that each have room for three pods.
+
+    Each keyword is a node's name, and its value the node's zone. An empty value means no zone
+    label."""
     ledger = Ledger()
     for name, zone in zones.items():
         labels = {HOST: name} | ({ZONE: zone} if zone else {})
@@ -185,8 +187,9 @@ def spread(key: str = ZONE, **fields: Any) -> SpreadConstraint:
 
 
 def test_spread_over_zones() -> None:
-    """A spread constraint keeps the numbers of pods per zone within one of each other, even if one
-    zone has more room. Nodes without a zone take none of the pods."""
+    """With a spread constraint, the pod counts of any two zones differ by at most one.
+
+    Nodes without a zone take none of the pods."""
     ledger = fleet(a="x", b="x", c="x", d="y", bare="")
     ledger.submit(*(minding(f"p{n}", "web", spread=(spread(),)) for n in range(8))).settle()
     where = [ledger.where(f"p{n}") for n in range(8)]
@@ -197,7 +200,7 @@ def test_spread_over_zones() -> None:
 
 
 def test_spread_counts_what_the_selector_allows() -> None:
-    """Spread compares only zones in which the pod's node selector allows a node."""
+    """A spread constraint counts only zones with a node that matches the pod's node selector."""
     ledger = fleet(a="x", d="y")
     ledger.play(observed("a", labels={HOST: "a", ZONE: "x", "gpu": "on"}))
     wishes = PodConstraints(spread=(spread(),))
@@ -210,8 +213,9 @@ def test_spread_counts_what_the_selector_allows() -> None:
 
 
 def test_spread_with_fewer_domains_than_wanted() -> None:
-    """If the cluster has fewer zones than `minDomains`, spread counts a missing zone as an empty
-    one. Each existing zone then takes at most the maximum skew of pods."""
+    """If the cluster has fewer zones than `minDomains`, a spread constraint assumes an empty zone.
+
+    The scheduler then refuses pods that would exceed the maximum skew in the existing zones."""
     ledger = fleet(a="x", b="x")
     few: dict[str, Any] = {"spread": (spread(min_domains=2),)}
     ledger.submit(minding("p0", "web", **few), minding("p1", "web", **few)).settle()

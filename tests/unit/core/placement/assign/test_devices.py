@@ -130,8 +130,9 @@ HARD: list[tuple[str, list[Ask], list[Device], list[Share], str, list[str]]] = [
 def test_hardest_first(
     asks: list[Ask], offered: list[Device], held: list[Share], policy: Policy, where: list[str]
 ) -> None:
-    """If a pod has several device requests, the most demanding gets its devices first. Otherwise a
-    smaller request could use up the only device that fits both."""
+    """If a pod has several device requests, the most demanding one is served first.
+
+    Otherwise a smaller request could take the only device that fits the larger one."""
     found = chosen(shape(*asks), node("n1", *offered), *held, policy=policy)
     assert devices(found) == where
 

@@ -82,8 +82,7 @@ CLOSED = (
 
 @pytest.mark.parametrize(("key", "ready", "unschedulable"), CLOSED)
 def test_taints_of_conditions_end_with_them(key: str, *, ready: bool, unschedulable: bool) -> None:
-    """Kubernetes taints cordoned and unready nodes itself. A pod that only such a taint keeps out
-    is not one that never fits, because the taint ends with the condition."""
+    """A pod can fit later if only Kubernetes' taint of a cordoned or unready node keeps it out."""
     taint = Taint(key=key, effect="NoSchedule")
     ledger = Ledger(
         observed("n1", taints=(taint,), ready=ready, unschedulable=unschedulable), rack("n1", 1)
@@ -100,8 +99,7 @@ def test_taints_of_conditions_end_with_them(key: str, *, ready: bool, unschedula
 
 
 def test_a_taint_of_a_person_stays() -> None:
-    """A taint that an operator set keeps a pod off the node even in the hypothetical case of an
-    empty node."""
+    """An operator's taint keeps a pod off a node even if the check assumes an empty node."""
     taint = Taint(key="team", effect="NoSchedule", value="ml")
     ledger = Ledger(observed("n1", taints=(taint,)), rack("n1", 1))
     assert code_of(ledger, shape(ask(1)), empty) is _C.TAINT_NOT_TOLERATED
@@ -119,8 +117,8 @@ def test_a_plugin_of_another_system_can_be_removed() -> None:
 
 
 def test_a_node_that_is_given_back_to_a_plugin_takes_no_device_pods() -> None:
-    """If a node's agent no longer allocates its devices because another system's plugin does, the
-    node takes no pods that request devices."""
+    """If another system's plugin now allocates a node's devices, the scheduler places no device
+    pods there."""
     ours = rack("n1", 1)
     ours = structs.replace(ours, host=structs.replace(ours.host, labels={HANDS_OUT: "start"}))
     ledger = Ledger(observed("n1", labels={DEVICE_PLUGIN: "hami"}), ours)

@@ -89,7 +89,7 @@ def test_the_key_not_asked_for_longest_is_forgotten(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_key_that_is_not_kept_costs_what_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A query for some rows by a key that was dropped reads only those rows' nodes."""
+    """A query by a label key that the index has dropped reads only the queried nodes."""
     monkeypatch.setattr(module, "KEYS_MAX", 2)
     given = Read()
     keys = [f"team-{number}" for number in range(9)]

@@ -97,8 +97,7 @@ def test_entire_cards_and_parts_of_cards_are_counted_apart() -> None:
 
 
 def test_amounts_are_in_the_units_of_the_configuration() -> None:
-    """Queue limits use the configuration's units and names, for example GiB with `gpuMemoryFactor:
-    1024`."""
+    """Queue limits use the configuration's units, for example GiB with `gpuMemoryFactor: 1024`."""
     nvidia = NvidiaConfiguration(gpu_memory_factor=1024, resource_memory_name="a.b/mem")
     change = ConfigurationChanged(by="ann", configuration=Configuration(nvidia=nvidia))
     ledger = Ledger(rack("n1", 4), queue(capability={"a.b/mem": 4}), change)

@@ -143,10 +143,9 @@ def cluster(seed: int) -> tuple[Ledger, list[NodeReported], tuple[PricedShape, .
 
 @pytest.mark.parametrize("seed", range(6))
 def test_price_is_what_the_pod_would_leave(seed: int) -> None:
-    """The `price` score of a node falls by the value and variety that the pod would take from the
-    node. The pod gets the device that preserves the most value.
+    """The `price` score of a node falls by the value and variety that the node would lose.
 
-    The variety of a node is the weighted number of pods of each shape that still fit."""
+    Variety is the weighted number of pods of each shape that still fit on the node."""
     ledger, reports, sorts = cluster(seed)
     for sort in sorts:
         class_, points = scored(ledger, "price", sort)
@@ -251,9 +250,9 @@ def test_new_prices_count_from_the_next_decision() -> None:
 
 
 def test_modes_part_the_market() -> None:
-    """A MIG device has no value for pods that accept only MPS.
+    """If many pods accept only MPS, a pod that requests a whole GPU gets the MIG device.
 
-    If such pods are frequent, a pod that requests a whole GPU therefore gets the MIG device."""
+    The MIG device is the cheaper one, because MPS pods cannot use it."""
     cut = DeviceConstraints(modes=("mig",))
     constraints = NodeConstraints(cpu_milli=1000, memory_mib=1024)
     mps_only = priced(piece(50), 900_000, modes=("mps",), pods=100)
@@ -322,8 +321,7 @@ def test_prices_outlive_the_devices(policy: Policy) -> None:
 
 
 def test_what_fits_by_a_fraction_is_no_gift() -> None:
-    """A share of 22.9 % counts as 23 %, yet fits where 22.9 % of a device are left. The score then
-    still charges the pod for what these could have earned."""
+    """A pod that takes the last 22.9 % of a device pays for them, although it counts as 23 %."""
     exact = priced(ask(2_290, container="any"), 300_000)
     ledger = Ledger(
         node("n1", gpu("a-g0", memory_mib=MEMORY_MIB)),

@@ -32,7 +32,7 @@ CARD = gpu("g0", memory_mib=10_000)
     ],
 )
 def test_size_of_a_share(wanted: Ask, percent: int) -> None:
-    """The size of a request is the largest percentage that it needs of any of a device's amounts.
+    """A request's size is the largest percentage that it needs of a device's memory or cores.
 
     The size is rounded so that the right number of shares fits."""
     assert size_percent(wanted, CARD) == percent

@@ -41,8 +41,8 @@ def random_shapes(seed: int) -> tuple[PricedShape, ...]:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_what_is_left_of_a_device_can_earn(seed: int) -> None:
-    """For every free percentage of a device and every CPU price, the table has the highest total
-    price that a sequence of shares could pay for it."""
+    """The table of share values equals that of the slow reference algorithm, for every free
+    percentage."""
     shapes = random_shapes(seed)
     prices = tables.cpu_prices(shapes)
     found = tables.share_values(shapes, CARD, prices)
@@ -96,7 +96,7 @@ def test_instances_take_slices(wanted: Ask, slices: int) -> None:
 
 
 def test_what_is_held_stays() -> None:
-    """If one slice of a MIG device is in use, one instance of half the device still fits, not
+    """If one slice of a MIG device is in use, one half-size instance still fits on the device, not
     two."""
     assert masks(ask(19_000), 0b1) == [0b11110001]
 

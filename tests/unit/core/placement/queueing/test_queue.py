@@ -322,8 +322,7 @@ def test_a_pod_that_is_told_again_is_told_once() -> None:
 
 
 def test_the_same_answer_again_goes_to_nobody_who_has_heard_it() -> None:
-    """If pods with the same request are refused again with the same codes, they get no second
-    refusal."""
+    """If a pod is refused again with the same codes, the queue reports no second refusal."""
     state, queue = queue_of("a", "b")
     shape_queue = queue.next_shape_queue()
     assert shape_queue is not None

@@ -114,8 +114,8 @@ def test_who_fits_nowhere_is_told_by_his_owner_and_once() -> None:
 
 
 def test_unschedulable_pods_that_came_over_are_woken_by_what_helps_them() -> None:
-    """A scheduler also retries unschedulable pods that it took over from another scheduler when new
-    nodes join."""
+    """When new nodes join, a scheduler also retries unschedulable pods taken over from another
+    scheduler."""
     members = Members(THREE, rack("n1", 1)).submit(*(pod(uid, cards(4)) for uid in UIDS[:9]))
     for name in THREE:
         members.decide_by(name)

@@ -278,8 +278,9 @@ def test_F9_hami_counts_instances_of_cards_that_are_cut() -> None:
 
 
 def test_F9_volcano_counts_cards() -> None:
-    """In a pod with Volcano's resource names, a count on MIG devices means devices, as in Volcano
-    (`checkNodeGPUSharingPredicateAndScore`)."""
+    """With Volcano's resource names, a count on a MIG node means devices, not instances.
+
+    The rule is Volcano's `checkNodeGPUSharingPredicateAndScore`."""
     limits = {"volcano.sh/vgpu-number": 2, "volcano.sh/vgpu-memory": 4000}
     ledger = placed(
         pod(limits, {"volcano.sh/vgpu-mode": "mig"}), rack("n1", 1, model=A100_40, mode="mig")
@@ -288,7 +289,7 @@ def test_F9_volcano_counts_cards() -> None:
 
 
 def test_F9_instances_of_an_init_container_are_lent() -> None:
-    """An init container uses one of the MIG instances that the main container uses after it."""
+    """An init container reuses one of the main container's MIG instances."""
     document = hami()
     document["spec"] |= {
         "initContainers": [container("i", {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 4000})],
@@ -561,8 +562,7 @@ def test_G4_a_pod_that_is_not_preemptable_is_evicted_for_nobody(
     [("none", True), ("best-effort", True), ("restricted", False), ("single-numa-node", False)],
 )
 def test_G4_a_numa_policy_of_a_task_is_read_as_that_of_a_pod(policy: str, *, taken: bool) -> None:
-    """The `topologyPolicy` of a task in a Volcano Job is refused if Volcano would enforce it, like
-    a pod's NUMA policy."""
+    """In a Volcano Job, a task's `topologyPolicy` is refused if Volcano would enforce it."""
     document = volcano_job(task(GPU, topologyPolicy=policy))
     if taken:
         assert read(document).pods == read(volcano_job(task(GPU))).pods
@@ -632,8 +632,7 @@ def test_G9_an_unknown_policy_is_refused() -> None:
 def test_G10_a_card_that_was_chosen_by_uuid(
     annotations: dict[str, object], code: RefusalCode
 ) -> None:
-    """If a pod's UUID constraint excludes a device, the refusal says so, unless the device's mode
-    or type is wrong too."""
+    """If a pod's UUID constraint alone excludes a device, the refusal says so."""
     limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000}
     ledger = placed(pod(limits, annotations), rack("n1", 1))
     assert ledger.reasons("p") == {code: 1}

@@ -176,9 +176,10 @@ def test_every_name_has_a_family_and_counts_something_known() -> None:
 
 
 def test_a_name_of_several_dialects_is_the_first_ones() -> None:
-    """If several dialects have the same resource name, the first dialect in the list gets it.
+    """If several dialects have the same resource name, the name belongs to the first dialect in the
+    list.
 
-    A pod with `nvidia.com/gpu` alone therefore has the dialect `plain`, not HAMi's."""
+    A pod that requests only `nvidia.com/gpu` therefore has the dialect `plain`, not HAMi's."""
     assert [dialect.name for dialect in claims(CONFIG)["nvidia.com/gpu"]] == ["plain", hami.NAME]
 
 

@@ -123,7 +123,7 @@ def test_a_limit_of_a_fleet_is_taken_as_kubernetes_writes_it(amount: object) -> 
 
 
 def test_the_unit_of_memory_is_that_of_the_configuration() -> None:
-    """The configuration sets the unit of memory amounts in limits, as in pods."""
+    """The configured unit of GPU memory also applies to amounts in ResourceQuotas."""
     of = DialectConfig(memory_factor=256)
     with pytest.raises(ManifestError, match="write 64"):
         limit_of(quota({"limits.nvidia.com/gpumem": "16Gi"}), of)

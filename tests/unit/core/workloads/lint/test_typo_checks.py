@@ -30,7 +30,7 @@ def pod(annotations: dict[str, str] | None = None, **limits: Any) -> dict[str, A
 
 
 def found(document: object, *, placed: bool = False) -> list[str]:
-    """Return each warning about this document as its field and its reason."""
+    """Return the field and the reason of every warning about this document."""
     return [f"{each.field} {each.why}" for each in suspects(document, CONFIG, placed=placed)]
 
 
@@ -141,8 +141,9 @@ def test_more_memory_than_any_device_has_is_told_of(name: str, most: int, said: 
 
 
 def test_a_unit_of_ones_own_is_said(golden: Golden) -> None:
-    """If the configuration sets another unit, the warning shows the amount in MiB: with
-    `gpuMemoryFactor: 1024`, 3000 means 3,072,000 MiB."""
+    """If the configuration sets another unit of memory, the warning shows the amount in MiB.
+
+    With `gpuMemoryFactor: 1024`, for example, 3000 means 3,072,000 MiB."""
     document = pod()
     document["spec"]["containers"][0]["resources"]["limits"] = {"nvidia.com/gpumem": 3000}
     (said,) = suspects(document, DialectConfig(memory_factor=1024))

@@ -31,8 +31,8 @@ RBD = {"monitors": ["10.0.0.1:6789", "10.0.0.2:6789"], "image": "base"}
     ],
 )
 def test_F16_disks_that_a_pod_names_itself(volume: dict[str, Any], disks: tuple[Disk, ...]) -> None:
-    """The disks for which kube-scheduler checks conflicts are read from the pod. Equal entries
-    count once."""
+    """The disks in a pod's spec are read if kube-scheduler checks them for conflicts, each disk
+    once."""
     entries = [{"name": "a", **volume}, {"name": "b", **volume}, {"name": "c", "emptyDir": {}}]
     assert draft(pod(volumes=entries)).shape.node.disks == disks
 

@@ -161,7 +161,7 @@ def test_a_claim_that_no_volume_matches_and_nobody_makes_one_for() -> None:
 
 
 def test_a_claim_of_another_class_is_bound_without_a_pod() -> None:
-    """If the class binds claims at once, a claim is reported as unbound until its volume exists."""
+    """If the storage class binds volumes at once, a claim is unbound until its volume exists."""
     assert fact(a_claim(), class_=a_class(volumeBindingMode="Immediate")).state == "unbound"
 
 
