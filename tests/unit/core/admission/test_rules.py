@@ -169,11 +169,10 @@ def test_an_extended_scheduler_keeps_its_pods_and_what_it_minds() -> None:
     ],
 )  # fmt: skip
 def test_D3_what_is_left_out_is_filled_in(asked: dict[str, str], filled: dict[str, str]) -> None:
-    """The webhook sets missing amounts to HAMi's defaults: one GPU, which is exclusive if the pod
-    requests the GPU's whole memory.
+    """The webhook sets missing amounts to HAMi's defaults, such as one GPU.
 
-    Some resource names (vcuda, Volcano's `gpu-memory`) have no matching name for a device count.
-    For a container that uses them, the webhook adds a request for one `apportion.dev/slot`."""
+    If a resource name has no matching name for a device count, the webhook requests one
+    `apportion.dev/slot`."""
     pod = kube_pod("p", asked)
     assert limits(patched(pod, admitted(pod))) == asked | filled
 

@@ -95,7 +95,7 @@ def test_D4_mig_strategy() -> None:
 
 
 def offers(document: dict[str, Any], *devices: Device, switchable: bool = True) -> list[Device]:
-    """Return the devices that node n1 offers under this configuration, of the given `devices`."""
+    """Return those of the given devices that node n1 offers under this configuration."""
     return list(offered(devices, "n1", read_configuration(document), switchable=switchable))
 
 

@@ -28,7 +28,7 @@ def state_of(device: Device) -> DeviceState:
 
 
 def amounts(state: DeviceState) -> tuple[int, int, int, int, int]:
-    """Return the device's free memory, cores, slots and AI CPUs, and its mask of MIG slices."""
+    """Return the device's free amounts and its mask of MIG slices."""
     return (
         state.memory_free_mib,
         state.cores_free,

@@ -235,8 +235,8 @@ def test_members_of_a_gang_that_want_different_cards() -> None:
 
 
 def test_members_of_a_gang_that_differ_are_told_who_holds_what_is_near() -> None:
-    """If the members of a gang request different devices, the answer for each still names the node
-    that came nearest to fitting, and the pods on that node's device."""
+    """Each member's answer names the nearest node and its pods, even if members need different
+    devices."""
     ledger = Ledger(rack("n1", 1), pod("there", cards())).settle().play(gang("team/job", 2))
     ledger.submit(member("a", cards()), member("b", ask(1000))).settle()
     for name in ("a", "b"):
@@ -247,8 +247,7 @@ def test_members_of_a_gang_that_differ_are_told_who_holds_what_is_near() -> None
 
 
 def test_members_of_a_gang_that_differ_are_told_whose_cordon_it_is() -> None:
-    """If the members of a gang request different devices, the answer for each still advises lifting
-    a cordon, because a cordon blocks every member."""
+    """Each member's answer advises lifting the cordon, even if members need different devices."""
     nodes = [rack(f"m{number}", 1) for number in range(3)]
     ledger = Ledger(*nodes, rack("n1", 1), gang("team/job", 4))
     ledger.play(NodeCordoned(node="n1", by="ann", reason="fan"))

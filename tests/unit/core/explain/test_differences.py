@@ -116,7 +116,7 @@ def test_a_node_that_joins_is_one_row_with_its_cards() -> None:
 
 
 def waiting(before: Picture, state: State) -> list[tuple[str, str, str]]:
-    """Return the differences about pods that joined or left the queue after picture `before`."""
+    """Return the pods that joined or left the queue since the earlier state."""
     return [
         (row.name, row.was.state, row.now.state) for row in SHOWN["waiting"](before, picture(state))
     ]

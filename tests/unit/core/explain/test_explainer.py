@@ -243,8 +243,7 @@ def test_what_no_node_could_hold_is_said_to_never_fit(golden: Golden, kind: str)
 
 
 def waits_for(*fleet: object, wanted: PodSubmitted) -> Why:
-    """Submit pod `wanted` to this fleet, which could fit it if no other pod ran there. Return why
-    it is pending."""
+    """Submit the pod to a fleet that would fit it if empty. Return why the pod is pending."""
     ledger = Ledger(*fleet)  # type: ignore[arg-type]
     ledger.submit(wanted).settle()
     assert EmptyFleet(ledger.state).lasting(ledger.pod("p")) is None

@@ -54,9 +54,9 @@ def test_a_row_names_gangs_to_whoever_sees_their_pods() -> None:
 
 
 def test_a_row_says_what_is_wrong() -> None:
-    """A packed row shows which devices failed or are cordoned, and why.
+    """A node's row shows failed and cordoned devices with the reason.
 
-    It also shows if the node is cordoned or not ready."""
+    It also shows whether the node is cordoned or not ready."""
     ledger = Ledger(
         rack("n1", 3),
         DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79"),

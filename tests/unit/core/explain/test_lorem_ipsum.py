@@ -1,8 +1,7 @@
 """Tests that no fact in an answer depends on the wording of a sentence.
 
-Every answer is built twice from one state. The second time, every function of `core/explain/text`
-that returns a text, and some named functions elsewhere, return *lorem ipsum*. Only sentences may
-then differ, also in answers that are redacted for a tenant. Device names are not sentences."""
+Every answer is built twice from one state, the second time with *lorem ipsum* for every sentence.
+Only sentences may then differ."""
 
 from collections.abc import Iterator
 
@@ -92,8 +91,7 @@ def test_with_other_sentences_the_facts_are_the_same(monkeypatch: pytest.MonkeyP
 
 
 def test_code_that_reads_a_sentence_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The comparison detects code that derives a fact from a sentence. The test plants such code:
-    it counts semicolons."""
+    """The comparison detects code that derives a fact from a sentence."""
 
     def reads(refused: WhyRefused) -> WhyRefused:
         made = answer_text.refused_with_text(refused)

@@ -77,8 +77,7 @@ def test_the_region_has_the_limits_before_the_container_has_a_process() -> None:
 
 
 def test_D5_what_a_container_says_of_itself_stands() -> None:
-    """A container's own settings of core policy, OOM killer, log level and priority take
-    precedence."""
+    """A container's own HAMi-core settings, such as its core policy, take precedence."""
     said = {
         "GPU_CORE_UTILIZATION_POLICY": "force",
         "ACTIVE_OOM_KILLER": "false",

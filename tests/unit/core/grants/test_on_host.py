@@ -109,8 +109,9 @@ def test_who_is_not_held_is_told() -> None:
 
 
 def test_so_is_who_starts_a_container() -> None:
-    """For a container, the caller is warned only if HAMi-core's library is missing. Core limits
-    work on every device, because devices in a container are numbered from 0."""
+    """A container's core limit works on every device, because its devices are numbered from 0.
+
+    The caller is therefore warned only if HAMi-core's library is missing."""
     share = Share("run", "GPU-2", 1000, 30)
     held = Held.of("uid-1", "run", [share], BOTH)
     assert unheld(grant(held, NODE).edits, BOTH) == ""

@@ -120,10 +120,10 @@ def test_more_devices_than_a_region_has_room_for_are_refused() -> None:
 def advised(
     *regions: Region, at_s: float = NOW_S, namespaces: str = "aa", first: tuple[str, ...] = ()
 ) -> None:
-    """Run one round of the monitor, which blocks or limits containers through their regions.
+    """Run one round of the monitor over these containers' regions.
 
-    `namespaces` has one letter per container: the name of its namespace. Containers of priority 0
-    in a namespace listed in `first` go before containers of other namespaces."""
+    `namespaces` has one letter per container. Priority counts across namespaces only for those in
+    `first`."""
     contenders = (
         Contender(each, namespace, each.devices, each.priority)
         for each, namespace in zip(regions, namespaces, strict=True)

@@ -42,10 +42,9 @@ def overlap(one: str, other: str) -> bool:
 @pytest.mark.parametrize("account", BESIDE)
 def test_a_service_under_one_subject_is_for_all_in_the_account(account: str) -> None:
     """If an account imports a service under a fixed subject, every role of the account may use it.
-    NATS lets any role that can reply publish to such a subject.
 
-    A service under a wildcard is not open to all roles; the tests of attack 5 in tests/security
-    check that."""
+    NATS lets any role that can reply publish to such a subject. The tests of attack 5 in
+    tests/security check that a wildcard subject is not open to all roles."""
     lines = [line for line in sharing(account) if "{ service: { account:" in line]
     single = [match[1] for line in lines if (match := re.search(r'subject: "([^*>"]+)"', line))]
     for role in ROLES:

@@ -39,8 +39,10 @@ def test_a_card_has_no_more_memory_than_its_model(golden: Golden) -> None:
     [("NVIDIA X900 96GB HBM9", 108_134), ("NVIDIA X900-320GB", 360_448), ("Nobody's", 366_718)],
 )
 def test_a_model_that_nobody_knows_has_a_generous_limit(model: str, most_mib: int) -> None:
-    """An unknown model may report the size in its name, or up to twice the memory of the largest
-    catalogued device."""
+    """A device of an unknown model may report the memory size that its name states.
+
+    If the name states none, up to twice the memory of the largest catalogued device is plausible.
+    """
     assert memory_most_mib(model) == most_mib
 
 
@@ -79,8 +81,7 @@ def test_an_instance_has_no_more_memory_than_its_slices(golden: Golden) -> None:
 
 
 def test_more_is_offered_where_the_configuration_says_so() -> None:
-    """A device may offer more than it has if the configuration allows it, for all nodes or for this
-    node."""
+    """A device may offer more than it physically has if its node's configuration allows it."""
     report = node("n1", gpu("g0", memory_mib=163_840, physical_memory_mib=81_920, cores=200))
     scaled: Any = {"device_memory_scaling": 2.0, "device_core_scaling": 2.0}
     everywhere = Configuration(nvidia=NvidiaConfiguration(**scaled))

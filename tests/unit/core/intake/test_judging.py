@@ -75,8 +75,9 @@ def breach(pod: str, device: str, **more: Any) -> ShareBreached:
 
 
 def test_only_the_node_of_a_share_reports_its_breach(ledger: Ledger) -> None:
-    """The intake accepts a breach only from the node of the share, and only for a device of a live
-    pod."""
+    """The intake accepts a breach of a share's limit only from the share's node.
+
+    The share must belong to a live pod."""
     assert cause(said(ledger, breach("p2", "n2-g0"))) == "pod-of-another-node"
     assert cause(said(ledger, breach("p1", "n1-g1"))) == "unknown-device"
     assert cause(said(ledger, breach("p1", "n1-g0", attempt=2))) == "late"

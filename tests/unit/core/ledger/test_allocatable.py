@@ -1,6 +1,4 @@
-"""Tests of the GPU memory and cores that a node shows to Kubernetes as allocatable.
-
-They explain why these amounts may exceed what the GPUs have."""
+"""Tests of the GPU memory and cores that a node shows to Kubernetes as allocatable."""
 
 import pytest
 from msgspec import structs
@@ -56,8 +54,9 @@ def test_units_and_names_are_the_configurations() -> None:
 
 
 def test_several_cards_of_one_container_count_once() -> None:
-    """A container that requests 3,000 MiB on each of two devices does not raise the node's amount,
-    because the kubelet counts its limit only once."""
+    """A request for 3,000 MiB on each of two devices does not raise the node's allocatable memory.
+
+    The kubelet counts the container's limit only once."""
     ledger = Ledger(node("n1", gpu("g0"), gpu("g1")), pod("p", ask(3000, count=2, cores=30)))
     ledger.settle()
     assert beyond(ledger.pod("p"), ledger.node(), PLAIN) == {}

@@ -240,10 +240,10 @@ def test_an_identity_that_lets_a_pod_be_placed_twice(ledger: Written) -> None:
 def test_an_eviction_is_told_once_for_each_attempt_of_whom_it_is_for(
     ledger: Written, event_id: str, found: list[tuple[int, str]]
 ) -> None:
-    """An eviction's event id must name the evicted pod and the pod that needs room, with their
+    """An eviction's event id names the evicted pod and the pod that needs room, with their
     attempts.
 
-    A pod is thereby evicted at most once per attempt of the pod that needs room."""
+    NATS therefore accepts such an eviction only once."""
     ledger.write(on("p1")).write(EVICTED, id=event_id)
     assert ledger.checks() == found
 

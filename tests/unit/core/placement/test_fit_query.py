@@ -41,7 +41,7 @@ class Asked(Ledger):
         self.play(*payloads)
 
     def take(self, data: Any) -> Any:
-        """Fold one event, and report the change to both interfaces."""
+        """Fold one event, and pass the change to both interfaces for kube-scheduler."""
         change = super().take(data)
         self.fit_query.observe(change)
         self.chosen.observe(change)
@@ -160,8 +160,9 @@ def test_a_choice_is_placed_where_it_says() -> None:
 
 
 def test_a_choice_that_does_not_fit_is_refused_with_the_amounts() -> None:
-    """If kube-scheduler chooses a node that does not fit, the pod is refused, and the refusal names
-    that node as the nearest miss. An unknown node is refused too."""
+    """If kube-scheduler chooses a node that does not fit, the scheduler refuses the pod.
+
+    The refusal names that node as the nearest miss."""
     ledger = Asked(rack("n1", 1), rack("n2", 1))
     ledger.submit(chosen_pod("p", ask(1000)), chosen_pod("q", ask(1000)), pod("x", cards()))
     memory_mib = ledger.device("n1-g0").device.memory_mib

@@ -94,7 +94,7 @@ def test_B5_nodes_of_the_plain_plugin_give_whole_cards() -> None:
     ],
 )
 def test_E5_no_share_goes_to_a_node_of_the_plain_plugin(limits: dict[str, object]) -> None:
-    """A share is never placed on a node of NVIDIA's plugin."""
+    """A share is never placed on a node whose devices NVIDIA's plugin allocates."""
     found = draft(manifest(limits))
     ledger = Ledger(beside(), pod("p", shape=found.shape)).settle()
     assert ledger.reasons("p") == {RefusalCode.MODE_MISMATCH: 1}

@@ -47,8 +47,9 @@ def evicted(ledger: Ledger) -> list[tuple[str, str]]:
 
 
 def full(nodes: int = 1, width: int = 1, **fields: Any) -> Ledger:
-    """Return a ledger with nodes of `width` devices. A low-priority pod uses each device; the pods
-    are named `low-NODE-DEVICE`."""
+    """Return a ledger with nodes of `width` devices each.
+
+    A low-priority pod named `low-NODE-DEVICE` uses each device."""
     ledger = Ledger(*(rack(f"n{at}", width) for at in range(nodes)))
     for at in range(nodes):
         for slot in range(width):
@@ -250,8 +251,9 @@ def test_the_room_is_kept_for_whom_it_is_made() -> None:
 
 
 def test_a_pod_of_higher_priority_may_take_the_room() -> None:
-    """A pod of higher priority may use devices that were freed for another pod, which then keeps
-    waiting."""
+    """A pod of higher priority may use devices that were freed for another pod.
+
+    The other pod then stays pending."""
     ledger = full()
     ledger.submit(high("h")).settle()
     ledger.submit(high("higher", priority=500))

@@ -36,8 +36,9 @@ from tests.support.pods import placed as placement
     ],
 )
 def test_mean_load(amounts: tuple[int, int, int, int], points: int) -> None:
-    """The load of a node is the mean of two used fractions, from 0 to 1 each. If either resource
-    has a total of 0, the load is 0."""
+    """A node's load is the mean of the used fractions of CPU and memory.
+
+    If the node's total of either is 0, the load is 0."""
     assert mean_load(*amounts) == points
 
 
@@ -67,12 +68,10 @@ def three_nodes() -> State:
     ],
 )
 def test_node_scores(policy: Policy, asked: Shape, percent: list[float]) -> None:
-    """A node is scored by its devices. If the pod requests none, it is scored by its CPU and
-    memory.
+    """A node is scored by its devices, or by CPU and memory if the pod requests no device.
 
-    The policy bestfit prefers nodes with little left free: 20,000 % minus 100 % for each free
-    device and for every 16 free CPUs. Without prices, the policies that use prices act like
-    bestfit."""
+    The policy `bestfit` prefers nodes with little left free. The policies that use prices act like
+    `bestfit` while there are no prices."""
     columns = Columns(three_nodes())
     columns.sync()
     assert columns.names == ["empty", "gpu-busy", "host-busy"]

@@ -171,8 +171,10 @@ def limited(*names: str, limit: int = 1, **fields: Any) -> Ledger:
 
 
 def test_H13_a_node_has_so_many_volumes_of_a_driver() -> None:
-    """A node takes no more volumes of a CSI driver than its limit, even within one decision. A
-    refused pod is placed when another pod has ended."""
+    """A node takes no more volumes of a CSI driver than that driver's limit, even within one
+    decision.
+
+    A refused pod is placed when another pod has ended."""
     ledger = limited("n1", "n2")
     ledger.play(*(claim(name, driver=DRIVER) for name in "xyz"))
     ledger.submit(*(mounting(uid, uid) for uid in "xyz"))

@@ -18,7 +18,7 @@ GIB = 1024
 
 
 class Pods(NamedTuple):
-    """What a sample document should be read as: a number of identical pods, and their gang."""
+    """The expected content of a sample document: a number of identical pods, and their gang."""
 
     dialect: str
     asks: tuple[Ask, ...]

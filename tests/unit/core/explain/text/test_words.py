@@ -64,7 +64,7 @@ def test_a_code_of_a_newer_build_stands_for_itself() -> None:
     ],
 )
 def test_amounts_carry_their_unit(code: RefusalCode, value: int, said: str) -> None:
-    """The words for an amount include its unit, and the words for a yes-or-no code have no
+    """An amount in a sentence has its unit. A yes-or-no refusal code, such as a cordon, has no
     amount."""
     assert words.amount(code, value) == said
 
@@ -161,7 +161,7 @@ def test_device_ids_are_cut(device: str, said: str) -> None:
 
 
 def test_one_of_a_thing_is_said_as_one(golden: Golden) -> None:
-    """The words use singular or plural according to the count."""
+    """A sentence uses the singular or the plural according to the count."""
     assert [words.many(count, "pod") for count in (0, 1, 2_000)] == [
         "0 pods",
         "1 pod",

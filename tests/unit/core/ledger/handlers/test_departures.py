@@ -62,8 +62,8 @@ def test_a_node_with_pods_or_with_a_cordon_stays() -> None:
 def test_a_node_that_comes_back_goes_on_with_its_fences() -> None:
     """If a forgotten node returns, it continues from the fences that it had before.
 
-    These are the revision and digest of its last placement event, and the revision of the last
-    event about its agent's presence."""
+    A fence is the revision of a node's last placement event, or of its agent's last presence event.
+    """
     ledger = Ledger(observed("a", version=1), rack("a", 1))
     ledger.submit(pod("p", ask(1))).settle()
     ledger.play(NodeSilent(node="a", grace_s=1))

@@ -50,8 +50,9 @@ def near(key: str, *names: str) -> PodTerm:
 def minding(
     uid: str, label: str = "", namespace: str = "default", group: str = "", **wishes: Any
 ) -> PodSubmitted:
-    """Return a pod with the affinity, anti-affinity and spread constraints in `wishes`. `label` is
-    the value of the pod's label `app`."""
+    """Return a pod with these affinity, anti-affinity and spread constraints.
+
+    `label` is the value of the pod's label `app`."""
     constraints = PodConstraints(**wishes)
     labels = {"app": label} if label else {}
     return pod(uid, shape=shape(pods=constraints), labels=labels, namespace=namespace, group=group)
@@ -82,8 +83,9 @@ def test_anti_affinity_keeps_pods_apart() -> None:
 
 
 def test_anti_affinity_holds_against_those_who_do_not_mind() -> None:
-    """If a placed pod's anti-affinity selects another pod, that pod cannot join it on its node,
-    even without anti-affinity of its own. Pods that it does not select can."""
+    """A placed pod's anti-affinity keeps the pods that it selects off the node.
+
+    Those pods need no anti-affinity of their own."""
     ledger = fleet(a="x")
     ledger.submit(minding("guard", anti_affinity=(near(HOST, "web"),))).settle()
     ledger.submit(minding("w1", "web"), minding("w2", "web"), minding("other", "db")).settle()
@@ -94,7 +96,7 @@ def test_anti_affinity_holds_against_those_who_do_not_mind() -> None:
 
 
 def test_a_line_that_waited_does_not_wait_for_its_head() -> None:
-    """A pending pod is placed before a pod with anti-affinity to it that is submitted later."""
+    """A pending pod is placed first, even if a pod submitted later has anti-affinity to it."""
     ledger = fleet(a="x").play(observed("a", pods=1))
     ledger.submit(minding("x", "db")).settle()
     ledger.submit(minding("w", "web"), minding("d", "db")).settle()
@@ -267,7 +269,7 @@ def domain(node: NodeState, key: str) -> str | None:
 
 
 def placed(state: State) -> Iterator[tuple[PodSubmitted, NodeState]]:
-    """Yield every pod that has a node, with the node, including pods of other schedulers."""
+    """Yield every placed pod with its node. Pods of other schedulers are included."""
     for each in state.pods.values():
         if each.placement is not None:
             yield each.submitted, state.nodes[each.placement.node]
@@ -310,8 +312,9 @@ def apart(state: State, asked: PodSubmitted, node: NodeState) -> bool:
 
 
 def together(state: State, asked: PodSubmitted, node: NodeState) -> bool:
-    """Return True if the node meets the pod's affinity. While a term selects no placed pod, a pod
-    that the term selects itself also meets it."""
+    """Return True if the node meets the pod's affinity.
+
+    A term that selects no placed pod is also met if it selects the pod itself."""
     for term in asked.shape.pods.affinity:
         if domain(node, term.topology_key) is None:
             return False

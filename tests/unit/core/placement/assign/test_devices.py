@@ -41,7 +41,6 @@ def chosen(
 
 
 def devices(shares: tuple[Share, ...] | None) -> list[str]:
-    """Return the device of every share."""
     assert shares is not None
     return [found.device for found in shares]
 
@@ -55,7 +54,7 @@ def test_count_is_different_devices() -> None:
 
 @pytest.mark.parametrize(("policy", "device"), [("binpack", "n1-g1"), ("spread", "n1-g0")])
 def test_policy_chooses_the_device(policy: Policy, device: str) -> None:
-    """Binpack chooses a device in use, and spread an idle device."""
+    """The policy `binpack` chooses a device in use; `spread` chooses an idle device."""
     found = chosen(shape(ask(1000)), rack("n1", 2), share("n1-g1"), policy=policy)
     assert devices(found) == [device]
 

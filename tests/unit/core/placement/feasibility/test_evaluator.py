@@ -1,5 +1,4 @@
-"""Tests of whether a pod fits a node, now or in a hypothetical case such as an empty node. These
-are cases in which six former implementations disagreed."""
+"""Tests of whether a pod fits a node now, or in a hypothetical case such as an empty node."""
 
 import pytest
 from msgspec import structs
@@ -65,8 +64,7 @@ def test_what_lacks_now_fits_once_the_pods_have_ended() -> None:
 
 
 def test_an_empty_node_is_ready_heard_and_not_cordoned() -> None:
-    """When the evaluator checks whether a pod would fit on an empty node, it assumes that the agent
-    is connected and the node is not cordoned, because both can change."""
+    """The check of an empty node assumes a connected agent and no cordon: both can change."""
     ledger = full()
     ledger.play(NodeCordoned(node="n1", by="ann", reason="disk"), NodeSilent(node="n1", grace_s=30))
     assert code_of(ledger, shape(ask(500))) is _C.AGENT_SILENT

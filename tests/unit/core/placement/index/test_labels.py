@@ -116,7 +116,7 @@ def test_values_that_no_node_has_any_more_are_forgotten() -> None:
 
 @pytest.mark.parametrize("operator", ["In", "NotIn", "Exists", "DoesNotExist"])
 def test_expressions_hold_as_the_filter_says(operator: Any) -> None:
-    """Label expressions on the columns give the same result as the label filter on the nodes."""
+    """The label columns evaluate every label expression as the label filter does."""
     expression = NodeExpression(key="zone", operator=operator, values=("x",))
     needs = NodeConstraints(required=((expression,),))
     columns = Read().columns

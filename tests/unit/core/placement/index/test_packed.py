@@ -74,7 +74,7 @@ def test_clamped(amount: int, bits: int, held: int) -> None:
 
 
 def test_the_largest_device_of_the_schemas_is_packed_exactly() -> None:
-    """The largest device of the schemas is packed without clamping."""
+    """The largest device that the schemas allow is packed without clamping its amounts."""
     device = LARGEST
     assert free_amounts(state_of(device)) == GUARDS | (
         device.memory_mib | device.cores << packed.COMPUTE_AT | device.slots << packed.SLOTS_AT

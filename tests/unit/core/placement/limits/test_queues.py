@@ -45,7 +45,7 @@ def queued(uid: str, *asks: Ask, **fields: Any) -> PodSubmitted:
 
 
 def shortage(ledger: Ledger, uid: str) -> QueueShortage:
-    """Return what the pod's queue had too little of, according to the pod's refusal."""
+    """Return the queue shortage that the pod's refusal reports."""
     found = ledger.refusal(uid).queue
     assert found is not None
     return found

@@ -211,7 +211,7 @@ def test_the_device_taken_is_the_one_that_was_scored(policy: Policy) -> None:
 
 @pytest.mark.parametrize("policy", ["price", "fgd"])
 def test_decisions_do_not_depend_on_how_the_state_came_about(policy: Policy) -> None:
-    """The scheduler decides equally, whatever the order in which nodes and prices arrived."""
+    """The order in which nodes and prices arrived does not change the scheduler's decisions."""
 
     def placements(seed: int, *, prices_first: bool) -> list[tuple[str, list[str]]]:
         drawn = random.Random(1)
@@ -268,8 +268,7 @@ def test_modes_part_the_market() -> None:
 
 
 def test_a_card_with_closed_slices_is_worth_what_is_left_of_it() -> None:
-    """A MIG slice that another scheduler uses lowers a device's value as much as one that a share
-    uses."""
+    """Slices that another scheduler uses lower a MIG device's value as much as slices in shares."""
     card = gpu("a", model=A100_40, mode="mig", slots=7)
     held = share("b", 20_096, 0, instance=instance("3g.20gb", 0, 4))
     prices = learnt(priced(whole(), 1_000_000), priced(ask(4_000, container="any"), 100_000))
@@ -334,5 +333,5 @@ def test_what_fits_by_a_fraction_is_no_gift() -> None:
 
 
 def test_numbers_that_loops_know_are_those_of_the_schemas() -> None:
-    """The compiled loops repeat some constants of the schemas, and both have the same values."""
+    """The constants that the compiled loops repeat have the same values as in the schemas."""
     assert (PERCENT, IDLE_STATE, DEVICE_COUNTS) == (WHOLE, WHOLE + 1, COUNT_MAX + 1)

@@ -90,7 +90,7 @@ def test_every_reason_names_what_can_end_it() -> None:
 def test_whom_an_event_lets_be_asked(
     change: Change, *, moved: bool, freed: bool, whom: int
 ) -> None:
-    """Which pending pods the scheduler retries depends on the event's type and on its effect."""
+    """An event's type and effect decide which pending pods the scheduler retries."""
     assert asked(change, moved, freed) == whom
 
 

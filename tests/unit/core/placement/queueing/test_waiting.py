@@ -226,8 +226,10 @@ def test_kept_apart_they_leave_few_nodes_begun() -> None:
 
 
 def test_who_prefers_a_node_goes_there_all_the_same() -> None:
-    """With separation on, a pod's preferred node affinity still decides, even if the preferred node
-    is in another scheduler's part."""
+    """A pod's preferred node affinity outweighs the separation of schedulers.
+
+    The pod gets its preferred node even if that node is in another scheduler's part of the fleet.
+    """
     wish = PreferredTerm(
         weight=100, term=(NodeExpression(key="disk", operator="In", values=("fast",)),)
     )

@@ -220,8 +220,7 @@ CARD = node("n1", gpu("g0", memory_mib=8000))
 
 
 def shares(names: str, **amounts: int) -> list[dict[str, Any]]:
-    """Return one container per keyword argument, with that name, which requests that amount of the
-    resource `names`."""
+    """Return one container per keyword: its name, and its amount of the resource `names`."""
     return [container(name, {names: amount}) for name, amount in amounts.items()]
 
 

@@ -221,8 +221,9 @@ ONE = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 30
 def test_a_container_holds_the_most_of_its_own_and_an_init_containers_ask(
     init: dict[str, int], main: dict[str, int], most: dict[str, int]
 ) -> None:
-    """If a main container and an init container use one share, each amount of the share is the
-    larger of what the two request."""
+    """If a main and an init container use one share, the larger of their two requests counts.
+
+    This holds for each amount of the share."""
     document = pod(
         containers=[container("main", main)], initContainers=[container("prepare", init)]
     )

@@ -116,8 +116,9 @@ def test_a_pod_of_a_listed_dialect_is_read_and_told_of_its_place() -> None:
 
 @pytest.mark.usefixtures("listed")
 def test_a_bound_pod_of_a_listed_dialect_is_known_to_hold_devices() -> None:
-    """Once a dialect is in the list, the shares of its bound pods are read back. If they cannot be
-    read, all devices of its family count as in use."""
+    """Once a dialect is in the list, the shares of its bound pods are read back.
+
+    If a pod's shares cannot be read, all devices of the dialect's family count as in use."""
     found = recover(BoundPod({"tpu.example/held": "2"}, (), ("main",), (), CONFIG))
     assert found is not None
     assert [each.number for each in found.held] == [0, 1]

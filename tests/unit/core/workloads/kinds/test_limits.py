@@ -57,8 +57,7 @@ def test_keys_that_decide_nothing_are_no_part_of_a_limit() -> None:
 
 @pytest.mark.parametrize(("state", "is_open"), [("Open", True), ("Closed", False)])
 def test_a_queue_has_its_state_where_kubernetes_has_it(state: str, is_open: bool) -> None:
-    """Whether a queue is open is read from its status, where `kubectl get queue -o yaml` shows
-    it."""
+    """A queue's state, Open or Closed, is read from the status of the Queue document."""
     said = limit_of(queue() | {"status": {"state": state}})
     assert isinstance(said, QueueObserved)
     assert said.open == is_open

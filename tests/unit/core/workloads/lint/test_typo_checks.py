@@ -196,8 +196,9 @@ def test_what_decides_everything_is_said_so(golden: Golden, name: str, meant: st
 
 
 def test_an_instance_by_its_profile_says_what_reads_it(golden: Golden) -> None:
-    """A MIG profile as a resource name causes a warning that names the setting which enables such
-    names. If the setting is on, there is no warning."""
+    """A MIG profile as a resource name causes a warning, unless a setting enables such names.
+
+    The warning names the setting."""
     document = pod()
     document["spec"]["containers"][0]["resources"]["limits"] = {"nvidia.com/mig-1g.5gb": 1}
     (said,) = found(document)
@@ -307,10 +308,7 @@ def test_a_limit_of_nothing_that_there_is(
     ],
 )
 def test_limits_of_what_there_is(kind: str, limited: dict[str, int]) -> None:
-    """A limit on a known resource causes no warning, whether it is a resource of nodes, a device or
-    an extended resource.
-
-    Nor does the card quota of a queue cause a warning."""
+    """A limit on a known resource causes no warning, nor does the card quota of a queue."""
     document = {
         "kind": kind,
         "metadata": {"annotations": {"volcano.sh/card.quota": "{}"}},

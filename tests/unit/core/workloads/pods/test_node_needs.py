@@ -205,8 +205,9 @@ def test_scheduling_gates() -> None:
 
 
 def test_resources_of_the_pod_itself() -> None:
-    """If a pod has resources of its own, they replace the sum of its containers', for each
-    resource. Overhead is then added."""
+    """For each resource, an amount of the pod itself replaces the sum of its containers' amounts.
+
+    The pod's overhead is then added."""
     own = {"requests": {"cpu": "1"}, "limits": {"cpu": "2", "memory": "1Gi"}}
     one = container(requests={"cpu": "3", "memory": "1Mi"})
     found = draft(pod(containers=[one], resources=own, overhead={"cpu": "500m"})).shape.node

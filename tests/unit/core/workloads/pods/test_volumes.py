@@ -295,8 +295,7 @@ def test_a_volume_is_made_where_there_is_room() -> None:
 def test_capacities_are_minded_where_the_driver_says_so() -> None:
     """Storage capacities count only if the CSI driver declares that it reports them.
 
-    A claim can then be used only on nodes that satisfy both a capacity and the storage class's
-    topology."""
+    A node must then have enough capacity and match the storage class's topology."""
     little = capacity("n2", capacity="1Gi")
     assert room(little, minded=False).nodes == ()
     topology = [{"matchLabelExpressions": [{"key": ZONE, "values": ["a"]}]}]
