@@ -74,8 +74,9 @@ def test_the_nearest_is_the_node_that_could_be_freed(holds: Ask, code: RefusalCo
 
 
 def test_of_nodes_that_are_all_too_small_the_largest_is_the_nearest(golden: Golden) -> None:
-    """If all nodes are too small for a pod, the answer calls the largest node the nearest to
-    fitting, even if little of its memory is free."""
+    """If all nodes are too small for a pod, the largest node is the nearest to fitting.
+
+    This holds even if little of the node's memory is free."""
     ledger = held_up(ask(100_000))
     answer = answer_of(ledger)
     assert answer.refused is not None
@@ -188,9 +189,7 @@ def test_the_line_names_the_same_node() -> None:
 
 
 def test_a_node_that_lacks_less_is_nearer() -> None:
-    """The nearest nodes are those that would fit the pod if they were empty.
-
-    The node that lacks least comes first."""
+    """The nearest nodes would fit the pod if they were empty. They are sorted by what they lack."""
     ledger = Ledger(large("m"), small("s1"), small("s2"), small("s3"))
     ledger.submit(pod("all", ask(30_000, count=8))).settle()
     ledger.play(large("n"))

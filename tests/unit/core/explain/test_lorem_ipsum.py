@@ -46,10 +46,9 @@ def a_ledger() -> Ledger:
 
 
 def plans(ledger: Ledger) -> Iterator[PlanRequest]:
-    """Yield planning requests for pods that fit, that must wait, that never fit, and that already
-    exist.
+    """Yield planning requests for pods that fit, must wait, never fit or already exist.
 
-    Some of the plans also remove nodes, add nodes or change the policy."""
+    Some of the plans also change the nodes or the policy."""
     pods = (("holds-1", 1), ("large", 1), ("small", 1), ("two", 2), ("huge", 9))
     texts = {name: MANIFEST.replace("NAME", name).replace("COUNT", str(n)) for name, n in pods}
     yield PlanRequest(files=texts)
@@ -58,8 +57,7 @@ def plans(ledger: Ledger) -> Iterator[PlanRequest]:
 
 
 def answers(ledger: Ledger) -> list[Answer]:
-    """Return every answer about the ledger: unredacted, redacted for a user who sees all
-    namespaces, and redacted for a user who sees none."""
+    """Return every answer: unredacted, and redacted for a user with all namespaces or with none."""
     state = ledger.state
     found: list[Answer] = [why(state, each) for each in state.pods.values()]
     found += [pod_answer(state, each) for each in state.pods.values()]

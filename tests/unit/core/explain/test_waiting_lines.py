@@ -199,8 +199,7 @@ def test_namespaces_by_their_pods() -> None:
 
 
 def test_who_waits_says_that_room_is_made(golden: Golden) -> None:
-    """If pods are being evicted to make room for a pending pod, its row shows the node and the
-    number of pods that have not yet ended."""
+    """A pending pod's row shows the node being freed and how many pods there have yet to end."""
     ledger = Ledger(rack("n1", 1), pod("low", cards(1))).settle()
     ledger.submit(pod("high", cards(1), priority=9), pod("other", cards(1))).settle()
     answer = lines_answer(ledger.state)

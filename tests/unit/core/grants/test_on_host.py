@@ -48,8 +48,7 @@ def test_paths_are_those_of_the_node_and_the_loader_has_the_library() -> None:
 
 
 def test_limits_stand_where_cuda_counts_the_cards() -> None:
-    """CUDA numbers the devices that a process sees from 0, so HAMi-core's limits are numbered from
-    0 too, whatever the devices' indexes on the node."""
+    """HAMi-core's limits are numbered from 0, as CUDA numbers the devices that a process sees."""
     alone, two = granted("GPU-2"), granted("GPU-1", "GPU-2")
     assert alone.edits.env["CUDA_VISIBLE_DEVICES"] == "GPU-2"
     assert alone.edits.env["CUDA_DEVICE_MEMORY_LIMIT_0"] == "1000m"

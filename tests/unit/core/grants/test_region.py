@@ -1,6 +1,6 @@
 """Tests of HAMi-core's usage region, a file with a container's limits and usage.
 
-They also cover the monitor, which blocks or limits containers through their regions."""
+The monitor blocks or limits containers through their regions."""
 
 import struct
 
@@ -254,10 +254,9 @@ def test_what_a_container_changed_is_found_and_put_right() -> None:
 
 
 def test_D6_a_container_without_a_limit_of_compute_waits_as_well() -> None:
-    """A container without a core limit gets a limit of 99, because HAMi-core cannot block a
-    container whose limit is 0 or 100.
+    """A container without a core limit gets a limit of 99: HAMi-core never blocks at 0 or 100.
 
-    Containers of priority 0 keep the limit that they have."""
+    Containers of priority 0 keep their limit."""
     for cores, priority, written in ((0, 1, 99), (100, 1, 99), (30, 1, 30), (0, 0, 0)):
         plan = RegionPlan("r", ("GPU-1",), (1 << 20,), (cores,), priority)
         data = StoredBytes(made(plan))

@@ -55,8 +55,9 @@ def test_a_service_under_one_subject_is_for_all_in_the_account(account: str) -> 
 
 @by_role
 def test_who_answers_whatever_he_is_asked_cannot_ask_himself(role: Role) -> None:
-    """A role that may reply to any request may not publish to a subject to which it subscribes. It
-    could otherwise send itself a request, and then reply to any subject."""
+    """A role that may reply to any request may not publish to a subject to which it subscribes.
+
+    Otherwise it could send itself a request, and reply to any subject."""
     may = permissions_of(identity(role.name, "n1"))
     if may.responses:
         assert not [(a, b) for a in may.publish for b in may.subscribe if overlap(a, b)]

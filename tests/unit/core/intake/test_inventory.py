@@ -1,7 +1,6 @@
-"""Tests of how the intake checks an agent's report about its node.
+"""Tests of how the intake, the service that receives agents' events, checks a node's report.
 
-The intake is the service that receives agents' events. It refuses implausible devices, and asks for
-confirmation of large changes."""
+It refuses implausible devices, and asks for confirmation of large changes."""
 
 from typing import Any
 
@@ -98,10 +97,7 @@ def test_ids_and_indexes_stand_there_once() -> None:
 
 
 def test_a_reboot_and_a_screwdriver_are_no_jump() -> None:
-    """Small changes in a node's report need no confirmation.
-
-    These are a first report, one more or one less device, failed devices, and a changed number of
-    slots."""
+    """Small changes in a node's report, such as one more device, need no confirmation."""
     eight = rack("n1", 8)
     sick = tuple(structs.replace(d, healthy=False, slots=4) for d in eight.devices)
     fewer = structs.replace(eight, devices=eight.devices[:7])

@@ -89,8 +89,9 @@ def test_a_pod_that_was_made_smaller_wrote_what_it_wrote() -> None:
 
 
 def test_a_card_that_is_gone_is_shown_as_far_as_pods_are_on_it() -> None:
-    """If a device has left its node, the node's allocatable amounts still include what pods use of
-    the device, because the kubelet still counts these pods."""
+    """If a device leaves its node, the allocatable amounts still include the pods' shares of it.
+
+    The kubelet still counts these pods."""
     there = node("n1", gpu("g0", model=T4), gpu("g1", model=T4))
     ledger = Ledger(there, pod("p", ask(10_000)), pod("q", ask(10_000))).settle()
     gone = ledger.devices("p")[0]
@@ -103,8 +104,7 @@ def test_a_card_that_is_gone_is_shown_as_far_as_pods_are_on_it() -> None:
 
 @pytest.mark.parametrize("dialect", ["ascend", "docker.com/vcuda", "nvidia"])
 def test_pods_of_other_names_wrote_nothing_of_these(dialect: str) -> None:
-    """A pod that requests devices under other resource names, such as Ascend's or vcuda's, does not
-    raise the node's allocatable GPU memory and cores."""
+    """A pod with vcuda's or Ascend's resource names does not raise the allocatable GPU amounts."""
     ledger = Ledger(
         node("n1", gpu("g0", model=T4)), pod("p", ask(20_000, cap_memory=True), dialect=dialect)
     ).settle()

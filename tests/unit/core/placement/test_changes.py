@@ -196,8 +196,7 @@ def test_a_restart_finds_the_same() -> None:
 
 
 def test_a_pod_that_changed_while_another_placed_it_waits_once() -> None:
-    """If a pod's request changed while another scheduler placed it and the placement was voided,
-    the pod is placed once more, not twice."""
+    """If a changed pod's placement is voided, the pod is placed once more, not twice."""
     ledger = Ledger(rack("n1", 2), pod("a", ask(300)))
     ledger.play(*ledger.consider().events)  # another scheduler's decision
     ledger.play(PodChanged(uid="a", cpu_milli=300)).voided("a")

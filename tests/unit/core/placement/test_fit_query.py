@@ -1,7 +1,6 @@
-"""Tests of the two interfaces that kube-scheduler uses.
+"""Tests of the two interfaces for kube-scheduler.
 
-One returns the nodes whose devices fit a pod. The other places a pod on the node that
-kube-scheduler chose."""
+One returns the nodes that fit a pod. The other places a pod on a chosen node."""
 
 from typing import Any
 
@@ -30,9 +29,7 @@ CHOOSER = "kube-scheduler"
 
 
 class Asked(Ledger):
-    """A ledger with the two interfaces for kube-scheduler, for tests.
-
-    One answers which nodes fit a pod; the other takes the nodes that kube-scheduler has chosen."""
+    """A ledger with the two interfaces for kube-scheduler: fit queries and external choices."""
 
     def __init__(self, *payloads: Any) -> None:
         super().__init__()
@@ -97,7 +94,7 @@ def test_containers_that_collide_are_seen() -> None:
 
 
 def test_answers_follow_the_ledger_and_change_nothing() -> None:
-    """A fit query follows placements, releases, cordons and removed nodes. It changes nothing."""
+    """A fit query follows placements, releases, cordons and removed nodes, and changes nothing."""
     ledger = Asked(rack("n1", 1))
     whole = shape(cards())
     before = digest(ledger.state)

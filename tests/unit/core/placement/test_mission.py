@@ -1,7 +1,4 @@
-"""Tests of the rows of the compatibility table that depend on placement only.
-
-The requests equal those that the dialects (readers of HAMi's, Volcano's and other manifests) derive
-from the sample manifests. The dialects have their own tests."""
+"""Tests of the rows of the compatibility table that depend on placement only."""
 
 import pytest
 
@@ -344,8 +341,9 @@ def test_E3_two_vgpus_are_two_different_cards() -> None:
 
 
 def test_E4_only_the_count_is_whole_cards() -> None:
-    """A pod that requests only a number of devices under NVIDIA's resource name gets whole devices,
-    even on nodes of NVIDIA's own plugin (E5). A share does not fit such a node."""
+    """A pod with only a device count gets whole devices, even on nodes of NVIDIA's own plugin (E5).
+
+    A share does not fit such a node."""
     exclusive = rack("plain", 2, mode="exclusive")
     ledger = Ledger(exclusive, pod("p", cards(2)), pod("q", ask(1))).settle()
     assert amounts(ledger, "p") == [("plain-g0", 81920, 100), ("plain-g1", 81920, 100)]

@@ -12,8 +12,7 @@ NUMA = node("n1", gpu("g0", numa=1), gpu("g1", numa=0), gpu("g2", numa=1), gpu("
 
 
 def chosen(policy: str, count: int = 1, weights: DeviceWeights | None = None) -> list[str]:
-    """Place a pod with this device policy on a node whose devices g2 and g3 are partly used. Return
-    its devices."""
+    """Return the devices that a pod with this policy gets while g2 and g3 are partly used."""
     held = [share("g2", 1000, 10), share("g3", 9000, 50)]
     ledger = Ledger(NUMA, pod("x", ask(1)), placement("x", "n1", held))
     wanted = shape(ask(2000, count=count), device_policy=policy, device_weights=weights)

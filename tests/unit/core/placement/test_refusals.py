@@ -151,8 +151,7 @@ REACHED: dict[RefusalCode, Reached] = {
 
 @pytest.mark.parametrize("code", REACHED)
 def test_every_code_is_reached(code: RefusalCode) -> None:
-    """For every refusal code there is a cluster whose only node refuses a pod with that code, and
-    with the right amounts."""
+    """Every refusal code occurs in some cluster of one node, with the right amounts."""
     events, asked, needed, available, device = REACHED[code]
     ledger = Ledger(*events, pod("p", shape=asked))
     (refused,) = ledger.decide()

@@ -36,9 +36,9 @@ from tests.support.pods import placed as placement
     ],
 )
 def test_mean_load(amounts: tuple[int, int, int, int], points: int) -> None:
-    """A node's load is the mean of the used fractions of CPU and memory.
+    """The load is the mean of the used fractions of memory and cores.
 
-    If the node's total of either is 0, the load is 0."""
+    If the total of either is 0, the load is 0."""
     assert mean_load(*amounts) == points
 
 

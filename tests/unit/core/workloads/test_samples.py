@@ -1,6 +1,4 @@
-"""Tests that every sample manifest is read as its original system would read it.
-
-Expectations are written by hand from those systems' documentation, one line per pod."""
+"""Tests that every sample manifest is read as its original system would read it."""
 
 import io
 from pathlib import Path

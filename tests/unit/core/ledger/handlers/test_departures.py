@@ -146,8 +146,7 @@ def test_a_node_that_has_a_pod_since_it_left_is_not_forgotten() -> None:
 
 
 def test_a_device_that_went_to_another_node_and_left_it_is_nobodys() -> None:
-    """A device that moved from a removed node to another node, and then left that node too, belongs
-    to no node."""
+    """A device that left both its removed node and its next node belongs to no node."""
     ledger = Ledger(rack("x", 1), NodeGone(node="x"))
     (device,) = rack("x", 1).devices
     ledger.play(node("y", device), node("y"), node("x"))

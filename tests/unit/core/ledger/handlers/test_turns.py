@@ -84,8 +84,9 @@ def test_nodes_with_cdi_know_no_turns() -> None:
 
 @pytest.mark.parametrize("end", ["gone", "voided", "failed", "silent"])
 def test_who_is_not_asked_for_any_more_frees_the_way(end: str) -> None:
-    """A pod does not wait for an earlier pod that has ended, whose placement was voided, or whose
-    allocation failed. No pod waits on a node whose agent is silent."""
+    """A pod does not wait for an earlier pod that has ended, was voided or failed its allocation.
+
+    No pod waits on a node whose agent is silent."""
     book = two().bound("a")
     match end:
         case "gone":

@@ -42,8 +42,7 @@ def labels(name: str, version: int = 1, **found: str) -> NamespaceObserved:
 
 
 def test_H12_pods_of_namespaces_are_meant_by_the_labels_of_those() -> None:
-    """An affinity term may select namespaces by label, by name or both. It selects the pods of
-    every namespace that matches either."""
+    """An affinity term may select namespaces by label and by name. A namespace may match either."""
     ledger = one_node().play(labels("a", team="one"))
     ledger.submit(away("p", PodSelector(by_label=by("team", "one")))).settle()
     ledger.submit(away("q", PodSelector(by_label=by("team", "two")))).settle()

@@ -26,8 +26,7 @@ from tests.support.pods import placed as placement
 def chosen(
     wanted: Shape, report: NodeReported, *held: Share, policy: Policy = "binpack"
 ) -> tuple[Share, ...] | None:
-    """Return the shares that a pod of this shape gets on a node where pods already have the shares
-    `held`."""
+    """Return the pod's shares on a node on which the shares `held` are in use."""
     ledger = Ledger(report, pod("x"))
     ledger.play(placement("x", report.node, held))
     columns = Columns(ledger.state)
@@ -218,8 +217,7 @@ def test_ids_and_indexes_leave_devices_out() -> None:
 
 @pytest.mark.parametrize("policy", ["binpack", "spread"])
 def test_whether_a_pod_fits_does_not_depend_on_the_order_of_devices(policy: Policy) -> None:
-    """If the policy's preferred device for one request leaves no room for another request, the
-    search tries other devices, so the pod still fits."""
+    """If the preferred devices leave no room for a later request, the search tries others."""
     report = node("n1", gpu("g0", memory_mib=15_360), gpu("g1", memory_mib=15_360))
     held = share("g0", 9_000, 0), share("g1", 13_000, 0)
     small, both = ask(2048, container="a"), ask(1024, container="b", count=2)

@@ -49,8 +49,7 @@ def full() -> Ledger:
 
 
 def test_what_lacks_now_fits_once_the_pods_have_ended() -> None:
-    """A pod that does not fit a node now may fit once a certain pod has ended there, or once the
-    node is empty."""
+    """A pod that does not fit a node now may fit once a given pod has ended, or all have."""
     ledger, wanted = full(), shape(ask(500))
     found = feasibility(wanted, ledger.node())
     assert found is not None

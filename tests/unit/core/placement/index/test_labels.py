@@ -1,5 +1,6 @@
-"""Tests of label columns, an index of node labels that gives the same result as the filter but
-reads each node only once."""
+"""Tests of label columns, an index of node labels that reads each node only once.
+
+The index must give the same result as the label filter."""
 
 from typing import Any
 
@@ -20,8 +21,9 @@ ZONES = {"a": "x", "b": "y", "c": "x", "d": None}
 
 
 class Read:
-    """Label columns of four nodes, for tests. It records the name of every node whose labels the
-    columns read."""
+    """Label columns of four nodes, for tests.
+
+    The class records the name of every node whose labels are read."""
 
     def __init__(self) -> None:
         self.ledger = Ledger(*(rack(name, 1) for name in ZONES))
@@ -104,8 +106,7 @@ def test_a_key_that_is_not_kept_costs_what_changed(monkeypatch: pytest.MonkeyPat
 
 
 def test_values_that_no_node_has_any_more_are_forgotten() -> None:
-    """A label column drops values that no node has any more, so that changing labels use no more
-    memory."""
+    """A label column drops values that no node has any more, which bounds its memory."""
     given = Read()
     for number in range(10 * module.SLACK):
         given.columns.touch(given.observe("a", f"z{number}"))

@@ -361,8 +361,7 @@ def test_a_node_that_kube_scheduler_chose_is_within_the_queue_as_well() -> None:
 
 
 def test_choices_of_one_decision_count_for_each_other() -> None:
-    """If kube-scheduler chose nodes for two pods and the queue has room for one, a decision places
-    one pod and refuses the other."""
+    """If two pods with chosen nodes exceed the queue's limit together, one of them is refused."""
     ledger = Ledger(rack("n1", 4), queue(capability={"nvidia.com/gpu": 1}))
     ledger.submit(*(queued(uid, ask(1), chooser="kube") for uid in "ab"))
     choices = ExternalChoices(ledger.state)

@@ -1,5 +1,4 @@
-"""Tests of namespace quotas, which limit the devices that pods really use, and of when the
-scheduler retries pending pods."""
+"""Tests of namespace quotas on the devices that pods use, and of when pending pods are retried."""
 
 from typing import Any
 

@@ -39,8 +39,7 @@ def test_size_of_a_share(wanted: Ask, percent: int) -> None:
 
 
 def test_a_share_of_a_percent_of_a_real_card_is_that_percent() -> None:
-    """A request for 23 % of a GPU has size 23, although 23 % of its memory, in whole MiB, is
-    slightly less."""
+    """A request for 23 % of a GPU has size 23, although its memory is rounded down to whole MiB."""
     card = gpu("g0", memory_mib=16_384)
     sizes = [size_percent(ask(None, memory_percent=n, cores=n), card) for n in range(1, 100)]
     assert sizes == list(range(1, 100))

@@ -1,6 +1,4 @@
-"""Tests of queueing hints: the table of events after which the scheduler retries a pending pod.
-
-It lists these events for each reason of a refusal."""
+"""Tests of queueing hints: for each refusal code, the events after which pods are retried."""
 
 import pytest
 

@@ -135,8 +135,7 @@ def test_F5_a_blank_value_is_no_constraint(limits: dict[str, int], key: str, val
 
 
 def test_F5_a_blank_value_differs_from_no_other_spelling() -> None:
-    """If an annotation is set under two names and one of the values is blank, the blank value is
-    ignored and causes no contradiction."""
+    """If an annotation is set under two names, a blank value of one of them is ignored."""
     notes = {"nvidia.com/use-gpuuuid": "", "volcano.sh/vgpu-use-gpuuuid": "GPU-b"}
     assert draft(pod(GPU, notes)).shape.devices == DeviceConstraints(use_ids=("GPU-b",))
 
@@ -164,8 +163,7 @@ def test_F5_a_blank_value_differs_from_no_other_spelling() -> None:
     ],
 )
 def test_F11_amounts_at_the_edge(document: dict[str, Any], wanted: tuple[Ask, ...]) -> None:
-    """Amounts that are zero, too large or set twice are read as the system whose resource names
-    they use (such as HAMi) reads them."""
+    """Amounts that are zero, too large or set twice are read as in HAMi or Volcano."""
     assert asks(document) == wanted
 
 
@@ -238,8 +236,7 @@ def test_F4_an_init_container_that_wants_more_is_placed_on_a_card_that_holds_it(
 
 
 def test_F4_two_init_containers_use_the_same_memory() -> None:
-    """Init containers and the main container use the same memory one after another, so the pod is
-    charged only the largest amount."""
+    """Init and main containers use the same memory in turn: only the largest amount is charged."""
     document = pod(
         initContainers=shares("nvidia.com/gpumem", a=5000, b=6000),
         containers=shares("nvidia.com/gpumem", main=3000),
@@ -251,8 +248,7 @@ def test_F4_two_init_containers_use_the_same_memory() -> None:
 
 
 def test_F4_init_containers_alone_use_the_same_memory() -> None:
-    """If only init containers request memory, they use the same memory one after another, so the
-    pod is charged only the largest amount."""
+    """If only init containers request memory, the pod is charged only the largest amount."""
     document = pod(
         initContainers=shares("nvidia.com/gpumem", a=5000, b=6000), containers=[container("main")]
     )
@@ -395,8 +391,7 @@ def test_F1_dies_of_a_910c_are_those_of_one_module(
 
 
 def test_F1_two_dies_of_two_modules_are_no_pair() -> None:
-    """If the only free dies belong to different modules, a pod that needs a pair stays pending with
-    that reason."""
+    """If the only free dies belong to different modules, a pod that needs a pair is refused."""
     ledger = placed(DIES, dies(0, 2))
     assert ledger.reasons("p") == {RefusalCode.MODULES_IN_USE: 1}
     ledger.report(dies(0, 2, 3)).settle()
@@ -424,8 +419,7 @@ def soft(name: str = "u0", **fields: Any) -> Device:
 
 
 def test_F8_an_npu_that_is_split_softly_is_shared_by_memory_and_cores() -> None:
-    """If a pod requests soft splitting, it gets exactly the memory and cores that it requests,
-    without a template, on an NPU in that mode."""
+    """A pod that requests soft splitting gets exactly its memory and cores, without a template."""
     document = pod({WORD: 1, f"{WORD}-memory": 5000, f"{WORD}-core": 60}, SPLIT_SOFTLY)
     found = draft(document)
     second = submitted("q", shape=found.shape, dialect=found.dialect)
@@ -470,8 +464,9 @@ def test_F8_a_template_is_of_no_npu_that_is_split_softly() -> None:
 
 
 def test_F8_what_hami_bound_to_such_an_npu_is_held() -> None:
-    """A pod that HAMi bound to a soft-split NPU is adopted with the amounts in its annotation, even
-    if a template has the same amounts."""
+    """A pod that HAMi bound to a soft-split NPU is adopted with its annotation's amounts.
+
+    The amounts are not taken for a template, even if a template has the same."""
     notes = {"hami.io/Ascend310P-devices-allocated": "u0,Ascend310P,6144,30:;"}
     found = recover(BoundPod(notes, (), ("main",), (), DialectConfig()))
     assert found is not None
@@ -602,8 +597,9 @@ def test_G7_a_pod_on_a_card_that_is_cut_without_its_instances_is_not_understood(
     ],
 )
 def test_G9_what_the_others_pass_over_is_refused(document: dict[str, Any]) -> None:
-    """If another system would run a pod with a different share than its manifest requests,
-    Apportion refuses the pod and suggests a fix."""
+    """A pod that another system would run with a different share than requested is refused.
+
+    The refusal suggests a fix."""
     assert refused(document).fix
 
 

@@ -123,8 +123,7 @@ def test_more_cores_than_a_device_has_are_told_of(name: str) -> None:
     ],
 )
 def test_more_memory_than_any_device_has_is_told_of(name: str, most: int, said: str) -> None:
-    """A request for more memory than any device has causes a warning that states the unit, because
-    the user may have meant another one.
+    """A request for more memory than any device has causes a warning that states the unit.
 
     Smaller amounts cause no warning, nor do amounts that are refused anyway."""
     document = pod()
@@ -161,8 +160,9 @@ def test_a_unit_of_ones_own_is_said(golden: Golden) -> None:
 def test_memory_as_an_amount_and_as_a_part(
     golden: Golden, amount: str, part: str, idle: str
 ) -> None:
-    """A request for both an amount and a percentage of memory causes a warning, because HAMi uses
-    the amount and Volcano the percentage."""
+    """A request for both an amount and a percentage of memory causes a warning.
+
+    HAMi uses the amount, and Volcano the percentage."""
     document = pod()
     document["spec"]["containers"][0]["resources"]["limits"] = limits = {amount: 3000, part: 50}
     (said,) = found(document)

@@ -151,7 +151,7 @@ def test_which_nodes_count_for_a_spread() -> None:
 
 
 def test_other_values_than_the_pods_own() -> None:
-    """A term's `mismatchLabelKeys` exclude pods whose values of those labels equal this pod's.
+    """A term's `mismatchLabelKeys` exclude pods with the same values of those labels as this pod.
 
     If the API server has already merged `matchLabelKeys` into the selector, they count once."""
     both = term(matchLabelKeys=["version"], mismatchLabelKeys=["version", "absent"])

@@ -45,8 +45,7 @@ def test_amounts_are_rounded_up_once() -> None:
 
 
 def test_init_containers_count_by_their_peak() -> None:
-    """Init containers run one after another, so only the largest of them counts, and only if it
-    needs more than the main containers."""
+    """Only the largest init container counts, and only beyond what the main containers need."""
     spec = {
         "containers": [using("a", requests={"cpu": 2}), using("b", requests={"cpu": 1})],
         "initContainers": [

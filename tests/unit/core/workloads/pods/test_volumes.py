@@ -230,8 +230,7 @@ def test_an_affinity_that_cannot_be_read_is_not_taken_for_none() -> None:
     ],
 )
 def test_H13_the_driver_of_a_volume(source: dict[str, Any], driver: str) -> None:
-    """A volume's driver is its CSI driver. For a volume of an old in-tree type, it is the CSI
-    driver that replaced that type."""
+    """The driver of a volume is its CSI driver, or the one that replaced its in-tree type."""
     assert fact(a_claim(**BOUND), a_volume("v", **source)).driver == driver
 
 
