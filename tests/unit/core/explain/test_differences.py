@@ -123,8 +123,7 @@ def waiting(before: Picture, state: State) -> list[tuple[str, str, str]]:
 
 
 def test_pods_that_wait_are_told_apart_from_those_that_have_a_place() -> None:
-    """The differences list pods that joined or left the queue separately from pods that were
-    placed.
+    """Pods that joined or left the queue are shown separately from placed pods.
 
     A pending pod that was recreated under the same name is no difference."""
     state = happen(State(), rack("n1", 2), pod("left"), pod("same"), pod("found"), pod("stays"))

@@ -73,7 +73,7 @@ def answers(ledger: Ledger) -> list[Answer]:
 
 
 def differing(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Replace every sentence of the product. Return how answers differ, apart from sentences."""
+    """Return the facts that change in the answers when every sentence is replaced."""
     ledger = a_ledger()
     before = msgspec.to_builtins(answers(ledger), str_keys=True)
     assert replaced(monkeypatch.setattr) > 50

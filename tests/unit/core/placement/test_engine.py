@@ -267,7 +267,7 @@ def test_a_refused_pod_that_is_woken_after_a_lost_decision_is_placed_once() -> N
 
 
 def test_a_refused_pod_that_others_mind_stands_in_one_queue_after_a_lost_decision() -> None:
-    """After a decision is lost, a pod that it refused for anti-affinity is queued exactly once."""
+    """If a decision could not be appended, the pods that it had refused are queued exactly once."""
     app = LabelExpression(key="app", operator="In", values=("web",))
     web = PodSelector(expressions=(app,))
     away = PodTerm(pods=web, topology_key="kubernetes.io/hostname")

@@ -119,7 +119,7 @@ def test_sentence_stays_a_sentence() -> None:
 
 
 def test_nodes_that_had_left_are_not_counted(golden: Golden) -> None:
-    """A refusal's sentence counts removed nodes only if every refused node was removed."""
+    """A refusal's sentence counts removed nodes only if the refusal has no other cause."""
     gone = RefusalCode.NODE_GONE
     some = refused({RefusalCode.MEMORY_INSUFFICIENT: 2, gone: 898})
     assert "898" not in words.refusal(some)

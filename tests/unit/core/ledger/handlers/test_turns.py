@@ -1,5 +1,6 @@
-"""Tests of the order in which pods of one node are allocated if the node has no CDI. There, the
-kubelet's Allocate call does not name the pod."""
+"""Tests of the order in which pods of one node are allocated if the node has no CDI.
+
+Without CDI, the kubelet's Allocate call does not name the pod."""
 
 import pytest
 

@@ -364,8 +364,9 @@ def test_F12_what_is_printed_on_a_device_is_the_whole_of_it(
 
 
 def test_F12_more_than_is_printed_fits_nowhere() -> None:
-    """A request for more memory than the data sheet of an NPU says fits nowhere. HAMi's webhook
-    rejects such a pod."""
+    """A request that exceeds the data sheet memory of an NPU fits no device.
+
+    HAMi's webhook rejects such a pod."""
     document = pod({"huawei.com/Ascend310P": 1, "huawei.com/Ascend310P-memory": 24577})
     ledger = placed(document, node("n1", npu("u0")))
     assert ledger.reasons("p") == {RefusalCode.TEMPLATE_NONE_FITS: 1}
