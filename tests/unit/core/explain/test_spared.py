@@ -1,4 +1,4 @@
-"""Tests of the explanation why no pod is evicted for a pod of higher priority."""
+"""Tests of how `why` explains that no pod is evicted for a pod of higher priority."""
 
 import pytest
 

@@ -178,8 +178,9 @@ def test_who_uses_another_card_holds_nobody() -> None:
 def test_D6_the_first_priority_goes_before_all_others(
     namespaces: str, first: tuple[str, ...]
 ) -> None:
-    """While a container of priority 0 uses the device, all containers of lower priority are
-    blocked. Once it is idle, they continue."""
+    """While a container of priority 0 uses a device, containers of lower priority are blocked.
+
+    Once that container is idle, the others continue."""
     high, low = region(0), region(1)
     use(high)
     use(low)

@@ -138,7 +138,6 @@ def test_the_part_has_all_that_containers_are_given() -> None:
 
 
 def _given(state: State) -> PodPlaced:
-    """Return pod `mine`'s placement with everything that its containers receive."""
     found = state.pods["mine"]
     assert found.placement is not None
     devices = [each.device for each in state.nodes["n1"].devices]

@@ -63,7 +63,8 @@ def test_several_cards_of_one_container_count_once() -> None:
 
 
 def test_an_amount_above_the_card_is_shown_beside_it() -> None:
-    """If a pod requests more memory than its device has, the node's amount grows by the excess.
+    """If a pod requests more memory than its device has, the node's allocatable memory grows.
+
     Volcano caps such a request, but the kubelet counts it whole."""
     ledger = Ledger(
         node("n1", gpu("g0", model=T4)),

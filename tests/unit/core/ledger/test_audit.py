@@ -248,7 +248,7 @@ def test_an_eviction_is_told_once_for_each_attempt_of_whom_it_is_for(
 
 
 def test_only_a_place_that_was_adopted_is_voided_under_a_further_id(ledger: Written) -> None:
-    """The void of an adopted placement may have an extra number in its event id.
+    """The event that voids an adopted placement may have an extra number in its id.
 
     For all other placements, the auditor reports such an id."""
     found = PodAdopted(
@@ -334,7 +334,7 @@ def test_a_fold_that_oversells_is_found_at_once(
 
 
 def test_what_only_the_whole_state_shows_is_found_now_and_then(ledger: Written) -> None:
-    """The check of the whole state, every few events, finds damage that no event touches."""
+    """A check of the whole state, every few events, finds damage in objects without events."""
     ledger.auditor._full_every = 6
     ledger.write(on("p1"))
     ledger.auditor.state.nodes["n1"].cpu_used_milli += 1

@@ -409,8 +409,7 @@ def test_an_engine_that_is_new_to_a_state_decides_as_the_old_one() -> None:
 
 
 def test_devices_that_are_no_more_weigh_nothing() -> None:
-    """After a kind of device has left the fleet, an engine that has seen it decides like a new
-    engine."""
+    """An engine that has seen a removed kind of device decides like a new engine."""
     small, part = ask(1000, container="a"), ask(memory_percent=30, container="b")
     sorts = (ask(3000), ask(memory_percent=50), cards())
     priced = tuple(

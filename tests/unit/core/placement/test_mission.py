@@ -63,8 +63,7 @@ def test_A2_smallest_instance_that_holds_the_memory(
 
 
 def test_A2_geometry_changes_on_demand() -> None:
-    """A MIG device is split on demand: first into seven small instances, later into two halves,
-    later into a single whole instance."""
+    """A MIG device is split on demand: into small instances, then two halves, then one whole."""
     small, half, whole = (
         shape(ask(mib, cap_memory=True), devices=MIG) for mib in (3000, 20000, 40000)
     )

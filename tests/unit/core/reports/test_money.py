@@ -1,4 +1,4 @@
-"""Tests of GPU prices, the cost of usage, and cost records in the format FOCUS."""
+"""Tests of GPU prices, the cost of usage, and cost records in the FOCUS format."""
 
 import json
 from decimal import Decimal

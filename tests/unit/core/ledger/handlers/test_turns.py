@@ -36,7 +36,6 @@ def ledger(spec: str = "2xT4", host: Host | None = None) -> Ledger:
 
 
 def place(book: Ledger, uid: str, *shares: Share) -> None:
-    """Submit a pod and place it on the node with these shares."""
     book.play(
         PodSubmitted(uid=uid, namespace="d", name=uid, shape=Shape(), dialect="x"),
         PodPlaced(
@@ -104,7 +103,7 @@ def test_who_is_not_asked_for_any_more_frees_the_way(end: str) -> None:
 def test_who_gets_the_same_waits_for_nobody() -> None:
     """A pod need not wait for an earlier one's allocation if both get the same environment.
 
-    Pods with equal shares under MPS do. Pods under HAMi-core do not: each has a folder of its own.
+    Equal shares under MPS get the same one. Pods under HAMi-core each have a folder of their own.
     """
     assert waits_for(two("1xT4:mps", 700)) == ""
     assert waits_for(two("1xT4:mps", 701)) == "a"

@@ -25,7 +25,6 @@ def wired(count: int, pairs: Pairs) -> list[Device]:
 
 
 def lanes_of(pairs: Pairs, positions: tuple[int, ...]) -> int:
-    """Return the sum of NVLink lanes between the devices at these positions."""
     return sum(pairs.get(pair, 0) for pair in itertools.combinations(positions, 2))
 
 

@@ -40,7 +40,6 @@ class Read:
         return label(node, key)
 
     def observe(self, name: str, zone: str | None) -> NodeState:
-        """Set the node's zone label, or remove the label."""
         change = self.ledger.take(observed(name, labels={"zone": zone} if zone else {}))
         assert change.node is not None
         return change.node

@@ -38,7 +38,7 @@ def test_F16_disks_that_a_pod_names_itself(volume: dict[str, Any], disks: tuple[
 
 
 def test_a_disk_with_too_long_a_name_is_refused() -> None:
-    """A disk whose name is too long is refused, and the error has its index."""
+    """A disk whose name is too long is refused, and the error contains the disk's index."""
     volumes = [{"name": "a", "rbd": {"monitors": ["m" * 600], "image": "d" * 600}}]
     assert refused(pod(volumes=volumes)).field == "spec.volumes[0]"
 
