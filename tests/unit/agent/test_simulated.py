@@ -25,7 +25,7 @@ def test_a_mixed_node() -> None:
 
 
 def test_models_are_found_in_any_case() -> None:
-    """In a description of simulated devices, upper and lower case do not matter."""
+    """The names of GPU models in a description of simulated devices are case-insensitive."""
     upper, lower = (simulated_devices("n", each)[0] for each in ("1xH100-80GB", "1xh100-80gb"))
     assert lower == upper
     assert "H100" in lower.model

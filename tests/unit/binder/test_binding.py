@@ -107,8 +107,8 @@ class Handed:
 
 
 class Desk:
-    """The part of the binder that handles deliveries (`binding`), with a state in which pod p is
-    placed at revision 7. `drafts` has the events that `binding` appended."""
+    """A `Binding` that handles deliveries to the binder. In its state, pod p is placed at revision
+    7."""
 
     def __init__(self, *outcomes: Outcome | None) -> None:
         submitted = PodSubmitted(uid="p", namespace="d", name="p", shape=Shape(), dialect="x")

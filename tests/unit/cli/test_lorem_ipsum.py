@@ -74,7 +74,7 @@ def done(answered: dict[str, Answer], flow: tuple[str, ...], *options: str) -> R
 
 @pytest.mark.parametrize("flow", FLOWS, ids=" ".join)
 def test_verbs_read_no_sentence(monkeypatch: pytest.MonkeyPatch, flow: tuple[str, ...]) -> None:
-    """If all sentences are replaced, exit codes and the facts in `--json` output stay the same."""
+    """The wording of messages affects neither exit codes nor the facts in `--json` output."""
     known = answers()
     shown, printed = done(known, flow), done(known, flow, "--json")
     assert replaced(monkeypatch.setattr) > 50

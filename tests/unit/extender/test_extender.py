@@ -248,8 +248,7 @@ def test_binding_arguments_are_read_in_either_spelling() -> None:
 
 
 async def test_a_binding_is_done_when_the_ledger_says_so(golden: Golden) -> None:
-    """A bind request succeeds when the pod is bound, not already when it is placed. A repeated
-    request succeeds without asking a scheduler."""
+    """A bind request succeeds once the pod is bound. Being placed is not enough."""
     world = World(rack("n1"), of_chooser())
     binding = world.bind()
     await world.chosen()
@@ -305,8 +304,8 @@ async def test_the_ledger_may_hear_of_the_pod_a_moment_later(golden: Golden) -> 
 
 
 async def test_who_cannot_be_bound_is_told_why(golden: Golden) -> None:
-    """A bind request fails with the reason if the pod was rejected, is for our own scheduler, or is
-    refused by a scheduler."""
+    """A bind request fails with a reason if the watcher has rejected the pod, if the pod uses our
+    own scheduler, or if a scheduler refuses it."""
     rejected = PodRejected(
         uid="r", namespace="default", name="r", field="f", value="v", problem="p", fix="x"
     )
@@ -345,8 +344,8 @@ async def test_a_binding_that_takes_too_long_is_left_to_the_next_try(golden: Gol
 
 
 async def test_a_filter_waits_for_the_placement_that_is_being_decided() -> None:
-    """A filter request waits until the schedulers have placed or refused the pods of earlier
-    choices. It does not wait until those pods are bound."""
+    """A filter request waits until the schedulers have placed or refused all pods with open bind
+    requests. It does not wait until those pods are bound."""
     world = World(rack("n1"), of_chooser("p"), of_chooser("q"))
     await asyncio.wait_for(world.binding.decided(), DECIDED_TIMEOUT_S / 2)
     first, second = world.bind(uid="p"), world.bind(uid="q")

@@ -320,8 +320,8 @@ def test_those_that_wait_before_it_are_counted_and_say_why(golden: Golden) -> No
 
 
 def test_of_those_that_wait_for_the_same_all_are_counted_and_the_first_named() -> None:
-    """The plan lists a limited number of pending pods. Each row has the number of identical pods,
-    so none goes uncounted."""
+    """The plan names a limited number of pending pods. Each row also has the number of all
+    identical pods."""
     ledger = full(nodes=1, count=1)
     alike = [pod(f"alike-{number}", cards(9)) for number in range(WAITING_NAMED + 7)]
     ledger.submit(pod("other", cards()), *alike)

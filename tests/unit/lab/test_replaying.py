@@ -238,8 +238,7 @@ def test_who_makes_way_for_one_of_its_name_goes_when_that_comes() -> None:
 
 
 def evicted(runs: dict[str, float | None]) -> VirtualLedger:
-    """Return a history in which pod `high` evicts `a` or `b`, which is then submitted again. `runs`
-    has the running time of each pod in seconds."""
+    """Return a history in which pod `high` evicts `a` or `b`. The evicted pod is submitted again."""
     ledger = VirtualLedger(watched=True)
     ledger.write(rack("n1", 1), rack("n2", 1))
     for name in ("a", "b"):

@@ -106,7 +106,7 @@ def test_a_node_of_the_others_plugin_is_judged_as_if_our_agent_handed_out() -> N
 
 
 def test_what_is_not_anothers_decision_is_not_compared() -> None:
-    """The shadow skips placements by our own scheduler and placements before the requested time
+    """A shadow run skips placements by our own scheduler and placements before the requested time
     span."""
     followed = Followed(after=2)
     followed.play(rack("n1", 1, model=T4), adopted(pod("old", ask(1_000)), "n1", share("n1-g0")))
@@ -118,8 +118,8 @@ def test_what_is_not_anothers_decision_is_not_compared() -> None:
 
 
 def test_more_pods_than_are_kept_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the time span has more pods than the limit, the shadow refuses it with an error that names
-    a fix."""
+    """A shadow run fails if its time span has more pods than the limit. The error suggests a
+    shorter span."""
     monkeypatch.setattr(shadowing, "PODS_MAX", 1)
     followed = Followed()
     followed.play(rack("n1", 1, model=T4), adopted(pod("a", ask(1_000)), "n1", share("n1-g0")))

@@ -29,7 +29,7 @@ def pipes(tmp_path: Path) -> str:
 
 
 def control(driver: FakeDriver, pipes: str, *arguments: str, said: str = "") -> tuple[int, str]:
-    """Run the control program with this input, and return its exit status and output."""
+    """Run `nvidia-cuda-mps-control` with `said` as its input. Return its exit status and output."""
     done = subprocess.run(
         [driver.mps_control, *arguments],
         env=os.environ | driver.environment | {"CUDA_MPS_PIPE_DIRECTORY": pipes},

@@ -26,7 +26,7 @@ class CountingLedger(MemoryLedger):
         self._rival_before = rival_before
 
     async def append(self, drafts: Sequence[Draft]) -> list[int]:
-        """Append the events and record their number. If the rival's turn has come, let it write
+        """Append the events and record their number. Before one chosen append, a rival writes
         first."""
         if len(self.sizes) == self._rival_before:
             rival = Draft(NODE, "rival", b"{}")

@@ -1,5 +1,5 @@
-"""Tests of the prices that the scheduler learns from the pods it has seen. A price values a kind of
-pod in devices, and comes from a plan that places many such pods on the cluster's nodes."""
+"""Tests of the prices that the scheduler learns from the pods it has seen. A price says how many
+devices one pod of a shape is worth."""
 
 import pytest
 

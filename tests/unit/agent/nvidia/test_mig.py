@@ -293,8 +293,8 @@ async def test_an_agent_that_starts_again_knows_its_instances(
 async def test_a_death_between_the_note_and_the_making_forgets_nothing(
     driver: FakeDriver, card: Any, tmp_path: Path, proc: Path, exists: bool
 ) -> None:
-    """A crash can leave an instance that is recorded but not in use. The restarted agent deletes
-    the record, and the instance if it exists."""
+    """The agent may crash after it records a MIG instance and before a pod uses it. The restarted
+    agent deletes the record, and the instance if it exists."""
     ours(tmp_path, proc).note(driver.ids[0], HALF)
     if exists:
         made_by_hand(card, HALF)
@@ -368,8 +368,8 @@ async def test_an_instance_that_the_driver_holds_goes_in_a_later_round(
 async def test_the_inventory_has_the_slices_of_others(
     backend: NvmlBackend, driver: FakeDriver, card: Any
 ) -> None:
-    """The agent's inventory marks exactly the slices of instances that other programs made as
-    unavailable. The GPU stays healthy."""
+    """If another program made a MIG instance, the agent's inventory marks the slices of that
+    instance as unavailable. The GPU stays healthy."""
     await backend.make_instance(driver.ids[0], SMALL, [])
     (device,) = await backend.inventory()
     assert (device.healthy, device.closed_slices) == (True, 0)

@@ -31,8 +31,8 @@ def report(backend: SimulatedBackend, devices: tuple[Device, ...]) -> NodeReport
 
 @contextlib.asynccontextmanager
 async def running(agent: Agent) -> AsyncIterator[None]:
-    """Run the agent for the duration of a `with` block, which starts once the agent has reported
-    its nodes."""
+    """Run the agent for the duration of a `with` block. First wait until the agent has reported its
+    nodes."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(each) for each in (agent.watch(), agent.fold())]
 

@@ -24,8 +24,7 @@ CARD = simulated_devices("old", "1xT4")
 
 def test_a_card_that_was_moved_is_taken_once_its_old_node_is_without_it() -> None:
     """If a GPU was moved, the intake refuses the new node's report until the old node reports
-    without that GPU. The ledger records the refusal once. Other nodes of the agent are unaffected.
-    """
+    without that GPU. The ledger records the refusal once."""
 
     async def moved() -> None:
         services = Services()

@@ -53,7 +53,7 @@ class Link(PerfectKubeLink):
         self.patches = 0
 
     async def ask(self, method: str, act: Callable[[], Answer]) -> Answer:
-        """Count PATCH requests, and return the test's answer to them if there is one."""
+        """Count PATCH requests. Answer them with `patch` if the test has set it."""
         if method == "PATCH":
             self.patches += 1
             if self.patch is not None:

@@ -101,8 +101,7 @@ class World:
 
     @property
     def phase(self) -> str:
-        """Return the phase of PodGroup `g` as it is on the API server, where Volcano's controllers
-        read it."""
+        """Return the phase of PodGroup `g` on the API server."""
         return str(self.ask("GET", f"{GROUPS}/g")["status"]["phase"])
 
     def told(self, data: Any) -> None:

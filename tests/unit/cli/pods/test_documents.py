@@ -160,7 +160,8 @@ def test_what_is_doubtful_has_its_own_line(tmp_path: Path) -> None:
 
 
 def test_many_that_are_passed_over_are_one_line(golden: Golden) -> None:
-    """If many documents are skipped, one line has the first names and the number of the others."""
+    """If many documents are skipped, the CLI prints the first few names and the number of the
+    others on one line."""
     names = [f"Service s{i}" for i in range(10)]
     golden({"ten services": passed_over_words(names)})
 

@@ -92,8 +92,8 @@ def sent(look: Look) -> str:
 
 @pytest.mark.parametrize("path", LOOKS)
 def test_what_no_mark_shows_is_hidden(path: str) -> None:
-    """No answer shows a tenant a text of another namespace, except in fields that are marked as
-    visible to everyone."""
+    """A tenant sees no text of another namespace, except in fields that are marked as visible to
+    everyone."""
     text = sent(LOOKS[path])
     assert HIDDEN not in text
     assert "ops" not in text

@@ -114,8 +114,7 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, text: str) -> None:
 
 
 async def test_limits_are_of_a_person_from_the_first_request() -> None:
-    """If a person is logged in, the gateway applies rate limits to the person, not to the address,
-    from the first request on."""
+    """The gateway applies the rate limits of a logged-in user to the user, not to the address."""
     gate = Gate(Remembered(Register()), Cursors(), ENDPOINTS)
     seen: list[str] = []
 

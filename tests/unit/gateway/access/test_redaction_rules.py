@@ -1,4 +1,4 @@
-"""Tests of what a tenant sees in answers whose rows either have no namespace field or combine
+"""Tests of how the gateway redacts answers for a tenant if rows have no namespace field or combine
 several namespaces."""
 
 from typing import Any

@@ -396,7 +396,7 @@ def test_an_axis_has_round_times(node: NodeModules, start: str, end: str, words:
 
 
 def test_midnight_is_its_day(node: NodeModules) -> None:
-    """A time axis shows the date instead of the time at midnight."""
+    """At midnight, a time axis shows the date instead of the time."""
     code = "return m.timeTicks(...given.map(Date.parse), 5).map(tick => tick.words);"
     asked = ("2026-11-19T20:00:00Z", "2026-11-20T05:00:00Z")
     assert node.run("chart.js", code, *asked) == ["20:00", "22:00", "11-20", "02:00", "04:00"]

@@ -20,7 +20,7 @@ class Ledger:
         return self.first, self.last
 
     async def read(self, deliver: Callable[[Record], None], *, after: int, upto: int) -> None:
-        """Deliver the records after `after` up to `upto`, and count the read."""
+        """Count the read, and deliver the records from revision `after` + 1 to `upto`."""
         self.reads += 1
         await asyncio.sleep(0)
         for revision in range(max(after + 1, self.first), upto + 1):
@@ -28,7 +28,7 @@ class Ledger:
 
 
 async def walk(pieces: Pieces, behind: int = 0) -> list[int]:
-    """Read all chunks after the revision `behind`, and return the revisions."""
+    """Read all chunks after the revision `behind`, and return the revisions of their records."""
     found: list[int] = []
     while records := await pieces.behind(behind):
         found += [record.revision for record in records]

@@ -1,5 +1,5 @@
-"""Tests of fences if the ledger no longer has the newest record of a subject. A fence is the
-revision that a writer expects to be the subject's newest."""
+"""Tests of fences on a subject if the ledger has dropped the subject's newest record. A fence is
+the revision that a writer expects to be the subject's newest."""
 
 import asyncio
 

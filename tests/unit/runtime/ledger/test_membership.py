@@ -23,8 +23,7 @@ GONE_S = BEAT_S * (SILENT_ROUNDS + 1)
 
 
 class SleepyClock(SkewedClock):
-    """A clock that a test can put to sleep. Its pauses then do not end, as in a suspended
-    process."""
+    """A clock whose pauses do not end while `asleep` is set, as in a suspended process."""
 
     asleep = False
 

@@ -51,9 +51,8 @@ async def _hello(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
 
 @pytest.fixture
 async def served(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Served]:
-    """Provide a running TLS server whose certificate is from a first CA.
-
-    With the parameter "clients", it requires client certificates."""
+    """Provide a running TLS server. With the parameter "clients", the server requires client
+    certificates."""
     first = Authority(tmp_path, "first")
     pair = first.issue("tls", HOST)
     ask = getattr(request, "param", "") == "clients"

@@ -1,7 +1,4 @@
-"""Tests of the adoption of pods that run without a placement in the ledger.
-
-If it is unknown which devices such a pod uses, its node offers no devices of the family that the
-pod requests."""
+"""Tests of how the watcher adopts pods that run without a placement in the ledger."""
 
 import json
 from typing import Any
@@ -505,8 +502,8 @@ def test_a_pod_bound_by_an_attempt_that_was_given_up_is_let_go_and_held_anew() -
 
 
 def test_an_adopted_pod_ends_under_the_fence_of_its_subject() -> None:
-    """The watcher's event that ends an adopted pod expects the last revision on the pod's subject.
-    The event's id contains that revision."""
+    """When the watcher ends an adopted pod, it fences the event with the last revision of the pod's
+    subject. The event's id contains that revision."""
     cluster = Cluster()
     cluster.pod("p", annotations=said(of("g1")), on="n1")
     cluster.ledger.play(held(cluster))

@@ -66,8 +66,8 @@ def test_a_pod_ends_with_its_reason_and_expects_its_submission(
 
 
 def test_what_changes_of_a_pod_is_told_once_and_expects_the_last_word_on_it() -> None:
-    """The watcher reports each change of a pod's labels, scheduling gates or size once. The ledger
-    accepts the report only if the pod's subject has no event that the watcher has not seen."""
+    """The watcher reports each change of a pod's labels, scheduling gates or size once. Each report
+    is fenced with the last revision of the pod's subject."""
     cluster = Cluster()
     cluster.pod("p", schedulingGates=[{"name": "g"}])
     cluster.write(cluster.pod_facts())
@@ -297,8 +297,7 @@ def test_a_watcher_that_lags_says_nothing_of_a_node() -> None:
 
 
 def test_a_node_that_left_is_gone_once() -> None:
-    """If a node is removed from Kubernetes, the watcher reports it as gone, once. If only an agent
-    has reported a node, the watcher never reports that node as gone."""
+    """If a node is removed from Kubernetes, the watcher reports it as gone, once."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     cluster.write(cluster.node_facts())
@@ -313,7 +312,7 @@ def test_a_node_that_left_is_gone_once() -> None:
 
 def test_a_rejected_pod_that_is_mended_expects_its_rejection() -> None:
     """The watcher rejects an invalid pod once. When the pod is corrected, the watcher submits it
-    with an event that expects the rejection to be the newest on its subject."""
+    and fences the event with the revision of the rejection."""
     cluster = Cluster()
     note = {"volcano.sh/vgpu-mode": "teleport"}
     cluster.pod("p", annotations=note)

@@ -16,7 +16,7 @@ from tests.support.pods import ask
 
 
 def pod_of(reader: ObjectReader, document: dict[str, Any]) -> PodView | None:
-    """Return the pod as the watcher converts it when it sees the pod for the first time."""
+    """Convert a Kubernetes pod that the watcher has not seen before."""
     return reader.pod(json.dumps(document).encode(), {})[1]
 
 

@@ -25,7 +25,7 @@ class Claiming(Cluster):
         self.see("resourceclaims", document | {"status": status}, version, f"uid-{name}")
 
     def claiming(self, uid: str, claim: str = "mine", version: int = 1, **fields: Any) -> None:
-        """Let the watcher see a pod with this ResourceClaim from the API server."""
+        """Report to the watcher a pod that uses this ResourceClaim."""
         document = claiming_pod(uid, claim, template=fields.pop("template", False))
         self.see("pods", document | {"status": {"phase": "Pending"} | fields}, version, uid)
 

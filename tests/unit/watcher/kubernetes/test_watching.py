@@ -142,7 +142,7 @@ class Watched:
 
 
 def watched(check: Callable[[Watched], Awaitable[None]]) -> None:
-    """Run the check in virtual time, on a cluster that its watcher has completely reported."""
+    """Run the check in virtual time, after the watcher has reported the whole cluster."""
 
     async def main() -> None:
         cluster = Watched()
@@ -190,8 +190,8 @@ def test_a_pod_of_which_the_api_server_says_nothing_is_not_taken_to_be_gone() ->
 
 
 def test_a_pod_that_another_watcher_saw_end_is_not_taken_back_unasked() -> None:
-    """If another watcher has reported a pod as gone, a watcher whose watch is late does not adopt
-    it."""
+    """If one watcher has reported a pod as gone, another watcher with a stale watch does not adopt
+    the pod."""
 
     async def check(cluster: Watched) -> None:
         running = kube_pod("a", share(), schedulerName="someone-else")

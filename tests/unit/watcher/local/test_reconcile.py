@@ -70,7 +70,7 @@ class World:
             self.known.observe(self.state, change)
 
     def next(self, wanted: Observation) -> list[Fact]:
-        """Return the events ("facts") that the watcher would append now."""
+        """Return the events that the watcher would append after this reading of the folder."""
         return next_facts(self.source, self.known, self.state, wanted)
 
     def settle(self, wanted: Observation) -> list[Fact]:
@@ -146,8 +146,8 @@ def test_pods_of_others_are_left_alone() -> None:
 
 
 def test_nothing_is_gone_that_could_not_be_looked_for() -> None:
-    """If the folder could be read only in part, the watcher ends a missing pod only if it has seen
-    that pod in the folder before."""
+    """If the watcher cannot read the whole folder, it ends only those missing pods that it has seen
+    in the folder before."""
     world = World()
     world.settle(wanting(draft("a"), draft("b")))
     partly = Observation(pods={}, groups={}, seen={"d/b"}, whole=False)

@@ -61,7 +61,7 @@ class LateFolder(ManifestFolder):
 
 
 class Watcher:
-    """A watcher of a `LateFolder`, with an in-memory ledger."""
+    """A watcher with an in-memory ledger. A test can hold back its readings of the folder."""
 
     def __init__(self, server: MemoryServer, folder: Path, name: str) -> None:
         self.source = LateFolder(folder)

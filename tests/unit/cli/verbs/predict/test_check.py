@@ -262,7 +262,7 @@ def test_strict_minds_what_is_doubtful_alone(text: str, is_doubtful: bool) -> No
 
 
 def test_no_device_is_said_with_the_amount_that_says_so() -> None:
-    """If a pod requests zero GPUs, `check` notes that with the field's name."""
+    """If a pod requests zero GPUs, `check` prints a note with the name of that field."""
     (note,) = report("-f", "-", text=pod_of("a", "nvidia.com/gpu: 0"))["documents"][0]["notes"]
     assert note["field"] == 'spec.containers[0].resources.limits["nvidia.com/gpu"]'
     assert (note["why"][:2], note["doubtful"]) == ("0 ", False)

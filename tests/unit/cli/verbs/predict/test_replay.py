@@ -65,8 +65,7 @@ def test_a_narrow_terminal_has_fewer_bars() -> None:
     ],
 )
 def test_what_would_have_been_saved(gpus: int, hours: float, words: str) -> None:
-    """The closing line of `replay` says by how much peak GPUs and pending GPU-hours differ from the
-    recorded history. If a value does not differ, the line has `same`."""
+    """The last line of `replay` compares peak GPUs and pending GPU-hours with the recorded history."""
     course = Meter(State(), 0.0, 1.0).measured()
     span = Span(from_revision=1, from_time="", to_revision=2, to_time="", seconds=1.0)
     before, after = (structs.replace(course, gpu_hours_waited=each) for each in (9.0, 9.0 - hours))

@@ -30,8 +30,8 @@ def shown(name: str, *rows: DiffRow, width: int) -> list[str]:
 
 
 def test_what_the_first_event_told_is_said_to_be_there_before() -> None:
-    """A diff that starts at revision 1 notes that the first event is part of the earlier state.
-    Other diffs have no such note."""
+    """If a diff starts at revision 1, `diff` prints a note that it does not show the first event as
+    a change."""
     said = []
     for begin in (1, 2):
         first, last = (MomentAnswer(each, "2026-01-02T03:04:05Z") for each in (begin, 9))
