@@ -135,8 +135,7 @@ class Desk:
     async def settle(
         self, data: Payload = PLACED, *, revision: int = 7, attempt: int = 1
     ) -> Handed:
-        """Deliver the event to the binder. Return the delivery, whose `answer` says if the binder
-        acknowledged it."""
+        """Deliver the event to the binder, and return the delivery."""
         draft = self._pen.draft(data, event_id="x", basis=0)
         return await self.hand(draft.payload, draft.subject, revision, attempt)
 

@@ -86,8 +86,8 @@ def test_verbs_read_no_sentence(monkeypatch: pytest.MonkeyPatch, flow: tuple[str
 
 
 def test_other_sentences_are_shown() -> None:
-    """The replaced sentences appear in the output. The exit code of `plan` still follows the
-    outcome."""
+    """Verbs print the sentences of the gateway's answer as they are. The exit code of `plan`
+    depends only on the answer's outcome."""
     known: dict[str, Any] = {path: other(answer) for path, answer in answers().items()}
     assert LOREM in done(known, ("why", "default/large")).stdout
     plan_line = known["plan"]

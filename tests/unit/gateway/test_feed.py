@@ -37,7 +37,7 @@ def test_pods_by_name() -> None:
 
 
 def test_refused_event_leaves_names_alone() -> None:
-    """An event that the fold refuses does not change which pod has a name."""
+    """If the fold refuses an event, the feed still finds pods by the same names."""
     feed = Feed()
     tell(feed, pod("u1", name="a"), pod("u1", name="b"))
     assert feed.pod("default/b") is None

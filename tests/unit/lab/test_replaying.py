@@ -156,8 +156,7 @@ def two_cards(names: str) -> VirtualLedger:
 
 @pytest.mark.parametrize("began", [False, True])
 def test_a_lost_device_is_as_if_it_had_failed(*, began: bool) -> None:
-    """A device that is declared lost for a replay counts as failed from beginning to end. Its pods
-    wait for the other device."""
+    """If a replay assumes that a device is lost, the device counts as failed throughout."""
     ledger = two_cards("ab")
     after = ledger.state.revision if began else 0
     ledger.write(rack("n1", 2))  # the node reports the device again as healthy
@@ -238,7 +237,8 @@ def test_who_makes_way_for_one_of_its_name_goes_when_that_comes() -> None:
 
 
 def evicted(runs: dict[str, float | None]) -> VirtualLedger:
-    """Return a history in which pod `high` evicts `a` or `b`. The evicted pod is submitted again."""
+    """Return a history in which pod `high` evicts `a` or `b`. The evicted pod is then submitted
+    again."""
     ledger = VirtualLedger(watched=True)
     ledger.write(rack("n1", 1), rack("n2", 1))
     for name in ("a", "b"):

@@ -1,5 +1,5 @@
-"""Tests of the shadow, which decides where Apportion would have placed each pod that another
-scheduler placed. The shadow appends nothing to the ledger."""
+"""Tests of shadow runs. For each pod that another scheduler placed, a shadow run computes where
+Apportion would have placed it."""
 
 from typing import Any
 

@@ -1,8 +1,5 @@
-"""Tests that Apportion uses only those private members of libraries that are listed here with a
-reason.
-
-Private members can change with any release. Before you change a library's version here and in
-pyproject.toml, check them in the new version."""
+"""Tests that Apportion uses no private members of libraries except those that this file lists. If
+you upgrade a library, check its private members again."""
 
 import ast
 import inspect
@@ -70,7 +67,7 @@ def words(text: str) -> set[str]:
 
 
 def users(package: str) -> list[ModuleType]:
-    """Return the modules of Apportion that import this library."""
+    """Return Apportion's modules that import this package."""
     imports = re.compile(rf"^(?:from|import) {package}\b", re.MULTILINE)
     services = ROOT / "services"
     return [

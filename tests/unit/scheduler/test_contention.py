@@ -26,8 +26,8 @@ def test_it_is_apart_while_pods_wait_for_others() -> None:
 
 
 def test_it_stays_apart_for_a_few_decisions_more() -> None:
-    """After the other schedulers' last pending pod, a scheduler tries its own nodes first for a few
-    more decisions."""
+    """Once other schedulers have no pending pods, a scheduler still tries its own part of the nodes
+    first for a few decisions."""
     spreading = Contention()
     looked(spreading, True)
     assert looked(spreading, *[False] * CALM_DECISIONS) == [True] * (CALM_DECISIONS - 1) + [False]

@@ -92,7 +92,7 @@ class Scheduler:
             tasks.create_task(self.cycle.run(self.reader, decisions, _at_once))
 
     def counted(self, outcome: str) -> float:
-        """Return how many decisions had this outcome, by the scheduler's metrics."""
+        """Return how many decisions had this outcome, according to the scheduler's metrics."""
         labels = {"outcome": outcome}
         return self.metrics.registry.get_sample_value("apportion_decisions_total", labels) or 0.0
 
@@ -175,8 +175,8 @@ def test_a_taken_decision_forgives_the_refusals_before_it() -> None:
 
 
 def test_a_choice_is_served_once_the_prices_are_known() -> None:
-    """Under the price policy, the scheduler places pods whose node kube-scheduler chose through the
-    extender. It does so even if the node's GPU model has no price yet."""
+    """Under the price policy, the scheduler places a pod on the node that kube-scheduler chose. The
+    node's GPU model may have no price yet."""
 
     async def main() -> None:
         scheduler = Scheduler(rivals=0)

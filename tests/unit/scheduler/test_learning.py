@@ -63,7 +63,7 @@ def test_a_pod_is_planned_only_where_it_fits() -> None:
 
 
 def test_pods_stay_with_their_family_and_mode() -> None:
-    """A plan puts a pod only on devices of the right family and sharing mode."""
+    """A plan puts a pod only on devices of the requested kind and sharing mode."""
     share, cut = seen(piece(50), modes=("hami-core",)), seen(ask(5_000), modes=("mig",))
     types = racks(), racks(1, 1, gpu("m0", model=A30, mode="mig")), racks(5, 8, npu())
     only_share, only_cut = planned([share], *types), planned([cut], *types)

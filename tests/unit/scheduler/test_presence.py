@@ -130,8 +130,8 @@ def test_an_agent_that_beats_is_there_and_one_that_does_not_is_given_up() -> Non
 
 
 def test_an_agent_that_says_that_it_stops_is_away_at_once() -> None:
-    """If an agent announces that it stops, it counts as silent at once, and that is recorded
-    once."""
+    """If an agent announces that it stops, it counts as silent at once. The scheduler records the
+    silence once."""
 
     async def play(server: MemoryServer) -> None:
         agent = await reported(server, "n1", "n2")

@@ -394,8 +394,7 @@ async def test_an_agent_that_hands_nothing_out_knows_no_slices_of_others(
 
 
 def test_slices_beyond_those_that_a_report_has_are_left_out() -> None:
-    """A report has room for eight MIG slices per GPU. If an unknown GPU model has more, the agent
-    omits the slices beyond the eighth, so that the report stays valid."""
+    """A report has room for eight MIG slices per GPU. The agent omits any further slices."""
     cut = MigInstance(profile="2g.8gb", start=7, size=2)
     assert nvml_mig.slices(cut) == 0b1000_0000
     card = gpu("g0", mode="mig", closed_slices=nvml_mig.slices(cut))

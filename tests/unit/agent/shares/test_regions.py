@@ -1,5 +1,4 @@
-"""Tests of HAMi-core regions, the files that hold a container's limits. Regions survive agent
-restarts and are resized in place. A container that tampers with its region can do no harm."""
+"""Tests of HAMi-core regions, the files that hold a container's limits."""
 
 import os
 import shutil

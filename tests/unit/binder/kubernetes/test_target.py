@@ -168,8 +168,8 @@ async def test_a_conflict_that_was_another_write_is_tried_again(
 async def test_a_refusal_is_final_unless_somebody_may_mend_it(
     server: Server, ledger: Ledger, status: int, *, final: bool
 ) -> None:
-    """The binding fails for good if the API server calls it malformed. If a permission is missing,
-    the failure is temporary, since an operator can grant it."""
+    """A binding fails for good if the API server rejects the request as malformed. A missing
+    permission is a temporary failure, since an operator can grant it."""
     server.script = [refusal(status, "Reason", "why")]
     outcome = await bind(server, ledger)
     assert outcome == Failed(f"{status} Reason: why", final=final)

@@ -63,8 +63,8 @@ def test_nothing_there(tmp_path: Path) -> None:
 
 
 def test_an_up_that_has_ended_is_not_waited_for(tmp_path: Path) -> None:
-    """If `up` has ended, connecting fails at once. While `up` runs, the CLI accepts that its server
-    is not reachable yet."""
+    """If `up` has ended, connecting fails at once. While `up` runs, the CLI tolerates an
+    unreachable server."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))  # bound, but not listening
         known = {

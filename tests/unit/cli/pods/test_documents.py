@@ -81,7 +81,7 @@ def test_both_verbs_take_pass_over_and_refuse_the_same(
 
 
 def test_both_verbs_tell_of_a_slip_in_a_limit(tmp_path: Path) -> None:
-    """`check` and `submit` warn alike about a probable typo in a quota."""
+    """`check` and `submit` print the same warning about a probable typo in a quota."""
     file = tmp_path / "quota.yaml"
     file.write_text(GPUS.replace("gpu:", "gpuu:"))
     wish, _ = reading.read_manifests([str(file)])

@@ -227,7 +227,7 @@ def test_the_wide_list_of_pods_has_what_they_ask_of_their_nodes() -> None:
 
 
 def test_a_node_says_each_reason_and_when_it_was_found_silent(golden: Golden) -> None:
-    """The state of a node shows its cordon, and since when its agent has been silent."""
+    """The table of nodes shows that a node is cordoned and since when its agent has been silent."""
     ledger = Ledger(
         rack("n1", 4),
         NodeCordoned(node="n1", by="bob", reason="move"),
@@ -253,8 +253,7 @@ def test_columns_without_room_are_named(
 
 
 def test_why_fits_a_narrow_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """On a narrow terminal `why` wraps its lines between words and loses none. Into a pipe it does
-    not wrap."""
+    """On a narrow terminal, `why` wraps long lines between words. Into a pipe, it does not wrap."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1), pod("a", ask(40_000)), pod("b", ask(60_000)))
     ledger.settle().submit(pod("late", ask(70_000))).settle()
     answer = why(ledger.state, ledger.pod("late"))

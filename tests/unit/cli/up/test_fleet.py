@@ -1,5 +1,4 @@
-"""Tests of how `up` stores in its data folder which nodes it simulates, so that a ledger is never
-continued with other nodes."""
+"""Tests of how `up` stores its simulated nodes in its data folder, for the next run."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -155,8 +154,8 @@ def test_a_ledger_begun_without_samples_stays_without(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_run_left_says_nothing_of_samples(tmp_path: Path) -> None:
-    """If the first run is killed before it has stored the fleet, the next run decides whether the
-    ledger has sample pods."""
+    """If `up` is killed before it has stored the whole fleet, its earlier choice about sample pods
+    does not count."""
     fleet = of_nodes([("a", "1xT4")], "1xT4")
     keep(tmp_path, fleet, samples=False)
     (tmp_path / KEPT / "name").unlink()

@@ -99,8 +99,7 @@ def test_ends_when_the_pipe_closes(tmp_path: Path) -> None:
 
 
 def test_a_new_one_knows_who_runs_from_its_first_moment(tmp_path: Path) -> None:
-    """A sentinel knows the running services as soon as it starts. It therefore ends them even if
-    `up` is killed right after that start."""
+    """A sentinel ends the running services even if `up` is killed right after starting it."""
     service = started(SLEEPER)
     try:
         up = [sys.executable, "-c", BORN, str(tmp_path), str(service.pid)]

@@ -1,5 +1,5 @@
-"""Tests that query parameters have limits, and that the error about an invalid one names it and the
-fix."""
+"""Tests that query parameters have limits. The error about an invalid parameter contains its name
+and a fix."""
 
 import pytest
 

@@ -106,8 +106,8 @@ def test_numbers_and_times_as_people_read_them(node: NodeModules, call: str, wor
     ],
 )  # fmt: skip
 def test_a_moment_is_read_as_the_command_line_reads_it(node: NodeModules, text: str) -> None:
-    """The console reads a time as the CLI does. It can also read back every time that it shows or
-    puts into the URL."""
+    """The console reads times as the CLI does. It also reads the formats that it shows and puts
+    into URLs."""
     try:
         moment = parse_moment(text, NOW)
     except MomentError:
@@ -561,8 +561,7 @@ def test_what_a_pod_holds_is_told_whole(
 def test_a_request_has_the_noun_of_its_family(
     node: NodeModules, ask: dict[str, Any], words: str
 ) -> None:
-    """The console does not call a request for NPUs a GPU request. It lists a request's constraints
-    after the requested devices."""
+    """The console names a request after its kind of device: GPUs or NPUs."""
     line = {"asks": [ask], "wishes": ["of H100"]}
     assert node.run("words.js", "return m.lineWords(given[0]);", line) == f"{words}, of H100"
 

@@ -315,8 +315,8 @@ async def test_a_bookmark_that_goes_back_means_a_new_list(server: Server) -> Non
 
 
 async def test_a_watch_in_doubt_lists_again_unless_it_has_since(server: Server) -> None:
-    """If a watch is told that its version may be wrong, it lists its objects again, once. It does
-    not if it has already listed them since the doubt arose."""
+    """If a watch's version may be wrong, the watch lists its objects again, unless it has done so
+    in the meantime."""
     server.script = [page(version=9), watch(hold=True), page(thing("a", 2), version=5)]
     async with watching(server) as (made, heard):
         await made.synced()

@@ -41,8 +41,8 @@ def test_what_is_to_be_compiled_is_there(module: str) -> None:
 def test_a_checkout_uses_modules_that_another_one_compiled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If another checkout has compiled the same source with the same declarations and options, its
-    modules are reused."""
+    """A checkout reuses the modules that another one has compiled from the same source with the
+    same options."""
     small = "apportion.core.devices.shares"
     monkeypatch.setattr(hatch_build, "MODULES", {small: ()})
     monkeypatch.setattr(hatch_build, "KEPT", str(tmp_path / "kept"))
@@ -59,9 +59,7 @@ def test_a_checkout_uses_modules_that_another_one_compiled(
 
 def test_an_image_is_optimised_unless_a_test_builds_it() -> None:
     """Neither the Dockerfile nor the Makefile sets an optimization level, since that could make
-    releases slower.
-
-    For wheels see test_wheel.py."""
+    releases slower."""
     for text in ("deploy/docker/Dockerfile", "Makefile"):
         set_there = re.findall(r"APPORTION_OPTIMIZATION\s*\S?=", (ROOT / text).read_text())
         assert set_there == [], text

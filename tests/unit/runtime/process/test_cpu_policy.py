@@ -25,7 +25,7 @@ def _said(code: str) -> int:
 
 
 def test_what_is_started_interrupts_nobody_and_we_go_on_as_before() -> None:
-    """Child processes run with the batch policy. The policy of the parent does not change."""
+    """Child processes run with the CPU policy SCHED_BATCH. The parent's policy does not change."""
     before = os.sched_getscheduler(0)
     with children_that_interrupt_nobody():
         assert _said(ASKED) == os.SCHED_BATCH

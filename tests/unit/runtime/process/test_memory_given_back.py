@@ -1,5 +1,4 @@
-"""Tests that a process returns unused memory to the system. The test runs in a process of its
-own."""
+"""Tests that a process returns unused memory to the system."""
 
 import json
 import subprocess

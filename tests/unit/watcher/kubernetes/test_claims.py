@@ -119,8 +119,7 @@ def test_a_pod_of_ours_without_a_device_that_cannot_be_read_is_not_held() -> Non
 def test_a_pod_of_another_scheduler_holds_what_that_one_wrote(
     notes: dict[str, str], limits: dict[str, str], share: Share
 ) -> None:
-    """The watcher adopts another scheduler's pod with the shares in that scheduler's annotations.
-    The pod's CPU counts once."""
+    """The watcher adopts another scheduler's pod with the shares that its annotations state."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     cluster.see("nodes", kube_node("n1"))
@@ -168,8 +167,8 @@ def test_an_init_container_that_hami_put_onto_the_same_card_may_hold_more() -> N
 
 
 def test_an_instance_that_volcano_names_by_its_group_is_held_once_its_card_is_known() -> None:
-    """Volcano names a MIG instance by its group. The watcher adopts the pod once the node has
-    reported the GPU; until then the node offers no GPUs."""
+    """Volcano's annotation names a group of MIG instances. The watcher adopts the pod once the node
+    has reported the GPU; until then the node offers no GPUs."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     notes = {"volcano.sh/vgpu-ids-new": "g0[group1-6],NVIDIA,3000,0:"}
@@ -198,8 +197,8 @@ def test_an_instance_that_volcano_names_by_its_group_is_held_once_its_card_is_kn
 def test_devices_that_nobody_names_close_their_family_until_they_are_told_of(
     notes: dict[str, str], limits: dict[str, str], scheduler: str, families: tuple[str, ...]
 ) -> None:
-    """If a pod uses unknown devices, the watcher does not adopt it. The pod's node then offers no
-    devices of the family that the pod requests."""
+    """If a pod uses unknown GPUs or NPUs, the watcher does not adopt it. Its node then offers no
+    devices of that kind."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     cluster.pod("p", annotations=notes, limits=limits, on="n1", schedulerName=scheduler)
@@ -420,8 +419,8 @@ def test_what_an_author_wrote_on_a_pod_that_he_put_onto_a_node_is_not_believed(
 def test_what_others_wrote_is_believed_of_schedulers_alone(
     manager: str, also: dict[str, Any], *, believed: bool
 ) -> None:
-    """The watcher trusts annotations only if a known scheduler wrote them, as the pod's managed
-    fields show. It ignores annotations that the pod's author or another field manager wrote."""
+    """The watcher trusts a pod's annotations only if its managed fields show that a known scheduler
+    wrote them."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     cluster.see("nodes", kube_node("n1"))
@@ -462,8 +461,7 @@ def test_a_number_is_known_once_the_node_has_reported() -> None:
 
 def test_what_does_not_fit_is_told_and_not_held() -> None:
     """If a pod's shares do not fit into the ledger's state, the watcher reports a problem instead
-    of adopting the pod. The pod's node then offers no devices of the family that the pod requests.
-    """
+    of adopting the pod. The pod's node then offers no devices of that kind."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     whole = placed("q", shares=[of("g1", 81920, 100)])

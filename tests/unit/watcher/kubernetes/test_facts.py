@@ -399,8 +399,7 @@ def test_what_the_api_server_counts_in_a_quota_is_no_change() -> None:
 
 
 def test_a_watcher_that_lags_does_not_bring_an_old_quota_back() -> None:
-    """If the watcher sees an older version of a quota than the ledger has, it does not report
-    it."""
+    """The watcher does not report a version of a quota that is older than the ledger's."""
     cluster = Cluster()
     newer = QuotaObserved(namespace="default", quota="gpus", hard={"x/y": 1}, version=7)
     cluster.ledger.play(newer)

@@ -173,8 +173,7 @@ def test_a_card_quota_that_cannot_be_read_is_said_aloud(quota: str, says: str) -
 
 
 def running(spec: dict[str, Any], status: dict[str, Any]) -> PodView:
-    """Return a running pod of another scheduler with this spec and status, as the watcher converts
-    it."""
+    """Convert a running pod of another scheduler as the watcher does."""
     document = kube_pod("p", {}, schedulerName="default-scheduler")
     document["metadata"] |= {"uid": "u", "resourceVersion": "1"}
     document["spec"] |= {"nodeName": "n1"} | spec

@@ -49,8 +49,8 @@ def test_a_pod_comes_with_what_its_claim_asks_for() -> None:
 
 
 def test_a_pod_is_read_again_when_its_claim_comes() -> None:
-    """If a pod's ResourceClaim is missing, the watcher rejects the pod with the claim's name. When
-    the claim exists, it submits the pod."""
+    """If a pod's ResourceClaim is missing, the watcher rejects the pod. It submits the pod once the
+    claim exists."""
     cluster = Claiming()
     cluster.claiming("p")
     (said,) = cluster.told()

@@ -441,8 +441,8 @@ def test_a_pod_whose_podgroup_is_never_read_is_rejected(served: tuple[str, ...])
 
 
 def test_a_pod_waits_for_its_podgroup_once_the_api_server_has_the_kind() -> None:
-    """If the watcher rejected a pod because PodGroups were not served, it submits the pod once they
-    are."""
+    """The watcher rejects a gang's pod while the API server has no PodGroup kind. It submits the
+    pod once the kind is installed."""
 
     async def check(cluster: Watched) -> None:
         for kind in ("podgroups", "queues"):

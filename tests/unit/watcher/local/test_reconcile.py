@@ -1,4 +1,4 @@
-"""Tests of which events the watcher appends for the pods that a source requests, without clock or
+"""Tests of which events the watcher appends for the pods of a source. They need no clock and no
 files."""
 
 import msgspec
@@ -28,7 +28,7 @@ GANG = PodGroupObserved(group="d/gang", min_available=2)
 
 
 class Named(Source):
-    """A source whose uids are easy to read."""
+    """A source of pods with short, readable uids."""
 
     def uid(self, key: str, incarnation: int) -> str:
         """Return a uid such as `mine:d/a:1`."""

@@ -101,7 +101,7 @@ class Watcher:
         await self._looks(1)
 
     def answers(self) -> None:
-        """Let the watcher have the reading that is held back, and hold back its next reading."""
+        """Release the reading that is held back. Hold back the next one."""
         self.source.clear.set()
         self.source.clear.clear()
 

@@ -239,7 +239,8 @@ def test_ctrl_c_does_not_cut_what_was_done(golden: Golden, monkeypatch: pytest.M
 def test_ctrl_c_before_anything_is_done(
     golden: Golden, options: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """If Ctrl-C stops a drain while it waits for the gateway, it reports that nothing was done."""
+    """If Ctrl-C stops `drain` while it waits for the gateway, `drain` reports that it changed
+    nothing."""
     with socket.create_server(("127.0.0.1", 0)) as gateway:
         url = f"http://127.0.0.1:{gateway.getsockname()[1]}"
         verb = [sys.executable, "-m", "apportion.cli.main", "drain", "n-1", "--reason", "x"]

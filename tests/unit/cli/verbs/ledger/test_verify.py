@@ -19,9 +19,7 @@ LATE = CONTRADICTIONS_NAMED + 5
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
-    """Return the path of an archive of PodGone events for unknown pods.
-
-    It has more such events than `verify` lists."""
+    """Return the path of an archive with more invalid events than `verify` lists."""
     path = tmp_path / "ledger.jsonl"
     with ArchiveWriter(path, stream="APPORTION", created="now") as writer:
         for revision in range(1, LATE + 1):

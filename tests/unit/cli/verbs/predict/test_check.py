@@ -231,8 +231,7 @@ spec: {hard: {limits.nvidia.com/gpumen: 1}}
 
 
 def test_what_decides_everything_is_not_called_without_effect() -> None:
-    """`check` lists warnings before ignored fields, and counts warnings in its summary. With
-    `--strict` a warning makes it fail."""
+    """`check` lists warnings before ignored fields. With `--strict`, warnings make it fail."""
     text = pod_of("a", "nvidia.com/gpus: 1, nvidia.com/gpucores: 150", "os: {name: linux}, ")
     done = check("-f", "-", text=text)
     lines = [line.split("  ")[1] for line in done.stdout.splitlines()[1:-1]]

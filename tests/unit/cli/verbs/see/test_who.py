@@ -107,7 +107,7 @@ NODE = Ledger(node("n1", *CARDS)).node("n1")
 
 
 def test_who_is_on_a_node_that_is_not_heard_is_told_what_moves_him() -> None:
-    """For a silent node with pods, `who` suggests to drain the node. Without pods it suggests
+    """For a silent node with pods, `who` suggests draining it. Without pods, `who` suggests
     nothing."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1), pod("a", cards())).settle()
     on = ledger.where("a")
