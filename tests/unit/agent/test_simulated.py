@@ -12,8 +12,8 @@ from tests.unit.agent.events import event_of
 
 
 def test_a_mixed_node() -> None:
-    """A description with several device models sets each device's model, mode and slots. Indexes
-    run through all devices."""
+    """A description of devices may list several models. Each device gets its model's mode and
+    slots, and an index of its own."""
     devices = simulated_devices("n1", "2xA100-40GB:mig + 1xT4:mps+1xAscend310P")
     assert [d.index for d in devices] == [0, 1, 2, 3]
     assert [d.mode for d in devices] == ["mig", "mig", "mps", "vnpu"]

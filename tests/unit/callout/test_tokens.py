@@ -64,7 +64,6 @@ class Answers:
         self.asked: list[Any] = []
 
     async def review(self, request: web.Request) -> web.Response:
-        """Answer a TokenReview request."""
         self.asked.append((await request.json())["spec"])
         return web.json_response({"status": self.said | {"user": self.user}}, status=self.status)
 

@@ -111,7 +111,8 @@ def test_devices_shares_and_who_waits() -> None:
 
 
 def test_a_scrape_says_them_in_prometheus_text() -> None:
-    """A scrape returns the totals that were registered last, in Prometheus' text format."""
+    """A scrape returns the fleet's totals in Prometheus' text format, after a restart of the fold
+    too."""
     metrics = Metrics()
     Followed().sums.expose(metrics)
     followed = Followed()

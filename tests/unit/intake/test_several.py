@@ -18,7 +18,6 @@ INTAKES = 2
 
 
 def report(*devices: Device) -> NodeReported:
-    """Return a report of node n1 with these devices."""
     return NodeReported(node="n1", devices=devices, host=HOST, driver="simulated", simulated=True)
 
 

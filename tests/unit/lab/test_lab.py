@@ -136,8 +136,8 @@ def lived() -> VirtualLedger:
 
 
 def test_an_archive_is_recorded_and_courses_are_compared(tmp_path: Path) -> None:
-    """The lab reads an archive and replays it once for each of several changes. The comparison has
-    a row for what really happened and a row for each replay."""
+    """The lab reads an archive and replays it with different fleets and policies. Its comparison
+    has one row per replay, and one for what really happened."""
     path = tmp_path / "ledger.jsonl"
     with ArchiveWriter(path, stream="APPORTION", created="2026-01-01T00:00:00Z") as archive:
         for each in lived().records:

@@ -138,7 +138,7 @@ def test_without_devices_told_the_node_is_compared() -> None:
 
 @pytest.mark.parametrize("held", [0, 3])
 def test_it_is_what_a_scheduler_of_ours_would_do(held: int) -> None:
-    """The shadow places a pod exactly where our scheduling engine places it on a copy of the
+    """A shadow run places a pod exactly where our scheduling engine places it on a copy of the
     state."""
     followed = Followed()
     facts: list[Payload] = [rack("n1", 2, model=T4), rack("n2", 4, model=T4)]

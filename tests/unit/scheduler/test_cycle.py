@@ -42,7 +42,7 @@ class RivalledLedger(MemoryLedger):
     rivals = 0
 
     async def append(self, drafts: Sequence[Draft]) -> list[int]:
-        """Append the events. Let the rival write first while it has writes left."""
+        """Append the events. If the rival has writes left, it writes first."""
         self.sizes.append(len(drafts))
         if self.rivals:
             self.rivals -= 1

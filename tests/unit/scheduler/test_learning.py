@@ -16,7 +16,7 @@ CARD = gpu("g0", memory_mib=10_000)
 
 
 def racks(nodes: int = 10, devices: int = 4, device: Device = CARD, cores: int = 64) -> NodeType:
-    """Return a node type of which there are this many nodes, each with plenty of memory."""
+    """Return a node type with this number of nodes, each with plenty of memory."""
     return NodeType(device, devices, cores * 1000, 1 << 20, nodes)
 
 

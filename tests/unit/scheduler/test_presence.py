@@ -28,8 +28,7 @@ GIVEN_UP_S = GRACE_S * 2 + 2 * ROUND_S
 
 
 class SleepyClock(SkewedClock):
-    """A clock that a test can put to sleep. Its pauses then do not end, as in a suspended
-    process."""
+    """A clock whose pauses do not end while `asleep` is set, as in a suspended process."""
 
     asleep = False
 

@@ -23,7 +23,6 @@ HOST = Host(cpu_milli=1000, memory_mib=1000, pods=110)
 
 
 def report(backend: SimulatedBackend, devices: tuple[Device, ...]) -> NodeReported:
-    """Return a node report of these devices."""
     return NodeReported(
         node=NODE, devices=devices, host=HOST, driver=backend.driver, simulated=True
     )

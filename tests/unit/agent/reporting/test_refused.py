@@ -84,7 +84,6 @@ def test_two_agents_of_one_name_do_not_outwrite_each_other() -> None:
 
 
 def report(node: str, devices: tuple[Device, ...]) -> NodeReported:
-    """Return a node report of these devices."""
     return NodeReported(node=node, devices=devices, host=HOST, driver="simulated", simulated=True)
 
 

@@ -65,8 +65,8 @@ def held(device: str, folder: Path) -> tuple[int, int]:
 async def test_the_cgroup_is_found_and_held(
     driver: FakeDriver, backend: NvmlBackend, cgroups: Path, seen: str
 ) -> None:
-    """The agent sets the memory limit on the container's cgroup and updates it on resize. It finds
-    that cgroup from each form in which /proc may show the cgroup's path to the agent."""
+    """The agent sets the memory limit on the container's cgroup and updates the limit on resize. It
+    handles each form in which /proc may show the cgroup's path."""
     driver.memory_limits(cgroups)
     device, folder = driver.ids[0], cgroups / WHOLE.lstrip("/")
     for memory in (700 * MIB, 700 * MIB, 1300 * MIB):

@@ -96,7 +96,6 @@ class World:
         return change
 
     def claim(self) -> dict[str, Any]:
-        """Return the ResourceClaim from the API server."""
         return self.ask("GET", f"{CLAIMS}/mine")
 
     def status(self, **status: Any) -> None:
@@ -378,8 +377,8 @@ def generations(world: World) -> list[int]:
 
 
 def test_devices_are_published_and_every_change_is_a_new_generation() -> None:
-    """After each change of a node's devices, and after a slice is deleted, the binder republishes
-    the node's slices as a new generation. When the node leaves, the binder removes its slices."""
+    """The binder publishes a node's ResourceSlices as a new generation after each change of the
+    node's devices. It also does so if a slice was deleted."""
 
     async def test(world: World) -> None:
         async def go() -> None:

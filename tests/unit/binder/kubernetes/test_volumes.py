@@ -207,8 +207,8 @@ def test_a_pod_is_bound_at_once_where_its_claim_has_its_volume() -> None:
 
 
 def test_a_pod_is_not_bound_where_its_volume_cannot_be_reached(golden: Golden) -> None:
-    """The binder does not bind a pod to a node from which the pod's volume cannot be reached.
-    Either the ledger or the API server may say so."""
+    """The binder does not bind a pod to a node if the ledger or the API server shows that the pod's
+    volume is unreachable there."""
 
     async def check() -> None:
         of = World()

@@ -32,7 +32,7 @@ def pod(run: Run, uid: str = "uid-1", user: str = "ada") -> PodAnswer:
 @pytest.mark.parametrize("engine", ["", "podman", "docker"])
 def test_the_owner_names_the_process(engine: str) -> None:
     """The owner field of a run's pod identifies the machine, the process and the container engine,
-    if any. The CLI can read the run back from that field."""
+    if any."""
     run = Run("n1.example", Life(12, 345), engine)
     assert Run.of_owner(f"{run.kind}/{run.name}") == run
 

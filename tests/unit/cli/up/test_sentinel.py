@@ -59,8 +59,8 @@ def started(command: list[str]) -> subprocess.Popen[str]:
     ],
 )
 def test_watch(lines: list[str], groups: set[int] | None) -> None:
-    """The sentinel watches the process groups that `up` adds, until `up` removes them or is done.
-    It never watches init or itself."""
+    """The sentinel watches the process groups that `up` adds, until `up` removes them or exits
+    normally. It never watches init or itself."""
     assert sentinel.watch(lines) == groups
 
 
@@ -78,7 +78,7 @@ def test_lock_holder(tmp_path: Path) -> None:
 
 def test_ends_when_the_pipe_closes(tmp_path: Path) -> None:
     """When `up` closes its pipe, the sentinel ends the process groups that it still watches. It
-    also deletes the data folder if `up` requested that at the start."""
+    deletes the data folder if it was started with `remove`."""
     data = tmp_path / "data"
     data.mkdir()
     (data / "connection.json").write_text("{}")

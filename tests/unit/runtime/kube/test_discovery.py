@@ -26,7 +26,6 @@ class Noting(MemoryKube):
         self.refuses = False
 
     def handle(self, method: str, path: str, **given: Any) -> Answer:
-        """Record the path of the request before answering it."""
         self.asked.append(path)
         if self.refuses and path == "/apis":
             return Answer(403, status_body(403, "Forbidden", "not yours"))

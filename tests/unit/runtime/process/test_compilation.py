@@ -89,8 +89,7 @@ def fits(free, need):
 
 
 def test_every_attribute_and_method_of_a_fixed_class_is_declared(golden: Golden) -> None:
-    """For a class that becomes a C type, the compiler declares all methods and attributes. It finds
-    an attribute wherever the code assigns one to `self`."""
+    """If a class becomes a C type, the compiler declares all its methods and attributes."""
     source = """
 class Row:
     kind = 1
@@ -198,8 +197,8 @@ def sized(rows: Int64):
 def test_what_was_compiled_before_is_not_outdated_for_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If only a source file's modification time has changed, compiling again is enough to make its
-    compiled module count as up to date."""
+    """If a source file has a newer time but the same content, a build marks its compiled module as
+    up to date."""
     scratch, sources = tmp_path / "scratch", tmp_path / "sources"
     scratch.mkdir()
     sources.mkdir()

@@ -55,7 +55,7 @@ def gathered(count: int) -> tuple[str, str]:
 
 @pytest.fixture(scope="module")
 def large() -> tuple[str, str]:
-    """Provide the kernel's counts for a large process, from before and after the collapse."""
+    """Provide the kernel's counts before and after the memory of a large process is collapsed."""
     return gathered(300_000)
 
 

@@ -22,7 +22,7 @@ HOST = "127.0.0.1"
 
 
 class Served:
-    """A running TLS server whose files are in a folder."""
+    """A running TLS server."""
 
     def __init__(self, tls: Tls, given: GivenCertificate, port: int) -> None:
         self.tls = tls

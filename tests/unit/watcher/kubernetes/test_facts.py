@@ -175,8 +175,8 @@ def test_a_pod_that_this_watcher_has_not_seen_yet_is_not_gone() -> None:
 
 
 def test_a_list_that_began_before_a_pod_was_known_says_nothing_of_it() -> None:
-    """If a pod was submitted after the watcher began a list, the pod may be missing there. The
-    watcher does not report it as gone."""
+    """If a pod was submitted after a list began, the list may not contain the pod. The watcher does
+    not report the pod as gone."""
     cluster = Cluster()
     ahead = Cluster()
     ahead.pod("p")
@@ -253,7 +253,7 @@ ANTI = {
 
 def test_H2_pods_of_other_schedulers_are_told_with_their_node() -> None:
     """The watcher's report of a node has the labels, host ports and required anti-affinity of other
-    schedulers' pods. Equal pods are one entry with a count."""
+    schedulers' pods. It counts identical pods in one entry."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     theirs: dict[str, Any] = {"schedulerName": "default-scheduler", "on": "n1", "limits": {}}

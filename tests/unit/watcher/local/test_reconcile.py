@@ -63,7 +63,6 @@ class World:
         self.known = Known(self.source)
 
     def take(self, *payloads: Payload) -> None:
-        """Append the events and fold them."""
         for data in payloads:
             event = Event(id="x", source="test", time=TIME, data=data)
             change = fold.apply(self.state, self.state.revision + 1, event)

@@ -42,9 +42,7 @@ spec: {{containers: [{{name: main}}]}}
 
 
 class LateFolder(ManifestFolder):
-    """A manifest folder on a slow disk. A reading is held back until `clear` is set.
-
-    `looking` counts the readings."""
+    """A manifest folder on a slow disk: each reading is held back until `clear` is set."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, name="test", interval_s=0.01, clock=SystemClock())
@@ -95,8 +93,7 @@ class Watcher:
                 task.cancel()
 
     async def holds_a_look(self) -> None:
-        """Wait until the watcher has read the folder's current content, and hold the result of that
-        reading back."""
+        """Wait until the watcher has read the folder. Hold the result back."""
         self.source.clear.clear()
         await self._looks(1)
 

@@ -268,7 +268,7 @@ def test_no_device_is_said_with_the_amount_that_says_so() -> None:
 
 
 def test_every_example_is_meant_as_it_is_written() -> None:
-    """`check` reports no warning about any example."""
+    """`check` prints no warning about any manifest in `examples/`."""
     assert check("-f", ROOT / "examples", "--strict").exit_code == 0
 
 
