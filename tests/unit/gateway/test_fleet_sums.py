@@ -111,8 +111,7 @@ def test_devices_shares_and_who_waits() -> None:
 
 
 def test_a_scrape_says_them_in_prometheus_text() -> None:
-    """A scrape returns the fleet's totals in Prometheus' text format, after a restart of the fold
-    too."""
+    """A scrape returns the fleet's totals in Prometheus' text format."""
     metrics = Metrics()
     Followed().sums.expose(metrics)
     followed = Followed()

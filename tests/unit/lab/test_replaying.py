@@ -129,7 +129,7 @@ def resized() -> VirtualLedger:
 
 
 def test_a_resize_has_its_effect_at_its_time() -> None:
-    """In a replay, a resize takes effect at the time at which it did originally."""
+    """A replay resizes a pod at the recorded time."""
     answer = replay(resized().recorded(end_s=2 * HOUR), Otherwise())
     assert answer.passed_over == 0
     assert answer.happened.gpu_hours_used == pytest.approx(1.5)

@@ -358,7 +358,7 @@ def test_work_on_a_lost_card_fails(driver: FakeDriver) -> None:
 
 
 def test_what_cannot_be_planted_is_an_error(driver: FakeDriver) -> None:
-    """If a test sets a fault on a GPU that does not exist, that is an error."""
+    """A test cannot set a fault on a GPU that does not exist."""
     with pytest.raises(ValueError, match="cannot: xid"):
         driver.xid(2, 79)
 

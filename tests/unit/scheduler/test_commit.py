@@ -26,8 +26,7 @@ class CountingLedger(MemoryLedger):
         self._rival_before = rival_before
 
     async def append(self, drafts: Sequence[Draft]) -> list[int]:
-        """Append the events and record their number. Before one chosen append, a rival writes
-        first."""
+        """Append the events and record their number. A rival may write just before."""
         if len(self.sizes) == self._rival_before:
             rival = Draft(NODE, "rival", b"{}")
             self.server.append([rival], {}, role="scheduler", writer="rival")

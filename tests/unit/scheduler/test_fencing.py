@@ -43,7 +43,7 @@ def test_a_place_is_voided_once_in_each_life_of_its_pod() -> None:
 
 
 def test_a_pod_is_evicted_for_another_once_in_each_life() -> None:
-    """All events that evict one pod for the same other pod have the same id. If the evicted pod
+    """All events that evict a pod in favour of a given pod have the same id. If the evicted pod
     ends and is adopted again, its next eviction has another id."""
     wanted = pod("p2", ask(1000), priority=10)
     evicted = PodEvicted(

@@ -128,8 +128,8 @@ def test_annotations_alone_give_a_pod_nothing_on_a_kubelets_node() -> None:
 
 
 def test_a_pod_that_is_taken_back_is_answered_for_again() -> None:
-    """If a bound pod is adopted, the agent has to allocate the pod's claim again, even if the agent
-    already took that claim before."""
+    """If a bound pod is adopted, its allocation is due again, even if the agent already had that
+    task."""
     view = folded(placed("p", "GPU-a"), BOUND)
     back = adopted(attempt=1, running=False)
     view.apply(record_of(3, back), event_of(back, "id-3"))

@@ -137,7 +137,7 @@ async def test_limits_are_of_a_person_from_the_first_request() -> None:
 
 @pytest.mark.parametrize("token", ["", "m\xe9i", "t\udcff"])
 async def test_what_cannot_be_a_token_is_nobodys_and_no_login_is_asked(token: str) -> None:
-    """If a request's token is malformed, the gateway answers 401 without looking it up."""
+    """If a request's token is malformed, the gateway answers 401 without looking the token up."""
     register = Register()
     with pytest.raises(RequestRefused) as refused:
         await Gate(Remembered(register), Cursors(), ENDPOINTS).known(token)

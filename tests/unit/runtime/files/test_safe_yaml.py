@@ -89,7 +89,7 @@ def test_deep_aliases(golden: Golden) -> None:
 
 
 def test_aliases_are_counted_over_the_whole_text() -> None:
-    """The YAML reader's limit on aliases is for all documents of a text together."""
+    """The YAML reader's limit on aliases applies to all documents of a text together."""
     one = "a: &x 1\n" + "".join(f"b{i}: *x\n" for i in range(60))
     first, second = contents(f"{one}---\n{one}")
     assert isinstance(first, dict)

@@ -55,7 +55,7 @@ def gathered(count: int) -> tuple[str, str]:
 
 @pytest.fixture(scope="module")
 def large() -> tuple[str, str]:
-    """Provide the kernel's counts before and after the memory of a large process is collapsed."""
+    """Provide the kernel's memory counts before and after a large process uses huge pages."""
     return gathered(300_000)
 
 
@@ -73,7 +73,7 @@ def test_what_is_not_in_use_is_not_taken(large: tuple[str, str]) -> None:
 
 
 def test_a_small_process_is_left_as_it_is() -> None:
-    """The memory of a small process is not collapsed."""
+    """The memory of a small process is not collapsed into huge pages."""
     before, after = gathered(64_000)
     assert kib("AnonHugePages", after) == kib("AnonHugePages", before)
 

@@ -167,8 +167,8 @@ def test_an_init_container_that_hami_put_onto_the_same_card_may_hold_more() -> N
 
 
 def test_an_instance_that_volcano_names_by_its_group_is_held_once_its_card_is_known() -> None:
-    """Volcano's annotation names a group of MIG instances. The watcher adopts the pod once the node
-    has reported the GPU; until then the node offers no GPUs."""
+    """If Volcano's annotation names a MIG instance by group, the watcher adopts the pod once the
+    node has reported the GPU. Until then, the node offers no GPUs."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     notes = {"volcano.sh/vgpu-ids-new": "g0[group1-6],NVIDIA,3000,0:"}
@@ -197,8 +197,8 @@ def test_an_instance_that_volcano_names_by_its_group_is_held_once_its_card_is_kn
 def test_devices_that_nobody_names_close_their_family_until_they_are_told_of(
     notes: dict[str, str], limits: dict[str, str], scheduler: str, families: tuple[str, ...]
 ) -> None:
-    """If a pod uses unknown GPUs or NPUs, the watcher does not adopt it. Its node then offers no
-    devices of that kind."""
+    """If a pod uses unknown devices, the watcher does not adopt the pod. Its node then offers no
+    devices of the requested kind."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     cluster.pod("p", annotations=notes, limits=limits, on="n1", schedulerName=scheduler)
@@ -460,8 +460,8 @@ def test_a_number_is_known_once_the_node_has_reported() -> None:
 
 
 def test_what_does_not_fit_is_told_and_not_held() -> None:
-    """If a pod's shares do not fit into the ledger's state, the watcher reports a problem instead
-    of adopting the pod. The pod's node then offers no devices of that kind."""
+    """If a pod's shares do not fit into the ledger's state, the watcher reports a problem and does
+    not adopt the pod. Its node then offers no devices of the requested kind."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     whole = placed("q", shares=[of("g1", 81920, 100)])

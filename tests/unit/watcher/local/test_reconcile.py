@@ -1,5 +1,4 @@
-"""Tests of which events the watcher appends for the pods of a source. They need no clock and no
-files."""
+"""Tests of which events the watcher appends for the pods of a source."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""Tests of what `apportion verify` prints about events in an archive that changed nothing."""
+"""Tests of what `apportion verify` prints about archived events that changed nothing."""
 
 import json
 from pathlib import Path
