@@ -49,7 +49,7 @@ def test_nvlink_joins_like_with_like() -> None:
 
 
 def test_numa_from_four_cards_on() -> None:
-    """Eight simulated GPUs are split over two NUMA nodes. Two GPUs share a single NUMA node."""
+    """A simulated node with eight GPUs has two NUMA nodes. A node with two GPUs has one."""
     assert [d.numa for d in simulated_devices("n", "8xT4")] == [0, 0, 0, 0, 1, 1, 1, 1]
     assert {d.numa for d in simulated_devices("n", "2xT4")} == {0}
 

@@ -203,8 +203,8 @@ async def test_a_pod_with_a_share_waits_a_while_for_an_agent_that_is_away(
 
 
 async def test_whose_turn_has_not_come_waits_and_says_so_once() -> None:
-    """On a node without CDI, a pod is not bound until the kubelet has started the pod that was
-    bound before it. The binder records the wait once."""
+    """On a node without CDI, the binder binds a pod only when the kubelet has started the
+    previously bound pod. It records the wait once."""
     desk = Desk(Bound())
     card = Device(
         id="GPU-1", index=0, family="nvidia", model="T4", memory_mib=9000, physical_memory_mib=9000

@@ -40,8 +40,8 @@ EXTENDED = ConfigurationChanged(
 
 
 class World(Ledger):
-    """An in-memory ledger with an extender. `asked` lists the node choices of kube-scheduler that
-    the extender passed to the schedulers."""
+    """An in-memory ledger with an extender. `asked` has the node choices that the extender sent to
+    the schedulers."""
 
     def __init__(self, *payloads: Any, timeout_s: float = 20.0) -> None:
         super().__init__()
@@ -363,7 +363,7 @@ async def test_a_filter_waits_for_the_placement_that_is_being_decided() -> None:
 
 
 async def _decided(binding: ExtenderBinding) -> bool:
-    """Wait for the schedulers' decisions on all choices. Return False if that timed out."""
+    """Wait until every node choice has a decision. Return False on a timeout."""
     began_s = asyncio.get_running_loop().time()
     await binding.decided()
     return asyncio.get_running_loop().time() - began_s < DECIDED_TIMEOUT_S

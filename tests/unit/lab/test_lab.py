@@ -79,8 +79,8 @@ def test_the_notebook_makes_the_figure_of_the_study(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_fleet_and_manifests_are_decided(tmp_path: Path) -> None:
-    """The lab places the pods of manifests on a fleet of nodes. A user can then list the resulting
-    cluster's objects and plan changes of it."""
+    """The lab places the pods of manifests on a fleet of nodes. A user can then list the objects of
+    that cluster and plan changes to it."""
     fleet = tmp_path / "fleet.csv"
     fleet.write_text("node,devices\nbig-1,8xH100-80GB\nsmall-1,4xT4\n")
     cluster = Cluster(read_fleet(fleet), policy="binpack")

@@ -206,8 +206,8 @@ def waiting() -> Ledger:
 
 
 def test_a_pod_that_waits_already_is_decided_anew(golden: Golden) -> None:
-    """A plan decides again about a pod that is already pending. It says since when the pod is
-    pending and where the planned change would place the pod."""
+    """A plan also covers a pod that is already pending. It states how long the pod has been pending
+    and where the planned change would place it."""
     ledger = waiting()
     since = ledger.pod("late").submitted_revision
     answer = planned(ledger, draft("late", cards()))

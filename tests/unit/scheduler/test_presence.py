@@ -177,7 +177,7 @@ def test_no_agent_that_beats_is_given_up_in_the_shortest_grace() -> None:
 
 
 def test_it_is_said_once_however_many_take_themselves_for_the_first() -> None:
-    """If several schedulers take themselves for the leader, an agent's silence is still recorded
+    """Even if several schedulers consider themselves the leader, an agent's silence is recorded
     only once."""
 
     async def play(server: MemoryServer) -> None:

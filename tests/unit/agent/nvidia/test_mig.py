@@ -384,8 +384,8 @@ async def test_the_inventory_has_the_slices_of_others(
 async def test_an_agent_that_hands_nothing_out_knows_no_slices_of_others(
     driver: FakeDriver,
 ) -> None:
-    """An agent that makes no shares reports every slice as available, because on its node a device
-    plugin owns the instances."""
+    """An agent that makes no shares reports every MIG slice as available, because a device plugin
+    manages the MIG instances on its node."""
     backend = NvmlBackend(SystemClock())
     made_by_hand(pynvml.nvmlDeviceGetHandleByIndex(0), HALF)
     (device,) = await backend.inventory()

@@ -216,7 +216,7 @@ async def test_an_operator_says_which_xids_count(driver: FakeDriver) -> None:
 
 
 async def test_a_card_without_events_is_a_card(driver: FakeDriver, backend: NvmlBackend) -> None:
-    """The backend probes the health of a GPU that does not support events."""
+    """If a GPU does not support events, the backend polls its health."""
     driver.lacks(1, "events")
     assert all_well(await backend.inventory())
     driver.recovery_action(1, 1)

@@ -49,8 +49,8 @@ def test_bound_after_placed_is_due_once() -> None:
 
 
 def test_what_is_not_due() -> None:
-    """The agent has to allocate a placement only if the ledger has both the placement and a binding
-    of the same attempt, and only on one of the agent's own nodes."""
+    """The agent allocates a placement only after a binding of the same attempt, and only on its own
+    nodes."""
     assert not folded(placed("p", "GPU-a")).due
     assert not folded(BOUND).due
     assert not folded(placed("p", "GPU-a"), PodBound(pod="p", node="n1", attempt=2)).due

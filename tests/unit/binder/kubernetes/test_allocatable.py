@@ -242,7 +242,8 @@ def test_the_room_of_a_pod_that_was_made_smaller_is_for_others() -> None:
 
 
 def test_what_a_pod_wrote_that_nobody_can_add_up_stops_nothing() -> None:
-    """A pod whose request is too large to add up does not break the node's allocatable."""
+    """If a pod's request is too large to add up, the binder still publishes the node's allocatable
+    memory."""
     world = World()
 
     async def work() -> None:

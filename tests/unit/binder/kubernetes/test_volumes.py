@@ -194,8 +194,8 @@ def test_what_takes_too_long_is_decided_anew() -> None:
 
 
 def test_a_pod_is_bound_at_once_where_its_claim_has_its_volume() -> None:
-    """If the ledger shows the claim as bound, the binder binds the pod without reading the
-    claim."""
+    """If the ledger shows a pod's volume claim as bound, the binder binds the pod without reading
+    the claim."""
 
     async def check() -> None:
         of = World()

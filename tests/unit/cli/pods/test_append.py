@@ -129,8 +129,8 @@ NEW = [Submitted("default", "a", "", 0)]
     ],
 )
 def test_what_was_done_is_counted(report: Report, said: str) -> None:
-    """The closing line of `submit` counts what was done, including evictions. For a dry run it says
-    what would be done."""
+    """The closing line of `submit` counts each kind of change, such as submitted or evicted pods. A
+    dry run counts the changes that it would make."""
     assert counted(report) == said
 
 

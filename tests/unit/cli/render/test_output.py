@@ -139,8 +139,8 @@ def test_a_card_in_mig_mode_has_no_cores_to_give() -> None:
 
 
 def test_a_device_says_each_reason_with_its_own_word() -> None:
-    """The state of a device lists all reasons why the device is unusable. These are its failure,
-    its own cordon and the cordon of its node."""
+    """If a device is unusable, its state lists all the reasons, such as a failure, a cordon or a
+    cordon of the node."""
     ledger = Ledger(
         rack("n1", 1),
         DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79"),
@@ -189,8 +189,8 @@ def test_a_ready_node_says_which_of_its_devices_are_closed_and_why(golden: Golde
 
 @pytest.mark.parametrize("width", [WIDE, 60])
 def test_both_pods_of_an_eviction_say_so(golden: Golden, width: int) -> None:
-    """The table of pods shows an eviction in the row of the evicted pod and in the row of the pod
-    that gets its place."""
+    """The table of pods shows an eviction in two rows: that of the evicted pod and that of the pod
+    that takes its place."""
     ledger = Ledger(rack("n1", 1), pod("low", cards(1))).settle()
     ledger.submit(pod("high", cards(1), priority=9)).settle()
     answers = [pod_answer(ledger.state, ledger.pod(uid)) for uid in ("low", "high")]

@@ -107,8 +107,7 @@ def test_the_same_file_with_other_nodes_is_refused_with_what_differs(
 
 
 def test_words_on_the_command_line_are_a_fleet_file(tmp_path: Path) -> None:
-    """A fleet given as descriptions on the command line is the same as a fleet file with these
-    nodes."""
+    """Device descriptions on the command line give the same fleet as a file with these nodes."""
     made = numbered_nodes("node-{}", 3, SPECS)
     fleet = of_nodes([(f"node-{i + 1}", SPECS[i % 2]) for i in range(3)], "3 x T4")
     keep(tmp_path, fleet)
@@ -142,7 +141,7 @@ def test_what_is_kept_and_cannot_be_read_is_told(golden: Golden, tmp_path: Path)
 
 
 def test_a_ledger_begun_without_samples_stays_without(tmp_path: Path) -> None:
-    """The first run on a data folder decides if its ledger has sample pods."""
+    """The first run on a data folder determines whether its ledger has sample pods."""
     fleet = of_nodes([("a", "1xT4")], "1xT4")
     for begun, later in ((False, True), (True, False)):
         data = tmp_path / f"{begun}"

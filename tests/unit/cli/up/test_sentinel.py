@@ -65,8 +65,8 @@ def test_watch(lines: list[str], groups: set[int] | None) -> None:
 
 
 def test_lock_holder(tmp_path: Path) -> None:
-    """While a process holds a lock, the sentinel reads that process's id from the lock file.
-    Otherwise the file's content does not count."""
+    """While a process holds the lock, the sentinel reads the process's id from the lock file. If no
+    process holds it, the sentinel ignores what the file contains."""
     lock = tmp_path / "lock"
     assert sentinel.lock_holder(lock) == 0
     lock.write_text("4711")

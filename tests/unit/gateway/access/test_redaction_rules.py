@@ -120,8 +120,8 @@ def test_a_limit_of_another_namespace_is_told_to_nobody_else() -> None:
 
 
 def test_a_line_that_another_heads_says_why_his_own_pod_waits() -> None:
-    """If a group of identical pending pods begins with another namespace's pod, a tenant sees why
-    the first of its own pods is pending."""
+    """A group of identical pending pods may start with a pod of another namespace. A tenant still
+    sees why the tenant's own first pod is pending."""
     whole = waiting("ops", "ml")
     [line] = seen_by_ml("lines", whole)["lines"]
     assert line["sentence"] == whole.lines[0].first[1].sentence != ""

@@ -1,4 +1,4 @@
-"""Tests of how the gateway reads an event's time, which may be any text."""
+"""Tests of how the gateway reads the time of an event, which may be malformed."""
 
 import json
 

@@ -37,8 +37,8 @@ async def walk(pieces: Pieces, behind: int = 0) -> list[int]:
 
 
 async def test_many_who_read_from_the_beginning_cost_as_much_as_one() -> None:
-    """Concurrent readers share each complete chunk. Only the last chunk, which still grows, is read
-    separately for each."""
+    """Concurrent readers share each complete chunk. The last chunk still grows, so each reader
+    reads it separately."""
     ledger = Ledger(3 * PIECE_EVENTS + 7)
     pieces = Pieces(ledger)
     walks = await asyncio.gather(*(walk(pieces) for _ in range(20)))

@@ -119,8 +119,8 @@ def test_json(text: str, line: int, says: str) -> None:
 def test_more_documents_or_values_than_a_text_may_have(
     golden: Golden, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The YAML reader refuses a text with too many documents before parsing it. If there are too
-    many values, it stops while parsing."""
+    """The YAML reader refuses a text with too many documents before parsing it. If the text has too
+    many values, the reader stops in the middle of parsing."""
     monkeypatch.setattr(safe_yaml, "DOCUMENTS_MAX", 3)
     assert len(list(parse("---\na: 1\n" * 3))) == 3
     (found,) = parse("---\na: 1\n" * 4)

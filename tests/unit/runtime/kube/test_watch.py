@@ -102,7 +102,7 @@ class Heard:
         self._missing: set[str] = set()
 
     def listing(self) -> None:
-        """Assume that each object is gone unless the new list has it."""
+        """Mark every object as missing until the new list shows it."""
         self._missing = set(self.names)
 
     def seen(self, raw: bytes) -> None:

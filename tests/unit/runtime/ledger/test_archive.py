@@ -43,7 +43,8 @@ def test_from_every_place(archive: Path) -> None:
 
 
 def test_a_place_that_is_not_of_it(archive: Path) -> None:
-    """The reader refuses to continue from a place whose hash does not match the archive."""
+    """The archive reader cannot continue from a position whose hash does not match the archive's
+    hash there."""
     reader = iter(ArchiveReader(archive))
     next(reader)
     with pytest.raises(ArchiveError):

@@ -23,7 +23,7 @@ class Heard:
         await self.attendance.listen(self._ledger)
 
     async def beats(self, *members: str, here: bool = True, frozen: str = "") -> None:
-        """Send a heartbeat of each replica, and wait for one heartbeat interval."""
+        """Send a heartbeat from each replica, and wait for one heartbeat interval."""
         for member in members:
             beat = msgspec.json.encode(Beat(member=member, here=here, frozen=frozen))
             await self._ledger.publish("apportion.beat.scheduler.any", beat)

@@ -150,8 +150,8 @@ class Row:
 
 
 def test_loops_are_called_directly_with_their_arrays_as_values(golden: Golden) -> None:
-    """Compiled code calls the functions of loop modules (named `*_loops`) as C functions. It passes
-    arrays and listed classes to them as C values."""
+    """Compiled code calls the functions of loop modules (named `*_loops`) as C functions, and
+    passes them arrays as C values."""
     source = """
 from apportion.core.placement.index.board_loops import write
 from apportion.core.placement.index.score_input import ScoreInput

@@ -31,8 +31,8 @@ from tests.unit.watcher.kubernetes.followed_cluster import Cluster
 
 
 def test_a_pod_is_submitted_once_and_expects_a_subject_without_events() -> None:
-    """The watcher submits a pod once. The ledger accepts this event only if there is no event on
-    the pod's subject yet."""
+    """The watcher submits a pod once. The ledger refuses the submission if the pod's subject
+    already has an event."""
     cluster = Cluster()
     cluster.pod("p")
     (fact,) = cluster.pod_facts()
@@ -54,8 +54,8 @@ def test_a_pod_is_submitted_once_and_expects_a_subject_without_events() -> None:
 def test_a_pod_ends_with_its_reason_and_expects_its_submission(
     fields: dict[str, Any], reason: str
 ) -> None:
-    """The watcher's event that ends a pod has the reason. The ledger accepts this event only if the
-    pod's submission is the newest event on the pod's subject."""
+    """When the watcher ends a pod, its event states the reason. The ledger refuses the event unless
+    the pod's submission is the newest event on the pod's subject."""
     cluster = Cluster()
     cluster.pod("p")
     cluster.write(cluster.pod_facts())

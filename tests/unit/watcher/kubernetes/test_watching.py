@@ -1,5 +1,5 @@
-"""Tests of what the watcher does about differences between cluster and ledger that no watch event
-reports, in virtual time."""
+"""Tests, in virtual time, of how the watcher finds and repairs differences between cluster and
+ledger that no watch event reports."""
 
 import asyncio
 import json
@@ -65,7 +65,7 @@ class LateLink(PerfectKubeLink):
         return await super().ask(method, act)
 
     async def carry(self, lines: list[bytes], idle_s: float) -> tuple[list[bytes], bool]:
-        """Pass watch events on, as soon as `clear` is set."""
+        """Hold watch events back until `clear` is set, then pass them on."""
         await self.clear.wait()
         return await super().carry(lines, idle_s)
 
@@ -237,7 +237,8 @@ def test_a_pod_that_another_scheduler_bound_is_not_rejected_by_a_late_watcher() 
 def test_a_pod_that_is_being_deleted_is_not_compared_again_and_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """If a finalizer keeps a deleted pod, the watcher does not compare it over and over."""
+    """If a finalizer keeps a deleted pod, the watcher does not compare the pod with the ledger over
+    and over."""
 
     async def check(cluster: Watched) -> None:
         body = kube_pod("a", share() | {"nvidia.com/gpumem": "much"})

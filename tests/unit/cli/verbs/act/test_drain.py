@@ -161,7 +161,7 @@ def test_who_would_be_placed_instead_is_named(
 def test_nobody_knows_whether_pods_run_whose_node_is_not_heard(
     golden: Golden, capsys: pytest.CaptureFixture[str], *, dry_run: bool
 ) -> None:
-    """If a node's agent is silent, the dry run and the report of a drain say so."""
+    """If a node's agent is silent, both the dry run and the report of a drain mention that."""
     order = Order("n", "", "ann", "x", 1.0, force=False, kube=KubeChoice(wanted=False))
     silent = "the agent of n is not heard, found silent at 2026-01-02T03:04:05Z"
     there = PodAnswer("default", "p", "1", "allocated", node="n", unready=silent)

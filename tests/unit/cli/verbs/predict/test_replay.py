@@ -37,7 +37,7 @@ def test_bars_are_as_high_as_their_values() -> None:
 
 
 def test_bars_for_terminals_with_ascii_alone() -> None:
-    """On an ASCII-only terminal, the bars have the same heights in ASCII characters."""
+    """On an ASCII-only terminal, the bars have the same heights but are drawn in ASCII."""
     drawn = bars([4.0, 2.0, 0.5], 4.0, in_ascii=True)
     assert len(drawn) == HEIGHT
     assert set("".join(drawn)) <= set(ASCII)
