@@ -128,7 +128,7 @@ def node_object(name: str) -> dict[str, Any]:
 
 def test_nodes_come_back_in_the_form_in_which_they_came() -> None:
     """The extender returns nodes in the form in which it got them: names or unchanged objects. It
-    accepts field names in either case."""
+    accepts both upper and lower case in field names."""
     world = World(rack("n1"), rack("n2"))
     assert world.filter(wanted(), NodeNames=["n2", "n1"])["NodeNames"] == ["n2", "n1"]
     objects = [node_object(name) for name in ("n1", "n2", "n3")]

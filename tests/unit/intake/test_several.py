@@ -31,8 +31,8 @@ async def several() -> Services:
 
 
 def test_a_jump_that_one_intake_holds_is_not_believed_by_the_other() -> None:
-    """If an agent repeats the report of an implausible change, neither intake accepts it before the
-    hold time is over, however often it is repeated."""
+    """If an agent keeps repeating the report of an implausible change, neither intake accepts it
+    before the hold time is over."""
 
     async def asked() -> None:
         services = await several()

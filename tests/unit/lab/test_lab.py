@@ -125,7 +125,7 @@ def test_a_cluster_of_a_state_is_a_copy() -> None:
 
 
 def lived() -> VirtualLedger:
-    """Return a ledger with one GPU and two pods that each request it for an hour."""
+    """Return a ledger with one GPU and two pods, each of which used the GPU for an hour."""
     ledger = VirtualLedger()
     ledger.write(rack("n1", 1))
     for name in ("a", "b"):

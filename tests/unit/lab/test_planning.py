@@ -78,7 +78,7 @@ def test_a_pod_that_fits_is_told_where_and_beside_whom(golden: Golden) -> None:
 
 def test_a_pod_that_fits_on_an_empty_fleet_waits() -> None:
     """If a pod would fit only on an emptier cluster, its planned outcome is `not-now`, and the plan
-    has the causes."""
+    names the causes."""
     one = only(planned(full(), draft("new", cards(2))))
     assert one.outcome == "not-now"
     assert one.refused is not None
@@ -483,7 +483,7 @@ def test_why_nobody_would_go_for_an_urgent_pod_is_said_beforehand() -> None:
 
 
 def test_another_policy_goes_elsewhere() -> None:
-    """If a plan has another policy, it places the pod by that policy."""
+    """If a plan changes the policy, it places the pod under the new policy."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1)).submit(pod("old", ask(4096)))
     ledger.decide()
     was = ledger.pod("old").placement

@@ -20,8 +20,8 @@ def test_alone_it_is_never_apart() -> None:
 
 
 def test_it_is_apart_while_pods_wait_for_others() -> None:
-    """While other schedulers have pending pods, a scheduler tries its own nodes first. This holds
-    for its first decision, too."""
+    """While other schedulers have pending pods, a scheduler tries its own nodes first, even for its
+    first decision."""
     assert all(looked(Contention(), *[True] * 3))
 
 

@@ -65,8 +65,8 @@ async def test_who_comes_back_reads_all_that_was_said_before_saying_more() -> No
 
 @pytest.mark.parametrize("basis", [0, 1], ids=["behind", "as far as we had when we began"])
 async def test_a_report_of_an_earlier_life_that_comes_late_is_answered(basis: int) -> None:
-    """If an event of the agent's previous process arrives late and is wrong, the agent corrects it
-    with a full report."""
+    """A late event of the agent's previous process may be wrong. The agent then corrects it with a
+    full report."""
     ledger = MemoryLedger(MemoryServer(), role="intake")
     devices = simulated_devices(NODE, "1xT4")
     backend = SimulatedBackend(devices)

@@ -36,8 +36,8 @@ def folded(*events: Payload, remember: bool = False) -> FleetView:
 
 
 def test_bound_after_placed_is_due_once() -> None:
-    """When a pod is bound, the agent has to allocate the pod's placement, and gets it once as a
-    claim. The claim lists each device once, in the order of the shares."""
+    """When a placed pod is bound, the agent gets exactly one claim to allocate. The claim lists
+    each device once, in the order of the shares."""
     view = folded(placed("p", "GPU-b", "GPU-a", "GPU-b"), BOUND)
     assert view.became_due.is_set()
     (claim,) = view.take_due()
@@ -58,8 +58,8 @@ def test_what_is_not_due() -> None:
 
 
 def test_an_answer_or_a_void_settles_a_claim() -> None:
-    """The agent no longer has to allocate a claim that was allocated, failed or voided, in whatever
-    order the events arrive."""
+    """Once a claim was allocated, failed or voided, the agent no longer has to allocate it. The
+    order of the events does not matter."""
     for answer in (
         SharesAllocated(pod="p", node="n1", attempt=1, devices=("GPU-a",)),
         AllocationFailed(pod="p", node="n1", attempt=1, message="broken"),

@@ -155,7 +155,7 @@ def test_a_node_shows_its_cards_and_what_becomes_of_them() -> None:
 
 
 def test_what_a_kubelet_forgot_is_shown_again() -> None:
-    """If a kubelet resets allocatable, the binder writes its values again: at once when the node
+    """If a kubelet resets a node's allocatable, the binder restores it: at once when the node
     becomes ready, otherwise periodically."""
     world = World()
     nothing = {"status": {"capacity": {MEMORY: "0"}, "allocatable": {MEMORY: "0"}}}
@@ -178,8 +178,8 @@ def test_what_a_kubelet_forgot_is_shown_again() -> None:
 
 
 def test_a_node_shows_enough_before_a_pod_is_bound() -> None:
-    """If a pod requests more memory than the node's allocatable has, the binder raises allocatable
-    first. It binds the pod once the API server has accepted the new value."""
+    """If a pod requests more memory than the node has allocatable, the binder first raises that
+    value. It binds the pod once the API server has accepted the change."""
     world = World()
 
     async def work() -> None:

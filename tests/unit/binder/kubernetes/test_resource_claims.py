@@ -167,8 +167,7 @@ def test_what_an_attempt_before_left_is_taken_back_first() -> None:
 
 
 def test_the_claim_of_a_pod_that_is_bound_stays_as_it_is() -> None:
-    """Once a pod is bound, the binder does not change its claim for a later placement of the
-    pod."""
+    """Once a pod is bound, a later placement of the pod does not change its ResourceClaim."""
 
     async def test(world: World) -> None:
         assert await world.bind() == Bound()
@@ -281,8 +280,8 @@ def test_a_claim_is_free_once_its_pod_has_gone() -> None:
 
 
 def test_a_pod_that_the_ledger_let_go_of_and_that_runs_keeps_its_claim() -> None:
-    """If a pod has left the ledger but still exists on the API server, the binder keeps its
-    claim."""
+    """If a pod has left the ledger but still exists on the API server, the binder keeps the pod's
+    ResourceClaim."""
 
     async def test(world: World) -> None:
         await world.bind()

@@ -88,7 +88,7 @@ def ledger() -> Ledger:
 
 
 async def bind(server: Server, ledger: Ledger, pace: Pace | None = None) -> Outcome:
-    """Bind the ledger's pod to its node over the server."""
+    """Bind the ledger's pod to its node through this API server."""
     configuration = client.Configuration()
     configuration.host = server.url
     api = KubeApi(configuration)

@@ -48,7 +48,8 @@ def test_a_new_folder_takes_any_fleet(tmp_path: Path) -> None:
 
 
 def test_the_same_nodes_are_the_same_fleet(tmp_path: Path) -> None:
-    """A fleet file with the same nodes is accepted, even if its name, order or format differs."""
+    """`up` accepts a fleet file that has the same nodes as the stored fleet, even if the name,
+    order or format differs."""
     first = written(tmp_path / "one.yaml")
     keep(tmp_path, first)
     for name, text in (

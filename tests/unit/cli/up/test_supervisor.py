@@ -24,7 +24,7 @@ async def test_who_is_told_of_it_listens_there_and_nobody_else_is_given_it() -> 
 
 
 def test_once_released_it_is_anybodys() -> None:
-    """After the release, any process can listen on the reserved ports."""
+    """After the supervisor releases its reserved ports, any process can listen on them."""
     held = HeldPort()
     ports = []
     for _ in range(2):

@@ -214,8 +214,8 @@ def test_a_report_by_node_is_everybodys() -> None:
 def test_reports_whose_rows_are_of_several_namespaces_are_not_shown(
     path: str, query: dict[str, str], is_it: bool
 ) -> None:
-    """A tenant gets no report by user, label or queue, because its rows add up several
-    namespaces."""
+    """A tenant gets no report by user, label or queue, because each row of such a report adds up
+    several namespaces."""
     assert is_shown(endpoint_at(path), query) == is_it
 
 

@@ -51,8 +51,8 @@ def test_everything_given() -> None:
     ],
 )
 def test_wrong_list_parameter(name: str, text: str) -> None:
-    """If a list parameter is malformed, out of range, too long or unknown, the gateway refuses it
-    by name."""
+    """If a list parameter is malformed, out of range, too long or unknown, the gateway's error
+    names it."""
     with pytest.raises(RequestRefused) as refused:
         parsed(PodsQuery, {name: text})
     assert refused.value.status == 400

@@ -202,8 +202,7 @@ def test_a_packed_row_becomes_cards_with_their_holders(node: NodeModules) -> Non
 def test_the_field_shows_words_that_find_something(
     node: NodeModules, name: str | None, words: str
 ) -> None:
-    """As its example, the search field shows a node and a namespace that exist in the current
-    cluster."""
+    """The search field's example is a node and a namespace of the current cluster."""
     rows = [] if name is None else [["m", *ROW[1:7], [], {}], [name, *ROW[1:]]]
     found = node.run(
         "fleet/model.js",
@@ -295,8 +294,8 @@ def test_use_that_is_told_is_shown_until_it_is_not(node: NodeModules) -> None:
     ],
 )
 def test_a_filter_means_cards(node: NodeModules, text: str, show: str, cards: list[int]) -> None:
-    """A filter finds the devices that match all its words by node, namespace, pod, gang or
-    state."""
+    """A word of a filter may match a node, namespace, pod, gang or state. The filter finds the
+    devices that match all its words."""
     found = node.run(
         "fleet/model.js",
         """const model = await load('fleet/model.js');

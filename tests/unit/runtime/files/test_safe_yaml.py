@@ -1,5 +1,4 @@
-"""Tests of how YAML and JSON texts are read, and of the limits by which hostile texts are refused
-early."""
+"""Tests of how YAML and JSON texts are read, and of the limits that stop hostile texts early."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Tests of the Kubernetes client if its kubeconfig is rewritten or the API server is away."""
+"""Tests of the Kubernetes client: its kubeconfig is rewritten, or the API server is away."""
 
 import asyncio
 import random

@@ -176,8 +176,8 @@ async def names(heard: Heard, **expected: int) -> None:
 
 
 async def test_pages_then_a_watch_from_the_lists_version(server: Server) -> None:
-    """The client lists page by page, and requests each page by the continue token of the page
-    before. It then watches from the list's resource version, with bookmarks."""
+    """The client lists page by page, each with the continue token of the previous page. It then
+    watches from the list's resource version, with bookmarks."""
     server.script = [
         page(thing("a", 3), version=9, more="token"),
         page(thing("b", 4), version=9),

@@ -43,8 +43,7 @@ def test_from_every_place(archive: Path) -> None:
 
 
 def test_a_place_that_is_not_of_it(archive: Path) -> None:
-    """The archive reader cannot continue from a position whose hash does not match the archive's
-    hash there."""
+    """The archive reader refuses a start position that has the wrong hash."""
     reader = iter(ArchiveReader(archive))
     next(reader)
     with pytest.raises(ArchiveError):

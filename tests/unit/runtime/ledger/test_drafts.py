@@ -43,14 +43,14 @@ def _draft(
     ],
 )
 def test_a_subject_outside_the_ledger_or_its_alphabet_is_refused(subject: str) -> None:
-    """A subject is refused if it is outside the ledger or has characters that are not allowed."""
+    """A subject is refused if it lacks the ledger's prefix or has a forbidden character."""
     with pytest.raises(InvalidDraft, match=r"subject is .*; use apportion\.v1\."):
         check_draft(_draft(subject))
 
 
 @pytest.mark.parametrize("subject", ["apportion.v1.a", "apportion.v1.cluster.node.gpu-1_x=%2E"])
 def test_a_plain_subject_is_taken(subject: str) -> None:
-    """A subject whose names are encoded is accepted."""
+    """A subject is accepted if its names are encoded."""
     check_draft(_draft(subject))
 
 

@@ -71,7 +71,7 @@ class Member:
         ]
 
     async def leave(self) -> None:
-        """Stop the replica as SIGTERM would: it announces that it leaves."""
+        """Stop the replica as SIGTERM would. Before it ends, it announces that it is leaving."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -34,5 +34,5 @@ def test_what_is_started_interrupts_nobody_and_we_go_on_as_before() -> None:
 
 
 def test_what_an_operator_has_set_stays() -> None:
-    """If an operator has set a scheduling policy, it stays in effect."""
+    """If an operator has set a process's CPU scheduling policy, the process keeps it."""
     assert _said(KEPT) == os.SCHED_IDLE

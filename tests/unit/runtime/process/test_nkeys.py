@@ -1,4 +1,4 @@
-"""Tests that our NATS keys are the same as those of other tools, and that seeds are never shown."""
+"""Tests that our code derives the same NATS keys as other tools, and never shows a seed."""
 
 from pathlib import Path
 

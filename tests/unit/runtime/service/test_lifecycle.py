@@ -258,7 +258,7 @@ async def main(service):
 
 
 async def test_what_trying_again_cannot_mend_ends_at_once(run: Run) -> None:
-    """If an error cannot be solved by a retry, the process exits at once with exit code 78."""
+    """If retries cannot solve an error, the process exits at once with exit code 78."""
     process = await run(
         """
 async def main(service):

@@ -37,15 +37,16 @@ def said(*shares: Share, attempt: int = 1) -> dict[str, str]:
 
 
 def held(cluster: Cluster) -> PodAdopted:
-    """Return the only pod to adopt. Fail the test if its adoption has a problem."""
+    """Return the adoption of the only pod that can be adopted. Fail the test if the adoption has a
+    problem."""
     ((data, problem, _),) = cluster.adoptions()
     assert not problem
     return data
 
 
 def unnamed(cluster: Cluster) -> tuple[str, ...]:
-    """Return the device families that node n1 does not offer, because a pod there uses unknown
-    devices of the family."""
+    """Return the device families that node n1 does not offer. A pod on the node uses unknown
+    devices of such a family."""
     (fact,) = cluster.facts.nodes(["n1"])
     assert isinstance(fact.data, NodeObserved)
     return fact.data.unnamed_families
@@ -381,8 +382,8 @@ def test_a_pod_that_names_nothing_closes_a_node_of_which_no_cut_card_is_whole() 
 
 
 def test_gpu_manager_alone_names_the_card_and_no_node() -> None:
-    """GPU Manager annotates a GPU per container but no node. The watcher adopts its pod with these
-    GPUs."""
+    """GPU Manager's annotations name a GPU for each container but no node. The watcher adopts such
+    a pod with these GPUs."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     limits = {"tencent.com/vcuda-core": "10", "tencent.com/vcuda-memory": "1"}

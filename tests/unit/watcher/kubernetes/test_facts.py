@@ -91,8 +91,8 @@ def test_what_changes_of_a_pod_is_told_once_and_expects_the_last_word_on_it() ->
 
 
 def test_H3_a_bound_pod_that_gets_another_label_is_marked() -> None:
-    """The watcher does not report the binding of a pod by our binder as a change. It reports a
-    label that is added to the pod later."""
+    """When our binder binds a pod, the watcher reports no change of the pod. It reports a label
+    that is added later."""
     cluster = Cluster()
     cluster.ledger.play(node("n1", gpu("n1-g0")))
     cluster.pod("p")
@@ -353,7 +353,7 @@ def kube_quota(name: str = "gpus", **hard: str) -> dict[str, Any]:
 
 
 def quota_facts(cluster: Cluster) -> list[Any]:
-    """Append the facts about quotas to the ledger, and return them."""
+    """Append the watcher's events about quotas to the ledger, and return them."""
     facts = list(cluster.facts.mirrored(cluster.view.take()))
     cluster.write(facts)
     return [fact.data for fact in facts]
@@ -424,7 +424,7 @@ def test_a_quota_of_some_pods_only_is_a_problem_by_name() -> None:
 
 
 def test_counts_of_objects_and_storage_are_no_devices() -> None:
-    """The watcher does not take a quota's limits on storage and on numbers of objects for device
+    """The watcher does not mistake a quota's limits on storage or on numbers of objects for device
     limits."""
     cluster = Cluster()
     names = ("count/deployments.apps", "fast.storageclass.storage.k8s.io/requests.storage")
@@ -444,7 +444,7 @@ def kube_budget(allowed: int = 1, **selector: Any) -> dict[str, Any]:
 
 
 def budget_facts(cluster: Cluster) -> list[Any]:
-    """Append the facts about disruption budgets to the ledger, and return them."""
+    """Append the watcher's events about disruption budgets to the ledger, and return them."""
     facts = list(cluster.facts.mirrored(cluster.view.take()))
     cluster.write(facts)
     return [fact.data for fact in facts]

@@ -283,8 +283,8 @@ def test_a_changed_pod_changes_and_ends_after_the_ledgers_beginning_was_dropped(
 
 
 def test_a_missing_record_of_a_pod_says_nothing_of_older_ones() -> None:
-    """If the record of one pod is missing in the ledger, the watcher can still report changes and
-    the end of this pod and of older pods."""
+    """Even if a record of one pod is missing in the ledger, the watcher can report changes and the
+    end of this pod. The same holds for older pods."""
 
     async def check(cluster: Watched) -> None:
         for name in ("old", "new"):

@@ -1,5 +1,4 @@
-"""Tests of a folder of manifests. They check which pods the folder requests, and when a pod counts
-as gone."""
+"""Tests of a folder of manifests: which pods it requests, and when a pod counts as gone."""
 
 import logging
 import os

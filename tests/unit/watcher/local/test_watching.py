@@ -1,5 +1,5 @@
-"""Tests of two watchers of the same folder. If one is late, it must not undo what the other has
-appended since."""
+"""Tests of two watchers of the same folder. A watcher that is late must not undo newer events of
+the other."""
 
 import asyncio
 import contextlib
@@ -103,8 +103,8 @@ class Watcher:
         self.source.clear.clear()
 
     async def compares(self) -> None:
-        """Give the watcher the result that is held back, and wait until it has compared that with
-        the ledger."""
+        """Pass the held-back reading to the watcher, and wait until the watcher has compared it
+        with the ledger."""
         self.source.clear.set()
         await self._looks(2)
 

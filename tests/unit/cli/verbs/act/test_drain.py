@@ -49,8 +49,7 @@ from tests.support.golden import Golden
     ],
 )  # fmt: skip
 def test_how_far_it_came(report: Report, said: list[str]) -> None:
-    """The report of a drain has one line each for the pods that were moved, are pending or
-    remain."""
+    """The report of a drain has separate lines for moved, pending and remaining pods."""
     assert how_far(report) == said
 
 
@@ -71,7 +70,8 @@ def test_one_count_of_those_without_a_place(
 def test_what_nobody_decided_does_not_wait_yet(
     golden: Golden, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A stopped drain does not report a pod as refused while the scheduler has yet to decide."""
+    """While the scheduler has yet to decide about a pod, a stopped drain does not report the pod as
+    refused."""
     waiting = {"a": UNDECIDED, "b": "no room"}
     _tell(Report(target="n", revision=7, waiting=waiting, stopped=BY_HAND), dry_run=False)
     golden({"a was not looked at, b was refused": capsys.readouterr().out})
@@ -215,7 +215,7 @@ def test_how_many_pods_had_their_turn_is_told_of_all_pods(
 
 
 def test_ctrl_c_does_not_cut_what_was_done(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If Ctrl-C stops a drain, it still prints its complete report."""
+    """If Ctrl-C stops a drain, the verb still prints the complete report."""
 
     class Interrupted(io.StringIO):
         def write(self, text: str) -> int:

@@ -125,7 +125,7 @@ spec:
     ],
 )
 def test_what_makes_jobs_of_volcano_is_looked_at(kind: str, below: str, spec: str) -> None:
-    """`check` reads all pods of a Volcano Job or of its templates, with priority classes from the
+    """`check` reads all pods of a Volcano CronJob or JobTemplate, with priority classes from the
     same file. It prints complete field paths."""
     head = kind[1:].replace(", ", "\n") + "\nmetadata: {name: n}\n"
     made = (
