@@ -80,8 +80,8 @@ def test_bad_descriptions_name_the_fix(spec: str, named: str) -> None:
 
 @pytest.mark.parametrize("name", models())
 def test_every_model_makes_a_device_that_the_ledger_takes(name: str) -> None:
-    """For every simulated model and mode, a report of 64 such devices encodes and decodes
-    unchanged."""
+    """For every simulated model and mode, a report of 64 such devices can be encoded and decoded
+    without a change."""
     for mode in models()[name].modes:
         report = NodeReported(
             node="n",

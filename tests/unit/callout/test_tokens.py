@@ -220,8 +220,8 @@ async def test_a_flood_under_a_known_name_is_limited_too(tokens: Tokens, answers
 async def test_a_refused_token_is_remembered_for_a_moment(
     tokens: Tokens, answers: Answers, clock: Time
 ) -> None:
-    """After a token is refused, the callout refuses it for all hosts for a short time without
-    another review."""
+    """For a short time after a token is refused, the callout refuses it without another review,
+    whatever host sends it."""
     answers.said = {"authenticated": False}
     for host in ("10.0.0.1", "10.0.0.1", "10.0.0.2"):
         with pytest.raises(NoToken, match="rejected the token"):

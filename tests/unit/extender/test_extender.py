@@ -282,7 +282,8 @@ async def test_a_refusal_is_told_with_its_amounts() -> None:
 
 
 async def test_a_placement_that_comes_to_nothing_is_an_error(golden: Golden) -> None:
-    """If the placement is voided, the bind request fails with the binder's error."""
+    """If a pod's placement is voided, kube-scheduler's bind request fails with the error of the
+    binder."""
     world = World(rack("n1"), of_chooser())
     binding = world.bind()
     await world.chosen()

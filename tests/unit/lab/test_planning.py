@@ -35,7 +35,7 @@ def draft(name: str, *asks: Ask, **fields: Any) -> PodDraft:
 
 
 def planned(ledger: Ledger, *drafts: PodDraft, **fields: Any) -> PlanAnswer:
-    """Plan these pods and changes. Fail the test if that changes the ledger's state."""
+    """Plan these pods and changes. Fail the test if planning changes the ledger's state."""
     groups = fields.pop("groups", ())
     before = digest(ledger.state)
     answer = plan(ledger.state, Plan(pods=drafts, groups=groups, changes=Changes(**fields)))

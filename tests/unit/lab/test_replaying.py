@@ -171,8 +171,8 @@ def test_a_lost_device_is_as_if_it_had_failed(*, began: bool) -> None:
 
 
 def test_what_is_lost_must_be_there_at_some_time() -> None:
-    """A replay without a certain node or device is refused if that node or device never existed in
-    the replayed time span."""
+    """A replay is refused if it leaves out a node or device that never existed in the replayed time
+    span."""
     recorded = two_cards("a").recorded(end_s=HOUR)
     for name, problem in (
         ("n1-g7", "no node or device 'n1-g7' in this time; did you mean n1-g1, n1-g0\\?"),

@@ -42,7 +42,7 @@ class Followed:
         self.revision = 0
 
     def play(self, *payloads: Payload) -> list[ShadowPod]:
-        """Pass these events to the shadow, and return all pods that it has compared so far."""
+        """Pass these events to the shadow, and return its verdicts on all pods so far."""
         for data in payloads:
             self.revision += 1
             record = Record(self.revision, subject_of(data), encode(event_of(data)))

@@ -125,8 +125,8 @@ def test_ids_differ_between_hosts_and_stay(tmp_path: Path) -> None:
 
 
 def test_processes_see_one_anothers_memory(driver: FakeDriver, card: Any) -> None:
-    """A process cannot allocate memory that another process uses. NVML reports which process uses
-    it."""
+    """A process cannot allocate memory that another process uses. NVML reports how much memory each
+    process uses."""
     with holding(driver, "alloc:30000") as process:
         assert used_mib(card) == 30_000 + CONTEXT_MIB
         (running,) = pynvml.nvmlDeviceGetComputeRunningProcesses(card)

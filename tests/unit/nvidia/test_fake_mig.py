@@ -1,5 +1,5 @@
-"""Tests of MIG in the fake driver, which follows the geometry of real GPUs. The real NVML bindings
-are used."""
+"""Tests of MIG in the fake driver, which follows the geometry of real GPUs. They use the real NVML
+bindings."""
 
 from collections.abc import Iterator
 from ctypes import byref, c_uint

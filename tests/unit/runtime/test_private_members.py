@@ -79,7 +79,7 @@ def users(package: str) -> list[ModuleType]:
 
 @pytest.mark.parametrize("package", SEEN_IN)
 def test_private_members_are_used_for_a_reason(package: str) -> None:
-    """The modules of Apportion use exactly the private members that are listed here."""
+    """The modules of Apportion use only the libraries' private members that are listed here."""
     modules = users(package)
     assert modules
     assert set().union(*(named(each, package) for each in modules)) == set(PRIVATE[package])

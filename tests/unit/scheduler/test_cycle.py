@@ -124,8 +124,8 @@ def after(rivals: int, *, check: Callable[[Scheduler], None]) -> None:
 
 
 def test_a_refused_decision_is_made_again_and_counted() -> None:
-    """If the ledger refuses a decision, the scheduler counts that and decides again on the new
-    state."""
+    """If the ledger refuses a decision, the scheduler counts the refusal and decides again on the
+    new state."""
 
     def check(scheduler: Scheduler) -> None:
         assert scheduler.placed == PODS

@@ -103,8 +103,8 @@ def test_every_shape_that_was_seen_is_priced() -> None:
 
 
 def test_pods_without_devices_have_a_small_size() -> None:
-    """For prices, a pod without devices gets a size from its CPU cores. The size is a tenth of the
-    devices that other pods have for as many cores."""
+    """Per CPU core, a pod without devices has a tenth of the size of a pod with devices. Prices
+    depend on these sizes."""
     shapes = [seen(whole(), cores=8), seen(None, cores=16)]
     prices = learn(shapes, [racks()], pods=20)
     assert prices.shapes[1].size == 200_000

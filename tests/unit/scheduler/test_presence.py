@@ -208,8 +208,8 @@ def test_who_is_not_the_first_writes_nothing() -> None:
 
 
 def test_a_scheduler_that_was_stopped_gives_nobody_up_for_what_it_missed() -> None:
-    """After a scheduler was suspended, it does not record agents as silent because of heartbeats
-    that it missed."""
+    """A scheduler that was suspended does not record agents as silent just because it missed their
+    heartbeats."""
 
     async def play(server: MemoryServer) -> None:
         agent = await reported(server, "n1")

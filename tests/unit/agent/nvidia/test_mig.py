@@ -446,7 +446,6 @@ async def test_an_xid_of_an_instance_that_is_gone_closes_the_card(
 
 
 def instance_handle(cut: MigInstance) -> Any:
-    """Return NVML's handle of this MIG instance on the first GPU."""
     card = pynvml.nvmlDeviceGetHandleByIndex(0)
     made = nvml_mig.instances(card, nvml_mig.profiles(card))
     return next(each.handle for each in made if each.cut == cut)

@@ -1,5 +1,5 @@
-"""Tests that an agent retries a refused report until the intake accepts it, with a real intake in
-virtual time."""
+"""Tests that an agent retries a refused report until the intake accepts it. They run a real intake
+in virtual time."""
 
 import asyncio
 import random

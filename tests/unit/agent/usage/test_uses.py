@@ -16,7 +16,6 @@ CUT = MigInstance(profile="1g.5gb", start=2, size=1)
 
 
 def card(device: str = CARD, index: int = 0) -> Device:
-    """Return a GPU of the test node."""
     return Device(
         id=device, index=index, family="nvidia", model="NVIDIA A100", memory_mib=40_960,
         physical_memory_mib=40_960, slots=10, mode="hami-core",

@@ -116,7 +116,6 @@ class World:
         return await self.target.bind(placed)
 
     def bound(self, name: str) -> bool:
-        """Return True if the API server has bound the pod."""
         return bool(self.ask("GET", f"{PODS}/{name}")["spec"].get("nodeName"))
 
     @asynccontextmanager
@@ -178,8 +177,8 @@ def test_what_a_kubelet_forgot_is_shown_again() -> None:
 
 
 def test_a_node_shows_enough_before_a_pod_is_bound() -> None:
-    """If a pod requests more memory than the node has allocatable, the binder first raises that
-    value. It binds the pod once the API server has accepted the change."""
+    """If a pod requests more memory than the node's allocatable, the binder raises the allocatable
+    first. It binds the pod once the API server has accepted the change."""
     world = World()
 
     async def work() -> None:
@@ -207,8 +206,8 @@ def test_a_node_shows_enough_before_a_pod_is_bound() -> None:
 def test_a_kubelet_sees_more_room_before_the_pod_that_wants_it(
     memory_mib: int, *, waits: bool
 ) -> None:
-    """After the binder raises allocatable for a pod, it waits for the kubelet to see the new value
-    before it binds the pod. Other pods are bound at once."""
+    """If the binder raises allocatable for a pod, it binds the pod only when the kubelet has seen
+    the new value. Other pods are bound at once."""
     world = World()
 
     async def work() -> None:

@@ -85,7 +85,7 @@ class CaughtUp(Reader[Change]):
 
 
 class World:
-    """An API server and the loop with which the binder updates PodGroups."""
+    """An API server, and the binder's loop that updates PodGroups."""
 
     def __init__(self, kube: MemoryKube) -> None:
         self.kube, self.link = kube, Link()

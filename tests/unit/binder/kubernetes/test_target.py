@@ -190,8 +190,8 @@ async def test_a_refusal_is_final_unless_somebody_may_mend_it(
 async def test_a_pod_of_a_node_that_left_is_given_up_only_where_it_cannot_be_bound(
     server: Server, ledger: Ledger, found: Reply, expected: Outcome
 ) -> None:
-    """If the node has left the cluster, the binder only reads the pod, and derives the outcome from
-    what it finds. If the pod cannot be read, the outcome is unknown."""
+    """If the node has left the cluster, the binder reads the pod and derives the outcome from the
+    pod's state. If the pod cannot be read, the outcome is unknown."""
     placed = ledger.events[-1]
     ledger.play(NodeGone(node="n1"))
     ledger.events.append(placed)

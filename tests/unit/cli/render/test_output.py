@@ -139,8 +139,8 @@ def test_a_card_in_mig_mode_has_no_cores_to_give() -> None:
 
 
 def test_a_device_says_each_reason_with_its_own_word() -> None:
-    """If a device is unusable, its state lists all the reasons, such as a failure, a cordon or a
-    cordon of the node."""
+    """The state of an unusable device lists all the reasons: a failure, a cordon of the device and
+    a cordon of the node."""
     ledger = Ledger(
         rack("n1", 1),
         DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79"),

@@ -98,7 +98,7 @@ def test_the_same_file_with_other_nodes_is_refused_with_what_differs(
     golden: Golden, tmp_path: Path
 ) -> None:
     """If the fleet file now has other nodes, `up` refuses it. The error lists the differences and
-    the options."""
+    names the options to use."""
     path = tmp_path / "mine.yaml"
     keep(tmp_path, written(path))
     said = refusal(tmp_path, written(path, NODES.replace("node: a", "node: c").replace("2x", "4x")))
@@ -108,7 +108,8 @@ def test_the_same_file_with_other_nodes_is_refused_with_what_differs(
 
 
 def test_words_on_the_command_line_are_a_fleet_file(tmp_path: Path) -> None:
-    """Device descriptions on the command line give the same fleet as a file with these nodes."""
+    """Device descriptions on the command line and a fleet file with the same nodes give the same
+    fleet."""
     made = numbered_nodes("node-{}", 3, SPECS)
     fleet = of_nodes([(f"node-{i + 1}", SPECS[i % 2]) for i in range(3)], "3 x T4")
     keep(tmp_path, fleet)

@@ -85,8 +85,8 @@ def test_filter_of_another_list_is_not_known() -> None:
 
 
 def test_a_parameter_that_is_not_declared() -> None:
-    """The error about an unknown parameter has the start of its name and lists the valid
-    parameters."""
+    """The error about an unknown parameter quotes the start of the parameter's name and lists the
+    valid parameters."""
     parsed(WaitQuery, {"at_least": "1", "wait_s": "1"})
     with pytest.raises(RequestRefused) as refused:
         parsed(WaitQuery, {"at_least": "1", "x" * (NAME_MAX + 1): "1"})

@@ -233,8 +233,8 @@ def test_a_card_that_is_broken_and_cordoned_says_each_reason(node: NodeModules) 
 
 
 def test_changed_rows_take_the_place_of_older_ones(node: NodeModules) -> None:
-    """If a node's row changes, the console keeps the position of every node. If a node is added or
-    removed, the positions of others change."""
+    """If a node's row changes, every node keeps its position. If a node is added or removed, other
+    nodes move."""
     after = [*ROW[:7], [], {}]
     found = node.run(
         "fleet/model.js",

@@ -1,4 +1,4 @@
-"""Tests of how the gateway reads the time of an event, which may be malformed."""
+"""Tests of how the gateway reads the times of events, including malformed ones."""
 
 import json
 

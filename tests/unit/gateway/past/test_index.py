@@ -1,5 +1,4 @@
-"""Tests of the index, which finds events by pod, node or device. Entries that were not committed
-are lost."""
+"""Tests of the index, which finds events by pod, node or device."""
 
 from pathlib import Path
 

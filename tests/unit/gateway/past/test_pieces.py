@@ -54,7 +54,7 @@ async def test_what_the_ledger_has_dropped_is_passed_over() -> None:
 
 
 async def test_memory_is_bounded() -> None:
-    """The chunks in the cache are limited by their size in bytes. The oldest is dropped first."""
+    """The gateway caches chunks up to a total size in bytes. It drops the oldest chunk first."""
     ledger = Ledger(PIECE_EVENTS * 4)
     pieces = Pieces(ledger, kept_bytes=2 * PIECE_EVENTS * ledger.size)
     await walk(pieces)

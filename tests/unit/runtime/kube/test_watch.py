@@ -113,7 +113,6 @@ class Heard:
         self.told.append(meta["name"])
 
     def gone(self, raw: bytes) -> None:
-        """Remove the object."""
         self.names.pop(msgspec.json.decode(raw)["metadata"]["name"], None)
 
     def listed(self, version: int) -> None:

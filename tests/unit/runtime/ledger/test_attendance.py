@@ -86,8 +86,8 @@ def test_absence_is_known_after_a_time_of_silence() -> None:
 
 
 def test_two_of_one_name_are_two() -> None:
-    """If two processes of the same name both send heartbeats, they count as two. When they stop,
-    both disappear."""
+    """If two processes of the same name both send heartbeats, they count as two replicas. When they
+    stop, both disappear."""
 
     async def scenario() -> None:
         heard = Heard()

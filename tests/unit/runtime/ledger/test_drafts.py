@@ -80,8 +80,7 @@ def test_sizes_are_refused_with_found_and_limit() -> None:
 
 
 def test_a_batch_has_one_fence_for_each_subject() -> None:
-    """In a batch, only the first event on a subject sets the subject's fence, which is the expected
-    newest revision of that subject."""
+    """In a batch, the first event on a subject sets the fence for that subject."""
     fences = check_batch(
         [
             _draft("apportion.v1.a", key="1", expect=4),

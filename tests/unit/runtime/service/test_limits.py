@@ -75,8 +75,6 @@ class Surface:
         return reader
 
     async def until_connections(self, count: int) -> None:
-        """Wait until the server has this many connections."""
-
         async def so_many() -> bool:
             return self.server._connections.at_once.count == count
 

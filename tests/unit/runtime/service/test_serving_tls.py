@@ -86,7 +86,7 @@ async def test_files_are_taken_when_they_have_changed(served: Served, tmp_path: 
 
 @pytest.mark.parametrize("served", ["clients"], indirect=True)
 async def test_who_may_connect_is_taken_when_it_has_changed(served: Served, tmp_path: Path) -> None:
-    """If the client CA file changes, the server decides by the new file which clients may
+    """If the client CA file changes, the server uses the new file to decide which clients may
     connect."""
     first, second = Authority(tmp_path, "stranger"), Authority(tmp_path, "second")
     pair = second.issue("tls", HOST)

@@ -45,8 +45,8 @@ def held(cluster: Cluster) -> PodAdopted:
 
 
 def unnamed(cluster: Cluster) -> tuple[str, ...]:
-    """Return the device families that node n1 does not offer. A pod on the node uses unknown
-    devices of such a family."""
+    """Return the device families that node n1 does not offer, because a pod there uses unknown
+    devices."""
     (fact,) = cluster.facts.nodes(["n1"])
     assert isinstance(fact.data, NodeObserved)
     return fact.data.unnamed_families

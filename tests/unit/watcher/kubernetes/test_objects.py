@@ -133,7 +133,6 @@ def test_what_differs_in_a_template_is_read(other: dict[str, Any]) -> None:
 
 
 def kube_queue(*, quota: str = "", **spec: Any) -> bytes:
-    """Return a Volcano Queue as JSON."""
     notes = {"volcano.sh/card.quota": quota} if quota else {}
     metadata = {"name": "ml", "annotations": notes, "resourceVersion": "7"}
     return json.dumps({"metadata": metadata, "spec": spec, "status": {"state": "Open"}}).encode()

@@ -134,7 +134,7 @@ def csi_node(count: int, **rest: Any) -> dict[str, Any]:
 
 
 def test_H13_the_limits_of_a_node_are_told_with_it() -> None:
-    """The watcher's report of a node has the node's limits on volumes. The watcher ignores other
+    """The watcher's report of a node has the node's volume limits. The watcher ignores other
     changes of the CSINode."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))

@@ -100,7 +100,6 @@ class Watched:
         self.watching.observe(change)
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Send a user's request to the API server, and return the answer."""
         raw = json.dumps(body or {}).encode()
         answer = self.kube.handle(
             method, path, query=None, body=raw, content_type="application/json"
@@ -283,8 +282,8 @@ def test_a_changed_pod_changes_and_ends_after_the_ledgers_beginning_was_dropped(
 
 
 def test_a_missing_record_of_a_pod_says_nothing_of_older_ones() -> None:
-    """Even if a record of one pod is missing in the ledger, the watcher can report changes and the
-    end of this pod. The same holds for older pods."""
+    """Even if the ledger has lost a record of one pod, the watcher can still report that pod's
+    changes and end. The same holds for older pods."""
 
     async def check(cluster: Watched) -> None:
         for name in ("old", "new"):
@@ -369,7 +368,7 @@ def test_a_restored_api_server_is_compared_at_once_and_the_watcher_is_not_ready(
     cluster match again.
 
     In the ledger, the watcher ends pods that are younger than the backup. Pods that were deleted
-    since then return, and bindings that were lost are undone."""
+    since the backup return, and bindings that were lost are undone."""
 
     async def check(cluster: Watched) -> None:
         for name in ("stays", "waits", "deleted", "was-bound"):

@@ -97,8 +97,8 @@ def test_what_a_resized_pod_holds_is_said_once() -> None:
 
 
 def test_why_a_pod_had_to_go_stands_for_who_placed_it_elsewhere() -> None:
-    """If an event says why a pod had to move, `diff` prints that reason instead of the service that
-    placed the pod."""
+    """If an event says why a pod had to move, `diff` prints that reason instead of the name of the
+    service that placed the pod."""
     drained = structs.replace(moved(HELD, held("n2", "g0", 1)), cause="drained by ann: fan")
     assert shown("placements", drained, width=300)[1].endswith(f"Z {drained.cause}")
 
