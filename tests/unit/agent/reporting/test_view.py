@@ -58,8 +58,8 @@ def test_what_is_not_due() -> None:
 
 
 def test_an_answer_or_a_void_settles_a_claim() -> None:
-    """Once a claim was allocated, failed or voided, the agent no longer has to allocate it. The
-    order of the events does not matter."""
+    """The agent drops a claim that was allocated, has failed or was voided. The order of the events
+    does not matter."""
     for answer in (
         SharesAllocated(pod="p", node="n1", attempt=1, devices=("GPU-a",)),
         AllocationFailed(pod="p", node="n1", attempt=1, message="broken"),

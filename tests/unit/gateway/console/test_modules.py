@@ -640,8 +640,8 @@ def test_on_a_phone_nodes_of_four_cards_have_their_names(node: NodeModules) -> N
 
 @pytest.mark.parametrize(("height", "kept"), [(460, True), (120, False)])
 def test_pools_stay_on_their_shelves(node: NodeModules, height: int, kept: bool) -> None:
-    """If the map becomes slightly lower, its pools stay in the same rows. If its proportions change
-    much, the console arranges the pools again."""
+    """If the map loses a little height, its pools stay in the same rows. If it loses more, the
+    console arranges the pools again."""
     code = f"""{LAID.replace("470", "480")}
       const shelves = each => each.shelves.map(({{ pools }}) => pools.map(({{ name }}) => name));
       const next = new m.Layout(pools, across, given[4], 1, layout);

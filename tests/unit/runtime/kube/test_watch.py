@@ -175,7 +175,7 @@ async def names(heard: Heard, **expected: int) -> None:
 
 
 async def test_pages_then_a_watch_from_the_lists_version(server: Server) -> None:
-    """The client lists page by page, each with the continue token of the previous page. It then
+    """The client lists objects page by page, with the continue token of the previous page. It then
     watches from the list's resource version, with bookmarks."""
     server.script = [
         page(thing("a", 3), version=9, more="token"),

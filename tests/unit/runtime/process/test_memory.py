@@ -42,7 +42,7 @@ def kib(field: str, text: str) -> int:
 
 
 def gathered(count: int) -> tuple[str, str]:
-    """Make a new process of about `count` kilobytes collapse its memory into huge pages.
+    """Start a process that uses about `count` kilobytes and collapses its memory into huge pages.
 
     Return the kernel's counts from before and after the collapse."""
     script = GATHER.replace("COUNT", str(count))

@@ -63,7 +63,7 @@ def moved(before: Side, after: Side) -> DiffRow:
 
 
 def test_a_pod_that_moved_is_one_line_at_80_columns(golden: Golden) -> None:
-    """At 80 columns, a pod that moved takes one line, which ends in the revision. On a wide
+    """At 80 columns, a pod that moved takes one line, which ends with the revision. On a wide
     terminal, the line also has the pod's shares."""
     row = moved(Side(node="v100-1", shares=CARDS), Side(node="a100-1", shares=CARDS))
     narrow, wide = (shown("placements", row, width=width) for width in (80, 300))
