@@ -131,9 +131,8 @@ async def test_a_process_is_in_a_load_once(
 async def test_memory_is_held_of_cgroups_that_are_there(
     backend: DeviceBackend, tmp_path: Path
 ) -> None:
-    """A backend does not limit the memory of a folder that is not a cgroup.
-
-    A backend that cannot limit memory, or does not know the device, raises NotMade."""
+    """A backend sets no memory limit for a missing cgroup, and raises NotMade for an unknown
+    device."""
     with pytest.raises(NotMade):
         await backend.hold_memory("GPU-nowhere", tmp_path, 1 << 30)
     for device in await backend.inventory():

@@ -72,9 +72,8 @@ class Place(NamedTuple):
         return made
 
     def advised(self) -> list[bool]:
-        """Run one round in which the agent controls the running containers.
-
-        Return, for each container, whether the agent now limits its compute."""
+        """Run the agent's control round once, and return for each container whether its compute is
+        limited."""
         assert not self.regions.round(self.kept.values(), time.time(), RECENT_S)
         return [region.cores_held for _, _, region in self.regions.read()]
 
@@ -138,8 +137,7 @@ def test_B3_an_empty_environment_lifts_no_limit(place: Place) -> None:
 
 
 def test_D7_the_share_is_all_that_a_container_sees(place: Place) -> None:
-    """A container sees only its share as the GPU's memory, in CUDA and in NVML, which nvidia-smi
-    uses."""
+    """In a container, CUDA and nvidia-smi show only the container's share of the GPU's memory."""
     made = place.share("a")
     said = place.run(made, place.probe, "alloc:400", "info")
     assert "free_mib=300 total_mib=700" in said[-1]
@@ -235,11 +233,11 @@ def test_a_limit_that_a_container_raised_is_restored_while_it_runs(place: Place)
 
 
 def launched(place: Place, shares: list[Grant]) -> list[float]:
-    """Run a program in the container of each share, all at the same time, while the agent controls
-    the containers.
+    """Run a program in each share's container at the same time, while the agent controls the
+    containers.
 
-    Return how many GPU kernels each program launched, relative to a program without limits, because
-    a busy machine slows all of them alike. If the machine stalls, run the programs again."""
+    Return how many GPU kernels each program launched, relative to a program without limits. If the
+    machine stalls, run the programs again."""
     what = "a while in which this machine does not stand still"
     return wait_until(lambda: measured(place, shares), what)
 

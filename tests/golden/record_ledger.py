@@ -308,8 +308,7 @@ async def limit(bus: Bus, facts: Facts) -> None:
 
 
 async def change(bus: Bus, facts: Facts) -> None:
-    """Record reports about nodes from Kubernetes, and pods that wait for scheduling gates, change,
-    and use host ports."""
+    """Record a Kubernetes cluster in which nodes, scheduling gates and requests change."""
     pens = Pens(bus, facts)
     web = shape(ask(2_000, cores=5), node=NodeConstraints(cpu_milli=2_000, ports=(HTTP,)))
     agents = ("agent", "--simulate", "2xA100-80GB", "--nodes", "3", "--node", "node-{}")
@@ -362,10 +361,7 @@ async def evict(bus: Bus, facts: Facts) -> None:
 
 
 async def mount(bus: Bus, facts: Facts) -> None:
-    """Record pods that wait for their volume claims and are then placed on nodes that can reach the
-    volumes.
-
-    One of the claims can be used by only one pod."""
+    """Record two pods that wait for a volume claim. Only one pod at a time can use the claim."""
     pens = Pens(bus, facts)
     zone = NodeExpression(key="zone", operator="In", values=("b",))
     data = VolumeClaimObserved(namespace="default", claim="data", state="unbound", version=3)
@@ -490,9 +486,7 @@ async def cordon(bus: Bus, facts: Facts) -> None:
 
 
 async def rule(bus: Bus, facts: Facts) -> None:
-    """Record an operator's event format and an event that an operator makes readers ignore.
-
-    No build writes events of the enabled format. The ignored event is a mistaken cordon."""
+    """Enable an event format that no build knows, and have readers ignore a mistaken cordon."""
     pens = Pens(bus, facts)
     agents = ("agent", "--simulate", "2xA100-80GB", "--nodes", "1", "--node", "node-{}")
     async with services(bus, agents, SCHEDULER, BINDER):

@@ -27,8 +27,7 @@ def test_the_committed_page_is_the_generated_one(capsys: pytest.CaptureFixture[s
 
 
 def test_what_is_not_shown_is_named(golden: Golden) -> None:
-    """The generator of the compatibility page reports each row without a test, and each test that
-    names an unknown row."""
+    """The compatibility page's generator reports rows without a test, and tests of unknown rows."""
     rows = Table((System("S", (Row("A1", "one"), Row("A2", "two", real="`pytest tests/gpu`"))),))
     shown = {"Z9": [Shown("tests/unit/test_x.py", "test_Z9_more", "")]}
     golden({"A1 and A2 without a test, Z9 without a row": "\n".join(problems(rows, shown))})

@@ -41,7 +41,7 @@ def test_committed_files_are_the_generated_ones() -> None:
 
 
 def test_the_page_on_security_is_the_generated_one() -> None:
-    """The tables of the security page are up to date: identities, attacks and checks."""
+    """The security page's tables of identities, attacks and checks are up to date."""
     text = PAGE.read_text("utf-8")
     generated.assert_none([PAGE] if page(text, rows()) != text else [])
 

@@ -86,7 +86,7 @@ async def running_system(folder: Path) -> AsyncIterator[System]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def system(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[System]:
-    """Provide one system for all tests that leave it working; each test has its own pods."""
+    """Provide a system that several tests share, each with its own pods."""
     async with running_system(tmp_path_factory.mktemp("system")) as running:
         yield running
 

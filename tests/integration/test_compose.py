@@ -1,7 +1,6 @@
-"""docker-compose.yml as users run it: built, started, used, scaled, disturbed and taken down.
+"""Tests of docker-compose.yml as users run it. They need root and podman.
 
-The image is built by the Dockerfile. Every step uses the published ports or a container. The test
-needs root and podman; without them it is skipped, except under `.ci/run`."""
+Without them the tests are skipped, except under `.ci/run`."""
 
 import json
 import re
@@ -132,8 +131,7 @@ def test_keys_are_made_once(system: Compose) -> None:
 
 
 def test_the_image_has_the_compiled_wheel_on_the_python_of_debian(system: Compose) -> None:
-    """In the image the modules that the build lists for compilation are machine code, and all
-    others are bytecode. Python is Debian's."""
+    """The image has Debian's Python, and every module is compiled to machine code or bytecode."""
     code = """if True:
         import importlib.util, json, sys
         from pathlib import Path

@@ -1,9 +1,7 @@
-"""An operator's day: a node breaks at a known time, and the operator investigates.
+"""An operator investigates a node that broke at a known time.
 
-The day is played twice, each time with its own `apportion up` of 200 nodes: once with only the
-verbs, once in Chromium with only the console. Both use only what a newcomer sees: the verbs'
-output, and the links, buttons and text of pages. The verbs also act; the console is read-only here.
-"""
+One test uses only the CLI, and one only the console in Chromium. Each has its own `apportion up` of
+200 nodes."""
 
 from __future__ import annotations
 
@@ -88,10 +86,9 @@ def start(up: Standalone) -> None:
 
 
 def break_it(up: Standalone, prices: Path) -> Day:
-    """After some quiet seconds, fail all GPUs of a node and submit a pod that needs one of them.
+    """Fail all GPUs of a node, and submit a pod that needs one of them.
 
-    The console's time bar steps back to a whole second. The quiet seconds ensure that this time is
-    before the failure and after all other events."""
+    Wait before the failure, because the console's time bar moves in whole seconds."""
     began = datetime.now(UTC)
     wait_until(lambda: (datetime.now(UTC) - began).total_seconds() > QUIET_S, "some quiet")
     day = Day(up, prices, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}")
@@ -141,7 +138,7 @@ def test_with_the_verbs(day: Day) -> None:
 
 
 def line_of(table: str, name: str) -> str:
-    """Return the line of a table that begins with this word."""
+    """Return the line of a table that begins with `name`."""
     [line] = [line for line in table.splitlines() if line.split(" ")[0] == name]
     return line
 
@@ -235,8 +232,8 @@ def open_page(page: Page, name: str) -> None:
 
 
 def broken_card(page: Page) -> None:
-    """Follow the console's count of unhealthy GPUs to a failed device, then to its pods, and then
-    to a what-if of the node's loss."""
+    """In the console, follow links from the count of unhealthy GPUs to a what-if of the node's
+    loss."""
     page.get_by_role("link", name=f"{CARDS} unhealthy").click()
     page.get_by_text(f"{CARDS} GPUs", exact=True).click()
     page.get_by_role("link", name=f"{BROKEN} device 0").click()

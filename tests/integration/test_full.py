@@ -123,8 +123,8 @@ async def all_is_there(bus: Bus, taken: list[int]) -> None:
 
 
 async def test_a_full_stream_stops_placing_and_goes_on_with_more_room(tmp_path: Path) -> None:
-    """On a full stream placing stops, with reason and fix at /readyz, in the log and in a metric.
-    `ledger resize` resumes it."""
+    """On a full stream the scheduler places no pods and reports why. `ledger resize` lets it
+    continue."""
     async with (
         running_bus(tmp_path / "nats", max_bytes=ROOM_BYTES) as bus,
         services(bus) as (scheduler, binder),

@@ -49,7 +49,6 @@ class Load:
         self._last: subprocess.CompletedProcess[str] | None = None
 
     def start(self) -> None:
-        """Start submitting in the background."""
         self._thread.start()
 
     def _submit(self) -> None:

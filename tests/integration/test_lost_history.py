@@ -86,8 +86,7 @@ async def test_services_stop_where_the_ledger_lost_what_they_folded(
 
 
 async def _write_elsewhere(bus: Bus, count: int) -> None:
-    """Start the server on a port that no service uses, and append `count` events that differ from
-    the lost ones."""
+    """Append `count` other events, while the server runs on a port that no service uses."""
     elsewhere = EmbeddedServer(bus.data_dir, port=-1)
     await elsewhere.start()
     async with await connect(elsewhere.url_for("watcher"), name="elsewhere") as ledger:

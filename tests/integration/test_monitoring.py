@@ -164,7 +164,7 @@ def test_promtool_takes_the_rules() -> None:
 
 
 def promtool_test(folder: Path, series: list[dict[str, str]], asked: list[dict[str, Any]]) -> None:
-    """Check with promtool that these series give the expected results of the rules' expressions.
+    """Check with promtool that the rules give the expected samples for these series.
 
     Each of `asked` is a query with its time and its expected samples."""
     case = {"interval": "1m", "input_series": series, "promql_expr_test": asked}

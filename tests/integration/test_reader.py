@@ -70,8 +70,7 @@ async def reading(bus: Bus, state: State | None = None) -> AsyncIterator[Reading
 
 
 async def ruled(bus: Bus) -> State:
-    """Return an empty state into which the ledger's rules (enabled formats, ignored revisions) are
-    loaded, as every service does at its start."""
+    """Return the state with which every service starts: empty, except for the ledger's rules."""
     return await Snapshots((await bus.connect("scheduler")).wire).restore()
 
 
@@ -91,8 +90,7 @@ def document(uid: str, **attributes: object) -> bytes:
 
 
 async def test_it_is_ready_once_it_has_caught_up(bus: Bus, facts: Facts) -> None:
-    """A reader is ready once it has folded all existing events, and passes on each change in
-    order."""
+    """A reader is ready once it has folded all existing events in order."""
     await facts.submit("a", "b", "c")
     async with reading(bus) as made:
         assert [reason.split()[-1] for reason in made.reader.not_ready()] == ["0"]
@@ -235,8 +233,7 @@ async def test_who_waits_for_what_will_not_be_folded_is_told(bus: Bus, facts: Fa
 async def test_a_fault_of_the_fold_halts_it(
     bus: Bus, facts: Facts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If folding an event raises an error, the reader halts, because a change may be half done. The
-    process stays alive."""
+    """If folding an event raises an error, the reader halts, and its process stays alive."""
     async with reading(bus) as made:
         monkeypatch.setattr(made.cluster, "apply", _faulty(made.cluster.apply, "b"))
         await facts.submit("a", "b", "c")

@@ -40,8 +40,7 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
 
 @pytest.fixture
 async def facts(bus: Bus) -> Facts:
-    """Report a fleet of nodes in the ledger. Provide the ledger's events and a way to append new
-    ones."""
+    """Provide a ledger to which a fleet of nodes is reported."""
     reading = Facts(bus)
     await reading.open()
     await reading.write(*(rack(f"n{number:02}", 8) for number in range(NODES)))
@@ -74,8 +73,7 @@ class Schedulers:
         await self.agreed()
 
     async def agreed(self) -> tuple[str, ...]:
-        """Wait until every running scheduler lists the same schedulers, namely all that run. Return
-        that list."""
+        """Wait until every running scheduler lists all the running ones, and return that list."""
 
         async def one_list() -> tuple[str, ...]:
             lists = {members_of(each) for each in self.running.values()}
@@ -94,7 +92,7 @@ class Schedulers:
         await until(told, "each to have taken a decision")
 
     async def _told(self, name: str, outcome: str) -> float:
-        """Return a scheduler's count of decisions of this outcome."""
+        """Return how many decisions with this outcome the scheduler's metrics count."""
         _, text = await self.running[name].get("/metrics")
         samples = (sample for family in families(text) for sample in family.samples)
         return sum(
@@ -111,10 +109,9 @@ def members_of(service: ServiceProcess) -> tuple[str, ...]:
 
 
 def lists_of(service: ServiceProcess) -> list[list[str]]:
-    """Return the lists of schedulers that a scheduler logged after it first saw another scheduler.
+    """Return the member lists that this scheduler logged, without those in which it is alone.
 
-    On a busy machine there may be several lists, because heartbeats may be late.
-    """
+    On a busy machine there may be several lists, because heartbeats may be late."""
     lists = [line["here"] for line in service.log if line.get("event") == "members"]
     return [held for held in lists if len(held) > 1]
 
@@ -203,7 +200,7 @@ def most_held(facts: Facts, prefix: str) -> int:
 
 
 async def test_two_of_one_name_are_two(bus: Bus, facts: Facts) -> None:
-    """Two schedulers that were started with the same name share the pods like any two."""
+    """Two schedulers with the same name share the pods as schedulers with different names do."""
     async with Schedulers(bus) as schedulers:
         await schedulers.start("a")
         schedulers.running["the first"] = schedulers.running["a"]

@@ -40,8 +40,7 @@ from tests.support.processes import ServiceProcess
 async def reading(
     ledger: JetStreamLedger, state: State | None = None
 ) -> AsyncIterator[tuple[State, Reader[Change]]]:
-    """Provide a reader that runs for the length of a `with` block and starts after the given
-    state."""
+    """Start a reader from `state`, and stop it when the block ends."""
     cluster = StateFold(state)
     reader = Reader(ledger, cluster, metrics=Metrics(), after=cluster.state.revision)
     running = asyncio.create_task(reader.run())
@@ -85,8 +84,7 @@ async def test_a_restart_folds_the_tail_alone_and_holds_the_same(bus: Bus, facts
 async def test_much_that_is_restored_is_old_to_the_garbage_collector(
     bus: Bus, facts: Facts, monkeypatch: pytest.MonkeyPatch, young_max: int, old: bool
 ) -> None:
-    """A large restored state is moved to the garbage collector's oldest generation, which saves a
-    useless scan. A small state is not moved."""
+    """Only a large restored state is moved to the garbage collector's oldest generation."""
     await facts.submit("a")
     snapshots = await snapshots_of(bus)
     await save_attested(bus, await folded(bus))
@@ -110,7 +108,7 @@ async def test_a_large_one_goes_in_many_pieces(bus: Bus, facts: Facts) -> None:
 
 
 async def test_pieces_that_two_wrote_in_turns_are_told_apart(bus: Bus, facts: Facts) -> None:
-    """If schedulers store snapshots at the same time, each one can still be read as a whole."""
+    """If schedulers store snapshots at the same time, each snapshot is read back unchanged."""
     await facts.submit("a")
     writers = [Bucket((await bus.connect("scheduler")).wire, BUCKET) for _ in range(3)]
     wholes = [bytes([n]) * (20 * CHUNK_BYTES + n) for n in range(len(writers))]
@@ -263,7 +261,7 @@ async def test_only_schedulers_write(bus: Bus) -> None:
 
 
 async def test_without_a_bucket_the_whole_ledger_is_folded(tmp_path: Path) -> None:
-    """On a server without an account for snapshots the whole ledger is folded."""
+    """If the server has no bucket for snapshots, a service folds the whole ledger."""
     plain = PlainServer(tmp_path)
     await plain.start()
     try:

@@ -168,7 +168,7 @@ class System:
         self.services: dict[str, ServiceProcess] = {}
 
     def add(self, name: str, verb: str, *options: str) -> ServiceProcess:
-        """Start one service, at first with this build."""
+        """Start a service of this build."""
         self.services[name] = ServiceProcess(verb, self.bus.server.url_for(verb), *options)
         return self.services[name]
 
@@ -196,12 +196,12 @@ class System:
         )
 
     async def halted(self, name: str, *words: str) -> None:
-        """Wait until the service is halted: alive but not ready. Its reason must contain these
-        words and the advice to upgrade."""
+        """Wait until the service is alive but not ready, and its reason has `words` and advises an
+        upgrade."""
         await self.says(name, *words, "upgrade Apportion")
 
     async def says(self, name: str, *words: str) -> None:
-        """Wait until the service is alive and not ready, and gives these words as the reason."""
+        """Wait until the service is alive but not ready, and its reason contains all of `words`."""
         service = self.services[name]
 
         async def says() -> bool:
@@ -237,7 +237,8 @@ class System:
 
 @pytest.fixture
 async def system(tmp_path: Path) -> AsyncIterator[System]:
-    """Provide every service of this build, ready, with two schedulers and two binders."""
+    """Start every service of this build, with two schedulers and two binders, and wait until all
+    are ready."""
     folder = tmp_path / "manifests"
     folder.mkdir()
     async with running_bus(tmp_path / "nats") as bus, contextlib.AsyncExitStack() as stack:
@@ -302,8 +303,10 @@ async def upgrade_one_scheduler(system: System) -> int:
 
 
 async def enable_what_it_writes(system: System) -> None:
-    """Check that a scheduler of the next build places pods in the old format until the new format
-    is enabled. Before that, `ledger enable` names the services that would halt."""
+    """Check that a scheduler of the next build keeps to the old format until the new one is
+    enabled.
+
+    Check also that `ledger enable` first names the services that would halt."""
     await system.change("scheduler a", system.newer)
     format_ = f"PodPlaced@{NEXT}"
     await system.says("scheduler a", f"this build writes {format_}, which is not enabled")
@@ -395,8 +398,7 @@ async def both_builds_tell_the_same(system: System, first: int) -> None:
 
 
 async def test_the_next_build_folds_what_was_recorded(tmp_path: Path) -> None:
-    """The next build folds each recorded ledger to its recorded digest. Converting old events to
-    the next build's version therefore does not change their meaning."""
+    """The next build has a newer event version, and folds recorded ledgers to the same digests."""
     ledgers = sorted(LEDGERS.glob("*.jsonl"))
     lines = (await run(next_build(tmp_path), "-c", TELL, *map(str, ledgers))).splitlines()
     for ledger, line in zip(ledgers, lines, strict=True):

@@ -122,8 +122,8 @@ async def test_two_watchers_on_one_folder(bus: Bus, facts: Facts, folder: Path) 
 async def test_a_bad_file_is_named_and_the_others_go_on(
     bus: Bus, facts: Facts, folder: Path
 ) -> None:
-    """A bad file is logged with file, document, field and fix and counted; other files work, and a
-    corrected file clears the error."""
+    """The watcher logs and counts a bad file, and still submits the others. A correction clears the
+    error."""
     (folder / "a.yaml").write_text(POD.format(name="a", gpus=1))
     (folder / "bad.yaml").write_text("---\n" + POD.format(name="bad", gpus=-4))
     async with watcher_of(bus, folder) as watcher:

@@ -76,8 +76,8 @@ def test_it_says_on_which_systems_it_runs(wheel: Path) -> None:
 
 
 def test_it_runs_elsewhere(wheel: Path, tmp_path: Path) -> None:
-    """The wheel can be installed elsewhere, every listed module is imported from it, and a service
-    can start."""
+    """An installed wheel contains every compiled module, up to date, and each module can be
+    imported."""
     site = tmp_path / "site"
     install = ["install", "--quiet", "--no-deps", "--no-index", f"--target={site}", str(wheel)]
     checked([*pip(), "--python", sys.executable, *install], env=os.environ, timeout_s=300)

@@ -41,9 +41,9 @@ def unheard(decision: Decision, ledger: Ledger) -> set[str]:
 
 
 def tried_again(fresh: Decision, decision: Decision) -> bool:
-    """Return True if `fresh`, the decision of a new engine, places a gang that `decision` does not.
+    """Return True if `fresh`, a new engine's decision, places a gang that `decision` does not.
 
-    The rule that both engines decide alike allows this difference."""
+    Tests that compare the two decisions allow this difference."""
     return bool(gangs_placed(fresh) - gangs_placed(decision))
 
 

@@ -227,10 +227,7 @@ def _searched(
 
 
 def _before(shape: Shape, state: DeviceState) -> tuple[int, ...]:
-    """Return a sort key that puts the devices to prefer for this shape first.
-
-    With `binpack` the fullest device comes first; with `spread` the one with the fewest pods, then
-    the emptiest. The device's index breaks ties."""
+    """Return a sort key that puts the device that this shape prefers first."""
     device = state.device
     load = _load([(device.memory_mib, state.memory_free_mib), (device.cores, state.cores_free)])
     if shape.device_policy == "spread":

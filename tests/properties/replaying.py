@@ -27,8 +27,7 @@ from tests.support.ledger_of import event_of
 
 
 def written(steps: Iterable[Step], state: State) -> str:
-    """Return the history as one line of input for this program. Each `Effect` is replaced by the
-    event that it becomes in `state`."""
+    """Return the history as one line of input for this program, with each `Effect` as an event."""
     line: list[list[str] | None] = []
 
     def take(data: Payload) -> None:

@@ -154,9 +154,7 @@ def test_our_annotations_have_the_whole_placement(
 def test_vcuda_reads_card_numbers_by_container(
     held: list[tuple[Ask, list[Share]]], prefix: str
 ) -> None:
-    """The vcuda plugin reads the device numbers of each container from the pod's annotations.
-
-    Apart from our own, all annotations have the prefix of the pod's dialect."""
+    """The vcuda plugin finds the device numbers of each container in the pod's annotations."""
     _, place, notes = written(f"{prefix}/vcuda", held)
     read = {
         int(key.rpartition("-")[2]): [int(index) for index in text.split(",")]

@@ -1,6 +1,6 @@
-"""Properties of the decisions that the scheduling engine makes after any history.
+"""Properties of the scheduling engine's decisions after any history.
 
-The decisions are valid and repeatable, come to an end, and depend only on the state."""
+The decisions are valid and repeatable, depend only on the state, and end after a few rounds."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -109,7 +109,5 @@ def own_devices(report: NodeReported) -> NodeReported:
 
 
 def test_refused_and_placed_are_told_apart() -> None:
-    """The type `DecisionEvent` includes both placements and refusals.
-
-    If it did not, the other tests of this module would compare nothing."""
+    """The type `DecisionEvent` includes both placements and refusals."""
     assert set(DecisionEvent.__args__) >= {PodPlaced, PodRefused}

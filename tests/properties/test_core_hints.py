@@ -107,8 +107,7 @@ def test_events_that_end_a_refusal_are_in_its_hints(
 ) -> None:
     """If an event makes a refused pod fit, the hints for the pod's refusal list that event's type.
 
-    Only the first pod that then fits is checked, because others may fit as a consequence. Gangs
-    that had too little room are left out, because any event may change their order."""
+    The test leaves out gangs that had too little room, because any event may change their order."""
     ledger = Ledger()
     follow(ledger, [*begun])
     for step in later:

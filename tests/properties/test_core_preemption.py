@@ -86,11 +86,9 @@ def watched(state: State) -> Iterator[None]:
 
 
 def check_need(state: State, leaving: set[str], events: list[PodEvicted]) -> None:
-    """Check that the pod that caused these evictions fits if all its victims end, but not if any
-    one of them stays.
+    """Check that the pod fits once all the victims of `events` end, but not if one of them stays.
 
-    The victims are the pods of `events`. Pods of lower priority in `leaving`, which are already
-    being evicted from the node, count as gone."""
+    Pods in `leaving` with a lower priority, which are already being evicted, count as gone."""
     uid, node = events[0].beneficiary, events[0].nominated
     going = {event.pod for event in events}
     lower = {
@@ -129,8 +127,7 @@ def test_a_new_engine_evicts_no_pod_in_the_end(steps: list[Step]) -> None:
 
 
 def test_evictions_are_drawn() -> None:
-    """The drawn histories contain enough evictions, including some of pods that a disruption budget
-    protects."""
+    """The drawn histories contain many evictions, some of pods protected by a disruption budget."""
     found: list[PodEvicted] = []
 
     @seed(5)

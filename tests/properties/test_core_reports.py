@@ -111,8 +111,7 @@ def rests(
 ) -> Iterator[tuple[tuple[str, str, Part], int, int]]:
     """Yield the unallocated part of each device of the node, as a (key, millionths, MiB) tuple.
 
-    `held` maps each device's id to how much of the device is allocated, in millionths. `row` is the
-    row of the report to which the parts belong."""
+    `held` has the allocated millionths of each device. `row` is the row of the report."""
     for each in node.devices:
         if each.present and node.present:
             part = Part.UNHEALTHY if not (each.healthy and node.ready) else Part.FREE

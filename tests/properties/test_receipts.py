@@ -105,7 +105,7 @@ KINDS = ("changed", "on another subject", "deleted", "dropped", "added", "moved"
 
 
 def tampered(kind: str, at: int, seed: int) -> list[Record]:
-    """Return the constant RECORDS, tampered with as `kind` says at index `at`."""
+    """Return the constant RECORDS with the change `kind` at index `at`."""
     random_ = random.Random(seed)
     records, record = list(RECORDS), RECORDS[at]
     if kind == "changed":
@@ -232,10 +232,7 @@ def test_a_proof_of_another_record_proves_nothing(signed: Signed, index: int, wh
 
 @given(at=st.integers(0, 5_000), bit=st.integers(0, 7))
 def test_a_receipt_that_was_touched_is_refused(signed: Signed, at: int, bit: int) -> None:
-    """A receipt with a flipped bit is refused, unless the flip does not change what the receipt
-    says.
-
-    For example, the flip may turn one kind of white space into another."""
+    """A receipt with a flipped bit is refused, unless the bit has no meaning, as in white space."""
     whole = (signed.folder / f"receipt-{ENDS[1]:020}.json").read_bytes()
     data = bytearray(whole)
     data[at % len(data)] ^= 1 << bit

@@ -43,7 +43,7 @@ PATTERNS: Final = frozenset((
 
 
 def reads(path: str, source: str) -> Iterator[Offence]:
-    """Yield each location in a product module where a sentence is parsed or searched."""
+    """Yield each expression in services/ that parses or searches a sentence."""
     if not path.startswith("services/") or path in OUTSIDE:
         return
     tree = parsed(source)
@@ -79,7 +79,7 @@ def _named(scope: ast.AST) -> frozenset[str]:
 
 
 def _read(node: ast.AST) -> ast.expr | None:
-    """Return the expression whose text this node parses or searches, or None if there is none."""
+    """Return the expression that this node parses or searches as text, or None."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         if node.func.attr in PATTERNS and node.args and _is_pattern(node.func.value):
             return node.args[-1]

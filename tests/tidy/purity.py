@@ -45,7 +45,7 @@ def _is_set(node: ast.expr) -> bool:
 
 
 def sleeps(path: str, source: str) -> Iterator[Offence]:
-    """Yield sleeps in tests and tools, however imported. `asyncio.sleep(0)` is allowed."""
+    """Yield each call of a sleep function in tests and tools. `asyncio.sleep(0)` is allowed."""
     if not path.startswith(("tests/", "tools/")) or path == POLLING:
         return
     tree = parsed(source)

@@ -31,7 +31,7 @@ def test_a_test_that_starts_processes_may_run_any_module() -> None:
 
 
 def test_what_is_not_python_reaches_those_that_name_it() -> None:
-    """A changed document, fixture or deleted module selects the tests that name it."""
+    """If a document, a fixture or a deleted module changes, the tests that name it are selected."""
     sources = {
         "tests/unit/test_page.py": "PAGE = 'docs/page.md'\n",
         "tests/unit/test_other.py": "import apportion.gone\n",

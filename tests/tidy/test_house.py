@@ -1,6 +1,4 @@
-"""The code base's structure (such as folder sizes and import cycles) is within its limits.
-
-The counts that are compared with these limits are right."""
+"""The code base's structure (such as folder sizes and import cycles) is within its limits."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -104,7 +104,7 @@ def test_retired_words() -> None:
 
 
 def test_unfinished_work() -> None:
-    """A mark of unfinished work without an issue number is reported."""
+    """A comment that marks unfinished work without an issue number is reported."""
     mark = "TO" + "DO"
     assert list(words.open_tasks(CORE, f"# {mark} later\n"))
     assert list(words.open_tasks(CORE, f"# {mark}(me): #5\n"))
@@ -139,7 +139,7 @@ def test_words_of_one_machine(line: str) -> None:
     ],
 )
 def test_words_of_everyone(line: str) -> None:
-    """Kubernetes resource names, links and plain words are not reported as one machine's words."""
+    """The check for one machine's paths and hosts accepts Kubernetes resource names and links."""
     assert not list(words.machine_words("deploy/x", line))
 
 

@@ -24,8 +24,7 @@ from tests.support.polling import until
 
 
 async def test_revisions_count_from_one(place: Place) -> None:
-    """Revisions count from 1. An append returns one revision for each draft, for 0 to 1,000
-    drafts."""
+    """Revisions count from 1, and an append returns one revision for each draft."""
     ledger = await place.connect()
     assert await ledger.last_revision() == 0
     assert await ledger.append([draft()]) == [1]

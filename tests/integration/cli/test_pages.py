@@ -228,8 +228,7 @@ def test_every_call_of_apportion_runs(page: str, folder: Path) -> None:
 
 
 def prepare(folder: Path, page: str, words: list[str], *, made: bool = True) -> None:
-    """Write the files that a command names. A YAML or TOML file gets the page's first block of that
-    kind, or a sample if the page has none."""
+    """Write the files that a command names, with the YAML or TOML of the page if it shows any."""
     for word in words:
         path, kind = folder / word.lstrip("/"), Path(word).suffix[1:]
         if kind in {"yaml", "toml"} and not path.exists():

@@ -1,5 +1,4 @@
-"""The gateway and the verb `report` return reports on a real ledger, and these agree with its
-events."""
+"""Reports of the gateway and of the verb `report` agree with the events of a real ledger."""
 
 import asyncio
 import csv
@@ -111,8 +110,9 @@ async def verb(bus: Bus, *arguments: str, code: int = 0, beside: bool = False) -
 
 
 async def said_by(*arguments: str, code: int = 0, beside: bool = False) -> str:
-    """Run a verb and check its exit code, which must be `code`. Return stderr if `code` is not 0 or
-    `beside` is True, otherwise stdout."""
+    """Run a verb that must exit with `code`, and return its stdout.
+
+    If `code` is not 0 or `beside` is True, return stderr instead."""
     done = await asyncio.to_thread(
         subprocess.run,
         [sys.executable, "-m", "apportion.cli.main", *arguments],
@@ -167,8 +167,7 @@ async def test_the_figures_are_those_of_the_events(bus: Bus, facts: Facts) -> No
 
 
 async def columns_add_up(at: str) -> None:
-    """Check that each column of the cost report's CSV adds up to the report's total, whatever the
-    report is grouped by."""
+    """Check that under each grouping, the columns of the cost report's CSV add up to its totals."""
     for by in ("namespace", "node", "label:team"):
         path = f"report/cost?by={by}&from=1&to=8"
         total = json.loads((await get(at, path))[1])["total"]

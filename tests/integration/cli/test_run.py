@@ -267,8 +267,9 @@ def test_the_command_does_not_inherit_what_python_ignores(up: Standalone) -> Non
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="root and setpriv")
 def test_another_user_has_a_share_too(up: Standalone, driver: FakeDriver) -> None:
-    """Another user who has copies of the operator's key files gets a share. If that user cannot
-    read a needed file, `run` names the file before it submits the pod."""
+    """`run` works for another Unix user who has copies of the operator's keys.
+
+    If that user cannot open the data folder, `run` fails and names the `chmod` that helps."""
     assert up.data is not None
     driver.path.chmod(0o666)
     keys = load_credentials(up.data).environment_for("operator")
@@ -317,8 +318,8 @@ def test_what_it_left_running_keeps_the_share(up: Standalone, driver: FakeDriver
 def test_everything_is_killed_and_the_next_command_says_so(
     up: Standalone, driver: FakeDriver
 ) -> None:
-    """If a command, its guardian process and the agent are all killed, the killed command's share
-    is released when the next command needs it."""
+    """If a command, its guardian and the agent are killed, the next command can use the freed
+    share."""
     wanted = ("--memory", "15000", "--count", "2", "--", str(driver.probe), "hold")
     with Command(up, *wanted) as first:
         first.said("holding")

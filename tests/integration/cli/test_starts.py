@@ -1,5 +1,4 @@
-"""For speed, tests may start a process as a fork. Such a process behaves like one that users start
-as a program."""
+"""A test process that starts as a fork behaves like one that users start as a program."""
 
 import asyncio
 import os

@@ -16,8 +16,7 @@ from tests.support.standalone import Standalone
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
 def test_what_there_is_not_is_said(browser: Browser, base: str, size: tuple[int, int]) -> None:
-    """For an unknown time span, phase or pod in the address the page names the bad value and what
-    it shows instead."""
+    """If an address has an unknown time span, phase or pod, the page quotes it and stays usable."""
     with opened(browser, base, size=size) as page:
         visit(page, "#/reports?span=3h")
         expect(page.locator(".answer")).to_contain_text("“3h”. Use 1h, 6h, 1d or 7d; showing 1d")

@@ -1,5 +1,4 @@
-"""The events page shows the response to its newest request and always the newest events. New events
-do not move the keyboard focus."""
+"""The events page always shows the newest events, and new ones do not move the keyboard focus."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -39,8 +38,7 @@ def in_small_pages(page: Page, size: int = 10) -> None:
 
 
 def under(route: Route) -> re.Pattern[str]:
-    """Return a URL pattern for requests that load the same older events as the request in `route`,
-    whatever their page size."""
+    """Return a pattern of requests for the same older events as the request of `route`."""
     [before] = re.findall(r"before=\d+", route.request.url)
     return re.compile(rf"/api/v1/log\?.*{before}\b")
 

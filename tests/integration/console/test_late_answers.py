@@ -18,8 +18,8 @@ def go(page: Page, address: str) -> None:
 
 
 def test_two_pages_of_one_moment_are_both_of_that(browser: Browser, base: str) -> None:
-    """If the user opens one page for a past time and then another page for the same time, both wait
-    for the gateway to resolve that time."""
+    """If a user opens a past page and at once another page of the same time, the second shows that
+    time."""
     with opened(browser, base) as page:
         newest = page.request.get("/api/v1/revision").json()["revision"]
         visit(page, f"#/pods?at={newest}")

@@ -115,8 +115,7 @@ def test_who_may_cordons_a_node_with_a_reason(browser: Browser, gate: str) -> No
 
 
 def test_a_card_is_cordoned_by_keyboard_alone(browser: Browser, gate: str) -> None:
-    """A GPU can be cordoned by keyboard. Arrow keys start at the opened node, and Escape closes
-    only the topmost element."""
+    """A user can find a GPU and cordon it with the keyboard alone."""
     with opened(browser, gate) as page:
         entered(page, "olga")
         page.keyboard.press("Control+k")

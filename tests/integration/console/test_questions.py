@@ -143,8 +143,9 @@ def test_never_is_told_apart_from_not_now(browser: Browser, base: str) -> None:
 
 
 def test_all_that_is_asked_is_in_the_address(browser: Browser, base: str) -> None:
-    """All inputs of a what-if are in the page's address, so a link reproduces it. A manifest that
-    would make the address too long is left out."""
+    """A what-if's address has all its inputs, so that users can share it as a link.
+
+    A manifest that is too long for a link is left out."""
     manifest = NEVER.replace("64", '"1"') + "# ? & = # %2E +\n"
     with opened(browser, base) as page:
         visit(page, "#/whatif")
@@ -351,8 +352,7 @@ def test_each_cause_has_a_line_and_a_cure_of_its_own(
 def test_a_report_is_that_of_the_command_line(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """A report page shows the same rows as the CLI, a chart with an accessible name, and a
-    table."""
+    """A report page shows the same rows as the CLI."""
     rows = cluster.json("report", "usage")["rows"]
     with opened(browser, base) as page:
         visit(page, "#/reports")
@@ -593,7 +593,7 @@ COUNTED = """() => [...document.querySelectorAll("h1, #kinds em")].map(each => e
 
 
 def test_chips_of_kinds_count_all_events(browser: Browser, base: str) -> None:
-    """The counts on the kind chips add up to the number of all events."""
+    """On the events page, the counts of all kinds of events add up to the number of events."""
     with opened(browser, base) as page:
         visit(page, "#/events")
         answer, *counts = page.evaluate(COUNTED)

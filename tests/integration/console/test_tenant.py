@@ -56,8 +56,8 @@ def test_what_if_begins_with_no_pod_of_others(
 def test_who_is_not_told_has_no_dangling_name(
     browser: Browser, base: str, cluster: Standalone, shared: str
 ) -> None:
-    """GPU panels and events mention hidden pods without a name, and merge consecutive events of
-    such pods."""
+    """GPU panels and events do not name a pod of another namespace. Consecutive events of such pods
+    are merged."""
     [device] = [
         each for each in cluster.json("get", "devices", "--node", shared)["items"]
         if any(holder["pod"] == "runs" for holder in each["holders"])

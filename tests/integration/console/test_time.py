@@ -233,8 +233,8 @@ def test_the_time_bar_is_folded_and_stays_so(browser: Browser, base: str) -> Non
 def test_a_range_of_time_ends_now_and_is_kept(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """The chosen time range ends now and is kept on other pages. If the user opens an earlier time,
-    the bar shows the whole ledger."""
+    """The time bar keeps the chosen range after a reload. For an earlier time it shows the whole
+    ledger."""
     with opened(browser, base) as page:
         page.clock.install(time=datetime.now(UTC) + timedelta(hours=3))
         visit(page, "#/pods")
@@ -258,8 +258,8 @@ def test_a_range_of_time_ends_now_and_is_kept(
 
 
 def test_a_moment_that_nobody_knows_is_told(browser: Browser, base: str) -> None:
-    """For an unreadable time the page shows the gateway's error and its fix. The key `n` leads back
-    to now."""
+    """If a page's address has an unreadable time, the headline quotes it, and the key `n` leads to
+    now."""
     with opened(browser, base) as page:
         page.goto(f"{base}/#/fleet?at=yesterday-ish")
         expect(page.locator("h1")).to_contain_text("yesterday-ish")

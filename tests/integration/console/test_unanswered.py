@@ -46,7 +46,7 @@ def cordoned(cluster: Standalone) -> Iterator[None]:
 
 
 def refuse(route: Route) -> None:
-    """Answer a request with 503, as a gateway that timed out."""
+    """Answer a request with 503, as a gateway does after a timeout."""
     route.fulfill(status=503, json=LATE)
 
 
@@ -133,8 +133,7 @@ def test_one_question_that_is_torn(browser: Browser, base: str, cluster: Standal
 def test_what_is_typed_goes_on(
     browser: Browser, base: str, name: str, pattern: re.Pattern[str]
 ) -> None:
-    """Text typed while a request fails triggers no shortcut or button, and filters the page that
-    loads next."""
+    """If a request fails while the user types in the filter, no keystroke is lost or misread."""
     with troubled(browser, base) as page:
         visit(page, f"#/{name}?at=2")
         asked = Held(page, pattern)
@@ -229,8 +228,7 @@ def test_an_older_question_of_the_fleet(browser: Browser, base: str, cluster: St
 def test_what_takes_the_place_of_a_question(
     browser: Browser, base: str, cluster: Standalone, name: str, pattern: re.Pattern[str]
 ) -> None:
-    """If a background refresh replaces a request that the user made, and that refresh then fails,
-    the page shows the error."""
+    """If a background refresh replaces a request and then fails, the page shows the error."""
     with troubled(browser, base) as page:
         visit(page, f"#/{name}?at=5")
         page.mouse.move(5, 5)

@@ -287,8 +287,8 @@ async def test_metrics_are_for_who_scrapes(asked: Asked) -> None:
 
 
 async def test_who_cordons_is_who_logged_in(asked: Asked, facts: Facts, bus: Bus) -> None:
-    """A cordon is recorded under the login's name, whatever the request claims. Users lift only
-    their own cordons."""
+    """A cordon is recorded under the name of the user who logged in. Users lift only their own
+    cordons."""
     status, done = await asked.post("olga", "nodes/n1/cordon", {"reason": "fan"})
     assert (status, done["by"], done["event"]) == (200, "olga", "NodeCordoned")
     assert (await asked.post("mei", "nodes/n1/cordon", {"reason": "mine"}))[0] == 403

@@ -110,7 +110,7 @@ async def gateway(bus: Bus, facts: Facts) -> AsyncIterator[Gateway]:
 
 
 async def test_answers(gateway: Gateway, facts: Facts) -> None:
-    """Every kind of answer contains the revision that it describes."""
+    """The gateway's lists, objects, summaries and reasons show the ledger's current state."""
     pods = await gateway.ok("/api/v1/pods")
     assert [(pod["name"], pod["phase"]) for pod in pods["items"]] == [
         ("a", "placed"),
@@ -131,11 +131,9 @@ async def test_answers(gateway: Gateway, facts: Facts) -> None:
 
 
 async def test_what_shares_use_is_in_the_fleet(gateway: Gateway, bus: Bus, facts: Facts) -> None:
-    """The gateway's fleet answer contains each node's newest usage sample. A client that reports
-    which samples it already has gets only newer ones.
+    """The gateway's fleet answer contains each node's newest usage sample.
 
-    The gateway may not have subscribed at first, so the test repeats the first sample until it
-    arrives. It sends the second sample only once."""
+    A client that reports which samples it already has gets only newer ones."""
     del facts
     agent = await bus.connect("agent")
 

@@ -43,8 +43,7 @@ class World:
         self.states = PastStates(Chronicle(gateway), self.checkpoints, Snapshots(gateway.wire))
 
     async def append(self, events: list[Payload]) -> None:
-        """Append each event under the role that owns events of its type. Fold the event and store
-        the expected digest."""
+        """Append and fold each event, and store the digest that the state then has."""
         for drawn in events:
             data = drawn
             if isinstance(data, PodPlaced) and data.node in self.fold.state.nodes:

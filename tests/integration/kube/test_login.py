@@ -1,4 +1,4 @@
-"""A gateway whose login is a real API server, which authenticates users and knows their rights."""
+"""Tests of a gateway that authenticates and authorises its users with a real API server."""
 
 import json
 from collections.abc import AsyncIterator, Iterator

@@ -207,7 +207,7 @@ async def test_what_runs_on_an_instance_is_waited_for_and_told(
 
 
 class Rounds:
-    """Pods that start and end at random, with occasional kills of the agent."""
+    """Starts and ends pods at random, and sometimes kills the agent."""
 
     def __init__(
         self, agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
@@ -399,8 +399,7 @@ async def test_C3_a_card_under_mps_is_not_offered_unless_it_is_said(
 
 
 async def inside(kubelet: FakeKubelet, pod: str) -> dict[str, str]:
-    """Start the pod's container and return its environment. The path of the MPS pipes in it is
-    replaced by the path on the host."""
+    """Start the pod's container, and return its environment with the host's MPS pipe path."""
     env = await kubelet.begin(pod, "main")
     (edits,) = kubelet.edits(kubelet.ids(pod, "main"))
     mounts = {mount["containerPath"]: mount["hostPath"] for mount in edits["mounts"]}

@@ -45,8 +45,7 @@ async def agent(bus: Bus, kubelet: FakeKubelet, facts: Facts) -> AsyncIterator[S
 
 
 async def place(facts: Facts, pod: str, *claims: tuple[str, Device, int]) -> None:
-    """Place and bind a pod with these claims. Each tuple has the claim's name, its GPU, and the
-    memory in MiB that it gets of that GPU."""
+    """Place and bind a pod. Each claim is a tuple of its name, its GPU and the memory in MiB."""
     shares = [
         Share(container=container_of(claim), device=card.id, memory_mib=memory, cores=20)
         for claim, card, memory in claims

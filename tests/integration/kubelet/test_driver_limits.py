@@ -62,7 +62,7 @@ async def running(
 
 
 async def begun(kubelet: FakeKubelet, facts: Facts, driver: FakeDriver) -> Share:
-    """Start a pod that has 700 MiB of the GPU, and a process of that pod that uses the GPU."""
+    """Start a pod with 700 MiB of the GPU, and in that pod a process on the GPU."""
     share = Share(container="main", device=driver.ids[0], memory_mib=700, cores=30)
     await facts.hold(UID, NODE, share)
     await kubelet.admit(UID, UID, GPU, {"main": 1})

@@ -1,8 +1,7 @@
-"""If a pod is reported as running, the agent gives it a share only if this node gave the pod that
-share before.
+"""The agent gives a running pod a share only if this node gave the pod that share before.
 
-In these tests the ledger was lost and then rebuilt from the annotations and phases of pods. A
-tenant may have forged them."""
+In these tests the ledger was lost and rebuilt from the pods in Kubernetes, which a tenant may have
+forged."""
 
 import json
 

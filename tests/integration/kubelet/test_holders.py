@@ -28,8 +28,7 @@ async def _agent(bus: Bus, kubelet: FakeKubelet, facts: Facts) -> AsyncIterator[
 
 @pytest.fixture
 def holders(kubelet: FakeKubelet) -> Holders:
-    """Return an object with which an agent reads which pods the kubelet has and which devices they
-    use."""
+    """Return the reader with which an agent finds the kubelet's pods and their devices."""
     sockets = kubelet.folder / "pod-resources" / "kubelet.sock"
     return Holders(kubelet.folder / "device-plugins", sockets)
 

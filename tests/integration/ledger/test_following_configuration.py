@@ -89,12 +89,12 @@ def refused() -> ConfigurationChanged:
 
 
 async def dropped(bus: Bus, last: int) -> None:
-    """Drop the ledger's records up to and including this revision."""
+    """Drop the ledger's records up to and including revision `last`."""
     await stream.drop((await bus.connect("bootstrap")).wire, last=last)
 
 
 async def keep(bus: Bus, configured: int) -> None:
-    """Save this configuration record outside the stream, as `apportion ledger trim` does."""
+    """Save the configuration of revision `configured` outside the stream, as `ledger trim` does."""
     wire = (await bus.connect("bootstrap")).wire
     record = await stream.read_record((await bus.connect("operator")).wire, configured)
     assert record is not None
@@ -102,8 +102,7 @@ async def keep(bus: Bus, configured: int) -> None:
 
 
 async def test_the_newest_is_in_force_and_then_each_that_comes(bus: Bus, facts: Facts) -> None:
-    """From a ledger full of other events a follower receives only configurations, first the newest
-    and then each new one."""
+    """A follower gets only configurations: the newest one first, and then each new one."""
     await facts.submit("a", "b")
     await facts.write(changed("first"))
     await facts.write(changed("second"))
@@ -252,8 +251,7 @@ async def test_an_event_of_a_newer_build_halts_it(bus: Bus, facts: Facts) -> Non
 
 
 async def test_what_we_did_not_keep_is_named(bus: Bus) -> None:
-    """If the configuration that was saved outside the stream has no revision, it is rejected with
-    an error that says so."""
+    """A configuration that was saved outside the stream without a revision is rejected."""
     bucket = Bucket((await bus.connect("bootstrap")).wire, BEGINNING)
     await bucket.put_alone("configuration", b"{}", {})
     with pytest.raises(BadObject, match="has revision ''"):

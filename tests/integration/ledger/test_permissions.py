@@ -229,7 +229,9 @@ async def test_only_the_configuration_that_is_kept_is_read_without_the_snapshots
     bus: Bus, role: str
 ) -> None:
     """Only the webhook and the operator may read the configuration that is stored outside the
-    stream. Neither may read another object of that bucket."""
+    stream.
+
+    They may read nothing else there."""
     ledger = await bus.connect(role)
     alone = f"{STORE_API}.DIRECT.GET.OBJ_{BEGINNING}.$O.{BEGINNING}.C"
     assert await _may_send(ledger, f"{alone}.configuration", b"") == (
@@ -362,7 +364,7 @@ async def test_an_auditor_reads_a_copy_that_follows(bus: Bus) -> None:
     "role", ["auditor", "extender", "gateway", "operator", "scheduler", "watcher"]
 )
 async def test_what_is_said_to_all_is_heard_once(bus: Bus, role: str) -> None:
-    """Usage samples and heartbeats reach each listener once, also from another account."""
+    """Each listener gets every heartbeat and usage sample once, even from another account."""
     listener = await bus.connect(role)
     heard: list[str] = []
 
