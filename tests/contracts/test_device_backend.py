@@ -1,5 +1,4 @@
-"""Contract tests of the device backends, simulated and real: the behavior on which the agent
-relies."""
+"""Contract tests of what the agent expects of each device backend, simulated or real."""
 
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, suppress

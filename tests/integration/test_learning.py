@@ -28,7 +28,7 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
 
 @pytest.fixture
 async def facts(bus: Bus) -> Facts:
-    """Open the ledger: provide its events so far and a way to append new ones."""
+    """Provide the ledger's events so far, and a way to append new ones."""
     reading = Facts(bus)
     await reading.open()
     return reading

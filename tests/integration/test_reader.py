@@ -83,7 +83,7 @@ async def append_raw(bus: Bus, subject: str, payload: bytes) -> int:
 
 
 def document(uid: str, **attributes: object) -> bytes:
-    """Return a PodSubmitted event as JSON, with attributes of the envelope replaced."""
+    """Return a PodSubmitted event as JSON, with `attributes` replaced in its envelope."""
     data = PodSubmitted(uid=uid, namespace="d", name=uid, shape=Shape(), dialect="plain")
     event = json.loads(encode(Event(id=uid, source="test", time=TIME, data=data)))
     return json.dumps(event | attributes).encode()
@@ -287,8 +287,6 @@ async def test_it_reads_on_after_the_server_crashed(bus: Bus, facts: Facts) -> N
 
 
 async def halted(made: Reading) -> None:
-    """Wait until the reader halts."""
-
     async def reason() -> str:
         return made.reader.halted
 

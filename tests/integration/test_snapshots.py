@@ -349,8 +349,7 @@ async def folded_events(service: ServiceProcess) -> int:
 
 @pytest.mark.slow
 async def test_real_services_begin_with_the_snapshot(bus: Bus, facts: Facts) -> None:
-    """Killed and restarted services fold only the events after a snapshot, know the old pods, and
-    place new ones."""
+    """After a kill, services start from a snapshot, know the pods in it, and place new ones."""
     url = bus.server.url_for
     ledger = await bus.connect("scheduler")
     bucket = Bucket(ledger.wire, BUCKET)

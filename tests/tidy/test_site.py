@@ -156,5 +156,5 @@ def test_links_out_of_the_documentation() -> None:
 
 
 def test_bars_in_code_of_tables() -> None:
-    """If code in a table contains `|`, GitHub gets an escaped one and the site a plain one."""
+    """A `|` in a table's code is escaped for GitHub, and plain on the site."""
     assert for_site("| `a\\|b` | c\\|d |\n`e\\|f`", "index.md") == "| `a|b` | c\\|d |\n`e\\|f`"

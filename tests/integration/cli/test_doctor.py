@@ -1,4 +1,4 @@
-"""`apportion doctor` and `/api/v1/doctor` against real processes and real failures."""
+"""Tests of `apportion doctor` and `/api/v1/doctor` with real processes and real failures."""
 
 import asyncio
 import json

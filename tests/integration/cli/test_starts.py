@@ -16,8 +16,7 @@ from tests.support.standalone import APPORTION
 
 @pytest.fixture(params=[False, True], ids=["executed", "forked"], autouse=True)
 def _both_ways(request: pytest.FixtureRequest) -> None:
-    """Run each test twice: once with forks, and once with processes that execute a program. See
-    `tests/conftest.py`."""
+    """Run each test twice: once with forks, and once with processes that execute a program."""
     starts.use(request.param)
 
 

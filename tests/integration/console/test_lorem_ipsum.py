@@ -26,8 +26,7 @@ FACTS = """() => [...document.querySelectorAll("#main *")]
 
 @contextmanager
 def in_other_words(page: Page) -> Iterator[list[str]]:
-    """Replace the sentences in all responses for the length of a `with` block, and yield the
-    addresses of the changed responses."""
+    """Replace the sentences in all responses until the block ends. Yield the changed addresses."""
     changed: list[str] = []
 
     def answer(route: Route) -> None:

@@ -41,8 +41,7 @@ def test_every_page_answers_and_keeps_the_rules(
 
 
 def test_every_page_of_the_navigation_is_reached_by_its_key(browser: Browser, base: str) -> None:
-    """Every page of the navigation opens by its key, highlights its navigation entry, has a title
-    and one heading, and is accessible."""
+    """Every page of the navigation opens by its key, highlights its entry, and is accessible."""
     with opened(browser, base) as page:
         visit(page, "#/pods")
         for key, path in enumerate(navigation(), 1):

@@ -147,8 +147,7 @@ def are_plans(page: Page, withdrawn: list[str], count: int) -> bool:
 
 
 def test_whoever_asks_anew_or_leaves_waits_for_nothing(browser: Browser, base: str) -> None:
-    """If the user changes a what-if or opens another page, the previous request is cancelled. Its
-    late response changes nothing."""
+    """If the user changes a what-if or opens another page, the previous request is cancelled."""
     with opened(browser, base) as page:
         plans = Held(page, PLAN)
         withdrawn: list[str] = []

@@ -82,7 +82,6 @@ class Asked:
         return json.loads(text)
 
     async def post(self, who: str, path: str, body: Any, **headers: str) -> tuple[int, Any]:
-        """Return the status and the answer of a POST request."""
         sent = {"Authorization": f"Bearer {who}"} | headers if who else headers
         url = f"{self.url}/{path}"
         async with self.session.post(url, json=body, headers=sent) as answer:
@@ -418,10 +417,9 @@ async def test_a_site_that_calls_itself_this_machine_reads_nothing(bus: Bus) -> 
 
 
 async def test_a_token_that_is_taken_away_is_nobodys(asked: Asked, tmp_path: Path) -> None:
-    """The gateway rejects a token that was removed from the token file. If the file becomes
-    unreadable, all tokens stay valid.
+    """The gateway rejects a token that was removed from the token file.
 
-    Recently used tokens are cached for a while, which `test_people` covers."""
+    If the file becomes unreadable, all tokens stay valid."""
     tokens = tmp_path / "tokens.toml"
     before = tokens.read_text()
     tokens.write_text("[[token]]\nname = 7\n")

@@ -60,7 +60,7 @@ class Events:
     async def open(
         cls, url: str, query: str = "", *headers: str, client: str = "127.0.0.1"
     ) -> "Events":
-        """Open the event stream from this address, and read the status line and headers."""
+        """Open the event stream from the local address `client`. Fail unless the status is 200."""
         host, port = url.removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port), local_addr=(client, 0))
         asked = [f"GET /api/v1/events{query} HTTP/1.1", f"Host: {host}", *headers, "", ""]
@@ -272,8 +272,7 @@ async def test_events_after_a_disconnection(gateway: Gateway, facts: Facts) -> N
 
 @pytest.mark.slow
 async def test_events_older_than_the_window(bus: Bus, gateway: Gateway, facts: Facts) -> None:
-    """The gateway reads events that it no longer buffers from the ledger, and joins them without a
-    gap."""
+    """For events that it no longer buffers, the gateway reads the ledger, and leaves no gap."""
     watcher = await bus.connect("watcher")
     count = WINDOW_EVENTS + 3_000
     for first in range(0, count, 500):

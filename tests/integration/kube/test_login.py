@@ -70,7 +70,6 @@ def people(control_plane: ControlPlane) -> Iterator[ControlPlane]:
 
 @pytest.fixture
 async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    """Provide an HTTP client session."""
     async with aiohttp.ClientSession() as made:
         yield made
 

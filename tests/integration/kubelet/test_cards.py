@@ -222,8 +222,10 @@ class Rounds:
         self.kills = 0
 
     async def arrive(self, pod: str, share: Share) -> None:
-        """Place a pod on the MIG instance of `share` and start its container, which must see that
-        instance. Sometimes kill the agent during the start."""
+        """Place a pod on the MIG instance of `share`, and check that its container sees that
+        instance.
+
+        Sometimes kill the agent while the container starts."""
         self.live[pod] = share
         await self.facts.hold(pod, NODE, share)
         await self.kubelet.admit(pod, pod, GPU, {"main": 1})

@@ -61,8 +61,9 @@ def share(device: Device, memory_mib: int, container: str = "main") -> Share:
 async def test_allocate_gives_the_share_itself(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """Without CDI, `Allocate` returns environment and mounts and writes no CDI file. A label of the
-    node in the ledger shows this mode."""
+    """Without CDI, `Allocate` returns environment and mounts, and no CDI file is written.
+
+    The node's label in the ledger shows that CDI is missing."""
     assert agent.running
     assert facts.of(NodeReported)[0].host.labels[HANDS_OUT] == "allocate"
     card = cards(facts)[1]
