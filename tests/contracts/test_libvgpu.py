@@ -1,8 +1,8 @@
-"""Tests of the library that limits a container to its share of a GPU, over the fake driver.
+"""Tests of libvgpu.so, the library that limits a container to its share of a GPU, with a fake
+driver.
 
-`APPORTION_LIBVGPU=/path/to/libvgpu.so` names a built HAMi-core (its `build.sh`, or a CMake build of
-type Debug). Without it, these tests print a note and use only a stand-in. The stand-in obeys the
-limits in the container's environment and in the shared region file."""
+Set `APPORTION_LIBVGPU=/path/to/libvgpu.so` to test a real HAMi-core: build it with its `build.sh`,
+or with CMake as type Debug. Otherwise only a stand-in for the library is tested."""
 
 import os
 import re
@@ -93,8 +93,8 @@ class Place(NamedTuple):
 
 @pytest.fixture(params=["a stand-in", "libvgpu.so"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    """Provide a node with one GPU, once with the stand-in library and once with libvgpu.so. All
-    mounts of the containers are below one folder."""
+    """Provide a node with one GPU, once with a stand-in for libvgpu.so and once with the real
+    library."""
     if request.param == "libvgpu.so" and not GIVEN:
         pytest.skip("APPORTION_LIBVGPU names no built libvgpu.so; only a stand-in was tried")
     if reason := missing():
@@ -127,10 +127,9 @@ def test_B3_memory_beyond_the_share_is_refused(place: Place) -> None:
 
 
 def test_B3_an_empty_environment_lifts_no_limit(place: Place) -> None:
-    """A process that a container starts with an empty environment is still limited to the share.
+    """A process with an empty environment is still limited to its container's share.
 
-    Without environment variables, the library finds the limits in HAMi-core's default region file.
-    """
+    The library then finds the limits in HAMi-core's default region file."""
     bare = ("/usr/bin/env", "-i", *(f"{name}={value}" for name, value in place.given.items()))
     said = place.run(place.share("a"), *bare, place.probe, "alloc:400", "alloc:400")
     assert said[-1] == "alloc:400 CUDA_ERROR_OUT_OF_MEMORY"
@@ -243,7 +242,7 @@ def launched(place: Place, shares: list[Grant]) -> list[float]:
 
 
 def measured(place: Place, shares: list[Grant]) -> list[float]:
-    """Do one run for `launched`. Return an empty list if this machine stalled during the run."""
+    """Return the numbers of `launched` from one run, or an empty list if this machine stalled."""
     with ExitStack() as stack:
         spin = f"spin:{1000 * SPIN_S:.0f}"
         running = [stack.enter_context(held_by_nobody(place, spin))]

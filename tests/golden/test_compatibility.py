@@ -34,10 +34,7 @@ def test_what_is_not_shown_is_named(golden: Golden) -> None:
 
 
 def test_a_test_is_found_by_its_name() -> None:
-    """The generator assigns a test to a row of the compatibility page by the row's id in the test's
-    name.
-
-    It ignores tests without such an id."""
+    """A test is listed in the row of the compatibility page whose id is in the test's name."""
     here = by_row(ROOT / "tests" / "unit")
     assert here["A1"][0].path.startswith("tests/unit/")
     assert all(test.says for tests in here.values() for test in tests)

@@ -1,8 +1,6 @@
-"""Bad events on a real ledger with every service running: a clear error, no crash, and no lost
-event.
+"""Bad events on a real ledger cause a clear error, no crash and no lost event in any service.
 
-The writers here are rogue on purpose: they append raw bytes with the rights of a real role.
-"""
+The tests append raw bytes with the NATS login of a real role."""
 
 import asyncio
 import contextlib

@@ -156,10 +156,8 @@ def test_the_image_has_the_compiled_wheel_on_the_python_of_debian(system: Compos
 def test_a_release_knows_what_is_in_the_image(
     system: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The bill of materials lists the Debian packages in the image.
-
-    The digest that a release records for the image archive is the digest of the image's manifest.
-    """
+    """The bill of materials lists the image's Debian packages. The release records the digest of
+    the image's manifest."""
     for name, value in system.podman.environment().items():
         monkeypatch.setenv(name, value)
     listed = {each["name"]: each for each in bill(IMAGE)["components"]}

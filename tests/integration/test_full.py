@@ -189,9 +189,8 @@ def test_up_says_that_a_full_ledger_places_nothing_and_goes_on(tmp_path: Path) -
 
 
 async def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
-    """On a full disk the server acknowledges nothing, or disables JetStream: which of them depends
-    on the file that fails first. After a restart with more room everything continues without
-    loss."""
+    """When the disk is full, the server loses no acknowledged event. With more room and a restart,
+    everything continues."""
     disk = Disk(tmp_path, size_mib=64)
     disk.mount()
     if not disk.can_fill:

@@ -81,9 +81,8 @@ class World:
         draft.replace(self.manifests / "pods.yaml")
 
     async def snapshot_beyond(self, revision: int, *, only: bool = False) -> None:
-        """Wait until a snapshot is later than `revision`.
-
-        With `only`, wait until every snapshot that schedulers stored is."""
+        """Wait until a snapshot, or with `only` every snapshot written by a scheduler, is later
+        than `revision`."""
         snapshots = Snapshots((await self.bus.connect("operator")).wire)
 
         async def there() -> bool:

@@ -62,8 +62,8 @@ def workstation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workstatio
 def test_a_container_is_held_to_its_share_with_an_emptied_environment_too(
     workstation: Workstation,
 ) -> None:
-    """A container with an empty environment is still limited to its share, because region and
-    library are mounted."""
+    """A container with an empty environment is limited to its share, because HAMi-core is mounted
+    into it."""
     driver, up = workstation.driver, workstation.up
     probe = driver.probe
     kept = f"APPORTION_FAKE_NVIDIA={driver.path} LD_LIBRARY_PATH={built()}"

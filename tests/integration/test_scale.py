@@ -165,10 +165,10 @@ async def test_they_share_the_pods(bus: Bus, facts: Facts) -> None:
 
 
 async def test_they_keep_a_namespace_within_its_quota_together(bus: Bus, facts: Facts) -> None:
-    """For a namespace with a quota only one of three schedulers decides, so the namespace never
-    exceeds its quota. When pods of the namespace end, more are placed.
+    """Only one of three schedulers places the pods of a namespace with a quota, and never exceeds
+    it.
 
-    These facts are not checked if a busy machine made a scheduler seem lost."""
+    When pods of the namespace end, the scheduler places more."""
     hard = {"requests.nvidia.com/gpu": 20, "limits.nvidia.com/gpumem": 70_000}
     await facts.write(QuotaObserved(namespace="team", quota="gpus", hard=hard))
     async with Schedulers(bus) as schedulers:
@@ -249,8 +249,7 @@ async def test_joining_and_leaving_make_nobody_wait(
 ) -> None:
     """When schedulers join and leave while pods arrive, no placement is delayed.
 
-    The timeout for silent schedulers is disabled here, so a pod that depended on it would never be
-    placed."""
+    The timeout for silent schedulers is disabled, so the test fails if a pod has to wait for it."""
     build = tmp_path_factory.mktemp("patient")
     (build / "sitecustomize.py").write_text(PATIENT)
 
@@ -280,7 +279,6 @@ async def test_joining_and_leaving_make_nobody_wait(
 
 
 def first_list(service: ServiceProcess, member: str) -> str:
-    """Return the time at which a scheduler first logged a list of schedulers that contains
-    `member`."""
+    """Return the time of the scheduler's first log line that lists `member` as a scheduler."""
     lists = (line for line in service.log if line.get("event") == "members")
     return next(str(line["time"]) for line in lists if member in line["here"])

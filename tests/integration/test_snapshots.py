@@ -139,7 +139,7 @@ async def test_only_the_newest_are_kept_and_what_a_dead_writer_left_is_freed(
 
 
 class Deaf:
-    """A connection on which every reply to a read of the snapshots' bucket is lost."""
+    """A connection that gets no reply to any read of the snapshots' bucket."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -148,7 +148,7 @@ class Deaf:
         return getattr(self._wire, name)
 
     async def request(self, subject: str, payload: bytes, **options: Any) -> Message:
-        """Lose the reply of every read from the bucket."""
+        """Send the request, or raise LostReply if it reads the bucket."""
         if ".DIRECT.GET." in subject:
             raise LostReply("no answer")
         return await self._wire.request(subject, payload, **options)
@@ -319,7 +319,7 @@ async def test_a_scheduler_writes_while_events_come_and_another_leaves_it_at_tha
 async def test_an_intake_remembers_only_the_snapshots_that_it_judges(
     bus: Bus, facts: Facts
 ) -> None:
-    """An intake keeps the result of checking a snapshot only until that snapshot is removed."""
+    """The intake forgets the result of checking a snapshot once the snapshot is removed."""
     writer = await snapshots_of(bus)
     ledger = await bus.connect("intake")
     async with reading(ledger) as (state, reader):

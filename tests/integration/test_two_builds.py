@@ -1,10 +1,7 @@
-"""Two builds on one ledger: this one, and the next, which writes `PodPlaced` with an additional
-field.
+"""Services are upgraded and rolled back one by one on one ledger, between this build and the next.
 
-Services are upgraded one by one under load, also in the wrong order, and rolled back. Whatever the
-order, no service writes a format that is not enabled, and every pod is bound once. A service that
-cannot read a record halts before that record, reports it and acknowledges nothing.
-"""
+The next build writes `PodPlaced` with an additional field. Services write only enabled formats, and
+bind each pod once. A service halts before a record that it cannot read."""
 
 import asyncio
 import contextlib
@@ -118,7 +115,7 @@ class Ledger:
 
 
 class Load:
-    """Submits pods in manifests, each after the pods of the previous manifest are in the ledger."""
+    """Submits batches of pods as manifests, each once the previous batch is in the ledger."""
 
     def __init__(self, folder: Path, ledger: Ledger) -> None:
         self._folder = folder
@@ -325,8 +322,8 @@ async def enable_what_it_writes(system: System) -> None:
 
 
 async def take_a_binder_back_too_late(system: System) -> None:
-    """Return a binder to this build after the next build has placed pods. Check that it binds none
-    of them, even if its snapshot already includes the placements."""
+    """Downgrade a binder after the next build has placed pods. Check that the old binder binds none
+    of these pods, even if its snapshot includes their placements."""
     await system.settled()
     assert await system.services["binder a"].stop() == 0
     await system.load.bring(STRANDED)

@@ -144,8 +144,8 @@ async def test_a_bad_file_is_named_and_the_others_go_on(
 
 
 async def test_pods_from_elsewhere_are_left_alone(bus: Bus, facts: Facts, folder: Path) -> None:
-    """The watcher leaves a user's own pods alone, and submits a deleted pod again while its
-    manifest exists."""
+    """The watcher does not touch pods that a user submitted. It submits a deleted pod again while
+    the pod's manifest exists."""
     await facts.submit("by-hand")
     (folder / "a.yaml").write_text(POD.format(name="a", gpus=1))
     async with watcher_of(bus, folder) as watcher:

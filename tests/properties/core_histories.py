@@ -103,9 +103,7 @@ T = TypeVar("T")
 
 
 def trying(examples: int) -> settings:
-    """Return Hypothesis settings that try this many examples, without a deadline.
-
-    Crowded histories are long, so a single example may be slow."""
+    """Return Hypothesis settings for this many examples, without a time limit for each example."""
     quiet = [HealthCheck.too_slow, HealthCheck.data_too_large]
     phases = [stage for stage in Stage if stage is not Stage.shrink or EFFORT == 1]
     return settings(

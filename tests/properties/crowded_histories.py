@@ -36,9 +36,7 @@ budgets = st.builds(
 
 
 def crowded_histories(*, longest: int = 32) -> st.SearchStrategy[list[Step]]:
-    """Draw a history with few devices and many pods. Disruption budgets protect some of the pods.
-
-    Some pods already use the devices when further pods of any priority arrive."""
+    """Draw a history in which many pods compete for few devices, some with disruption budgets."""
     comers = submissions(wanted=weighed((5, st.sampled_from(_LARGE)), (1, usual_shapes)))
     start = st.tuples(
         st.just([rack("roomy", 2), rack("other", 1), gang("team/x"), gang("team/y")]),

@@ -117,7 +117,9 @@ def test_volcano_reads_the_containers_that_have_devices(
 @settings(max_examples=200, deadline=None)
 @given(containers(cut=True))
 def test_both_read_which_instance_it_is(held: list[tuple[Ask, list[Share]]]) -> None:
-    """HAMi identifies a MIG instance by profile and slices, and Volcano by group and position."""
+    """Our annotations for HAMi name a MIG instance by profile and slices.
+
+    Our annotations for Volcano name it by group and position."""
     _, place, notes = written("hami", held)
     allocations = msgspec.json.decode(notes["hami.io/vgpu-mig-allocations"])
     assert {

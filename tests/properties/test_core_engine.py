@@ -40,9 +40,8 @@ def test_decisions_end_without_new_events(steps: list[Step]) -> None:
 @SETTINGS
 @given(histories())
 def test_pods_pending_in_the_end_fit_nowhere(steps: list[Step]) -> None:
-    """When the engine has nothing left to decide, each pod is placed, refused, or still waiting.
-
-    A waiting pod waits for the rest of its gang or for its scheduling gates."""
+    """When the engine has nothing left to decide, each pod is placed, refused, gated, or waiting
+    for the rest of its gang."""
     ledger = Ledger()
     follow(ledger, steps)
     ledger.settle()

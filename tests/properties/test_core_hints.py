@@ -1,8 +1,7 @@
 """Property: if an event makes a refused pod fit, the table of queueing hints lists that event's
 type.
 
-For each reason of a refusal, the table lists the event types after which the scheduler tries the
-pod again. The tests compare the table with the filters and limits, event by event."""
+The table lists, for each reason of a refusal, the events after which the scheduler tries again."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -150,10 +149,8 @@ def test_every_pod_that_fits_is_woken(begun: list[Payload], later: list[Payload 
 def test_what_a_refused_placement_gives_back_is_offered_again(
     begun: list[Payload], later: list[Payload | Effect], pick: int
 ) -> None:
-    """If the fold refuses a placement, the engine retries the pods that it had refused in the same
-    decision.
-
-    The fold refuses the placement because the placed pod has ended in the meantime."""
+    """If a placed pod ends before the fold gets its placement, the engine retries the pods that it
+    refused."""
     ledger = Ledger()
     follow(ledger, [step for step in begun if alone(step)])
     for step in later:

@@ -1,7 +1,4 @@
-"""Properties of the evictions in any history.
-
-No decision evicts more pods than needed. The evictions free enough room for the pod that caused
-them. A gang is evicted as a whole."""
+"""Properties of evictions: no decision evicts more pods than needed, or only a part of a gang."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -26,8 +23,8 @@ SETTINGS = trying(60)
 
 
 def without(state: State, gone: set[str], only: str) -> State:
-    """Return a copy of the state in which the pods `gone` have ended and all nodes except `only`
-    are cordoned."""
+    """Return a copy of the state without the pods `gone`, in which all nodes except `only` are
+    cordoned."""
     copied = snapshot.restore(snapshot.take(state))
     for data in [PodGone(uid=uid) for uid in sorted(gone)] + [
         NodeCordoned(node=name, by="test", reason="another") for name in state.nodes if name != only

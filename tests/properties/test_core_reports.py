@@ -1,4 +1,4 @@
-"""Property: for any history, a usage report equals a count over all devices after every event."""
+"""Property: a usage report equals a sum over all devices that is recomputed after every event."""
 
 import csv
 import io
@@ -92,8 +92,7 @@ Counted = Counter[tuple[str, str, Part]]
 def looked(state: State, by: str) -> Iterator[tuple[tuple[str, str, Part], int, int]]:
     """Yield every part of every device in this state as (key, millionths of a device, MiB).
 
-    The key is (row of the report, device model, state of the part). The state is allocated, free,
-    cordoned or broken. `by` names what the report has rows for, such as "node"."""
+    The key is (row of the report, device model, allocated, free, cordoned or unhealthy)."""
     for node in state.nodes.values():
         held: Counter[str] = Counter()
         for pod in node.pods.values():
@@ -122,8 +121,7 @@ def rests(
 
 
 def told(meters: Meters) -> tuple[Counted, Counted]:
-    """Return what the usage meters add up to over all time steps: in millionths of a device, and in
-    MiB."""
+    """Return the totals of the usage meters, in millionths of a device and in MiB."""
     cards, mib = Counted(), Counted()
     for _, (row, model), sums in meters.cells():
         for part in Part:
@@ -135,8 +133,8 @@ def told(meters: Meters) -> tuple[Counted, Counted]:
 @SETTINGS
 @given(HISTORIES, BYS, PERIODS)
 def test_a_report_is_what_one_would_count(steps: list[Step], by: str, period: Period) -> None:
-    """A usage report for any period equals a count over all devices. The allocated, free, cordoned
-    and broken parts add up to the capacity."""
+    """For any period, a usage report equals a sum over all devices. The allocated, free, cordoned
+    and unhealthy parts add up to the capacity."""
     ledger = Ledger()
     start, end = period.start, period.end
     meters = Meters(start, end, period.step)

@@ -1,7 +1,5 @@
-"""Property: signed receipts reveal the first place where the ledger's records were tampered with.
-
-The tests use a recorded ledger. Most kinds of tampering renumber the later records, as copying them
-to a new stream would. A deleted record leaves a gap instead."""
+"""Property: signed receipts reveal the first record of a recorded ledger that was changed, added or
+removed."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -170,9 +168,8 @@ def test_a_state_that_does_not_follow_is_named(signed: Signed) -> None:
 
 
 def test_unchanged_records_are_proven(signed: Signed) -> None:
-    """The check confirms unchanged records, and reports a problem if the ledger is empty.
-
-    A check that begins in the middle of a segment reports no problem with that segment."""
+    """The check confirms unchanged records, also if it starts between two receipts. It reports a
+    problem if the ledger is empty."""
     check, fold = signed.check(), StateFold(quiet=True)
     for record in RECORDS:
         fold.take(record)

@@ -1,8 +1,7 @@
 """Find code that parses sentences written for people; code must read facts from fields instead.
 
-A text counts as a sentence if it comes from a field that holds sentences, from a function that
-renders text, from an error, or from a variable assigned from any of these. JavaScript is scanned as
-plain text, where only such fields and variables are recognised."""
+A text counts as a sentence if it comes from a field that holds sentences, a function that renders
+text, or an error."""
 
 import ast
 import re

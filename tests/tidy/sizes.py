@@ -1,7 +1,4 @@
-"""Limit the length of functions, classes and files.
-
-The limits stop files from growing without end; they are no reason to split code that reads well in
-one piece. Docstrings are not counted. Ruff's `max-complexity` limits branches."""
+"""Limit the length of functions, classes and files. Ruff's `max-complexity` limits branches."""
 
 import ast
 from collections.abc import Iterator, Mapping

@@ -18,9 +18,8 @@ def test_a_module_of_the_product_reaches_the_tests_that_import_it() -> None:
 
 
 def test_a_test_that_starts_processes_may_run_any_module() -> None:
-    """With `processes=True`, a changed module also selects the tests that start processes.
-
-    A test also counts if it imports a helper that starts processes."""
+    """With `processes=True`, a changed module also selects all tests that start processes, directly
+    or in a helper."""
     sources = {
         "services/apportion/core/a.py": "",
         "tests/support/starter.py": "START = 'apportion.cli.main'\n",

@@ -35,7 +35,7 @@ def _below(path: str, folders: tuple[str, ...] | list[str]) -> bool:
 
 
 def test_every_test_is_in_one_lane() -> None:
-    """Every test file is in exactly one lane, because CI would never run it otherwise."""
+    """Every test file is in exactly one lane, because CI does not run a file without a lane."""
     times = Counter(path for lane in LANES for path in taken(lane))
     assert times == dict.fromkeys(TESTS, 1)
 

@@ -81,7 +81,7 @@ def test_vague_name(path: str) -> None:
 
 
 def test_a_name_may_contain_a_vague_word() -> None:
-    """A name is accepted if a vague word is only a part of one of its words."""
+    """A name like `database` is accepted, although it contains the vague word `base`."""
     assert not list(words.vague_name("services/apportion/core/database.py"))
 
 
@@ -125,7 +125,7 @@ def test_unfinished_work() -> None:
     ],
 )
 def test_words_of_one_machine(line: str) -> None:
-    """Package registries, mirrors and local folders are reported as one machine's words."""
+    """Package registries, mirrors and local folders in a file are reported."""
     assert list(words.machine_words("deploy/x", line))
 
 

@@ -144,9 +144,9 @@ def test_a_misread_list_is_found() -> None:
 
 
 def test_links_out_of_the_documentation() -> None:
-    """A link out of the documentation, to another file of the repository, is changed on the site.
+    """A link from a page to a file outside the documentation becomes plain text on the site.
 
-    It becomes plain text, or a link below `repo_url`."""
+    If `repo_url` is set, the link leads to the file in the repository instead."""
     link = '[a test](../../tests/tidy/tree.py "Its sentence.") [b](pods.md) [c](../../gone.py)'
     rest = "[b](pods.md) [c](../../gone.py)"
     assert for_site(link, "concepts/ledger.md") == f"a test {rest}"

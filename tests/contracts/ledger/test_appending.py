@@ -1,5 +1,5 @@
-"""Contract tests of appending to the ledger. They cover fences, duplicate ids, batches, limits,
-permissions and lost replies.
+"""Contract tests of appending to the ledger: fences, duplicate ids, batches, limits and lost
+replies.
 
 A fence is the revision that a writer expects to be the last one on a subject."""
 

@@ -1,5 +1,4 @@
-"""The command line's output is correct in detail. Each verb runs against a real `apportion up` with
-twelve nodes."""
+"""Details of the CLI's output, against a real `apportion up` with twelve nodes."""
 
 import itertools
 import json

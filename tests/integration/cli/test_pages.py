@@ -205,8 +205,8 @@ def run_here(page: str) -> list[str]:
 @pytest.mark.nightly
 @pytest.mark.parametrize("page", [p for p in pages() if p not in (*PAGES, CLI) and run_here(p)])
 def test_every_call_of_apportion_runs(page: str, folder: Path) -> None:
-    """Every command of a page runs without an error, in the page's order, with an `apportion up`
-    running."""
+    """While `apportion up` runs, every command of a documentation page succeeds, in the page's
+    order."""
     with Standalone(folder / "data") as up:
         up.up()
         gateway = re.search(r"Console: http://([\d.:]+)", up.output)

@@ -84,8 +84,10 @@ def add_metric(scratch: Scratch) -> None:
 async def test_a_read_and_a_metric_are_found_on_every_surface(
     scratch: Scratch, bus: Bus, tmp_path: Path
 ) -> None:
-    """An API read that was added by its recipe answers for the present, for the past and for a
-    tenant, and is in the OpenAPI document. A metric that was added by its recipe is on /metrics."""
+    """CONTRIBUTING's recipes for an API read and for a metric work.
+
+    The read answers for now and for the past, hides fields from tenants, and is in the OpenAPI
+    document. The metric is on /metrics."""
     add_read(scratch)
     add_metric(scratch)
     scratch.run("-m", "tools.openapi")

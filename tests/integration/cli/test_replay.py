@@ -39,11 +39,9 @@ def _node(up: Standalone, name: str) -> str:
 
 
 def _waits(up: Standalone) -> tuple[float, float]:
-    """Return the total waiting time of both pods, in seconds: as recorded, and as it would be if
-    the scheduler placed pods instantly.
+    """Return the total waiting time of both pods in seconds, first as recorded.
 
-    With the instant scheduler the first pod starts when it arrives and runs for as long as it did.
-    """
+    The second number assumes that the scheduler places each pod instantly."""
     lines = up.run("tail", "--from", "1", "--no-follow", "--json").stdout.splitlines()
     events = [json.loads(line)["event"] for line in lines]
 

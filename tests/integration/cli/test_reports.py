@@ -103,8 +103,7 @@ async def get(url: str, path: str) -> tuple[int, str]:
 
 
 async def verb(bus: Bus, *arguments: str, code: int = 0, beside: bool = False) -> str:
-    """Run a verb on this ledger with the operator's NATS login, and return its output as `said_by`
-    does."""
+    """Run a verb on this ledger with the operator's NATS login, and return its output."""
     url = bus.server.url_for("operator")
     return await said_by(*arguments, "--nats", url, code=code, beside=beside)
 
@@ -191,8 +190,8 @@ async def the_verb_needs_no_prices(at: str, query: str) -> None:
 
 
 async def test_the_gateway_says_the_same(bus: Bus, facts: Facts, prices: Path) -> None:
-    """The gateway and the verb return the same report as JSON, CSV and FOCUS. Each error names its
-    fix."""
+    """The gateway and `apportion report` return the same report. The gateway also returns it as CSV
+    and FOCUS."""
     query = "by=namespace&from=1&to=8"
     url = bus.server.url_for("gateway")
     listen = ("--listen", "127.0.0.1:0", "--prices", str(prices))

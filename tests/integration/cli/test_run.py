@@ -1,9 +1,7 @@
-"""`apportion run`: several users' commands share the GPUs of one machine.
+"""`apportion run`: the commands of several users share the GPUs of one machine.
 
-These tests use a real ledger, real services and real processes with the fake driver. Limits are
-enforced by HAMi-core if a build of it is configured, otherwise by the stand-in (see
-`tests/contracts/test_libvgpu.py`).
-"""
+These tests use real processes with the fake driver, and enforce limits with HAMi-core if a build of
+it is configured."""
 
 import json
 import os
@@ -219,8 +217,8 @@ def test_everything_is_stopped_and_started_again(driver: FakeDriver, tmp_path: P
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"])
 def test_a_signal_ends_the_wait(up: Standalone, driver: FakeDriver, name: str) -> None:
-    """If a signal arrives while `run` waits for a device, `run` exits as the command would, and
-    deletes the pending pod."""
+    """If a signal arrives while `run` waits for a device, the signal ends `run`, and the pending
+    pod is deleted."""
     number = signal.Signals[name]
     with Command(up, "--memory", "15000", "--count", "2", "--", str(driver.probe), "hold") as first:
         first.said("holding")

@@ -25,8 +25,8 @@ FROM_MONITOR = ("durability", "disk")
 
 @pytest.mark.executes
 def test_samples_find_places() -> None:
-    """On the fleet that comes with the sample pods, every sample pod is placed and allocated. With
-    `--ephemeral`, `up` removes its data folder at the end."""
+    """Every sample pod is placed and allocated on the samples' fleet. With `--ephemeral`, `up`
+    removes its data folder at the end."""
     with Standalone(None, *ANY, "--ephemeral", "--exit-after-samples") as up:
         assert up.ended(timeout_s=150) == 0, up.output
         head = next(at for at, line in enumerate(up.lines) if line.startswith("POD "))

@@ -75,8 +75,7 @@ async def test_a_user_comes_by_his_key_and_is_cut_off_when_he_is_revoked(tmp_pat
 async def test_who_reads_along_is_told_that_he_was_revoked(tmp_path: Path, elsewhere: bool) -> None:
     """When a user is revoked, that user's running `tail` reports it and ends.
 
-    Revoking deletes the user's key file on the ledger's machine. A `tail` that uses a copy of that
-    file is rejected by the server."""
+    This also holds for a `tail` that uses a copy of the deleted key file."""
     server = EmbeddedServer(tmp_path, port=-1, keys=True)
     await server.start()
     try:

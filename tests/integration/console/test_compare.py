@@ -150,7 +150,7 @@ def test_the_bar_and_its_keys_move_the_later_moment(
 
 
 def told_time(page: Page) -> str:
-    """Return the time of day that the gateway's answer gives for the later of the two points."""
+    """Return the time of day at the end of the compared range, from the gateway's answer."""
     return str(answered(page)["to"]["time"])[11:19]
 
 

@@ -44,7 +44,7 @@ def under(route: Route) -> re.Pattern[str]:
 
 
 def revisions(page: Page) -> list[int]:
-    """Return the revisions of the rows from top to bottom."""
+    """Return the revisions of the events in the table from top to bottom."""
     return [int(each) for each in page.locator("#rows [data-revision]").evaluate_all(REVISIONS)]
 
 
@@ -117,8 +117,8 @@ def test_the_keyboard_stays_on_older(browser: Browser, base: str) -> None:
 
 
 def test_the_keyboard_goes_on_where_there_is_nothing_older(browser: Browser, base: str) -> None:
-    """When the page has loaded the last of the older events, the focus moves to the first of them.
-    On a phone the focus moves to the page."""
+    """After the user loads the oldest events, the focus moves to the first of these events. On a
+    phone the focus moves to the page."""
     for size, there in ((WIDE, "#rows a:focus"), (NARROW, "#rows a:focus, main:focus")):
         with opened(browser, base, size=size) as page:
             in_small_pages(page, 40)

@@ -1,5 +1,5 @@
-"""Responses that arrive while the fleet page is in use apply in order and never disturb a mouse
-press."""
+"""Responses that arrive while the fleet page is in use are applied in order, and do not disturb a
+click."""
 
 import re
 

@@ -28,8 +28,7 @@ def full(cluster: Standalone) -> Iterator[str]:
 
 @contextmanager
 def stopped(cluster: Standalone, service: str) -> Iterator[str]:
-    """Suspend the service's process for the length of a `with`. Yield the text that the badge
-    should then show."""
+    """Suspend the service's process until the block ends. Yield the text for the badge."""
     pid = cluster.processes()[service]
     os.kill(pid, signal.SIGSTOP)
     try:

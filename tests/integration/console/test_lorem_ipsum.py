@@ -69,8 +69,8 @@ def facts(page: Page, address: str) -> list[str]:
 
 
 def test_a_journey_reads_no_sentence(browser: Browser, base: str, addresses: list[str]) -> None:
-    """If every sentence in the gateway's responses is replaced, the parts, colours, links and
-    commands of all pages stay the same."""
+    """Replacing every sentence in the gateway's responses changes no CSS class, link or command of
+    any page."""
     found: list[dict[str, list[str]]] = []
     with opened(browser, base) as page:
         for other in (False, True):

@@ -92,8 +92,8 @@ def test_a_card_to_lose_is_offered_once_its_node_is_named(
 def test_a_card_is_named_by_its_node_and_number(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """The What if page accepts a GPU as NODE:NUMBER in its address. If the name is unknown, the CLI
-    command that the page suggests contains the whole name."""
+    """The What if page accepts NODE:NUMBER for a GPU in its address. An unknown name is copied
+    whole into the suggested CLI command."""
     card = third_card(cluster)
     with opened(browser, base) as page:
         visit(page, "#/whatif?lose=h100-1:2")
@@ -398,7 +398,7 @@ def test_a_report_is_there_as_files_and_says_whose_colour_is_whose(
 
 
 def test_differences_are_those_of_what_is_shown(browser: Browser, base: str) -> None:
-    """A displayed difference is the difference of the two displayed, rounded amounts."""
+    """A difference on the What if page is the difference of the two rounded amounts in its row."""
 
     def rounded(route: Route) -> None:
         headers = {**route.request.headers, "accept": "application/json"}
@@ -576,8 +576,9 @@ def test_of_what_cannot_be_read_only_that_is_said(
 def test_the_field_of_a_manifest_says_what_it_takes_and_that_it_asks_by_itself(
     browser: Browser, base: str
 ) -> None:
-    """The manifest field names only kinds that are accepted, including limits, and states that it
-    evaluates as you type."""
+    """The manifest field's placeholder names only accepted kinds, including Queue and
+    ResourceQuota. The field's description states that the page evaluates a manifest as the user
+    types."""
     with opened(browser, base) as page:
         visit(page, "#/whatif")
         field = page.locator("#manifest")

@@ -26,8 +26,7 @@ def failed(page: Page) -> None:
 
 
 def to_the_newest_mark(page: Page, when: int) -> None:
-    """Select the newest mark of the time bar, and repeat this until the selected mark is the one
-    for revision `when`. The mark may appear late."""
+    """Select the newest mark of the time bar, until it is the mark of revision `when`."""
 
     def there() -> bool:
         page.keyboard.press("n")
@@ -102,8 +101,8 @@ were one with the mark that is held may be another by now."""
 
 
 def as_one(page: Page, count: int) -> bool:
-    """Reload the page, and return True if the last mark of the time bar stands for at least `count`
-    merged marks."""
+    """Reload the page. Return True if the last mark of the time bar now groups at least `count`
+    marks."""
     page.reload()
     page.wait_for_selector(".mk")
     told = page.locator(".mk").last.get_attribute("aria-label") or ""
@@ -177,8 +176,8 @@ def test_the_keyboard_stays_on_a_mark_that_others_join(
 
 
 def test_the_range_is_dragged_and_played(browser: Browser, base: str) -> None:
-    """The time slider gives its value to screen readers. Play moves from the chosen time forward to
-    now."""
+    """The time slider has a text for screen readers. Play moves the page's time from the past
+    towards now."""
     with opened(browser, base) as page:
         visit(page, "")
         slider = page.locator("#t-range")

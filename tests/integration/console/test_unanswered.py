@@ -102,7 +102,7 @@ def test_a_moment_that_is_played(browser: Browser, base: str, pattern: re.Patter
 
 @pytest.mark.parametrize("status", [502, 503])
 def test_a_report(browser: Browser, base: str, status: int) -> None:
-    """After a failed report the focus is on Retry, which repeats the request."""
+    """If a report fails to load, the focus moves to the Retry button, which loads it again."""
     with troubled(browser, base) as page:
         visit(page, "#/reports")
         intercept(page, USAGE, lambda route: route.fulfill(status=status, body="<html>"))
@@ -165,8 +165,7 @@ def test_what_is_typed_goes_on(
 
 
 def test_what_is_typed_into_another_page(browser: Browser, base: str) -> None:
-    """If a user goes back to a page that then fails to load, the search field of the page just left
-    is not shown."""
+    """If a user goes back to a page that fails to load, the other page's search field disappears."""
     with troubled(browser, base) as page:
         visit(page, "#/reports")
         visit(page, "#/pods")

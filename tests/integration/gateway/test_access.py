@@ -90,11 +90,9 @@ class Asked:
 
 @pytest.fixture
 async def facts(bus: Bus) -> Facts:
-    """Provide a ledger with one node of two GPUs, on which pods of the namespaces `ml` and `ops`
-    share one GPU.
+    """Provide a ledger with two pods of different namespaces on one GPU, and with two pending pods.
 
-    Two more pods are pending, one of them in a namespace whose name is digits. A cordon's reason
-    names pods of other namespaces."""
+    A cordon's reason names pods of other namespaces."""
     opened = Facts(bus)
     await opened.open()
     await opened.write(rack("n1", 2))

@@ -235,8 +235,7 @@ async def test_refusals_are_json(gateway: Gateway, path: str, status: int) -> No
 
 
 async def test_it_only_reads(gateway: Gateway) -> None:
-    """A list of the gateway accepts only GET. Other methods get status 404 and an error that names
-    the method."""
+    """The gateway's list of pods accepts only GET. For other methods the error names the method."""
     for method in ("POST", "PUT", "DELETE"):
         status, body = await gateway.get("/api/v1/pods", method=method)
         assert (status, method in body["error"]) == (404, True)

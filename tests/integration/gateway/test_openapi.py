@@ -109,7 +109,8 @@ class Asked:
 
 @pytest.fixture
 async def asked(bus: Bus, tmp_path: Path) -> AsyncIterator[Asked]:
-    """Provide a gateway with tokens and prices, over a node, a placed pod and a pending pod."""
+    """Provide a gateway with tokens and prices. Its ledger has one node, a placed pod and a pending
+    pod."""
     facts = Facts(bus)
     await facts.open()
     await facts.write(rack("n1", 2))

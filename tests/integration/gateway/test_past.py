@@ -256,8 +256,8 @@ async def test_beyond_the_beginning_of_the_ledger(bus: Bus, facts: Facts, tmp_pa
 
 
 async def test_before_what_is_known(bus: Bus, facts: Facts, tmp_path: Path) -> None:
-    """Without archives the past begins with the oldest snapshot, and a refusal names that
-    revision."""
+    """Without archives, no state from before the oldest snapshot can be read. The error names the
+    snapshot's revision."""
     await trimmed(bus, facts, tmp_path / "archives")
     await facts.submit("c")  # 9
     async with serving(bus) as gateway:

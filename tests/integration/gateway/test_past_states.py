@@ -31,8 +31,7 @@ CHECKPOINT_EVERY = 40
 
 
 class World:
-    """A growing ledger, with the expected digest of its state at each revision. It reads past
-    states with the gateway's code."""
+    """A growing ledger, with the expected digest of its state at each revision."""
 
     def __init__(self, bus: Bus, folder: Path, gateway: JetStreamLedger) -> None:
         self._bus = bus

@@ -142,8 +142,8 @@ async def test_a_token_that_has_ended_is_refused_and_told_so(
 async def test_the_event_of_an_act_has_the_name_that_the_api_server_knows(
     world: KubeWorld, people: ControlPlane, session: aiohttp.ClientSession
 ) -> None:
-    """A cordon is recorded under the API server's name of the user. Without the right the cordon is
-    refused."""
+    """The event of a cordon has the user name that the API server knows. A user without the right
+    to cordon is refused."""
     url = await begun(world, people.kubeconfig_of("gateway"))
     body = {"reason": "fan"}
     for name, expected in (("mei", 403), ("olga", 200)):

@@ -91,7 +91,7 @@ def cards(facts: Facts) -> tuple[Device, ...]:
 
 
 def on_the_card(index: int) -> set[MigInstance]:
-    """Return the instances that exist on a GPU."""
+    """Return the MIG instances that exist on a GPU."""
     card = pynvml.nvmlDeviceGetHandleByIndex(index)
     return {each.cut for each in nvml_mig.instances(card, nvml_mig.profiles(card))}
 
@@ -282,8 +282,8 @@ class Rounds:
 async def test_A2_after_any_history_the_cards_have_what_the_ledger_says(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
 ) -> None:
-    """After pods start, work and end at random and the agent is killed, the GPUs have exactly the
-    ledger's MIG instances."""
+    """Pods start and end at random, and the agent is killed. In the end the GPUs have exactly the
+    MIG instances of the live pods."""
     await kubelet.offered(GPU, 14)
     rounds = Rounds(agent, kubelet, facts, driver)
     for number in range(ROUNDS):

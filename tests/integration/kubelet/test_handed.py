@@ -50,7 +50,7 @@ def adopted(name: str, *shares: Share) -> PodAdopted:
 
 
 async def placed(facts: Facts, kubelet: FakeKubelet, share: Share) -> None:
-    """Place pod a with this share in the ledger, and start its container."""
+    """Place the pod `a` with this share in the ledger, and start its container."""
     await kubelet.admit("uid-a", "a", GPU, {"main": 1})
     score = Score(node=NODE, total=1.0)
     event = PodPlaced(

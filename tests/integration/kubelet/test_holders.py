@@ -55,8 +55,7 @@ async def test_a_pod_is_over_though_the_checkpoint_has_it(
 async def test_a_kubelet_that_has_heard_of_no_pod_yet_ends_none(
     kubelet: FakeKubelet, holders: Holders
 ) -> None:
-    """No pod counts as ended while the kubelet does not list any pods yet, as after a start without
-    an API server."""
+    """While the kubelet lists no pods yet, no pod counts as ended."""
     await admit(kubelet, "a")
     await holders.look()
     await kubelet.stop()

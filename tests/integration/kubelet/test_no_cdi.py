@@ -138,7 +138,8 @@ async def test_of_whom_the_ledger_does_not_tell_gets_nothing(
 async def test_anothers_share_never_runs(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """No pod runs with another pod's share, even if the kubelet allocates in another order."""
+    """No pod starts with another pod's share, even if the kubelet and the binder take pods in
+    different orders."""
     assert agent.running
     card = cards(facts)[0]
     await facts.hold("a", NODE, share(card, 700))

@@ -1,6 +1,4 @@
-"""A reader can follow only the ledger's configuration events, as the webhook does.
-
-It survives crashes of the server, and also works if the ledger was trimmed."""
+"""Tests of a reader that follows only the ledger's configuration events, as the webhook does."""
 
 import asyncio
 import contextlib
@@ -77,7 +75,7 @@ async def following(bus: Bus, *, port: int = 0) -> AsyncIterator[Following]:
 
 
 def changed(*names: str) -> ConfigurationChanged:
-    """Return a change to a configuration with these scheduler names."""
+    """Return a ConfigurationChanged event with these scheduler names."""
     return ConfigurationChanged(by="test", configuration=Configuration(scheduler_names=names))
 
 
@@ -200,7 +198,8 @@ async def test_what_came_and_was_dropped_while_it_was_away_is_found(
 
 
 async def test_trimming_and_a_lost_connection_end_nothing(bus: Bus, facts: Facts) -> None:
-    """The follower survives a trim of the configuration's event, and a crash of the server."""
+    """The follower continues after the configuration's event is trimmed and after the server
+    crashes."""
     await facts.write(changed("first"))
     async with following(bus) as found:
         await facts.submit("a", "b")
@@ -233,8 +232,8 @@ async def test_a_ledger_made_anew_ends_it(bus: Bus, tmp_path: Path) -> None:
 
 
 async def test_an_event_of_a_newer_build_halts_it(bus: Bus, facts: Facts) -> None:
-    """If an event was written by a newer build, the follower halts. That event may be the
-    configuration in force."""
+    """The follower halts at an event of a newer build, because it may contain the configuration in
+    force."""
     await facts.write(changed("first"))
     event = (
         b'{"specversion":"1.0","type":"apportion.dev/ConfigurationChanged","schemaversion":99,'

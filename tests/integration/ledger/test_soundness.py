@@ -1,5 +1,4 @@
-"""A running service checks how the ledger is set up: the stream, and the consumers through which
-the service reads."""
+"""A running service checks the settings of the ledger's stream and of its own consumers."""
 
 import asyncio
 from collections.abc import AsyncIterator
