@@ -188,8 +188,7 @@ def test_D6_a_container_without_a_limit_of_compute_waits_for_the_first_priority(
 ) -> None:
     """A container without a compute limit waits while a container of priority 0 uses the GPU.
 
-    The waiting container has a lower priority, and neither has a compute limit. HAMi-core itself
-    obeys priorities only for compute limits below 100 percent."""
+    HAMi-core itself obeys priorities only for compute limits below 100 percent."""
     high = place.share("high", cores=cores, controls={"CUDA_TASK_PRIORITY": "0"})
     low = place.share("low", cores=cores)
 

@@ -1,8 +1,6 @@
 """`apportion run -- podman run`: a real container gets its share as a CDI device.
 
-podman itself reads the specification that the agent writes into `/var/run/cdi` and removes when the
-container ends. The driver is the fake one, which is mounted into the container.
-"""
+The fake driver is mounted into the container."""
 
 import json
 from collections.abc import Iterator, Mapping

@@ -122,9 +122,7 @@ def life_of(name: str, members: Iterable[str]) -> str:
 
 
 def uids_of(life: str, members: tuple[str, ...], count: int) -> list[str]:
-    """Return `count` pod uids that belong to the scheduler with the entry `life`.
-
-    `members` are the entries of all schedulers that share the pods."""
+    """Return `count` pod uids that belong to the scheduler `life` when `members` share the pods."""
     endless = (f"{life.partition('/')[0]}-{number}" for number in range(100_000))
     return list(islice((uid for uid in endless if owner(uid, members) == life), count))
 

@@ -342,7 +342,7 @@ async def take_a_binder_back_too_late(system: System) -> None:
 
 
 async def take_the_writers_back(system: System) -> None:
-    """Return to this build once all pods are bound and a snapshot covers the newer events."""
+    """Downgrade the scheduler and the binder, and check that they write the old format again."""
     await system.snapshot(system.ledger.facts[-1].revision)
     for name in ("scheduler a", "binder b"):
         assert await system.services[name].stop() == 0

@@ -1,7 +1,4 @@
-"""The wheel that `make wheel` builds works outside the checkout, with the modules listed for
-compilation as machine code.
-
-It is installed with only its dependencies, and run from outside the checkout."""
+"""The wheel that `make wheel` builds works outside the checkout, and has compiled modules."""
 
 import os
 import re

@@ -1,8 +1,4 @@
-"""Hypothesis strategies that draw histories with evictions: few devices, and many pods of all
-priorities.
-
-The property tests of preemption share this module. Invariant: every history drawn here could happen
-to a real scheduler."""
+"""Hypothesis strategies for histories with evictions: many pods compete for few devices."""
 
 from hypothesis import strategies as st
 

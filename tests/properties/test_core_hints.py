@@ -125,9 +125,7 @@ def test_events_that_end_a_refusal_are_in_its_hints(
 
 
 def alone(step: Step) -> bool:
-    """Return False if this step submits or adopts a pod of a gang, and True for any other step.
-
-    Gangs are left out because a gang's placement may depend on any other step."""
+    """Return False if this step submits or adopts a pod of a gang, and True for any other step."""
     submitted = step.submitted if isinstance(step, PodAdopted) else step
     return not (isinstance(submitted, PodSubmitted) and submitted.group)
 
@@ -135,9 +133,8 @@ def alone(step: Step) -> bool:
 @trying(40)
 @given(crowds, exactly(steps(), 16))
 def test_every_pod_that_fits_is_woken(begun: list[Payload], later: list[Payload | Effect]) -> None:
-    """After each event, an engine with a history decides like a new engine.
-
-    So it tries every pod that now fits."""
+    """After each event, an engine with a history tries the same pods as a new engine, and decides
+    alike."""
     played: list[Step] = [step for step in begun if alone(step)]
     for step in later:
         played += [step, Decide()] if alone(step) else []

@@ -1,6 +1,4 @@
-"""Property: in any history with quotas, no decision exceeds a namespace's quotas.
-
-These tests count what a namespace uses from the state alone, without the code that decides."""
+"""Property: in any history, no decision exceeds a namespace's quotas."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -140,10 +140,9 @@ def first_difference(records: Sequence[Record]) -> int:
 def test_the_first_record_that_differs_is_named(
     signed: Signed, bare: Signed, kind: str, at: int, seed: int
 ) -> None:
-    """If the receipts include fingerprints of records, the check names the first record that was
-    tampered with.
+    """With fingerprints of records, the check names the first record that was tampered with.
 
-    Otherwise, it names the start of the segment that contains the record, or the missing end."""
+    Without them, it names the first record covered by the same receipt, or the missing end."""
     assume(kind != "deleted" or at)  # a ledger may begin later: see `ledger trim`
     records = tampered(kind, at, seed)
     first = first_difference(records)

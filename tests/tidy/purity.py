@@ -1,7 +1,6 @@
 """Check purity rules that lint and import contracts cannot express.
 
-Core and schemas use no builtin whose result differs between processes, and do not iterate over a
-set in its own order. Tests wait for a condition, never for a duration."""
+Core and schemas must not iterate over unsorted sets, or call builtins with random results."""
 
 import ast
 from collections.abc import Iterator

@@ -1,7 +1,4 @@
-"""The documentation builds as a site: every page is in its navigation, and every link resolves.
-
-In its strict mode, mkdocs fails on any warning. mkdocs.yml enables warnings for pages outside the
-navigation, broken links and missing anchors."""
+"""The documentation builds as a site: every page is in its navigation, and every link resolves."""
 
 import os
 import re
@@ -102,7 +99,7 @@ def dead_links(path: str, text: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("path", [*OUTSIDE, *PAGES])
 def test_links_resolve(path: str) -> None:
-    """In a checkout too, links in documents lead to existing pages, headings and files."""
+    """In the repository, each link of a document leads to an existing page, heading or file."""
     assert not list(dead_links(path, (ROOT / path).read_text("utf-8")))
 
 

@@ -1,9 +1,6 @@
 """The commands of README and the documentation run, and print what the pages show.
 
-A ```console block holds commands behind `$ `, each with its output; a ```sh block holds commands.
-The outputs of README and of the laptop tour are compared with a run. Before that, times, ids,
-revisions, ports and other values that depend on the run are normalised on both sides, and any run
-of blanks counts as one."""
+Before outputs are compared, times, ids and other values that differ between runs are replaced."""
 
 import os
 import re
@@ -98,8 +95,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def stable(output: str) -> str:
-    """Normalise an output: replace values that differ between runs, such as times and ids, and
-    collapse blanks."""
+    """Replace values that differ between runs, such as times and ids, and collapse blanks."""
     for pattern, name in UNSTABLE:
         output = pattern.sub(name, output)
     return " ".join(output.split())

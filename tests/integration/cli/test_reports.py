@@ -129,8 +129,8 @@ Hours = Callable[[int, int], float]
 
 
 async def hours_of(bus: Bus) -> Hours:
-    """Return a function that takes two revisions and returns the hours between their events. It
-    uses the timestamps of the NATS server."""
+    """Return a function that takes two revisions, and returns the hours between their NATS
+    timestamps."""
     auditor = await bus.connect("auditor")
     at = {number: await stream.read_stored(auditor.wire, {"seq": number}) for number in range(1, 9)}
 
@@ -180,8 +180,8 @@ async def columns_add_up(at: str) -> None:
 
 
 async def the_verb_needs_no_prices(at: str, query: str) -> None:
-    """Check that `report cost --gateway` prints the gateway's rows as CSV and as FOCUS, without a
-    price file of its own."""
+    """Check that `report cost --gateway` prints the gateway's CSV and FOCUS rows without a price
+    file."""
     span = ("--from", "1", "--to", "8", "--gateway", at.removesuffix("/api/v1/"))
     for form in ("csv", "focus"):
         _, body = await get(at, f"report/cost?{query}&format={form}")

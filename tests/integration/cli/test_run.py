@@ -115,8 +115,7 @@ def test_each_command_sees_its_share_and_gets_no_more(up: Standalone, driver: Fa
 def test_a_second_process_shares_the_command_s_share(up: Standalone, driver: FakeDriver) -> None:
     """Child processes count against their command's share, unless a child clears its environment.
 
-    On the host, limits are applied only through environment variables, so such a child escapes
-    them. The guide explains that a container prevents this."""
+    On the host, limits are applied only through environment variables."""
     probe = driver.probe
     state = driver.environment["APPORTION_FAKE_NVIDIA"]
     free = f"env -i APPORTION_FAKE_NVIDIA={state} LD_LIBRARY_PATH={built()} {probe} info"

@@ -41,8 +41,7 @@ def test_it_prints_and_exits(words: list[str], code: int, stream: str, tmp_path:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 async def test_it_is_a_process_of_its_own(tmp_path: Path, number: signal.Signals) -> None:
-    """A process that is started as a fork has its own command line, environment and working
-    directory, and the test as its parent, as if it were started as a program."""
+    """A process that is started as a fork has its own command line, environment and folder."""
     words = [*APPORTION, "check", "-f", "-"]
     kept = {name: each for name, each in os.environ.items() if starts.INTERPRETER.match(name)}
     environment = kept | {"PATH": os.environ["PATH"], "MARK": "its own"}

@@ -19,8 +19,7 @@ REFUSED = {"error": "nobody knows", "fix": "ask again"}
 
 @pytest.mark.parametrize("refused", [False, True], ids=["answered", "refused"])
 def test_a_report_has_the_rows_of_its_heading(browser: Browser, base: str, refused: bool) -> None:
-    """If the user switches a report from node to queue, a late response to the earlier request
-    changes nothing. The same holds for a late error."""
+    """If a user switches a report from node to queue, a late response for nodes changes nothing."""
     with opened(browser, base) as page:
         visit(page, "#/reports")
         asked = Held(page, USAGE)

@@ -1,5 +1,6 @@
-"""Pages do not depend on the wording of the gateway's sentences. If every sentence is replaced,
-each page keeps its parts, links and colours."""
+"""No page depends on the wording of the gateway's sentences.
+
+If every sentence is replaced, each page keeps its CSS classes, links and commands."""
 
 from __future__ import annotations
 

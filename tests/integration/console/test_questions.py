@@ -416,8 +416,7 @@ def test_differences_are_those_of_what_is_shown(browser: Browser, base: str) -> 
 
 
 def test_a_report_of_nothing_says_so(browser: Browser, base: str) -> None:
-    """An empty report shows a message. From a gateway without prices the page requests the cost
-    report only once."""
+    """An empty report shows a message. Without prices, the page requests the costs only once."""
     asked: list[str] = []
 
     def nothing(route: Route) -> None:

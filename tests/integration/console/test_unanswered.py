@@ -37,7 +37,7 @@ def troubled(browser: Browser, base: str) -> Iterator[Page]:
 
 @contextmanager
 def cordoned(cluster: Standalone) -> Iterator[None]:
-    """Cordon a node for the length of a `with`, so that live pages receive an event."""
+    """Cordon a node until the block ends, so that live pages receive an event."""
     assert cluster.run("cordon", "t4-1", "--reason", "unanswered").returncode == 0
     try:
         yield
@@ -116,8 +116,7 @@ def test_a_report(browser: Browser, base: str, status: int) -> None:
 
 
 def test_one_question_that_is_torn(browser: Browser, base: str, cluster: Standalone) -> None:
-    """After a broken connection to the gateway, the page reports that and retries automatically
-    once the gateway is back."""
+    """If the connection breaks during a request, the page reports the failure and retries it."""
     with troubled(browser, base) as page:
         visit(page, "#/pods?at=2")
         intercept(page, PODS, lambda route: route.abort())
@@ -165,7 +164,7 @@ def test_what_is_typed_goes_on(
 
 
 def test_what_is_typed_into_another_page(browser: Browser, base: str) -> None:
-    """If a user goes back to a page that fails to load, the other page's search field disappears."""
+    """If a user goes back to a page that fails to load, no search field is shown."""
     with troubled(browser, base) as page:
         visit(page, "#/reports")
         visit(page, "#/pods")

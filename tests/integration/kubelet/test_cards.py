@@ -1,8 +1,7 @@
-"""The agent creates GPU partitions (MIG instances and MPS shares) for containers and removes them
-again. The tests use a fake driver in C.
+"""The agent creates and removes MIG instances and MPS shares for containers, with a fake driver in
+C.
 
-Pods with MIG instances start and end at random 120 times; `APPORTION_MIG_ROUNDS=500` raises that.
-"""
+Set `APPORTION_MIG_ROUNDS=500` to start and end more pods with MIG instances."""
 
 import asyncio
 import fcntl

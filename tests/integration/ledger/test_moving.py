@@ -35,7 +35,7 @@ async def submit(ledger: JetStreamLedger, *pods: PodSubmitted) -> None:
 
 
 async def delete(ledger: JetStreamLedger, uid: str, event_id: str = "") -> None:
-    """Delete a pod as `apportion delete` does, unless another event id is given."""
+    """Append a PodGone event, by default with the event id that `apportion delete` uses."""
     async with GroupCommit(ledger) as commit:
         publisher = Publisher("cli/bob", SystemClock(), commit.append)
         gone = PodGone(uid=uid, reason="x")
