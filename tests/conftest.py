@@ -26,7 +26,7 @@ FORKED = {"contracts", "e2e", "integration"}
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Decide whether the test and its fixtures fork processes or execute programs."""
+    """Choose whether the test and its fixtures start services as forks or as programs."""
     folder = item.path.relative_to(Path(__file__).parent).parts[0]
     starts.use(folder in FORKED and item.get_closest_marker("executes") is None)
 

@@ -241,7 +241,7 @@ def launched(place: Place, shares: list[Grant]) -> list[float]:
 
 
 def measured(place: Place, shares: list[Grant]) -> list[float]:
-    """Return the numbers of `launched` from one run, or an empty list if this machine stalled."""
+    """Return the result of `launched` from one run, or an empty list if this machine stalled."""
     with ExitStack() as stack:
         spin = f"spin:{1000 * SPIN_S:.0f}"
         running = [stack.enter_context(held_by_nobody(place, spin))]

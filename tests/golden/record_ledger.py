@@ -557,8 +557,7 @@ def write_digest(path: Path, state: State) -> None:
 
 
 def write_snapshot(path: Path, state: State) -> None:
-    """Write a snapshot of this state to the snapshots folder. The ledger at `path` was folded into
-    it."""
+    """Write a snapshot of this state, which was folded from the ledger at `path`."""
     name = f"format-{snapshot.FORMAT}-{path.stem}.snapshot"
     folder = path.parents[1] / "snapshots"
     folder.mkdir(exist_ok=True)

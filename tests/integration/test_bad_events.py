@@ -90,7 +90,7 @@ async def system(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Syst
 
 
 def document(data: PodPlaced | PlacementVoided, **changes: object) -> bytes:
-    """Return an event as JSON, with top-level attributes or payload fields replaced."""
+    """Return an event as JSON, with the attributes or payload fields in `changes` replaced."""
     event = json.loads(encode(Event(id="rogue", source="rogue", time=TIME, data=data)))
     for name, value in changes.items():
         (event if name in event else event["data"])[name] = value

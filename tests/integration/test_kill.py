@@ -130,7 +130,8 @@ async def allocations(url: str, count: int) -> None:
 
 
 def check(cluster: StateFold, watched: Watched) -> None:
-    """Check that every pod is allocated by its only placement, and that every invariant holds."""
+    """Check that every pod is allocated after exactly one placement, and that every invariant
+    holds."""
     state = cluster.state
     assert watched.revision < state.revision * 0.8, "the load was nearly done before the shot"
     assert violations(state) == []

@@ -79,8 +79,7 @@ async def test_schedulers_learn_from_twenty_pods_and_again_from_forty(
 
 
 async def test_a_scheduler_that_starts_late_learns_once(bus: Bus, facts: Facts) -> None:
-    """A scheduler that starts after 100 submitted pods records prices only once, not once for each
-    step."""
+    """A scheduler that starts after 100 submitted pods records prices only once."""
     await facts.write(*(rack(f"n{number}", 8) for number in range(4)))
     await submit(facts, 100)
     async with scheduler_of(bus, "one") as late:
@@ -100,8 +99,7 @@ async def test_a_scheduler_that_starts_late_learns_once(bus: Bus, facts: Facts) 
 
 
 async def test_without_devices_nothing_is_learnt(bus: Bus, facts: Facts) -> None:
-    """While the ledger has no devices, the scheduler records no prices. Later the next submitted
-    pod triggers it."""
+    """The scheduler records prices only once the ledger has devices and another pod is submitted."""
     await submit(facts, 40)
     async with scheduler_of(bus, "one") as scheduler:
         await scheduler.ready()

@@ -81,8 +81,9 @@ class World:
         draft.replace(self.manifests / "pods.yaml")
 
     async def snapshot_beyond(self, revision: int, *, only: bool = False) -> None:
-        """Wait until a snapshot, or with `only` every snapshot written by a scheduler, is later
-        than `revision`."""
+        """Wait for a snapshot later than `revision`.
+
+        With `only`, wait until all snapshots that schedulers have stored are later."""
         snapshots = Snapshots((await self.bus.connect("operator")).wire)
 
         async def there() -> bool:

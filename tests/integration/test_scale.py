@@ -163,10 +163,9 @@ async def test_they_share_the_pods(bus: Bus, facts: Facts) -> None:
 
 
 async def test_they_keep_a_namespace_within_its_quota_together(bus: Bus, facts: Facts) -> None:
-    """Only one of three schedulers places the pods of a namespace with a quota, and never exceeds
-    it.
+    """Only one of three schedulers places the pods of a namespace with a quota.
 
-    When pods of the namespace end, the scheduler places more."""
+    The namespace never exceeds the quota. When some of its pods end, more are placed."""
     hard = {"requests.nvidia.com/gpu": 20, "limits.nvidia.com/gpumem": 70_000}
     await facts.write(QuotaObserved(namespace="team", quota="gpus", hard=hard))
     async with Schedulers(bus) as schedulers:

@@ -244,7 +244,7 @@ async def test_one_from_the_future_or_of_another_ledger_is_set_aside(
 
 
 async def test_at_most(bus: Bus, facts: Facts) -> None:
-    """`restore(at_most=…)` uses no snapshot from after that revision."""
+    """`restore` uses no snapshot later than the revision `at_most`."""
     snapshots = await three(bus, facts)
     assert (await snapshots.restore(at_most=1)).revision == 1
     assert (await snapshots.restore(at_most=0)).revision == 0
@@ -319,7 +319,7 @@ async def test_a_scheduler_writes_while_events_come_and_another_leaves_it_at_tha
 async def test_an_intake_remembers_only_the_snapshots_that_it_judges(
     bus: Bus, facts: Facts
 ) -> None:
-    """The intake forgets the result of checking a snapshot once the snapshot is removed."""
+    """The intake service forgets its check of a snapshot once the snapshot is removed."""
     writer = await snapshots_of(bus)
     ledger = await bus.connect("intake")
     async with reading(ledger) as (state, reader):

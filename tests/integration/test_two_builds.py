@@ -1,4 +1,4 @@
-"""Services are upgraded and rolled back one by one on one ledger, between this build and the next.
+"""Services on one ledger are upgraded one by one from this build to the next, and rolled back.
 
 The next build writes `PodPlaced` with an additional field. Services write only enabled formats, and
 bind each pod once. A service halts before a record that it cannot read."""
@@ -115,7 +115,8 @@ class Ledger:
 
 
 class Load:
-    """Submits batches of pods as manifests, each once the previous batch is in the ledger."""
+    """Submits batches of pods as manifests, and waits after each batch until the ledger has its
+    pods."""
 
     def __init__(self, folder: Path, ledger: Ledger) -> None:
         self._folder = folder

@@ -113,8 +113,7 @@ def watching(state: State) -> AbstractContextManager[None]:
 @SETTINGS
 @given(crowded_histories())
 def test_a_new_engine_evicts_no_pod_in_the_end(steps: list[Step]) -> None:
-    """When an engine has nothing left to decide, a newly created engine on the same state evicts no
-    pod either."""
+    """When an engine has nothing left to decide, a new engine on the same state evicts no pod."""
     ledger = Ledger()
     follow(ledger, steps)
     ledger.settle()

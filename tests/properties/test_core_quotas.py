@@ -55,8 +55,7 @@ def within_limits(state: State) -> Iterator[None]:
 @SETTINGS
 @given(limited_histories())
 def test_no_decision_takes_a_namespace_beyond_its_quota(steps: list[Step]) -> None:
-    """No decision exceeds a quota on counts, memory or cores, whatever the engine has decided
-    before."""
+    """No decision exceeds a namespace's quota on devices, memory or cores."""
     follow(Ledger(), steps, within_limits)
 
 

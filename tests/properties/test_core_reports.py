@@ -92,7 +92,8 @@ Counted = Counter[tuple[str, str, Part]]
 def looked(state: State, by: str) -> Iterator[tuple[tuple[str, str, Part], int, int]]:
     """Yield every part of every device in this state as (key, millionths of a device, MiB).
 
-    The key is (row of the report, device model, allocated, free, cordoned or unhealthy)."""
+    The key has the report's row, the device model, and whether the part is allocated, free,
+    cordoned or unhealthy."""
     for node in state.nodes.values():
         held: Counter[str] = Counter()
         for pod in node.pods.values():

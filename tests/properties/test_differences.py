@@ -37,8 +37,7 @@ def happened(state: State, steps: list[Payload | Effect]) -> Iterator[Payload]:
 
 
 def rows(before: Picture, after: Picture) -> dict[str, Rows]:
-    """Return all differences between two copies of the state, by the name of the list of
-    differences."""
+    """Return all differences between two copies of the state, by the name of their list."""
     return {name: [tuple(row) for row in differ(before, after)] for name, differ in LISTS.items()}
 
 

@@ -278,8 +278,7 @@ async def test_a_trimmed_ledger_is_reported_with_its_archive(
 
 
 async def test_reports_and_plans_are_made_by_turns(bus: Bus) -> None:
-    """The gateway limits concurrent reports and plans, and answers 503 if a request gets no turn in
-    time."""
+    """The gateway limits concurrent reports and plans. A request that waits too long gets 503."""
     first = (
         "from apportion.runtime.service.limits import Turns\n"
         "Turns.__init__.__kwdefaults__.update(each=0, wait_s=0.1)"

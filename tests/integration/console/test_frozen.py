@@ -28,7 +28,7 @@ def full(cluster: Standalone) -> Iterator[str]:
 
 @contextmanager
 def stopped(cluster: Standalone, service: str) -> Iterator[str]:
-    """Suspend the service's process until the block ends. Yield the text for the badge."""
+    """Suspend the service until the block ends. Yield the text that the badge must show."""
     pid = cluster.processes()[service]
     os.kill(pid, signal.SIGSTOP)
     try:

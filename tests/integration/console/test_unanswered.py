@@ -164,7 +164,7 @@ def test_what_is_typed_goes_on(
 
 
 def test_what_is_typed_into_another_page(browser: Browser, base: str) -> None:
-    """If a user goes back to a page that fails to load, no search field is shown."""
+    """If a user goes back to a page that fails to load, the page shows no search field."""
     with troubled(browser, base) as page:
         visit(page, "#/reports")
         visit(page, "#/pods")

@@ -22,8 +22,7 @@ BEGUN = datetime(2026, 11, 20, 14, 20, tzinfo=UTC)
 
 
 def without_time(page: Page) -> None:
-    """Stop the page's clock, so that time passes only when the test advances it. Otherwise a slow
-    machine would look like long work."""
+    """Stop the page's clock, so that time passes only when the test advances it."""
     page.clock.install(time=BEGUN)
     page.clock.pause_at(BEGUN + timedelta(seconds=1))
 

@@ -1,4 +1,4 @@
-"""The NATS consumer of a reading client is named after the client's user, with a number.
+"""The NATS consumer of a reading client has the name of the client's user and a number.
 
 A client never takes a consumer that another client is using."""
 

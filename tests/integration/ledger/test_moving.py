@@ -144,8 +144,8 @@ async def test_one_that_ended_before_keeps_no_other_from_ending(bus: Bus) -> Non
 
 
 async def test_of_two_who_replace_one_pod_the_second_is_told(bus: Bus) -> None:
-    """If two users replace one pod at once, the second command fails and asks its user to run it
-    again."""
+    """If two users replace one pod at once, the second command fails and tells the user to repeat
+    it."""
     ledger = await bus.connect("operator")
     one = pod("one")
     await submit(ledger, one)
