@@ -99,7 +99,7 @@ async def test_a_scheduler_that_starts_late_learns_once(bus: Bus, facts: Facts) 
 
 
 async def test_without_devices_nothing_is_learnt(bus: Bus, facts: Facts) -> None:
-    """The scheduler records prices only once the ledger has devices and another pod is submitted."""
+    """The scheduler records prices only if the ledger has devices when a pod is submitted."""
     await submit(facts, 40)
     async with scheduler_of(bus, "one") as scheduler:
         await scheduler.ready()

@@ -57,7 +57,7 @@ class Reading:
 
 @contextlib.asynccontextmanager
 async def reading(bus: Bus, state: State | None = None) -> AsyncIterator[Reading]:
-    """Provide a reader that runs for the length of a `with` block."""
+    """Provide a reader that runs until the block ends."""
     made = Reading(bus, state)
     await made.open()
     running = made.running = asyncio.create_task(made.reader.run())
