@@ -232,7 +232,7 @@ class EventCosts:
         )
 
     def _of_nodes(self, names: Sequence[str]) -> Iterator[EventType]:
-        """Yield the event types of nodes that join, change, or are cordoned and uncordoned."""
+        """Yield the types of event that concern whole nodes."""
         nodes = self._bench.state.nodes.values()
         reports = [node.reported for node in nodes if node.reported is not None]
         yield EventType("NodeReported, a new node", lambda n: report(f"node-0{n}500-new"))

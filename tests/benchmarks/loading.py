@@ -46,7 +46,7 @@ class Urls:
 
 
 class _Load:
-    """The load generator's two connections and the times that it records."""
+    """The load generator's two connections to the ledger, and the times that it records."""
 
     def __init__(self, urls: Urls) -> None:
         self._urls = urls

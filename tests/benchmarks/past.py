@@ -84,7 +84,8 @@ class Asking:
         self.past = PastProcess(kept)
 
     async def ask(self, path: str, **query: object) -> tuple[float, Any]:
-        """Send a request, which must succeed. Return its seconds and the decoded answer."""
+        """Send a request, which must succeed. Return its duration in seconds and the decoded
+        answer."""
         began = time.perf_counter()
         target = f"{self._url}/{path}?{urllib.parse.urlencode(query)}"
         async with self._session.get(target) as answer:
@@ -154,7 +155,7 @@ async def looks(asking: Asking, given: argparse.Namespace) -> dict[str, float]:
 
 
 async def stories(asking: Asking, given: argparse.Namespace) -> dict[str, float]:
-    """Measure the requests that the index answers: a pod's history, a node's pods and a diff."""
+    """Measure the time to read a pod's history, a node's pods, and a diff."""
     events = given.events
     _, pods = await asking.ask("pods", at=events // 2, limit=1)
     name = pods["items"][0]["name"]

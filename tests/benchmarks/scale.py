@@ -81,12 +81,13 @@ async def cluster(
 
 
 def urls_of(bus: Bus) -> Urls:
-    """Return the URLs with which the load generator writes as a watcher and reads as an auditor."""
+    """Return the NATS URLs of the load generator, which writes as a watcher and reads as an
+    auditor."""
     return Urls(bus.server.url_for("watcher"), bus.server.url_for("auditor"))
 
 
 async def told_by(services: list[ServiceProcess]) -> dict[str, float]:
-    """Add up each counter of the schedulers' metrics over all running schedulers."""
+    """Return the sum of each scheduler counter over all running schedulers."""
     told = dict.fromkeys(("taken", "refused", "again", "cpu_s"), 0.0)
     for service in services:
         if not service.running:
@@ -175,7 +176,8 @@ async def latency(folder: Path, args: argparse.Namespace) -> dict[str, float]:
 
 
 async def takeover(folder: Path, args: argparse.Namespace) -> dict[str, float]:
-    """Kill one of three schedulers. Return how long its pods wait for the other two."""
+    """Kill one of three schedulers. Return how long its pods wait until another scheduler places
+    them."""
     pods = round((KILL_AFTER_S + PACED_S) * args.rate)
     async with cluster(folder, args.nodes, MOST_SCHEDULERS) as (bus, services):
         load = asyncio.create_task(apart(pace, urls_of(bus), pods, args.rate))

@@ -83,7 +83,7 @@ async def jobsets(world: KubeWorld, workloads: None, tmp_path: Path) -> AsyncIte
 async def leader_worker_sets(
     request: pytest.FixtureRequest, world: KubeWorld, workloads: None, tmp_path: Path
 ) -> AsyncIterator[None]:
-    """Run LeaderWorkerSet's controller. The fixture's parameter is its configuration."""
+    """Run LeaderWorkerSet's controller, with the fixture's parameter as its configuration."""
     settings = getattr(request, "param", {})
     api = "config.lws.x-k8s.io/v1alpha1"
     with running_manager(world.plane, LWS, tmp_path, api, **settings):
@@ -165,9 +165,7 @@ def labels_of(pod: dict[str, Any]) -> dict[str, str]:
 
 
 async def sound(world: KubeWorld) -> None:
-    """Check that no GPU is overcommitted, and that the ledger passes `apportion verify`.
-
-    The shares are read from the pods' annotations."""
+    """Check that no GPU is overcommitted, and that the ledger passes `apportion verify`."""
     used: Counter[str] = Counter()
     for pod in await living(world):
         for held in json.loads(pod["metadata"].get("annotations", {}).get(SHARES, "[]")):

@@ -1,8 +1,6 @@
-"""kube-scheduler and Apportion agree on the possible nodes of hundreds of generated pods.
+"""kube-scheduler and Apportion find the same possible nodes for hundreds of generated pods.
 
-Both read the cluster from one API server. For kube-scheduler, an extender records which nodes pass
-its filters. For Apportion, the watcher's code reads the objects, and the engine filters the nodes.
-"""
+An extender records which nodes pass kube-scheduler's filters. Both read one API server."""
 
 from __future__ import annotations
 

@@ -18,9 +18,8 @@ _CHUNK = b"\0" * (1 << 20)
 
 
 class Disk:
-    """A mounted folder for one server's store.
-
-    `kind` is `loop`, `tmpfs` or `folder`."""
+    """The folder for one server's store, on a filesystem of limited size where the machine allows
+    it."""
 
     def __init__(self, folder: Path, *, size_mib: int = SIZE_MIB) -> None:
         self.path = folder / "disk"

@@ -58,9 +58,7 @@ class Deed(NamedTuple):
 
 
 class Shaking:
-    """Injects faults of the given kinds in one round.
-
-    `struck` counts the faults by kind, and `deeds` lists them."""
+    """Injects faults of the given kinds in one round, and records them."""
 
     def __init__(
         self,

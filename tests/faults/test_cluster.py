@@ -113,7 +113,7 @@ class Said:
         self.heard: dict[tuple[str, int], list[bytes]] = {}
 
     async def hear(self, listener: JetStreamLedger, role: str, number: int) -> None:
-        """Start a listener that connects to server `number` with this role."""
+        """Record the messages that `listener` receives, under its role and its server's number."""
         heard = self.heard[role, number] = []
 
         async def note(_subject: str, payload: bytes) -> None:

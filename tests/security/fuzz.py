@@ -398,8 +398,8 @@ class Attackers:
 
     @contextlib.asynccontextmanager
     async def at_work(self) -> AsyncIterator[None]:
-        """Let all attackers work during the block. An additional process takes all the connections
-        that it gets."""
+        """Let all attackers run during the block. One more process opens as many connections as it
+        can."""
         self._signal(signal.SIGCONT)
         taking = await self._start("connections") if "agent" in self._which else None
         try:

@@ -1,9 +1,8 @@
-"""Attack 1: an auditor changes a scheduler's consumer so that the scheduler receives no more
-events.
+"""Attack 1: an auditor changes a scheduler's consumer, so that the scheduler receives no events.
 
-The names of consumers are public in the server's monitoring. Without the guard an auditor changes
-the filter of a scheduler's consumer by `CONSUMER.CREATE` with the action `update`. The server keeps
-sending heartbeats, so the scheduler stays ready with a lag of 0, but places no more pods."""
+The names of consumers are public in the server's monitoring. Without the guard, an auditor can
+change the consumer's filter with `CONSUMER.CREATE`. The server still sends heartbeats, so the
+scheduler stays ready with a lag of 0 but places no pods."""
 
 import json
 from collections.abc import AsyncIterator

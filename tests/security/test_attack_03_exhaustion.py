@@ -1,8 +1,7 @@
-"""Attack 3: any client that reaches the gateway takes all of a shared resource, and keeps it.
+"""Attack 3: one client of the gateway takes all of a shared resource, and keeps it.
 
-Without the guards one client can take all 64 event streams, or both concurrent plans. Half-sent
-requests stay open for 90 seconds. Each read of `/events` from the beginning takes one of the
-thousand consumers that the server has for all clients."""
+Without the guards, one client can hold all 64 event streams, both concurrent plans, or all of the
+server's consumers. Half-sent requests stay open for 90 seconds."""
 
 import asyncio
 import contextlib
@@ -130,8 +129,7 @@ async def test_half_sent_requests_stay(bus: Bus, guarded: bool) -> None:
 
 
 def plan(manifest: str) -> bytes:
-    """Return an HTTP request for a plan with streamed progress. Its response starts when the plan
-    does."""
+    """Return an HTTP request for a plan whose progress is streamed."""
     body = json.dumps({"manifest": manifest, "add": ["2x8xT4"]}).encode()
     head = f"{PLAN}Accept: application/x-ndjson\r\n"
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body

@@ -44,8 +44,7 @@ _REACHED = f'{{ service: {{ account: BETWEEN, subject: "audit.purge" }}, to: "{C
 
 
 def reached_from_the_ledger(configuration: str) -> str:
-    """Return the earlier server configuration, in which the ledger's account imports the API that
-    purges the auditors' copy."""
+    """Weaken a NATS configuration: let the ledger's account purge the auditors' copy."""
     ledger, mark, rest = configuration.partition("  AUDIT {\n")
     if "    imports: [\n" in ledger:
         ledger = ledger.replace("    imports: [\n", f"    imports: [\n      {_REACHED}\n", 1)

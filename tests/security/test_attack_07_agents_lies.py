@@ -190,8 +190,9 @@ async def test_an_intake_outlives_whatever_id_an_event_has(tmp_path: Path) -> No
 
 
 async def test_weak_a_fence_is_burnt(tmp_path: Path) -> None:
-    """Attack 5: if the intake did not use ids of its own, an agent could append under the id of a
-    future placement. The server would then refuse the placement as a duplicate."""
+    """If an agent chooses event ids, it can use the id of a future placement.
+
+    The server then refuses that placement as a duplicate."""
     async with world(tmp_path, "appends under its own ids") as made:
         assert (await made.say(said(NOTHING, name="p1/1/placed"))).revision == 2
         scheduler = await made.bus.connect("scheduler")

@@ -86,7 +86,7 @@ async def test_a_server_without_tls_is_told_nothing(weak: str) -> None:
 
 
 class Ledger:
-    """A TLS server with the ledger; `ca` is the file with the CA that its clients trust."""
+    """A ledger on a TLS server, and the file with the CA that its clients trust."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -38,8 +38,7 @@ def look(regions: Regions) -> Look:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Path]:
-    """Provide the folder in which a node keeps its shares. `rm` removes it afterwards, because
-    pytest's removal recurses."""
+    """Provide a folder for a node's shares, and remove it afterwards."""
     yield tmp_path
     subprocess.run(["/bin/rm", "-rf", str(tmp_path)], check=True)
 

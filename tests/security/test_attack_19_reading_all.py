@@ -179,8 +179,7 @@ NEVER = {
 
 
 async def test_an_intake_asks_for_its_node_alone(tmp_path: Path) -> None:
-    """An agent reads the ledger through an intake. The intake refuses every request beyond the
-    agent's own node and the data that all nodes need."""
+    """An intake refuses an agent's request for data that its own node does not need."""
     async with (
         world(tmp_path) as bus,
         ServiceProcess("intake", bus.server.url_for("intake")) as intake,
@@ -197,7 +196,7 @@ async def test_an_intake_asks_for_its_node_alone(tmp_path: Path) -> None:
 
 
 async def test_weak_an_intake_asks_for_whatever_an_agent_would_know(tmp_path: Path) -> None:
-    """If its guard is removed, an intake reads data of other nodes for an agent."""
+    """Without its check of requests, an intake reads other nodes' data for an agent."""
     async with world(tmp_path) as bus:
         url = bus.server.url_for("intake")
         async with ServiceProcess("intake", url, first=without(INTAKE)) as intake:

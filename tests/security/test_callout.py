@@ -316,8 +316,8 @@ async def test_a_token_for_somebody_else_is_none(bus: Bus, request: pytest.Fixtu
 async def test_made_up_tokens_cost_few_reviews_and_delay_nobody(
     bus: Bus, control_plane: ControlPlane, request: pytest.FixtureRequest
 ) -> None:
-    """One host sends invented tokens as fast as it can. The callout has few of them reviewed, and a
-    watcher on another host still connects."""
+    """One host sends many invented tokens. Few are reviewed, and another host's watcher still
+    connects."""
     await bus.cluster.pod("watcher-x1", "watcher")
     token = await bus.cluster.token("watcher", "watcher-x1")
     before = await _reviews(control_plane)

@@ -1,8 +1,6 @@
-"""Point 22: if a reader fails to apply an event, its process survives and its state stays correct.
+"""Point 22: if a service cannot fold an event, it stops folding but its process survives.
 
-This is a fault and not an attack: the fold of one build fails at a valid event. A reader that
-skipped the event would continue with a state that differs from all others, and silently lose the
-event."""
+A service that skipped the event would continue with a state that differs from all others."""
 
 import asyncio
 import json

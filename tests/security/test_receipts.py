@@ -43,7 +43,7 @@ class Place:
         self.public = ("--key", f"{self.key}.pub")
 
     async def run(self, *arguments: str, code: int = 0, gateway: str = "") -> str:
-        """Run a verb and check its exit code. Return stdout, or stderr if stdout is empty."""
+        """Run `apportion` with these arguments and check its exit code. Return what it printed."""
         environ = {**os.environ, "APPORTION_NATS_URL": self.url, "APPORTION_GATEWAY": gateway}
         command = [sys.executable, "-m", "apportion.cli.main", *arguments]
         done = await asyncio.to_thread(
@@ -111,11 +111,10 @@ def forged() -> tuple[int, list[Record]]:
 
 
 async def test_a_history_that_was_written_anew(place: Place) -> None:
-    """Without receipts, `verify` accepts a rewritten history. With receipts it names the first
-    changed event.
+    """Without receipts, `verify` accepts a rewritten ledger. With receipts it names the first
+    change.
 
-    `receipt write` refuses to continue the receipts of the original history on the rewritten one.
-    """
+    `receipt write` refuses to add receipts for the rewritten ledger to those of the original."""
     whole = await place.verify(*place.receipts, *place.public)
     assert (whole["receipts"], whole["proven"], whole["proven_to"]) == (
         2,

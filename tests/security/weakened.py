@@ -27,7 +27,7 @@ from tests.security.weakened_intake import INTAKE_GUARDS
 
 @contextlib.contextmanager
 def looks_at_the_ledger() -> Iterator[None]:
-    """Remove a guard, so that services check the ledger's settings only when they start."""
+    """Let services check the ledger's settings only when they start."""
     from apportion.runtime.service.soundness import Soundness  # noqa: PLC0415
 
     async def never(*_: object) -> None:
@@ -128,8 +128,7 @@ def without(guard: str) -> str:
 
 @contextlib.contextmanager
 def says_nothing_before_tls() -> Iterator[None]:
-    """Remove a guard, so that the NATS client continues without TLS if the server does not offer
-    it, as the library does by default."""
+    """Let the NATS client continue without TLS if the server does not offer it."""
     from apportion.runtime.jetstream.nats_client import Client, LeavingClient  # noqa: PLC0415
 
     with mock.patch.object(LeavingClient, "_connect_command", Client._connect_command):
@@ -413,7 +412,7 @@ def one_node_reads_its_part() -> Iterator[None]:
 
 @contextlib.contextmanager
 def a_token_opens_few_connections() -> Iterator[None]:
-    """Remove a guard, so that a token opens as many connections as its account may have."""
+    """Remove the limit on connections per token."""
     from apportion.callout import tokens  # noqa: PLC0415
 
     with mock.patch.object(tokens, "OPENED_BURST", 1e9):

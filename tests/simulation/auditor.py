@@ -119,7 +119,7 @@ class Auditor:
         return self._now_s() - (self._stored_at_s[-1] if self._stored_at_s else 0.0)
 
     def take(self, stored: Stored) -> None:
-        """Check one append. Pass this method to `MemoryServer.watch`."""
+        """Check one record as soon as it is appended."""
         for record, identity in zip(stored.records, stored.ids, strict=True):
             text = record.payload.decode("utf-8", "backslashreplace")
             self.log.append(
@@ -223,7 +223,7 @@ class Auditor:
             self._accepted(record.revision, event, gangs, honest=honest)
 
     def _look_at(self, record: Record, data: Any, *, honest: bool) -> None:
-        """Check that an honest placement event continues its node's hash chain.
+        """Check that a placement event continues its node's hash chain.
 
         If a rogue wrote the event, only note which pod it is about."""
         if not honest:

@@ -98,7 +98,7 @@ class Books:
         self._least: dict[str, History] = defaultdict(lambda: History(1))
 
     def why_closed(self, device: str, node: str, revision: int) -> str:
-        """Return why no new pod could use the device at that revision, or "" if it was open."""
+        """Return why the device accepted no new pod at that revision, or "" if it did."""
         for what, key in (("node", node), ("device", device)):
             for history in (self._shut, self._sick, self._cordon, self._silent):
                 if why := history[f"{what} {key}"].at(revision):

@@ -1,8 +1,6 @@
-"""A compromised agent: it has the rights of one node's agent, and reports anything.
+"""A compromised agent, which has the rights of one node's agent and sends false reports.
 
-It sends requests to intakes on its own subject, because the server permits nothing else. Its node
-has no device, so no pod is ever placed there, and its only true report is one without devices. Each
-event that an intake appends for it has the agent's node in its id."""
+No pod is ever placed on its node, because the node has no device."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ class FaultyKubeLink:
 
 
 class KubeAccess:
-    """How one process reaches the API server. It outlives restarts of the process."""
+    """One process's access to the API server, which is kept when the process restarts."""
 
     def __init__(self, front: Front, name: str) -> None:
         self._front = front

@@ -84,7 +84,7 @@ class Planted(NamedTuple):
 
 
 def _no_node_fence(patch: Patch) -> None:
-    """Make a scheduler append placements without the fence that protects their node."""
+    """Make a scheduler append placements without checking that the node has not changed since."""
     real = cycle.fence
 
     def fence(*arguments: Any) -> list[Draft]:

@@ -203,9 +203,7 @@ class Process:
         self._task.add_done_callback(lambda task: self._ended(task, links))
 
     def _connector(self, life: str, links: list[FaultyLink]) -> lifecycle.Connect:
-        """Return the function with which this run of the process connects and reconnects.
-
-        `links` collects the links that the function opens."""
+        """Return a function that connects this process to the ledger and adds each link to `links`."""
         numbers = itertools.count(1)
 
         async def connect() -> Ledger:

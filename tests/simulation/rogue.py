@@ -81,7 +81,7 @@ class Rogue:
         )
 
     def _bound(self, state: State) -> tuple[str, str, bytes]:
-        """Return a binding of a pod that is not placed, or of another attempt."""
+        """Return a PodBound event for a pod that is not placed."""
         pending = [pod.uid for pod in state.pods.values() if pod.phase is Phase.PENDING]
         pod = self._chance.choice(pending) if pending else "nobody"
         node = self._node(state)

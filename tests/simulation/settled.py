@@ -42,9 +42,7 @@ def undone(world: World) -> Iterator[str]:
 
 
 def _not_there(node: NodeState) -> Iterator[str]:
-    """Yield the devices that a node has reported, but that the ledger no longer counts as its own.
-
-    The node's next full report corrects this."""
+    """Yield the devices that the node reported but that the state marks as absent."""
     if node.reported is None or node.gone:
         return
     for device in node.reported.devices:

@@ -43,7 +43,7 @@ class Side(Protocol):
         """End every fault of this side."""
 
     def differences(self, state: State) -> Iterator[str]:
-        """Yield every object that is missing from the ledger or differs from it."""
+        """Yield every object of the cluster that the ledger lacks or describes differently."""
 
 
 class Folder:

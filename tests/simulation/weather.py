@@ -1,8 +1,8 @@
-"""The faults of a run: which kinds are on, how often each occurs, and how often each has struck.
+"""The faults of a run: which kinds can occur, how often, and how often each has occurred.
 
-Each kind of fault is on in about half of the seeds, so that it occurs alone and with others.
-Invariant: all randomness comes from the seed, with a separate random stream for each purpose. So an
-additional draw for one purpose does not change the others."""
+Each kind is enabled in about half of the seeds, so that it occurs alone and with others. Each
+purpose has its own random stream, so an additional draw in one stream does not change the others.
+"""
 
 from __future__ import annotations
 

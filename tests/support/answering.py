@@ -48,7 +48,8 @@ def answering(answers: Mapping[str, Answer]) -> Iterator[str]:
 
 
 def answers_of(ledger: Ledger) -> dict[str, Answer]:
-    """Return a gateway's answers about the nodes and devices of a ledger without pods."""
+    """Return a gateway's answers about the nodes and devices of a ledger. Their list of pods is
+    empty."""
     nodes = ledger.state.nodes.values()
     cards = tuple(each for node in nodes for each in device_answers(node))
     shown: dict[str, Any] = {

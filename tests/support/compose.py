@@ -27,9 +27,7 @@ APPORTION = ROOT / ".venv/bin/apportion"
 
 
 class Compose:
-    """A project that runs docker-compose.yml under its own name, with its own ports.
-
-    `take_keys` copies the operator's keys into the local folder `keys`."""
+    """A Compose project with a name and ports of its own, started from docker-compose.yml."""
 
     def __init__(self, podman: Podman, project: str, keys: Path) -> None:
         self.podman = podman

@@ -64,8 +64,7 @@ def run(edits: Edits, folder: Path, driver: Mapping[str, str], *command: str) ->
 def holding(
     edits: Edits, folder: Path, driver: Mapping[str, str], *command: str
 ) -> Iterator[subprocess.Popen[str]]:
-    """Run the command with the mounts and environment of a container. Yield its process, and kill
-    it when the block ends."""
+    """Run the command with a container's mounts and environment until the block ends."""
     process = subprocess.Popen(
         command_of(edits, folder, *command),
         env=environment(edits, driver),

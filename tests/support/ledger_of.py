@@ -68,8 +68,7 @@ class Ledger:
     def contradict(self, data: Payload) -> str:
         """Fold an event that the fold must refuse, and return the reason.
 
-        The fold records the refusal in the state and must change nothing else. The exception is a
-        refused placement, which also uses up its attempt; other tests check that."""
+        Except for a placement, the fold must change nothing but its list of refused events."""
         before = facts(self.state)
         refused = self.take(data).refused
         assert refused, f"{data} was taken"

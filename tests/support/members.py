@@ -28,7 +28,7 @@ class Members(Ledger):
         self.play(*payloads)
 
     def be(self, *names: str) -> Self:
-        """Make exactly these schedulers live, and announce them to all engines."""
+        """Make exactly these schedulers live, and tell each engine its new shard."""
         for name in names:
             self.engines.setdefault(name, Engine(self.state))
         self.engines = {name: self.engines[name] for name in names}
@@ -37,7 +37,7 @@ class Members(Ledger):
         return self
 
     def take(self, data: Payload) -> Change:
-        """Fold one event, which the fold may refuse, and show the change to every engine."""
+        """Fold one event, and show the change to every engine."""
         change = super().take(data)
         for engine in self.engines.values():
             engine.observe(change)

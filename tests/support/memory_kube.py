@@ -300,10 +300,7 @@ def _may_leave(about: dict[str, Any]) -> bool:
 
 
 def _merged(before: Any, patch: Any, *, strategic: bool) -> Any:
-    """Return `before` with a JSON merge patch applied.
-
-    If `strategic`, apply it as a strategic merge patch, which merges conditions of the same type.
-    """
+    """Return `before` after a JSON merge patch or a strategic merge patch."""
     if not isinstance(patch, dict):
         return patch
     after = dict(before) if isinstance(before, dict) else {}

@@ -49,7 +49,7 @@ class Link(Protocol):
         LedgerUnavailable."""
 
     async def carry(self) -> int:
-        """Wait until records can arrive, and return how many may arrive at once."""
+        """Wait until the link can deliver records, and return how many it can deliver at once."""
 
 
 class PerfectLink:
@@ -227,9 +227,7 @@ class MemoryLedger:
         await self._link.send(what, act)
 
     async def _question(self, what: str, act: Callable[[], T]) -> T:
-        """Send a request that the caller may repeat.
-
-        Because of that, a lost answer raises LedgerUnavailable instead of LostReply."""
+        """Send a request that the caller may repeat. A lost answer raises LedgerUnavailable."""
         try:
             return await self.ask(what, act)
         except LostReply as lost:

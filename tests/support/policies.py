@@ -60,9 +60,7 @@ async def holding(
 
 
 def _probe(name: str) -> dict[str, Any]:
-    """Return an extra policy that is installed after ours.
-
-    Once the API server enforces the extra policy, it enforces ours too."""
+    """Return a policy whose enforcement shows that the API server enforces earlier policies too."""
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]}
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",

@@ -158,10 +158,7 @@ class RandomCluster:
         return term
 
     def _selector(self) -> dict[str, Any]:
-        """Return a random label selector of one of three kinds.
-
-        The API server rejects the third kind, which selects by the label `version`, if it is used
-        together with `matchLabelKeys` of that label."""
+        """Return a random label selector of one of three kinds."""
         chance = self._chance
         app = chance.choice(APPS)
         kinds: list[dict[str, Any]] = [

@@ -85,10 +85,7 @@ class RealKubelet:
         return (self.folder / "kubelet.log").read_text(errors="replace")[-4000:]
 
     async def start(self) -> None:
-        """Start the kubelet in its runtime's mount namespace, and wait until its node is ready.
-
-        First mark the node as not ready. No controller runs here that would do so after the kubelet
-        was killed."""
+        """Mark the node as not ready, start the kubelet, and wait until the node is ready."""
         kubelet = [
             *("/usr/bin/nsenter", f"--target={self._running['runtime'].pid}", "--mount"),
             f"--wd={ROOT}",

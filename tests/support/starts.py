@@ -1,13 +1,12 @@
 """Start services and CLI verbs as forks of a process that has already imported their modules.
 
-Imports are most of the cost of a short-lived verb or service, and a run of the tests starts
-thousands. `use(True)` makes `subprocess` and `asyncio` fork wherever a test would start `python -m
-apportion.cli.main ...` or a service. All other programs are executed as usual. Commands that change
-how Python itself behaves (`PYTHONPATH`, a locale, a terminal) are also executed. `apportion up`
-forks its services from a helper process; in tests, this helper is a fork of that `up`. Invariants:
-a fork is a child of the test's process, with its own process id, exit status, signals, environment,
-working directory and descriptors. `/proc` shows its own command line and environment. Forks share
-nothing with each other except the imported modules.
+This saves the imports, which are most of the cost of a short-lived verb. After `use(True)`,
+`subprocess` and `asyncio` fork for each command that runs a service or `python -m
+apportion.cli.main`. They execute all other commands as usual, also those that change how Python
+starts (`PYTHONPATH`, a locale, a terminal).
+
+Invariant: a fork looks like a new process. It is a child of the test's process with its own id,
+exit status, signals, environment and descriptors, and `/proc` shows its own command line.
 
     python -m tests.support.starts      the process to fork from; requests come on standard input"""
 
