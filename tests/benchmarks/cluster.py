@@ -125,7 +125,7 @@ async def furnish(api: KubeApi, nodes: int, pods: int, scheduler: str) -> None:
 
 
 class Progress:
-    """The times at which the benchmark noticed the first and the last binding."""
+    """Times of the first and the last binding, as polled from the API server."""
 
     def __init__(self, began_s: float) -> None:
         self._began_s = began_s
@@ -187,7 +187,7 @@ async def examined(api: KubeApi, pods: int) -> None:
 async def run(
     name: str, options: argparse.Namespace, plane: ControlPlane, folder: Path
 ) -> dict[str, Any]:
-    """Let one scheduler, Apportion or kube-scheduler, bind all pods. Return its figures."""
+    """Let Apportion or kube-scheduler bind all pods. Return the measured figures."""
     scheduler, contender = CONTENDERS[name]
     async with open_kube(plane.kubeconfig, None) as api, contender(plane, folder) as start:
         await furnish(api, options.nodes, options.pods, scheduler)

@@ -249,9 +249,7 @@ class Fleet:
 
 
 def run(nodes: int, policy: Policy, decisions: int) -> dict[str, float]:
-    """Measure a fleet of `nodes` nodes and one of a tenth of them, and return the figures.
-
-    The two fleets take turns, so that a machine that slows down affects both."""
+    """Measure a fleet of `nodes` nodes and a tenth of that fleet, in turns. Return the figures."""
     small, large = Fleet(max(nodes // 10, 1), policy), Fleet(nodes, policy)
     turns = [
         (small.measure(decisions // TURNS), large.measure(decisions // TURNS)) for _ in range(TURNS)

@@ -84,9 +84,7 @@ class EventType(NamedTuple):
 
 
 def event_costs(nodes: int, policy: Policy) -> dict[str, float]:
-    """Measure every event type in a separate process.
-
-    Return the milliseconds by event type, highest first."""
+    """Measure every event type. Return the milliseconds by event type, highest first."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as alone:
         return alone.submit(_measured, nodes, policy).result()
 
@@ -138,9 +136,7 @@ class EventCosts:
         return max(longest) * 1e3
 
     def _drain(self) -> float:
-        """Let the engine decide until it has nothing left to decide.
-
-        Return the CPU seconds of the longest decision."""
+        """Run decisions until none is pending. Return the CPU seconds of the longest."""
         longest = 0.0
         while True:
             begun = time.process_time()

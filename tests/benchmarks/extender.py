@@ -96,9 +96,7 @@ class Took:
 
 
 def measure(cluster: Cluster, body: bytes, passed: Callable[[Any], int]) -> Took:
-    """Send the request several times, and return the shortest times.
-
-    Before each request, a node changes."""
+    """Send a request several times, with a changed node each time. Return the shortest times."""
     best = Took(float("inf"), float("inf"), 0)
     for number in range(ROUNDS):
         node = cluster.names[number % len(cluster.names)]

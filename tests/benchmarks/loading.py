@@ -25,10 +25,7 @@ PLACEMENTS = "apportion.v1.placement.*"
 
 @dataclass
 class Seen:
-    """The times that the load generator recorded for each pod, by the pod's uid.
-
-    These are the times at which the pod was sent, its submission was acknowledged, and its
-    placement was observed. `cpu_s` is the CPU time of the load generator itself, in seconds."""
+    """When each pod was sent, acknowledged and placed, as observed by the load generator."""
 
     sent: dict[str, float] = field(default_factory=dict)
     acknowledged: dict[str, float] = field(default_factory=dict)

@@ -86,7 +86,7 @@ def say(text: str) -> None:
 
 
 class Kubelet(Protocol):
-    """The interface through which the benchmark runs pods, with a fake or a real kubelet."""
+    """What the benchmark needs of a kubelet, real or fake."""
 
     facts: Facts
     agent: ServiceProcess
@@ -102,7 +102,7 @@ class Kubelet(Protocol):
 
 
 class Fake:
-    """A cluster with the fake kubelet. It writes the events of a scheduler and a binder itself."""
+    """A fake kubelet, and the events that a scheduler and a binder would write."""
 
     def __init__(self, facts: Facts, agent: ServiceProcess, kubelet: FakeKubelet) -> None:
         self.facts = facts
@@ -264,7 +264,7 @@ async def pause(seconds: float) -> None:
 async def play(
     kubelet: Kubelet, folder: Path, driver: FakeDriver, given: argparse.Namespace
 ) -> dict[str, Any]:
-    """Start the pods, wait while the agent samples idle pods, and return the figures."""
+    """Start and end the benchmark's pods, and return the figures."""
     names = [f"pod-{number}" for number in range(given.pods)]
     for first in range(0, len(names), WAVE):
         if first >= KEPT:

@@ -84,8 +84,7 @@ class Asking:
         self.past = PastProcess(kept)
 
     async def ask(self, path: str, **query: object) -> tuple[float, Any]:
-        """Send a request, which must succeed. Return its duration in seconds and the decoded
-        answer."""
+        """Send a request that must succeed. Return its seconds and the decoded answer."""
         began = time.perf_counter()
         target = f"{self._url}/{path}?{urllib.parse.urlencode(query)}"
         async with self._session.get(target) as answer:

@@ -107,7 +107,7 @@ async def _world(plane: ControlPlane) -> AsyncIterator[KubeWorld]:
 
 
 async def measure(rounds: int) -> dict[str, float]:
-    """Run the benchmark once. Each figure is measured on a new cluster."""
+    """Run the benchmark once, and return its figures."""
     figures: dict[str, float] = {"rounds": rounds}
     with tempfile.TemporaryDirectory() as folder:
         plane = ControlPlane(binaries(), Path(folder))

@@ -1,8 +1,7 @@
-"""Two pods at a time on a real kubelet, with random kills: each pod gets its own share.
+"""Random kills on a real kubelet, two pods at a time: each pod still gets its own share.
 
 There are four rounds; `APPORTION_NODE_ROUNDS=200` makes it two hundred. `APPORTION_NODE_SEED` sets
-the random seed. At the end the test prints how many seconds passed between each pod's binding and
-the allocation of its shares."""
+the random seed. The test prints how long each pod waited from its binding to its allocation."""
 
 import asyncio
 import os

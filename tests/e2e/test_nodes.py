@@ -68,9 +68,7 @@ async def test_A1_every_sample_starts_with_what_the_ledger_decided(
 
 @asynccontextmanager
 async def telling(world: KubeWorld, kubelet: RealKubelet) -> AsyncIterator[None]:
-    """If the `async with` block fails, add the state of pods and node, and the kubelet's log.
-
-    They are notes of the exception."""
+    """If the block fails, add the state of pods and node and the kubelet's log to the exception."""
     try:
         yield
     except (AssertionError, TimeoutError) as error:

@@ -60,7 +60,7 @@ def crd(kind: str) -> dict[str, Any]:
 
 @contextmanager
 def cluster(folder: Path) -> Iterator[ControlPlane]:
-    """Run a cluster with a node, the namespaces of users, and the Prometheus Operator's kinds."""
+    """Run a cluster with one node, some namespaces, and the CRDs of the Prometheus Operator."""
     found, reason = find_binaries()
     if found is None:
         pytest.skip(reason)

@@ -41,10 +41,7 @@ def _named(schema: Mapping[str, Any]) -> str:
 
 
 def _structs(kind: msgspec.inspect.Type) -> msgspec.inspect.StructType | None:
-    """Return the struct type in a field's type, or None if there is none.
-
-    The struct may be the type itself, a list's item type, or a part of a union such as `X | None`.
-    """
+    """Return the struct type in a field's type, a list or a union, or None if there is none."""
     match kind:
         case msgspec.inspect.StructType():
             return kind

@@ -269,8 +269,7 @@ def jobset(*jobs: tuple[str, int, int], labels: Any = None, **annotations: str) 
 @needs(JOBSET, BUILT)
 @pytest.mark.usefixtures("jobsets")
 async def test_a_jobset_restarts_after_a_failure_and_resumes(world: KubeWorld) -> None:
-    """When a pod of a JobSet fails, all its pods are restarted. They also run again after a
-    suspension."""
+    """A JobSet's pods all run again after one of them fails, and after a suspension."""
     await fleet(world)
     await world.plane.apply(jobset(("driver", 1, 1), ("workers", 2, 2)))
     first = await settled(world, 5)

@@ -111,10 +111,9 @@ def _waits(pod: Any) -> bool:
 
 
 async def read(plane: ControlPlane, *, without: str = "") -> tuple[Ledger, list[PodRejected]]:
-    """Return a ledger folded from the cluster's objects, and the pods that Apportion refuses.
+    """Return a ledger made from the cluster's objects, and the pods that Apportion refuses.
 
-    `without` names a node field that Apportion is not given, to test that the comparison notices.
-    """
+    `without` names a field of the nodes to leave out."""
     ledger = Ledger()
     reader = ObjectReader(frozenset(("default-scheduler",)), ManifestConfig())
     view = ClusterView(reader, ledger.state)
@@ -159,8 +158,7 @@ def differences(ledger: Ledger, theirs: dict[str, set[str]]) -> list[str]:
 async def test_H10_both_find_the_same_nodes(world: KubeWorld, tmp_path: Path) -> None:
     """kube-scheduler and Apportion agree on the possible nodes of every pod.
 
-    The comparison itself is tested too: if Apportion is not given a node field, it finds
-    differences."""
+    If a field of the nodes is hidden from Apportion, the comparison reports differences."""
     plane = world.plane
     if plane.version < SINCE:
         pytest.skip("an API server before {}.{} drops fields that are drawn".format(*SINCE))

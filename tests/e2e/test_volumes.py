@@ -97,7 +97,7 @@ async def test_H11_a_pod_goes_where_its_volume_is_and_waits_for_its_claim(world:
 async def test_H11_a_volume_is_kept_for_the_first_pod_of_a_claim(world: KubeWorld) -> None:
     """When a claim's first pod is placed on a volume's node, the volume is reserved for that claim.
 
-    The pod is bound only after the claim is."""
+    The pod is bound only after the claim is bound."""
     await two_nodes(world)
     await world.plane.apply(storage_class("local", "kubernetes.io/no-provisioner"))
     await world.plane.apply(volume("v", "n2", "local"), claim("data", "local"))

@@ -18,8 +18,7 @@ _CHUNK = b"\0" * (1 << 20)
 
 
 class Disk:
-    """The folder for one server's store, on a filesystem of limited size where the machine allows
-    it."""
+    """The folder for one server's store, if possible on a filesystem of limited size."""
 
     def __init__(self, folder: Path, *, size_mib: int = SIZE_MIB) -> None:
         self.path = folder / "disk"

@@ -1,7 +1,6 @@
-"""The processes of one round: the services and the loader. Faults kill, suspend and restart them.
+"""The services and the load generator of one round, which faults kill, suspend and restart.
 
-Invariant: if a process has reported an append as acknowledged, the test still knows that after the
-process has ended."""
+Invariant: after a process is killed, the test still knows which appends were acknowledged."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def _port(urls: list[str]) -> int:
 async def attacked(
     folder: Path, widen: Widen = str, users: Sequence[User] = USERS
 ) -> AsyncIterator[Bus]:
-    """Yield a bus whose server has the attackers as users."""
+    """Run a NATS server that also accepts the attackers as users."""
     bus = Bus(folder)
     bus.server = AttackedServer(folder, widen, users)
     try:

@@ -1,13 +1,10 @@
-"""An attacker with an agent's or an auditor's password. It tries everything that the password
-permits.
+"""An attacker with an agent's or an auditor's password, which tries everything that it permits.
 
     python -m tests.security.attacker agent --seed 1      the URL is in APPORTION_NATS_URL
     python -m tests.security.attacker flood --node NODE    plausible usage records, without a pause
     python -m tests.security.attacker connections          as many connections as it gets
 
-Subjects are drawn from the identity's own permissions, with existing names for wildcards. Payloads
-and headers are half valid, half invalid. Each second the attacker prints its actions as a line of
-JSON, until it is stopped."""
+Half of the payloads are invalid. Each second the attacker prints its actions as a line of JSON."""
 
 from __future__ import annotations
 
@@ -115,8 +112,7 @@ class Attacker:
         await self._send(subject, self._payload(subject))
 
     async def _listen(self) -> None:
-        """On every 50th call, subscribe to a subject pattern that the attacker may use.
-        Subscriptions stay open, so the other calls do nothing."""
+        """On every 50th call, subscribe to a subject pattern that the server permits."""
         if self.done["listen"] % 50 == 0:
             pattern = self._filled(self._chance.choice(self._may.subscribe))
             await self._ledger.serve(pattern, _ignore)

@@ -228,7 +228,7 @@ def _draft(data: Any, identity: str) -> Draft:
 
 
 async def play(folder: Path, seconds: float, seed: int) -> dict[str, Any]:
-    """Run one fuzz and return its results."""
+    """Run attackers against a cluster once, and return the results."""
     async with attacked(folder, users=OF_NAMED_NODES) as bus, contextlib.AsyncExitStack() as stack:
         watched = Watched()
         reader = await bus.connect("gateway")
@@ -263,8 +263,9 @@ async def play(folder: Path, seconds: float, seed: int) -> dict[str, Any]:
 async def _turns(
     bus: Bus, load: Load, attackers: Attackers, seconds: float, found: dict[str, Any]
 ) -> tuple[list[str], list[str]]:
-    """Submit pods in turns, with the attackers suspended and then active. Return the pods submitted
-    while they were suspended, and the pods submitted during attacks."""
+    """Submit pods while the attackers are suspended and while they are active, in turns.
+
+    Return the pods of the quiet periods and those of the attacks."""
     turns = max(2, round(seconds / TURN_S))
     each_s = seconds / turns
     quiet: list[str] = []
@@ -398,8 +399,7 @@ class Attackers:
 
     @contextlib.asynccontextmanager
     async def at_work(self) -> AsyncIterator[None]:
-        """Let all attackers run during the block. One more process opens as many connections as it
-        can."""
+        """Let all attackers run during the block, plus one that opens many connections."""
         self._signal(signal.SIGCONT)
         taking = await self._start("connections") if "agent" in self._which else None
         try:

@@ -98,8 +98,7 @@ def close(writers: list[asyncio.StreamWriter]) -> None:
 
 @GUARDS
 async def test_one_client_takes_every_stream(bus: Bus, guarded: bool) -> None:
-    """One client cannot take every event stream of the gateway. Without the guard it can, and
-    another client gets no stream."""
+    """One client cannot take every event stream of the gateway."""
     async with gateway(bus, "" if guarded else without("limits each client")) as (_, port):
         taken = [await status_of(port, "/api/v1/events", "127.0.0.1") for _ in range(CLIENTS_MAX)]
         held = [status for status, _ in taken if status == 200]
@@ -166,7 +165,7 @@ async def test_reading_from_the_beginning_takes_consumers(bus: Bus, guarded: boo
     async with gateway(bus, first) as (_, port):
 
         async def read(number: int) -> int:
-            """Read up to the tenth event again and again, and return how often that succeeded."""
+            """Connect several times, and return how often the first ten events arrived."""
             found = 0
             sent = b"GET /api/v1/events?from=1 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
             for _ in range(ROUNDS):

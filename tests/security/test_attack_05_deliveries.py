@@ -73,8 +73,9 @@ async def deliver(ledger: JetStreamLedger, subject: str) -> str:
 
 
 async def copied(bus: Bus, count: int) -> JetStreamLedger:
-    """Append an event, and wait until the auditors' copy has `count` events. Return an auditor's
-    connection."""
+    """Append an event, and wait until the auditors' copy of the ledger has `count` events.
+
+    Return an auditor's connection."""
     await (await bus.connect("watcher")).append([draft()])
     auditor = await bus.connect("auditor")
 
@@ -86,8 +87,7 @@ async def copied(bus: Bus, count: int) -> JetStreamLedger:
 
 
 async def test_weak(tmp_path: Path) -> None:
-    """If the ledger's account imports the purge API of the auditors' copy, a reader's consumer can
-    purge the copy."""
+    """If the ledger's account can reach the purge API, a consumer can purge the auditors' copy."""
     async with attacked(tmp_path / "nats", reached_from_the_ledger) as bus:
         auditor = await copied(bus, 1)
         assert await auditor.first_revision() == 1
@@ -101,8 +101,9 @@ async def test_weak(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", READERS)
 async def test_guarded(tmp_path: Path, name: str) -> None:
-    """A consumer with the purge API as its delivery subject delivers nothing. Other consumers work,
-    and the copy keeps all events."""
+    """A consumer that would deliver records to the purge API delivers nothing.
+
+    Other consumers work, and the auditors' copy keeps all events."""
     async with attacked(tmp_path / "nats") as bus:
         auditor = await copied(bus, 1)
         attacker, watcher = await bus.connect(name), await bus.connect("watcher")

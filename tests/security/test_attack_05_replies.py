@@ -170,9 +170,7 @@ async def test_the_answer_of_a_service_is_an_event_and_an_order(
 async def test_the_answer_to_who_takes_from_a_queue_is_an_order(
     tmp_path: Path, *, guarded: bool
 ) -> None:
-    """A binder cannot purge the ledger by naming the purge API as a reply subject.
-
-    It names that subject when it pulls from its queue, and when it acknowledges a record."""
+    """A binder cannot purge the ledger by naming the purge API as a reply subject."""
     with contextlib.nullcontext() if guarded else GUARDS[GUARD]():
         async with attacked(tmp_path / "nats") as bus:
             watcher, binder = await bus.connect("watcher"), await bus.connect("binder")

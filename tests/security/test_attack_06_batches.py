@@ -59,7 +59,7 @@ async def test_weak_batches_of_others_are_refused(tmp_path: Path) -> None:
 
 
 async def test_guarded_there_is_nothing_to_open(tmp_path: Path) -> None:
-    """An agent can open no batch, because its reports go to an intake and not to a stream."""
+    """An agent cannot open a batch of appends, because it writes to an intake only."""
     async with attacked(tmp_path / "nats") as bus:
         for subject in (SUBJECT, f"apportion.v1.inventory.{NODE}"):
             await open_batches(bus, subject)

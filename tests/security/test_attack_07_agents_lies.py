@@ -56,7 +56,7 @@ class Lie(NamedTuple):
 
 
 def card(memory_mib: int) -> Device:
-    """Return a device that does not exist, with this much memory in MiB."""
+    """Return an invented device with this much memory."""
     return Device(
         id="GPU-lie", index=0, family="nvidia", model="NVIDIA Tesla T4", memory_mib=memory_mib,
         physical_memory_mib=memory_mib,
@@ -152,8 +152,7 @@ async def test_guarded_lies_are_refused_by_name(tmp_path: Path) -> None:
 
 
 async def test_guarded_what_nobody_knows_does_not_come_to_the_ledger(tmp_path: Path) -> None:
-    """Attack 4 by an agent: the intake refuses every event type or version that could halt a
-    reader."""
+    """The intake refuses an agent's event if its type or version could halt a reader."""
     async with world(tmp_path) as made:
         known = said(NOTHING)
         for payload, cause in (
@@ -169,8 +168,7 @@ async def test_guarded_what_nobody_knows_does_not_come_to_the_ledger(tmp_path: P
 
 
 async def test_an_intake_outlives_whatever_id_an_event_has(tmp_path: Path) -> None:
-    """An intake keeps working whatever id an agent's event has, even an id that the ledger would
-    reject or that was used before."""
+    """An intake keeps working even if an event of an agent has an invalid or used id."""
     async with world(tmp_path) as made:
         for name in ("é", "\n", "x" * 512):
             reported = structs.replace(NOTHING, driver=repr(name)[:9])
@@ -201,7 +199,7 @@ async def test_weak_a_fence_is_burnt(tmp_path: Path) -> None:
 
 
 async def test_guarded_a_fence_cannot_be_burnt(tmp_path: Path) -> None:
-    """Attack 5: the intake appends the agent's event under another id, and the pod is placed."""
+    """An agent cannot use the id of a future placement, so the pod is placed."""
     async with world(tmp_path) as made:
         assert (await made.say(said(NOTHING, name="p1/1/placed"))).revision == 2
         url = made.bus.server.url_for("scheduler")

@@ -1,9 +1,7 @@
-"""Attack 8: a tenant assigns a pod to a node directly, so that the ledger charges the node's GPUs
-to that pod.
+"""Attack 8: a tenant assigns a pod to a node directly, so that its GPUs count as used.
 
-The API server has no admission policies in this test, so the watcher is the only guard. The pod
-never runs, because no agent gives it a device. Without the guard its GPUs are nevertheless
-unavailable to all other pods."""
+The pod never runs, because no agent gives it a device. Without the guard in the watcher, the GPUs
+are nevertheless unavailable to all other pods."""
 
 from typing import Any
 

@@ -21,7 +21,7 @@ HELD = "GPU-00000000-0000-0000-0000-000000000000,NVIDIA,16000,100:;"
 
 
 async def ask(plane: ControlPlane, who: str, verb: str, path: str, body: Any, *, ok: bool) -> str:
-    """Send this request to the API server as the user `who`, who may do anything to pods."""
+    """Send this request to the API server as the user `who`, with an administrator's rights."""
     text = json.dumps(body)
     if verb == "create":
         words = ("create", "--raw", path, "-f", "-")
@@ -47,8 +47,7 @@ WAYS = ("pod", "change", "status", "binding", "bindings")
 
 
 async def forge(plane: ControlPlane, who: str, way: str, key: str, *, ok: bool) -> str:
-    """Try to set the annotation `key` on a pod as the user `who`. `way` says by which request, such
-    as an update or a binding."""
+    """Try to set the annotation `key` on a pod as `who`, by the kind of request in `way`."""
     pods, name = "/api/v1/namespaces/default/pods", f"p-{way}"
     notes = {"metadata": {"annotations": {key: HELD}}}
     if way == "pod":

@@ -1,8 +1,7 @@
-"""Attack 11: the owner of bootstrap's identity sets `max_msgs_per_subject` to 1 on a live stream.
+"""Attack 11: a client with bootstrap's identity sets `max_msgs_per_subject` to 1 on the stream.
 
-The server then drops all but the newest event of each subject, and the previous event at each
-append. Without the guard services check the stream's settings only when they start, so history is
-lost unnoticed."""
+The server then keeps only the newest event of each subject. Without the guard, services check the
+stream's settings only when they start, so the loss is not noticed."""
 
 import asyncio
 import json

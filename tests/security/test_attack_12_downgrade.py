@@ -128,8 +128,7 @@ async def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 @pytest.mark.parametrize("weak", ["believes its CA alone", ""], ids=["weak", "guarded"])
 async def test_a_server_of_another_ca_is_told_nothing(ledger: Ledger, weak: str) -> None:
-    """A client sends nothing to a server with another CA's certificate. Connections to the real
-    server continue."""
+    """A client sends no credentials to a server whose certificate is from another CA."""
     there = await ledger.connect()
     theirs = Authority(ledger.folder, "theirs").issue("impostor", HOST)
     impostor = NatsServer(

@@ -65,8 +65,7 @@ def test_whatever_a_container_writes_harms_no_other(node: Path, seed: int) -> No
     ],
 )
 def test_the_deeds_harm_an_agent_without_its_guard(node: Path, guard: str, harm: str) -> None:
-    """If any one guard is removed from the agent, the attacking container does harm for at least
-    one seed."""
+    """Without one of the agent's guards, the attacking container does harm."""
 
     def run_all() -> None:
         for seed in range(8):
@@ -79,8 +78,7 @@ def test_the_deeds_harm_an_agent_without_its_guard(node: Path, guard: str, harm:
 
 @pytest.mark.parametrize("guard", ["", "takes rank and devices from the ledger"])
 def test_no_container_stops_another_by_its_own_region(node: Path, guard: str) -> None:
-    """A container's region claims top priority and a kernel that never ends. This does not stop the
-    other container."""
+    """A container that claims top priority in its own region does not stop another container."""
     regions = Regions(Places(node, node, node).state)
     plans = [plan_of(node, pod) for pod in ("evil", "good")]
     with guarded_but(guard):

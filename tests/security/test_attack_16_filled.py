@@ -140,8 +140,7 @@ class Asked(msgspec.Struct):
 
 
 def appended_of(records: Iterable[UsageRecorded]) -> list[int]:
-    """Send these usage records of node `n1` one by one to an intake. Return the size in bytes of
-    each record that it appends."""
+    """Let an intake append these usage records of node `n1`, and return the size of each event."""
     held = Ledger(rack("n1", 1), pod("p1", ask(1_000)), placed("p1", "n1", [share("n1-g0")]))
     held.play(PodBound(pod="p1", node="n1", attempt=1))
     appended: list[int] = []
@@ -176,8 +175,7 @@ def appended_of(records: Iterable[UsageRecorded]) -> list[int]:
 
 @pytest.mark.parametrize("guard", ["", "budgets a node's hour"])
 def test_a_node_appends_so_many_bytes_in_an_hour(guard: str) -> None:
-    """An intake appends a limited number of bytes per node and hour, even of maximum-size
-    records."""
+    """An intake limits the bytes per node and hour, even for records of maximum size."""
     programs = tuple(
         UnsharedUsed(
             device="n1-g0", command=f"{number}" * (TEXT_MAX // 2), seconds=1,
@@ -285,8 +283,7 @@ def test_an_invented_pod_is_charged_nothing(guard: str, bound: int) -> None:
 
 
 def test_a_new_ledger_of_compose_has_a_limit() -> None:
-    """With docker-compose.yml, a new ledger may use two fifths of the server's storage, because the
-    auditors' copy and the snapshots need room too."""
+    """docker-compose.yml limits a new ledger to two fifths of the server's storage."""
     text = Path("docker-compose.yml").read_text()
     (most,) = re.findall(r'"--max-bytes=\$\{APPORTION_MAX_BYTES:-(\d+)\}"', text)
     (store,) = re.findall(r"NATS_MAX_STORE: \$\{APPORTION_MAX_STORE:-(\d+)GB\}", text)

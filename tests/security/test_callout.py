@@ -301,8 +301,7 @@ async def test_an_agent_speaks_for_the_node_of_its_pod(
 
 @attacked("asks for its audience")
 async def test_a_token_for_somebody_else_is_none(bus: Bus, request: pytest.FixtureRequest) -> None:
-    """A pod's token for another audience is rejected, so a service that receives the token cannot
-    misuse it."""
+    """A pod's token for another audience is rejected."""
     await bus.cluster.pod("scheduler-x1", "scheduler")
     foreign = await bus.cluster.token("scheduler", "scheduler-x1", audience="vault")
     if "weak" in request.node.callspec.id:
@@ -316,8 +315,9 @@ async def test_a_token_for_somebody_else_is_none(bus: Bus, request: pytest.Fixtu
 async def test_made_up_tokens_cost_few_reviews_and_delay_nobody(
     bus: Bus, control_plane: ControlPlane, request: pytest.FixtureRequest
 ) -> None:
-    """One host sends many invented tokens. Few are reviewed, and another host's watcher still
-    connects."""
+    """While one host sends many invented tokens, a watcher on another host still connects.
+
+    The API server reviews few of the tokens."""
     await bus.cluster.pod("watcher-x1", "watcher")
     token = await bus.cluster.token("watcher", "watcher-x1")
     before = await _reviews(control_plane)
@@ -345,9 +345,7 @@ def _made_up(number: int) -> str:
 
 
 async def _show(port: int, tokens: list[str]) -> None:
-    """Connect with each token in turn, from an IP address that no other client uses.
-
-    Wait for the server's answer to each connection."""
+    """Connect with each token in turn from an otherwise unused IP address."""
     for token in tokens:
         reader, writer = await asyncio.open_connection(HOST, port, local_addr=("127.0.0.9", 0))
         hello = json.dumps({"verbose": False, "user": "watcher-x9", "pass": token})

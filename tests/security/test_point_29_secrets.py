@@ -32,8 +32,7 @@ spec:
 
 
 async def test_nothing_of_it_reaches_the_ledger_or_a_log(tmp_path: Path) -> None:
-    """A pod's environment, commands, images, volumes and foreign annotations reach no ledger or
-    log."""
+    """A pod's environment, commands, images and volumes appear in no event and no log."""
     manifests = tmp_path / "manifests"
     await asyncio.to_thread(manifests.mkdir)
     await asyncio.to_thread((manifests / "pod.yaml").write_text, POD)

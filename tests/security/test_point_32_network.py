@@ -48,9 +48,7 @@ def test_what_is_not_named_is_denied() -> None:
 
 @pytest.mark.parametrize("app", sorted(pods()))
 def test_every_pod_has_its_flows_and_no_more(app: str) -> None:
-    """Each pod's network policy permits exactly the connections that the pod needs.
-
-    These lead to the ledger and the API server, and come from the pod's clients."""
+    """Each pod's network policy permits exactly the connections that the pod needs."""
     spec, pod = policies()[app], pods()[app]
     assert spec["podSelector"] == {"matchLabels": {"app": app}}
     if app == "nats":

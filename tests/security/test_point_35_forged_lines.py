@@ -1,9 +1,6 @@
-"""Point 35: an attacker chooses a pod's name that forges lines in logs, or sends control codes to
-terminals.
+"""Point 35: a pod's name has line breaks or control codes, to forge log lines or terminal output.
 
-Without the guards, the human-readable log prints the line breaks in a name, so an attacker can
-write whole lines. And `--json` output contains C1 control codes and direction marks, so a terminal
-does not show what the ledger has."""
+Without the guards, the log prints the line breaks and `--json` prints the control codes."""
 
 import asyncio
 import json

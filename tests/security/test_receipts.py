@@ -1,8 +1,7 @@
 """Point 20: the operator of the ledger's servers rewrites the ledger's history.
 
-The operator deletes the stream and appends everything again with one event changed, or replaces the
-store. The chain of hashes, the schemas and the invariants are intact, so `verify` finds nothing.
-But another party has signed the ledger's earlier content, and keeps the receipts elsewhere."""
+The operator changes one event and appends all events again with correct hashes, so `verify` finds
+nothing. Receipts that another party has signed and keeps elsewhere reveal the change."""
 
 import asyncio
 import json
@@ -77,8 +76,7 @@ class Place:
 
 @pytest.fixture
 async def place(tmp_path: Path) -> AsyncIterator[Place]:
-    """Provide a ledger with two receipts: one for all but the last few events, and one for
-    those."""
+    """Provide a ledger with two receipts, of which the second covers only the last few events."""
     server = PlainServer(tmp_path / "plain")
     await server.start()
     ledger = await connect(server.url, name="test")
@@ -111,8 +109,7 @@ def forged() -> tuple[int, list[Record]]:
 
 
 async def test_a_history_that_was_written_anew(place: Place) -> None:
-    """Without receipts, `verify` accepts a rewritten ledger. With receipts it names the first
-    change.
+    """Without receipts `verify` accepts a rewritten ledger; with receipts it finds the change.
 
     `receipt write` refuses to add receipts for the rewritten ledger to those of the original."""
     whole = await place.verify(*place.receipts, *place.public)

@@ -17,8 +17,7 @@ def test_every_guard_can_be_taken_out(name: str) -> None:
 
 
 def test_a_guard_of_another_name_is_refused() -> None:
-    """A misspelt name of a guard is an error. Otherwise a test would attack the guarded system and
-    report it as unguarded."""
+    """Removing a guard of an unknown name is an error."""
     command = [sys.executable, "-m", "tests.security.weakened", "no-such", "--", "version"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 1

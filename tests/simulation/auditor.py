@@ -84,12 +84,7 @@ class Accepted(Protocol):
 
 
 class Auditor:
-    """Checks a run's ledger with its own fold and books, and keeps the first problem that it finds.
-
-    `shards` maps the first payload of each decision to the shard of the scheduler that decided.
-    `connections` counts how often each process has connected, because each connection starts with a
-    full flood budget. `on_accepted` is called for each event that the fold accepts. `oldest`
-    returns the first revision that the server still has."""
+    """Checks a run's ledger with its own fold and books, and complains about each problem."""
 
     def __init__(
         self, complain: Callable[[str], None], now_s: Callable[[], float], oldest: Callable[[], int]
@@ -362,11 +357,7 @@ class Auditor:
             )
 
     def _decided_anew(self, shard: Shard, time: str) -> Iterator[list[tuple[Any, ...]]]:
-        """Yield the placements of every decision that a new engine of this shard might make now.
-
-        The decisions differ in three settings: whether schedulers try their own nodes first, how
-        many decisions were refused before (each makes the next decision smaller), and how many
-        nodes a decision may examine."""
+        """Yield the placements of each decision that a scheduler of this shard could make now."""
         for refused in range(REFUSALS_MAX + 1):
             for looks_max, apart in product((UNBOUNDED, LOOKS_MAX), (False, True)):
                 engine = Engine(self.state, now=micros_of(time) or 0)
@@ -388,10 +379,7 @@ class Auditor:
 
 
 def _harmless(said: Payload, cards: set[str]) -> bool:
-    """Return True if an accepted report of a hostile agent does no harm.
-
-    The report may name no devices, or only devices that another node once had. The fold refuses
-    such a device if the other node still has it. Otherwise the device may really have moved."""
+    """Return True if a hostile agent's report invents no devices and its node fits no pod."""
     if not isinstance(said, NodeReported) or any(card.id not in cards for card in said.devices):
         return False
     host = structs.replace(said.host, cpu_milli=0)  # no pod fits there, however much it reports
@@ -420,16 +408,14 @@ def _placements(events: list[Any]) -> list[tuple[Any, ...]]:
 
 
 def _is_of(found: list[Any], again: list[Any]) -> bool:
-    """Return True if the placements `found` equal `again` or its beginning.
+    """Return True if `again` starts with the placements in `found`.
 
-    An engine with much to decide leaves some placements to its next decision."""
+    An engine leaves some placements to its next decision if it has many."""
     return found == again or (bool(found) and found == again[: len(found)])
 
 
 def _is_elsewhere(state: State, data: object) -> bool:
-    """Return True if a pod is adopted on a device that has moved to another node.
-
-    The node no longer has that device, so its limits do not apply."""
+    """Return True if the event adopts a pod on a device that has moved to another node."""
     if not isinstance(data, PodAdopted):
         return False
     known = state.nodes[data.node].by_id

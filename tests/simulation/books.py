@@ -44,7 +44,7 @@ LEFT = "gone from the cluster"
 
 
 class History:
-    """A value that changes over time, with the revision of each change."""
+    """A value that changes over time, and its value at each revision."""
 
     def __init__(self, first: Any) -> None:
         self._revisions = [0]
@@ -80,10 +80,7 @@ class Standing:
 
 
 class Books:
-    """The auditor's own record of pods, devices and gangs, and of why devices were closed to new
-    pods.
-
-    It is derived from the events that the fold accepted."""
+    """The auditor's own record of pods, devices and gangs, made from the accepted events."""
 
     def __init__(self) -> None:
         self.pods: dict[str, Standing] = {}

@@ -1,8 +1,7 @@
 """A simulated cluster: an in-memory API server, its users, kubelets and controllers, and faults.
 
-Users and kubelets always reach the API server at once; only Apportion's services use a simulated
-network. Invariant: the cluster always comes to rest, because kubelets end the deleted pods of their
-nodes, and a garbage collector ends pods whose node is missing."""
+Only Apportion's services use a simulated network. Invariant: kubelets end deleted pods, and a
+garbage collector ends pods whose node is missing."""
 
 from __future__ import annotations
 
@@ -44,9 +43,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Cluster:
-    """A simulated cluster in which the services find pods and bind them; implements `Side`.
-
-    `nodes` exist from the start. One of them may leave for good."""
+    """A simulated cluster, in which the services find pods and bind them."""
 
     quiet_s = IDLE_S + 10.0
 
@@ -168,8 +165,7 @@ class Cluster:
     # ------------------------------------------------------------------ pods on nodes
 
     def _wrote(self, write: Write) -> None:
-        """React to a change of a pod as its kubelet, its scheduler or the garbage collector
-        would."""
+        """React to a changed pod: bind it, start it, or delete it."""
         if write.resource != "pods" or write.type == "DELETED":
             return
         pod = write.object

@@ -1,13 +1,11 @@
-"""Checks that cluster and ledger agree, at every write to either of them and at the end.
+"""Checks that the cluster and the ledger agree.
 
 Invariants checked at every write:
 - A pod is bound at most once, and only according to a placement in the ledger.
 - The shares of bound pods never overcommit a device.
 - The ledger records a binding only after it has happened.
-- The ledger withdraws a placement only if the pod is not bound, and releases no pod that runs.
-- If a pod runs on an unknown slice of a MIG device, nothing else is placed on that device.
-
-At the end, the ledger offers no slice on which such a pod may run."""
+- The ledger withdraws a placement only if the pod is not bound, and releases no running pod.
+- If a pod runs on an unknown slice of a MIG device, no other pod is placed on that device."""
 
 from __future__ import annotations
 
@@ -160,7 +158,7 @@ class Judge:
             self._check(revision, event.data)
 
     def _check(self, revision: int, data: Any) -> None:
-        """Check that the cluster confirms what a binder or a watcher reported in `data`."""
+        """Check an event of a binder or a watcher against the cluster's actual pods."""
         match data:
             case PodBound():
                 if self._bound.get(data.pod) != (data.node, str(data.attempt)):
@@ -216,9 +214,7 @@ class Judge:
                 yield f"{pod.card} offers slices {free}, and pod {pod.name} may run there"
 
     def _let_go(self, uid: str) -> None:
-        """Note that an operator released this pod in the ledger.
-
-        From now on, other pods may get the pod's devices."""
+        """Note that an operator released this pod, so that other pods may get its devices."""
         if uid in self._pods:
             self._by_hand[uid] = {share.device for share in _held(self._pods[uid])}
 

@@ -93,7 +93,7 @@ class FaultyKubeLink:
     def _arrive(
         self, method: str, act: Callable[[], Answer], answer: asyncio.Future[Answer]
     ) -> None:
-        """Deliver the request to the server, or lose it. This does not depend on the sender."""
+        """Deliver the request to the server, or lose it."""
         strikes, chance = self._weather.strikes, self._chance
         writes = method not in READS
         loop = asyncio.get_running_loop()
@@ -124,12 +124,12 @@ class FaultyKubeLink:
             answer.set_result(found)
 
     def _lose(self, answer: asyncio.Future[Answer]) -> None:
-        """Let the sender's request fail: at once, or when its timeout passes."""
+        """Let the sender's request fail, either at once or after its timeout."""
         if not answer.done() and self._chance.random() < 0.6:
             answer.set_exception(KubeUnavailable("the connection was lost"))
 
     async def carry(self, lines: list[bytes], idle_s: float) -> tuple[list[bytes], bool]:
-        """Deliver these lines of a watch. If the link is cut, deliver them once it is mended."""
+        """Deliver these lines of a watch. If the link is cut, wait until it works again."""
         strikes, chance = self._weather.strikes, self._chance
         await rest(chance.uniform(*TRIP_S))
         if strikes("watch event late", chance):
@@ -183,7 +183,7 @@ class KubeAccess:
 
 
 class SimulatedCluster(KubeChoice, frozen=True):
-    """Connects a service to the simulated API server instead of the one that its options choose."""
+    """Connects a service to the simulated API server."""
 
     access: KubeAccess | None = None
 

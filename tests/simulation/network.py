@@ -143,14 +143,14 @@ class FaultyLink:
             answer.set_result(result)
 
     def _lose(self, number: int) -> None:
-        """Let the sender's request fail: at once, or when its timeout passes."""
+        """Let the sender's request fail, either at once or after its timeout."""
         answer = self._waiting.get(number)
         if answer is not None and not answer.done() and self._chance.random() < 0.7:
             answer.set_exception(LostReply("the connection was lost before the answer"))
 
 
 def _repeat(act: Callable[[], object]) -> None:
-    """Deliver a message again or late. Ignore the server's answer."""
+    """Deliver a message again or late. Ignore the answer."""
     try:
         act()
     except LedgerError:

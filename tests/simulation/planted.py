@@ -1,8 +1,7 @@
 """Deliberately broken variants of the real code, each of which the simulation must notice.
 
-A check that cannot fail proves nothing. There is a variant for each guarantee. It breaks one code
-path of the services or of core within a `with` block, and states how many seeds the simulation may
-need to notice it."""
+Each variant breaks one code path within a `with` block. It states how many seeds the simulation may
+need to notice the fault."""
 
 from __future__ import annotations
 
@@ -94,9 +93,7 @@ def _no_node_fence(patch: Patch) -> None:
 
 
 def _no_pod_fence(patch: Patch) -> None:
-    """Make a scheduler append a repeated placement under a new id.
-
-    The server then does not refuse it as a duplicate."""
+    """Let a scheduler place a pod again under a new id, which the server does not refuse."""
     numbers = itertools.count()
     real = cycle._id
     patch.setattr(cycle, "_id", lambda event, state: f"{real(event, state)}/{next(numbers)}")
@@ -174,7 +171,7 @@ def _override(patch: Patch, module: ModuleType, of: type, **methods: Any) -> Non
 
 
 def _lost_undo(patch: Patch) -> None:
-    """Make the engine keep reservations that it should release."""
+    """Make the engine keep the reservations of a plan that it has rolled back."""
 
     def roll_back(self: Reservations, checkpoint: int = 0) -> None:
         self._newest = None
@@ -242,7 +239,7 @@ def _attempt_not_raised(patch: Patch) -> None:
 
 
 def _unsorted_tie(patch: Patch) -> None:
-    """Make the engine choose among nodes of equal score by its own history instead of by name."""
+    """Break the rule that among nodes of equal score the engine chooses by name."""
 
     def rank(self: RowOrder, name: str) -> int:
         del name
@@ -369,7 +366,7 @@ def _gives_up(patch: Patch) -> None:
 
 
 def _compares_too_early(patch: Patch) -> None:
-    """Make a watcher use a new id for each append, so that two watchers append everything twice."""
+    """Give each append a new id, so that two watchers append everything twice."""
     numbers = itertools.count()
     real = Watching._append
 
@@ -465,7 +462,7 @@ def _dead_members_stay(patch: Patch) -> None:
 
 
 def _gained_not_woken(patch: Patch) -> None:
-    """Make a scheduler never try to place the pods that it takes over from another scheduler."""
+    """Make a scheduler ignore the pods that it takes over from another scheduler."""
 
     def own(self: Waiting, shard: Shard) -> None:
         self.shard = shard

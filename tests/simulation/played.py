@@ -1,7 +1,6 @@
-"""Runs of unmodified code. Each is played once in a process, however many tests use it.
+"""Runs of unmodified code, each played once in a process, however many tests use it.
 
-A run depends only on its seed, rates and side, so playing it twice shows nothing new. Invariant: no
-planted fault is active here; tests with a planted fault call `run` instead."""
+Tests with a planted fault call `run` instead."""
 
 from __future__ import annotations
 

@@ -203,7 +203,9 @@ class Process:
         self._task.add_done_callback(lambda task: self._ended(task, links))
 
     def _connector(self, life: str, links: list[FaultyLink]) -> lifecycle.Connect:
-        """Return a function that connects this process to the ledger and adds each link to `links`."""
+        """Return a function that connects this process to the ledger.
+
+        The function appends each link that it opens to `links`."""
         numbers = itertools.count(1)
 
         async def connect() -> Ledger:

@@ -29,7 +29,7 @@ GARBAGE = (
 
 
 class Rogue:
-    """Makes random events that no honest service would write."""
+    """Makes invalid events that no honest service would write."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance

@@ -1,4 +1,4 @@
-"""The target of simulated bindings. It fails for a while, fails for good, or does not answer.
+"""Simulate the system that binds pods: a binding can succeed, fail, or get no answer.
 
 Invariant: a binding that is reported as failed has had no effect."""
 

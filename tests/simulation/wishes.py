@@ -20,7 +20,7 @@ CORES = (0, 0, 10, 25, 30, 50, 100)
 
 
 class Wishes(Source):
-    """The requests of all simulated users. All watchers of a run read them."""
+    """The pods and gangs that all simulated users request."""
 
     def __init__(self, chance: random.Random, *, pods_max: int) -> None:
         self._chance = chance

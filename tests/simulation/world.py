@@ -260,8 +260,7 @@ def _agent(name: str, nodes: list[SimulatedNode]) -> Body:
 
 
 def _drop(*_entry: object) -> NoReturn:
-    """Drop a log entry before it is rendered. Rendering a traceback would take longer than the
-    run."""
+    """Drop a log entry, because formatting tracebacks would take longer than the run."""
     raise structlog.DropEvent
 
 
@@ -285,10 +284,7 @@ def _quiet(*, logs: bool) -> Iterator[None]:
 
 @contextmanager
 def _as_here(seed: int) -> Iterator[None]:
-    """Set up the services for a simulation until the block ends.
-
-    Their own random numbers come from the seed, the API server's lists have small pages, and the
-    flood limit is low."""
+    """Seed the services' random numbers and lower two of their limits, until the block ends."""
     before = random.getstate()
     random.seed(f"{seed}/jitter")
     with pytest.MonkeyPatch.context() as patch:
@@ -307,10 +303,10 @@ def run(
     wishes_max: int = WISHES[1],
     cluster: bool | None = None,
 ) -> Outcome:
-    """Play one whole run, and return its outcome. `adjust` may change the faults first.
+    """Run one seed, and return the outcome.
 
-    Kinds of fault in `spared` never strike, and users make at most `wishes_max` requests. `cluster`
-    forces a run with or without a cluster; None leaves that to the seed."""
+    `adjust` may change the faults first, and kinds of fault in `spared` never occur. If `cluster`
+    is None, the seed determines whether there is a cluster."""
     weather = Weather(seed, spared, cluster)
     if adjust is not None:
         adjust(weather)

@@ -36,7 +36,7 @@ class Accounted:
         return self
 
     def reading(self) -> Reading:
-        """Close the account at the end of the period, and return its data."""
+        """Close the account at the end of its period, and return the usage data."""
         self.account.finish()
         revision = self.ledger.state.revision
         return Reading(revision, self.by, self.period, self.meters, self.account)

@@ -7,7 +7,7 @@ from tests.support.nats import Bus
 
 
 async def attest_all(bus: Bus) -> None:
-    """Attest every snapshot that was written so far."""
+    """Attest every snapshot so far, as an intake does."""
     snapshots = Snapshots((await bus.connect("intake")).wire)
     await snapshots.attest(each.key for each in await snapshots.written())
 

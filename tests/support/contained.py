@@ -1,8 +1,6 @@
-"""Run a process in the environment of a container that has a grant (the mounts and variables that
-the agent prepares).
+"""Run a process with the mounts and variables that the agent prepares for a container.
 
-The process has its own mount namespace, where `/etc`, `/tmp` and `/usr/local` contain only the
-grant's mounts. Invariant: nothing on the machine is changed or left behind."""
+The process has its own mount namespace. Invariant: nothing on the machine is changed."""
 
 from __future__ import annotations
 

@@ -31,10 +31,9 @@ P = TypeVar("P", bound=Payload)
 
 
 class Facts:
-    """A reader of all events of a ledger. It can also append events.
+    """A reader of all events of a ledger, which can also append events.
 
-    Records that are not valid events are listed in `refused`. As the ledger requires, a placement
-    that is written here names the previous placement on its node."""
+    Records that are not valid events are kept in `refused`."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus

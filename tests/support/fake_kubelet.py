@@ -52,7 +52,7 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Entry:
-    """The devices of one resource that one container has, as in the kubelet's checkpoint."""
+    """The devices of one resource in one container, as recorded in the kubelet's checkpoint."""
 
     pod: str
     namespace: str
@@ -174,9 +174,7 @@ class FakeKubelet:
         return next(e.ids for e in self._entries if (e.pod, e.container) == (pod, container))
 
     async def plugin(self) -> Any:
-        """Wait for the ResourceClaim plugin's socket, and register the plugin.
-
-        Return the plugin's description of itself."""
+        """Wait for the ResourceClaim plugin's socket. Return the plugin's registration data."""
         path = self.folder / "plugins_registry" / f"{DRIVER}-reg.sock"
 
         async def registered() -> Any:
@@ -192,21 +190,23 @@ class FakeKubelet:
         return await until(registered, "a DRA plugin", interval_s=0.1)
 
     async def prepare(self, *claims: tuple[str, str]) -> dict[str, Any]:
-        """Ask the plugin to prepare ResourceClaims, given as (uid, namespace). Return the answer
-        for each claim, by uid."""
+        """Ask the plugin to prepare ResourceClaims, given as (uid, namespace).
+
+        Return the plugin's answers by uid."""
         answer = await self._claims(calls.PREPARE_CLAIMS, claims)
         return dict(answer.claims)
 
     async def unprepare(self, *claims: tuple[str, str]) -> dict[str, Any]:
-        """Ask the plugin to unprepare ResourceClaims, given as (uid, namespace). Return the answer
-        for each claim, by uid."""
+        """Ask the plugin to unprepare ResourceClaims, given as (uid, namespace).
+
+        Return the plugin's answers by uid."""
         answer = await self._claims(calls.UNPREPARE_CLAIMS, claims)
         return dict(answer.claims)
 
     async def healths(self, wanted: dict[str, int]) -> dict[str, str]:
-        """Watch device health until it equals `wanted` (1 healthy, 2 unhealthy).
+        """Wait until each device's health equals `wanted` (1 healthy, 2 unhealthy), by name.
 
-        `wanted` is by device name. Return the health messages of the devices, also by name."""
+        Return the health messages of the devices, by name."""
         endpoint = (await self.plugin()).endpoint
         async with grpc.aio.insecure_channel(f"unix:{endpoint}") as channel:
             async for answer in calls.WATCH_HEALTH.on(channel)(pb.Empty(), timeout=PRE_START_S):
@@ -227,8 +227,7 @@ class FakeKubelet:
         self._entries = [entry for entry in self._entries if entry.pod != pod]
 
     def forget(self, pod: str) -> None:
-        """Forget the pod's devices, like a kubelet that lost its checkpoint. Its containers keep
-        running."""
+        """Forget the pod's devices but keep its containers, as after the loss of the checkpoint."""
         self._entries = [
             replace(entry, ids=()) if entry.pod == pod else entry for entry in self._entries
         ]

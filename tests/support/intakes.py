@@ -17,13 +17,12 @@ _intakes: dict[int, ServiceProcess | None] = {}
 
 
 def may_have_agents(bus: Bus) -> None:
-    """Register this test's ledger, so that the first agent started on it also starts an intake."""
+    """Let the first agent that a test starts on this ledger start an intake too."""
     _ledgers[bus.server.port] = bus
 
 
 def there(url: str) -> None:
-    """Record that the test starts its own intake on the ledger at `url`, so that no other is
-    started."""
+    """Start no intake for agents on the ledger at `url`, because the test starts its own."""
     _intakes.setdefault(_port(url), None)
 
 

@@ -1,5 +1,4 @@
-"""A client of a test's API server that reuses one connection, which is cheaper than running
-kubectl.
+"""A client of a test's API server that reuses one connection, because running kubectl is slower.
 
 Resources are named as in kubectl: `pods`, `pod`, `pvc`, `queues.scheduling.volcano.sh`. Invariant:
 a refused request raises AssertionError, as in `ControlPlane.kubectl`."""

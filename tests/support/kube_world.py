@@ -31,10 +31,9 @@ class KubeWorld:
         self._running: list[ServiceProcess] = []
 
     def service(self, verb: str, *options: str, first: str = "") -> ServiceProcess:
-        """Return a service that is not started yet. It gets access to the cluster if its verb needs
-        that.
+        """Return a service that is not started yet, with access to the cluster if it needs it.
 
-        `first` is Python code that the service's process runs before the verb."""
+        `first` is Python code that the service's process runs first."""
         kube: tuple[str, ...] = ()
         if verb in {"watcher", "binder"}:
             kube = ("--kubeconfig", str(self.plane.kubeconfig_of(verb)))

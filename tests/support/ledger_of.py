@@ -1,4 +1,4 @@
-"""An in-memory ledger for tests: the real fold applies events, and the real engine decides.
+"""An in-memory ledger for tests, with the real fold and the real engine.
 
     Ledger().report(rack("n1", 2)).submit(pod("p1", ask(4096))).decide()
 

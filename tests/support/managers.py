@@ -1,8 +1,6 @@
 """Run controllers of other projects with their webhooks, and simulate kubelets for their pods.
 
-JobSet, LeaderWorkerSet and Kueue share a layout: a program with one configuration file, and
-manifests written by kubebuilder. Invariant: after a test the API server calls none of their
-webhooks."""
+Invariant: after a test, the API server calls none of their webhooks."""
 
 from __future__ import annotations
 

@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 
 
 class MemoryFollower:
-    """One reader of the in-memory ledger.
-
-    `deliver` is its callback. It is public, so that tests can distinguish readers."""
+    """One reader of the in-memory ledger."""
 
     def __init__(
         self,

@@ -49,7 +49,7 @@ class Where(NamedTuple):
 
     @property
     def prefix(self) -> str:
-        """Return the common prefix of the keys of all objects that the path names."""
+        """Return the prefix of the keys of all objects on this path."""
         return f"{self.namespace}/" if self.namespace else ""
 
     def missing(self) -> Refused:
@@ -282,8 +282,9 @@ def _where(path: str) -> Where:
 
 
 def _grace_s(where: Where, about: dict[str, Any], options: dict[str, Any]) -> int:
-    """Return the grace period of a deletion in seconds: 0 for pods that have no node or have
-    ended."""
+    """Return the grace period of a deletion in seconds.
+
+    It is 0 for pods that have no node or have ended."""
     if where.resource != "pods" or not about["spec"].get("nodeName"):
         return 0
     if about["status"]["phase"] in ENDED:

@@ -66,8 +66,7 @@ class Write(NamedTuple):
 
 
 class Page(NamedTuple):
-    """One page of a list, as of `version`. `rest` is the token of the next page, or "" on the last
-    page."""
+    """One page of a list, and the token of the next page, or "" on the last one."""
 
     items: list[bytes]
     version: int

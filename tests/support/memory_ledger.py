@@ -1,9 +1,7 @@
-"""Simulate the ledger in memory: every rule of `runtime.ledger.port.Ledger`, without sockets.
+"""Simulate the ledger in memory: a server, its connections, and the network between them.
 
-`MemoryServer` is the server, a `MemoryLedger` is one connection, and its `Link` is the network
-between them. A link can do to a message everything that a network can. The rules for drafts are the
-real ones. Invariant: one contract suite passes against this and nats-server, so that results of the
-simulation hold for the real ledger."""
+Invariant: one contract suite passes against this and nats-server, so that results of the simulation
+hold for the real ledger."""
 
 from __future__ import annotations
 
@@ -69,9 +67,7 @@ class PerfectLink:
 
 
 class MemoryLedger:
-    """One connection to the in-memory ledger in one role; implements `Ledger` of the port.
-
-    `writer` identifies the connection in tests."""
+    """One connection to the in-memory ledger, in one role."""
 
     def __init__(
         self, server: MemoryServer, *, role: str, writer: str = "", link: Link | None = None

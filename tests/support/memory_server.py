@@ -1,11 +1,8 @@
-"""Simulate the ledger's server in memory: the stream with its fences, shared queues, and plain
-messages.
+"""Simulate the ledger's server in memory: the stream, its queues, and plain messages.
 
-A fence is the revision that a writer expects to be the last one on a subject. Simulations use this
-server in place of nats-server; one contract suite runs against both. Invariants: an append is
-stored whole or not at all. Revisions count from 1 without a gap. An id is accepted once within the
-duplicate window. A fence is checked against what is stored, never against what a client believes.
-"""
+One contract suite runs against this server and nats-server. Invariants: an append is stored whole
+or not at all. Revisions count from 1 without a gap. An id is accepted once within the duplicate
+window. An append can name the last revision of a subject, and is refused if that is outdated."""
 
 from __future__ import annotations
 
@@ -103,7 +100,7 @@ class MemoryServer:
             queue.drop(last)
 
     def lose_subject(self, subject: str) -> None:
-        """Forget the last revision of this subject, as if nothing had been written to it."""
+        """Forget the last revision of this subject."""
         self._on_subject.pop(subject, None)
 
     def watch(self, call: Callable[[Stored], None]) -> None:

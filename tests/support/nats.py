@@ -127,8 +127,7 @@ async def remake_stream(wire: Wire, config: dict[str, Any]) -> None:
 
 
 class PlainServer:
-    """A nats-server without users or permissions, for setups that our own configuration would never
-    allow."""
+    """A nats-server without users or permissions."""
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir

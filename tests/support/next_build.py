@@ -1,10 +1,8 @@
 """Create a later build of Apportion, in which `PodPlaced` has a new version with one more field.
 
-The schemas are changed as CONTRIBUTING's recipe for adding a field describes. The old module moves
-to `older` and gets a function `lift`, which converts old payloads. The struct gets the field, and
-the event gets the new version. Writers of placements fill the field. Everything else is as in this
-checkout. A process runs the new build if the copy comes first in its module path. The new build's
-fold ignores the field, so both builds encode a state in the same way."""
+The schemas are changed as CONTRIBUTING's recipe for adding a field describes. Writers of placements
+fill the field, and the fold ignores it. All other code is the same as in this checkout. A process
+runs the new build if the copy comes first in its module path."""
 
 import inspect
 import re

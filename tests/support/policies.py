@@ -37,7 +37,7 @@ def without(*markers: str) -> Callable[[dict[str, Any]], None]:
 async def holding(
     plane: ControlPlane, weaken: Callable[[dict[str, Any]], None]
 ) -> AsyncIterator[None]:
-    """Install the policies of our manifests, and have them enforced until the block ends.
+    """Install the policies of our manifests, and delete them when the block ends.
 
     `weaken` may edit each policy before it is installed."""
     documents: list[dict[str, Any]] = []
@@ -84,9 +84,8 @@ def _bound(policy: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _in_force(plane: ControlPlane, name: str, *, not_any_more: bool = False) -> None:
-    """Wait until the API server enforces the policy.
-
-    With `not_any_more`, wait until it no longer enforces it. Either takes the server a while."""
+    """Wait until the API server enforces the policy, or with `not_any_more` until it no longer
+    does."""
 
     async def so() -> bool:
         said = await plane.user("create", "configmap", name, "--dry-run=server", ok=None)

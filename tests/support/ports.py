@@ -1,9 +1,7 @@
-"""Reserve ports for one test process. This is the only module of the tests that chooses ports.
+"""Reserve ports for one test process. All tests must take their ports from this module.
 
-A port chosen by the kernel may be in use by the time a server listens on it. Another test's
-connection may use it as its source port. A client that waits for that server may even connect to
-itself. Invariants: no port is in the kernel's ephemeral range. No two processes that use this
-module get the same port, and no process gets a port twice."""
+A port that the kernel chooses can be taken before a server listens on it. Invariants: no port here
+is in the kernel's ephemeral range, and no two processes get the same port."""
 
 from __future__ import annotations
 

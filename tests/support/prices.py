@@ -50,9 +50,9 @@ class Left:
     devices: tuple[int, ...]
 
     def without(self, cpu_milli: int, memory_mib: int, *devices: int) -> "Left":
-        """Return what is left after a pod takes this CPU and memory.
+        """Return what is left of the node after a pod takes this CPU and memory.
 
-        `devices` is the free percentage of each device after that."""
+        `devices` is the new free percentage of each device."""
         return Left(self.cpu_milli - cpu_milli, self.memory_mib - memory_mib, devices)
 
 
@@ -65,9 +65,7 @@ def size_of(shape: PricedShape) -> int:
 
 
 def share_value(shapes: tuple[PricedShape, ...], left: int, cpu_price: int) -> int:
-    """Return the highest total value of shares that fit in `left` percent of a device.
-
-    Every sequence of shapes is tried."""
+    """Return the highest total value of shares that fit in `left` percent of a device."""
     best = 0
     for shape in shapes:
         if 0 < size_of(shape) <= min(left, 99):
@@ -125,8 +123,9 @@ def node_variety(shapes: tuple[PricedShape, ...], node: Left) -> int:
 
 
 def node_fragments(shapes: tuple[PricedShape, ...], node: Left) -> int:
-    """Return F: how much free device capacity a random pod could not use, in percent, times the
-    number of pods."""
+    """Return how much free device capacity of the node a random pod could not use.
+
+    The result is in percent of a device, added up over the pods of all shapes."""
     expected = 0
     for shape in shapes:
         lefts = [min(left, 100) for left in node.devices]

@@ -1,10 +1,8 @@
-"""Run a real kubelet on this machine, as a node of the tests' API server. Its container runtime is
-the one in `cri`.
+"""Run a real kubelet on this machine as a node of the tests' API server, with the runtime in `cri`.
 
-It needs root, and the binaries of a control plane, which are built together with the kubelet.
-Kubelet and runtime share a mount namespace of their own, because the path of the device plugins'
-folder is hard-coded. Invariant: the kubelet leaves no process, no mount, and no file outside its
-folder."""
+It needs root and the binaries of a control plane. The kubelet and its runtime have their own mount
+namespace, because the path of the device plugins' folder is hard-coded. Invariant: the kubelet
+leaves no process, no mount, and no file outside its folder."""
 
 from __future__ import annotations
 
@@ -142,10 +140,9 @@ class RealKubelet:
         os.kill(await self.pid(pod, container), signal.SIGKILL)
 
     async def pid(self, pod: str, container: str) -> int:
-        """Return the process id of the container, once the container runs.
+        """Return the process id of the pod's container, once the container runs.
 
-        A kubelet that died between creating and starting a container creates the container again.
-        So each attempt checks the newest one."""
+        Each attempt checks the newest container, because the kubelet may have created it again."""
 
         async def there() -> int:
             attempt = self.created(pod, container)[-1]["attempt"]

@@ -20,9 +20,7 @@ LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.so")
 
 
 class Scratch:
-    """A copy of the product in a folder, in which a test follows a recipe.
-
-    `path` is the module path from which Python imports the copy."""
+    """A copy of the product in a folder, which a test can edit and run."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,7 +1,7 @@
-"""Run `apportion up` as a user does, with a data folder, and run other verbs against it.
+"""Run `apportion up` as a user does, and other verbs against it.
 
-All processes of a run inherit an environment variable that marks them. The ledger's server has the
-data folder on its command line. So a test can search the whole machine for left-over processes."""
+A test can find a run's left-over processes by an environment variable that they inherit. The
+ledger's server has the data folder on its command line."""
 
 from __future__ import annotations
 

@@ -130,10 +130,9 @@ def _forkable(words: Sequence[str], environment: Mapping[str, str]) -> bool:
 
 
 def _order(order: bytes, files: Sequence[int]) -> int:
-    """Send an order to fork a process, and return the process id.
+    """Request a fork, and return its process id.
 
-    A test that times out never reads the answer to its order. The next order skips that answer and
-    kills the process that was forked for it."""
+    If an earlier test timed out, first read the answer to its request and kill that fork."""
     with _lock:
         if not _orders:
             _start()
@@ -216,8 +215,8 @@ def _serve() -> None:
 def _fork_for_up(popen: subprocess.Popen[Any], *given: Any) -> None:
     """Replace `Popen._execute_child` in a forked `apportion up`.
 
-    `up` starts a helper process, from which it forks its services. This function makes the helper a
-    fork of `up`, with all modules imported. All other processes are executed."""
+    Fork `up` for its helper process, from which it starts its services. Execute all other commands.
+    """
     asked = Asked(*given)
     words = [os.fspath(each) for each in asked.args] if isinstance(asked.args, list | tuple) else []
     if words[:3] != [sys.executable, *UP_FORKS] or len(list(Path("/proc/self/task").iterdir())) > 1:

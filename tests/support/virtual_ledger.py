@@ -1,8 +1,7 @@
 """Create a ledger in virtual time with the real engine, as input for replays.
 
-Pods arrive and end at times that a test sets, and the engine decides at once. Invariant: every
-record is one that a scheduler, a user or a node could have written. Records are in order of time,
-and the placements on a node form a chain."""
+Pods arrive and end at times that a test sets. Invariant: the records look like those of a real
+ledger: they are in order of time, and each placement names the previous one on its node."""
 
 from __future__ import annotations
 
@@ -76,7 +75,7 @@ class VirtualLedger:
         self.write(pod)
 
     def settle(self) -> None:
-        """Let the engine decide until a decision has no events. End each evicted pod."""
+        """Let the engine decide until nothing is left to decide. End each evicted pod."""
         while events := decided(self._engine).events:
             for data in events:
                 self.write(data)

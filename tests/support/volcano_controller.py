@@ -1,7 +1,6 @@
 """Simulate Volcano's controllers: for each Job, create its PodGroup and its pods.
 
-Tests need this because Apportion replaces only Volcano's scheduler. Each pod follows its template
-in the Job, with the scheduler that the Job names."""
+Tests need this because Apportion replaces only Volcano's scheduler."""
 
 from __future__ import annotations
 

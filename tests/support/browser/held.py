@@ -25,8 +25,7 @@ class Held:
         self._act(route)
 
     def end(self, act: Callable[[Route], None]) -> None:
-        """Release the requests: apply `act` to all delayed ones now, and to every later one at
-        once."""
+        """Apply `act` to all delayed requests, and to later ones as soon as they are sent."""
         self._act = act
         for route in self._routes:
             act(route)

@@ -1,6 +1,4 @@
-"""Shrink screenshots: reduce a PNG to 256 colours without a visible difference.
-
-Invariants: the picture keeps its dimensions. Colours that cover much of it do not change."""
+"""Shrink screenshots: reduce a PNG to 256 colours without a visible difference."""
 
 from __future__ import annotations
 

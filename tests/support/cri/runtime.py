@@ -43,7 +43,7 @@ class Refused(Exception):
 
 @dataclass
 class Kept:
-    """The runtime's record of one container, running or ended."""
+    """The runtime's record of a container."""
 
     sandbox: str
     config: Any

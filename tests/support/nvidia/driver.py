@@ -5,9 +5,8 @@
         driver.xid(0, 79)
     subprocess.run([driver.probe, "alloc:600"], env=os.environ | driver.environment)
 
-Every process with `environment` sees the same GPUs and their faults. Invariants: a driver's state
-is one file in the given folder, so that several drivers can exist at once and nothing is left
-behind. GPUs are identified by their index from 0."""
+Every process with `environment` sees the same GPUs. Invariant: a driver's state is one file in the
+given folder, so several drivers can exist at once. GPUs are identified by their index from 0."""
 
 from __future__ import annotations
 
@@ -197,7 +196,7 @@ class FakeDriver:
     def start(self) -> None:
         """Load the driver again: calls return UNINITIALIZED until NVML is initialised again.
 
-        GPUs that are lost at this time are no longer listed."""
+        GPUs that have fallen off the bus are no longer listed."""
         self._library.fake_load(self._state)
 
     def restart(self) -> None:
@@ -233,8 +232,7 @@ class FakeDriver:
     def link(self, card: int, *peers: int | None) -> None:
         """Connect the GPU's NVLinks, in order, to the GPUs `peers`; None is a link that is down.
 
-        The GPU has no other links, and no link to a switch. Call this method for both ends of a
-        link."""
+        Call this method for both ends of a link."""
         for number in range(_LINKS):
             leads_to = _LINK_NONE
             if number < len(peers):
@@ -274,8 +272,7 @@ class FakeDriver:
     ) -> None:  # fmt: skip
         """Add a process with this id to the GPU, or to the MIG instance with these ids.
 
-        The driver lists the process under each of these `kinds`, until `end_process`, or until the
-        GPU or driver fails. No real process needs to exist."""
+        The driver lists the process under each of these `kinds`. No real process needs to exist."""
         self._do(
             "process",
             *(card, pid, instance, compute, mib * MIB, sm_percent),

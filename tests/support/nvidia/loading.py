@@ -1,10 +1,8 @@
 """Select the library that nvidia-ml-py uses in this process: the real driver's or a fake driver's.
 
-The loader identifies a library by its SONAME, which real and fake library share; the first one
-loaded wins. So a real library is loaded before any fake one. While a test needs the fake library,
-its handle is passed to pynvml. Invariant: outside `using`, pynvml loads the real library if there
-is one. Otherwise it may get a fake library without state, which reports that no driver is loaded.
-"""
+Both libraries have the same SONAME, so the loader keeps the first one. The real library is
+therefore loaded first, and `using` passes the fake library's handle to pynvml. Invariant: outside
+`using`, pynvml uses the real library if there is one."""
 
 from __future__ import annotations
 

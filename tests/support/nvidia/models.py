@@ -30,9 +30,7 @@ class Profile(NamedTuple):
 
 
 class Model(NamedTuple):
-    """A GPU model and what the driver reports for it.
-
-    `switch_links` is the number of NVLinks that lead to an NVSwitch."""
+    """A GPU model and what the driver reports for it."""
 
     name: str
     memory_mib: int
