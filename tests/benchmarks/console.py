@@ -80,9 +80,7 @@ def devices(node: int) -> Iterator[Device]:
 
 
 def adopted(number: int, nodes: int) -> PodAdopted:
-    """Return a running pod that uses half of each of two GPUs of a node.
-
-    Together, these pods leave some GPUs full, some half full and some empty."""
+    """Return a running pod that uses half of each of two GPUs of a node."""
     node = number % nodes
     first = number // nodes * 2 % CARDS
     memory_mib = MODELS[node % len(MODELS)][1] // 2

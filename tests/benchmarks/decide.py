@@ -184,9 +184,7 @@ class Bench:
                 raise RuntimeError("the fleet cannot be filled that far")
 
     def learn(self) -> None:
-        """Compute the prices of devices from the pods so far, as the scheduler does now and then.
-
-        Until the first call, the state has no prices."""
+        """Compute the prices of devices from the current pods, as the scheduler sometimes does."""
         types = node_types(self.state)
         self.apply(learn(self.histogram.shapes(), types, pods=self.histogram.pods), self.engine)
 

@@ -31,7 +31,7 @@ from tests.benchmarks.telling import parser_of, tell
 
 
 def measure(given: argparse.Namespace) -> dict[str, object]:
-    """Run the benchmark once for each seed."""
+    """Run the benchmark once for each seed, and return the figures."""
     first, _, last = given.seeds.partition("-")
     nodes = shuffled(read_trace_nodes(given.nodes))
     drafts = sorted(read_trace(given.trace), key=lambda draft: draft.name)

@@ -86,7 +86,7 @@ def submissions(pods: int) -> list[Draft]:
 
 
 class Watch:
-    """A reader of the ledger that notes when it observes the events of pods."""
+    """A reader of the ledger that records when it receives the events of pods."""
 
     def __init__(self) -> None:
         self.records: list[tuple[str, Record]] = []

@@ -113,8 +113,7 @@ def once(seen: Seen) -> Seen:
 async def apart(load: Callable[..., Seen], *given: object) -> Seen:
     """Run `load` in a new process, and return the times that it recorded.
 
-    Each load needs a new process: over TLS each ledger has its own CA, and a process trusts only
-    the CA that it started with."""
+    Each load needs a new process, because a process trusts only the CA that it started with."""
     spawned = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max_workers=1, mp_context=spawned) as pool:
         return once(await asyncio.get_running_loop().run_in_executor(pool, load, *given))

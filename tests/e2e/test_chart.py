@@ -272,7 +272,7 @@ def test_the_gateway_is_told_where_browsers_reach_it() -> None:
 
 
 def test_the_ledger_is_encrypted_unless_it_is_said() -> None:
-    """By default, client connections and routes between the NATS servers are encrypted.
+    """By default, the chart encrypts client connections and the routes between NATS servers.
 
     The certificate comes from the chart, from cert-manager, or from an existing Secret."""
     found = documents(rendered())

@@ -1,4 +1,4 @@
-"""Each sample manifest is created with kubectl, on nodes of every kind, and bound as expected."""
+"""Each sample manifest is created with kubectl, and its pods are bound as expected."""
 
 import json
 from collections import Counter

@@ -210,8 +210,7 @@ def command(name: str, action: str, job: dict[str, Any]) -> dict[str, Any]:
 @needs(VC_CONTROLLER_MANAGER, "Volcano's vc-controller-manager")
 @pytest.mark.usefixtures("volcano")
 async def test_a_volcano_job_runs_is_aborted_and_resumes(world: KubeWorld) -> None:
-    """The pods of a Volcano Job are bound, end when the Job is aborted, and are bound after a
-    resume."""
+    """A Volcano Job's pods are bound, end when the Job is aborted, and are bound after a resume."""
     await system(world)
     await world.plane.apply(job("train", PODS))
     await world.facts.count(PodBound, PODS)
@@ -295,9 +294,9 @@ async def test_a_jobset_restarts_after_a_failure_and_resumes(world: KubeWorld) -
 @needs(JOBSET, BUILT)
 @pytest.mark.usefixtures("jobsets")
 async def test_jobs_of_a_jobset_have_racks_of_their_own(world: KubeWorld) -> None:
-    """If each job of a JobSet needs a rack of its own, the third job on two racks stays pending.
+    """Each job of a JobSet that requires it has a rack of its own.
 
-    It gets the rack of the first job that completes."""
+    The third job on two racks stays pending until another job completes."""
     await fleet(world)
     await world.plane.apply(jobset(("workers", 3, 2), exclusive_topology="rack"))
     # The first pod of each job is made at once, its others once that one is bound.
@@ -393,10 +392,9 @@ async def test_groups_of_a_leader_worker_set_have_racks_of_their_own(world: Kube
 @pytest.mark.usefixtures("leader_worker_sets")
 @pytest.mark.parametrize("leader_worker_sets", [VOLCANO], indirect=True, ids=["volcano"])
 async def test_a_group_that_is_a_gang_starts_together_again(world: KubeWorld) -> None:
-    """If a group of a LeaderWorkerSet is a gang, none of its pods is bound while only two of them
-    fit.
+    """If a LeaderWorkerSet's group is a gang, none of its pods is bound until all of them fit.
 
-    The group is also a gang after it was recreated."""
+    The same holds after the group was recreated."""
     await system(world)
     await world.plane.apply(leader_worker_set(1))
     await world.facts.count(PodSubmitted, PODS)

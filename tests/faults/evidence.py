@@ -1,8 +1,7 @@
 """Collect the evidence of a failed round, so that the cause can be found.
 
-A history lists each fault and the servers' log lines in the order of time. A second list shows what
-each server has stored. Invariant: a kept folder has everything: stores, logs, and the loader's
-journal."""
+One list has each fault and the servers' log lines by time, the other the contents of each server.
+"""
 
 from __future__ import annotations
 

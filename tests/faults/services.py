@@ -22,7 +22,7 @@ Acknowledged = tuple[str, int | None]
 
 
 class Service(ServiceProcess):
-    """A service process of a round. `name` tells instances of the same service apart."""
+    """A service process of a round."""
 
     def __init__(self, name: str, verb: str, url: str, *options: str) -> None:
         super().__init__(verb, url, "--log-level", "debug", *options)

@@ -105,8 +105,7 @@ async def test_a_client_fails_over_to_unnamed_servers(cluster: Cluster) -> None:
 
 
 class Said:
-    """Publishes test messages on several servers, and records which listener received which
-    message."""
+    """Publishes messages on several servers, and records which listener receives them."""
 
     def __init__(self) -> None:
         self.speakers: list[tuple[str, JetStreamLedger]] = []

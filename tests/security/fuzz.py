@@ -312,8 +312,7 @@ def _resident_mib(process: int) -> int:
 async def _filled(
     bus: Bus, services: dict[str, ServiceProcess], load: Load, seed: int
 ) -> dict[str, Any]:
-    """Fill a small ledger with a stolen agent's key, and then with other writers. Return the
-    results."""
+    """Let an agent's stolen key and then other writers fill a ledger. Return the results."""
     wire = (await bus.connect("bootstrap")).wire
     used = (await stream.read_info(wire)).state.bytes
     most = int((used + ROOM_BYTES) / (1 - RESERVE))
@@ -442,7 +441,7 @@ class Attackers:
         return self._bus.data_dir / f"{role}.{kind}"
 
     def did_enough(self) -> bool:
-        """Return True if every attacker has made enough attempts, or has ended."""
+        """Return True if every attacker has ended or has made enough attempts."""
         return all(
             self._processes[role].returncode is not None
             or all(self._told(role).get(deed, 0) > ENOUGH for deed in ("permitted", "forbidden"))

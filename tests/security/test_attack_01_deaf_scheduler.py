@@ -29,7 +29,7 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
 
 
 async def retarget(wire: Wire, settings: dict[str, object]) -> None:
-    """Change the consumer with these settings so that it filters for a subject without messages."""
+    """Change the consumer's filter to a subject without messages."""
     config = {**settings, "filter_subject": NOTHING}
     body = {"stream_name": STREAM, "config": config, "action": "update"}
     await call_api(wire, f"CONSUMER.CREATE.{STREAM}.{config['name']}.{NOTHING}", body)

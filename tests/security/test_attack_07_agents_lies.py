@@ -45,8 +45,7 @@ SOME = 800
 
 
 class Lie(NamedTuple):
-    """A false report that an agent sends. `cause` is the reason with which the intake refuses it,
-    and `guard` names the check that finds it."""
+    """An agent's false report, the check that finds it, and the cause of its refusal."""
 
     data: Payload
     cause: str

@@ -1,8 +1,6 @@
 """Attack 15: a container writes anything into its HAMi-core region and its folder.
 
-This is a seeded fuzz of the code that an agent runs at regular intervals. Whatever a container
-writes, each run of that code ends, and its usage record can be encoded. The limits remain those in
-the ledger, the other container is not affected, and the folder is removed with its pod."""
+The agent still enforces the ledger's limits, protects the other container and reports usage."""
 
 import subprocess
 from collections.abc import Iterator

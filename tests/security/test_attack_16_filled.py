@@ -79,8 +79,9 @@ async def metric(service: ServiceProcess, name: str) -> float:
 
 @pytest.mark.parametrize("guard", ["", "leaves a reserve"])
 async def test_agents_leave_the_last_room_to_others(bus: Bus, guard: str) -> None:
-    """An intake reserves some of the ledger's space for other services. If less is free, it asks
-    agents to send their reports again later. Without the guard it appends them."""
+    """If little space is left in the ledger, an intake keeps it for other services.
+
+    The intake then asks agents to send their reports later."""
     await fill(bus, 0.96)
     url = bus.server.url_for
     async with ServiceProcess("intake", url("intake"), first=HASTE + without(guard)) as intake:

@@ -21,8 +21,9 @@ EXCEPTIONS = {
 
 
 async def judged(world: KubeWorld, template: dict[str, Any], *, ok: bool) -> str:
-    """Create a pod from this template in a namespace that enforces the standard, and return the API
-    server's reply."""
+    """Create a pod from this template where the API server enforces a pod security standard.
+
+    Return the API server's reply."""
     label = {"pod-security.kubernetes.io/enforce": "restricted"}
     space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE, "labels": label}}
     await world.plane.apply(space)

@@ -307,12 +307,9 @@ class Auditor:
         return any(pod is not None and pod.life.at(basis) != pod.life.now for pod in known)
 
     def _crossed(self, data: object, basis: int) -> bool:
-        """Return True if this event conflicts with another writer's, and neither writer had read
-        the other's event.
+        """Return True if this event conflicts with one that its writer had not read yet.
 
-        An adoption can conflict with a placement on the same node or of the same pod. One watcher's
-        submission or rejection of a pod can conflict with another watcher's adoption of that pod.
-        No fence prevents these conflicts, because an adopted pod already runs on its node."""
+        Only adoptions may conflict, because an adopted pod already runs on its node."""
         if isinstance(data, PodSubmitted | PodRejected):
             return _adopted_since(self.state, data.uid, basis)
         if not isinstance(data, PodAdopted | PodPlaced):
@@ -387,9 +384,9 @@ def _harmless(said: Payload, cards: set[str]) -> bool:
 
 
 def _unread(data: object, why: str) -> bool:
-    """Return True if the fold refused a hostile agent's report because a device is another node's.
+    """Return True if the fold refused a hostile agent's report because of another node's device.
 
-    An intake may accept such a report if it had not yet read which node has the device."""
+    An intake may accept such a report before it has read which node has the device."""
     hostile_report = isinstance(data, NodeReported) and data.node == hostile.NODE
     return hostile_report and "is reported by node" in why
 

@@ -69,9 +69,7 @@ class Hostile:
         return encode(Event(id=identity, source=f"agent/{by}", time=time, data=data, basis=basis))
 
     def _another_node(self, state: State) -> bytes:
-        """Return a false report about another node.
-
-        It claims that the node is empty, or that one of the node's devices has failed."""
+        """Return a false report that another node is empty or that its device has failed."""
         node = self._victim(state)
         known = state.nodes.get(node)
         data: Payload = structs.replace(NOTHING, node=node)
@@ -125,7 +123,7 @@ class Hostile:
         return of_a_later_version(found)
 
     def _fence(self, state: State) -> bytes:
-        """Return a permitted event with the id that a pending pod's next placement will have."""
+        """Return an event whose id is the one that a pending pod's next placement will have."""
         waiting = [pod for pod in state.pods.values() if pod.phase is Phase.PENDING]
         name = ""
         if waiting:

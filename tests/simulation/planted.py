@@ -437,8 +437,7 @@ def _snapshot_off_by_one(patch: Patch) -> None:
 
 
 def _snapshot_believed(patch: Patch) -> None:
-    """Make readers start with an empty state if a snapshot is damaged, without reporting the
-    damage."""
+    """Let readers start with an empty state if a snapshot is damaged, without an error."""
 
     async def load(self: Snapshots, stored: Any) -> State | None:
         try:
@@ -474,9 +473,7 @@ UNHEARD = {"unheard member": 1.0}
 
 
 def _fences_upon_what_was_dropped(patch: Patch) -> None:
-    """Make a scheduler keep using fences on records that the ledger has dropped.
-
-    It does so even after the server has refused such a fence."""
+    """Let a scheduler refer to dropped records, even after the server has refused that."""
 
     async def refused(self: Fences, refusal: FenceRefused, ledger: object) -> None:
         del self, refusal, ledger

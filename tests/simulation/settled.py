@@ -51,7 +51,7 @@ def _not_there(node: NodeState) -> Iterator[str]:
 
 
 def _unplaced(world: World) -> Iterator[str]:
-    """Yield a problem for each pending pod that fits, according to a new engine or to the books."""
+    """Yield a problem for each pending pod that could be placed now."""
     state = world.auditor.state
     for event in decided(Engine(state)).events:
         # The reasons of a refusal may have changed since it was reported, but not the refusal.

@@ -71,7 +71,7 @@ PAGE = 5
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a run. `trouble` is the first problem, or empty if there was none."""
+    """The result of a run, with its first problem if there was one."""
 
     seed: int
     trouble: str

@@ -16,7 +16,7 @@ _RUNNING = ("Deployment", "DaemonSet", "StatefulSet", "Job")
 
 
 def objects(pattern: str = "*.yaml") -> Iterator[dict[str, Any]]:
-    """Yield every object that kustomize would apply from files that match `pattern`."""
+    """Yield every object that kustomize would apply from the files that match `pattern`."""
     for path in sorted(MANIFESTS.rglob(pattern)):
         yield from filter(None, yaml.safe_load_all(path.read_text("utf-8")))
 

@@ -83,8 +83,7 @@ class Command:
         return code
 
     def everything(self) -> list[int]:
-        """Return the process ids of the command and its guardian, the process that records the end
-        of the run."""
+        """Return the process ids of the command and of the guardian that records its end."""
         names = (entry.name for entry in Path("/proc").iterdir())
         return [pid for pid in map(int, filter(str.isdecimal, names)) if self._is(pid)]
 

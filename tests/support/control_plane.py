@@ -1,9 +1,8 @@
-"""Run a real Kubernetes API server for a test: etcd and kube-apiserver, on ports that no other test
-uses.
+"""Run a real Kubernetes API server for a test: etcd and kube-apiserver, on ports of their own.
 
 There is no kubelet and no controller, so tests create nodes and set the status of pods themselves.
-Every client except the administrator is a service account with the project's RBAC. Invariant: no
-process is left running, whatever a test does."""
+Except for the administrator, every client is a service account with the project's RBAC. Invariant:
+no process is left running."""
 
 from __future__ import annotations
 

@@ -27,8 +27,7 @@ def there(url: str) -> None:
 
 
 async def beside(url: str) -> None:
-    """Start an intake on the ledger at this URL, unless the ledger already has one or does not
-    belong to a test."""
+    """Start an intake on the ledger at this URL if the test needs one and it has none."""
     from tests.support.processes import ServiceProcess  # noqa: PLC0415 - they start one another
 
     port = _port(url)

@@ -153,7 +153,7 @@ class Ledger:
         return found
 
     def reasons(self, uid: str) -> dict[RefusalCode, int]:
-        """Return, for each reason in the pod's refusal, how many nodes it rules out."""
+        """Return how many nodes each reason in the pod's refusal rules out."""
         return self.refusal(uid).reasons
 
     def digest(self) -> str:

@@ -50,7 +50,7 @@ KINDS = {
 
 
 class Forgotten(Exception):
-    """Raised if past writes, or the rest of a list, are not available after a compaction."""
+    """Raised if a compaction has removed the requested writes or the rest of a list."""
 
 
 class Write(NamedTuple):
@@ -247,8 +247,6 @@ class Store:
 
 
 def typed(resource: str, raw: bytes) -> bytes:
-    """Return the object with its kind and API version added.
-
-    In lists, Kubernetes leaves both out of the items; everywhere else, objects have them."""
+    """Return the object with its kind and API version, which list items lack."""
     kind = KINDS[resource]
     return b'{"kind":"%b","apiVersion":"%b",%b' % (kind.name.encode(), kind.api.encode(), raw[1:])

@@ -84,8 +84,7 @@ def _bound(policy: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _in_force(plane: ControlPlane, name: str, *, not_any_more: bool = False) -> None:
-    """Wait until the API server enforces the policy, or with `not_any_more` until it no longer
-    does."""
+    """Wait until the API server enforces the policy, or no longer does (`not_any_more`)."""
 
     async def so() -> bool:
         said = await plane.user("create", "configmap", name, "--dry-run=server", ok=None)

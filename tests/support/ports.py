@@ -24,11 +24,10 @@ def _blocks() -> list[int]:
 
 
 def _hold(block: int) -> bool:
-    """Reserve a block of ports until this process ends. Return False if another process has
-    reserved it.
+    """Reserve a block of ports until this process ends. Return False if another process has it.
 
-    The reservation is an abstract socket name, which is valid across users, like ports, and leaves
-    no file behind."""
+    The reservation is an abstract socket name, which all users see and which leaves no file behind.
+    """
     with socket.socket(socket.AF_UNIX) as holder, contextlib.suppress(OSError):
         holder.bind(f"\0apportion-tests-ports-{block}")
         holder.detach()  # stays open until the process ends

@@ -41,9 +41,7 @@ def learnt(*shapes: PricedShape) -> PricesLearnt:
 
 @dataclass(frozen=True)
 class Left:
-    """The free resources of a node.
-
-    `devices` has the free percentage of each device, with `IDLE` for devices not in use."""
+    """The free resources of a node."""
 
     cpu_milli: int
     memory_mib: int
@@ -90,9 +88,7 @@ def idle_value(shapes: tuple[PricedShape, ...], count: int, cpu_price: int) -> i
 
 
 def node_value(shapes: tuple[PricedShape, ...], node: Left) -> int:
-    """Return V, the value of the node's free CPU and devices.
-
-    The CPU price is the one that makes V smallest."""
+    """Return the lowest value of the node's free CPU and devices at any CPU price."""
     alone = [s.value // s.cpu_milli for s in shapes if s.ask is None]
     values = []
     for step in CPU_STEPS:

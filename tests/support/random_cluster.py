@@ -210,5 +210,5 @@ class RandomCluster:
 
 
 def _may_have_keys(term: dict[str, Any]) -> bool:
-    """Return True if the API server accepts `matchLabelKeys` of label `version` in this term."""
+    """Return True if the term may have `matchLabelKeys` of the label `version`."""
     return "labelSelector" in term and "version" not in str(term["labelSelector"])

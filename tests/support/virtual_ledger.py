@@ -115,9 +115,9 @@ class VirtualLedger:
         return seconds_of(decode(record.payload, subject=record.subject).time)
 
     def recorded(self, *, after: int = 0, begin_s: float = 0.0, end_s: float) -> Recorded:
-        """Return a recording of the ledger between `begin_s` and `end_s`, for a replay.
+        """Return a recording for a replay, from `begin_s` to `end_s` seconds after the start.
 
-        Both are seconds after the start. Only revisions above `after` are recorded."""
+        Only revisions above `after` are recorded."""
         limits = Limits(
             after=after, upto=self.state.revision, begin_s=BEGIN_S + begin_s, end_s=BEGIN_S + end_s
         )

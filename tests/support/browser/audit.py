@@ -1,5 +1,4 @@
-"""Check accessibility rules of a page: names, landmarks, one main heading, no clipped text,
-contrast."""
+"""Check a page for accessibility: names, landmarks, one main heading, no clipped text, contrast."""
 
 from __future__ import annotations
 

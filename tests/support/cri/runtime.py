@@ -1,12 +1,11 @@
-"""Serve the kubelet as a container runtime: `python -m tests.support.cri.runtime SOCKET FOLDER
-CDI`.
+"""Serve the kubelet as a container runtime.
 
-The runtime runs a container's command as a local process. The process has exactly the container's
-environment, overlaid with the edits of its CDI devices as in containerd and CRI-O. If podman has
-the container's image, the container runs under podman instead: on this machine's network, with the
-kubelet's mounts and rights. For each created container, a line in `FOLDER/created.jsonl` lists its
-mounts and device nodes. Invariant: as in a real runtime, a container is not created unless each of
-its CDI devices is in exactly one file."""
+    python -m tests.support.cri.runtime SOCKET FOLDER CDI
+
+A container runs under podman if podman has its image, and as a local process otherwise. Its
+environment includes the edits of its CDI devices, as in containerd. `FOLDER/created.jsonl` lists
+the mounts and device nodes of each created container. Invariant: a container is not created unless
+each of its CDI devices is in exactly one CDI file."""
 
 from __future__ import annotations
 

@@ -42,9 +42,7 @@ def _give(library: Any) -> None:
 
 @cache
 def _library() -> Any:
-    """Load the fake NVML library.
-
-    The real one is loaded first if there is one, so that it keeps the SONAME that both share."""
+    """Load the fake NVML library, after the real one if there is one."""
     with suppress(OSError):
         ctypes.CDLL(NAME)
     library = ctypes.CDLL(str(built() / NAME))
