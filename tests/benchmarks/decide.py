@@ -91,7 +91,7 @@ def shapes() -> list[Shape]:
 
 
 class FleetTooSmall(Exception):
-    """Raised if no placed pod is left that could end, because the fleet refuses most pods."""
+    """Raised if the fleet is too small for the benchmark and refuses most pods."""
 
 
 @dataclass

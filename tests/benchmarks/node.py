@@ -86,7 +86,7 @@ def say(text: str) -> None:
 
 
 class Kubelet(Protocol):
-    """What the benchmark needs of a kubelet, real or fake."""
+    """The interface through which the benchmark uses a real or a fake kubelet."""
 
     facts: Facts
     agent: ServiceProcess

@@ -125,9 +125,7 @@ async def submit(
 
 
 async def raw_append_per_s(folder: Path, records: list[tuple[str, Record]]) -> float:
-    """Append the same records in the same batches to a fresh ledger, as fast as possible.
-
-    Return the events per second."""
+    """Append these records to a fresh ledger as fast as possible. Return the events per second."""
     batches: list[list[Draft]] = []
     for _, run in itertools.groupby(records, key=lambda entry: entry[0]):
         drafts = [Draft(record.subject, str(record.revision), record.payload) for _, record in run]

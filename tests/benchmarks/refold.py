@@ -89,10 +89,7 @@ def life(number: int, nodes: int) -> list[Payload]:
 
 
 def happenings(events: int, nodes: int) -> Iterator[Payload]:
-    """Yield `events` events of many pods.
-
-    The events of ten thousand pods are interleaved, as under load: first all their submissions,
-    then all their placements, and so on."""
+    """Yield `events` events of many pods, interleaved as under load."""
 
     def endless() -> Iterator[Payload]:
         yield from (rack(f"node-{n:05}", DEVICES, slots=64) for n in range(nodes))

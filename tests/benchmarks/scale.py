@@ -11,10 +11,11 @@ Runs nats-server, one to three schedulers and the load generator as real process
 - `p50_ms` and `p99_ms` are from a submission to its placement, at `--rate` submissions a second.
 - `takeover_s` is the longest wait of a pod after one of three schedulers is killed.
 - `*_cpu_us` are CPU microseconds per pod.
-- `cores_allow_per_s` is how many pods this machine could place if no process ever waited.
+- `cores_allow_per_s` is how many pods this machine could place per second if no process waited.
 - `core_each_allows_per_s` is the same with one core for each process.
 
-The disk limits both figures too; `tests.benchmarks.raw` measures it. A pod needs two events."""
+The disk also limits the last two figures: see `tests.benchmarks.raw`, and count two events a pod.
+"""
 
 import argparse
 import asyncio
@@ -170,7 +171,7 @@ async def latency(folder: Path, args: argparse.Namespace) -> dict[str, float]:
 
 
 async def takeover(folder: Path, args: argparse.Namespace) -> dict[str, float]:
-    """Kill one of three schedulers. Return how long its pods wait for another one."""
+    """Kill one of three schedulers. Return how long its pods wait for another scheduler."""
     pods = round((KILL_AFTER_S + PACED_S) * args.rate)
     async with cluster(folder, args.nodes, MOST_SCHEDULERS) as (bus, services):
         load = asyncio.create_task(apart(pace, urls_of(bus), pods, args.rate))

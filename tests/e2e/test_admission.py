@@ -37,7 +37,7 @@ async def dry(world: KubeWorld, document: dict[str, Any], *options: str) -> Any:
 async def test_D3_a_pod_that_names_no_scheduler_is_filled_in_and_bound(world: KubeWorld) -> None:
     """The webhook adds the scheduler and the GPU count to a pod that requests only GPU memory.
 
-    The pod is then bound. Users cannot change the annotation with its shares."""
+    The pod is then bound. Users cannot change the annotation that records its shares."""
     await world.plane.apply(kube_node("n1"))
     await world.agents(("n1", "1xT4"))
     for verb in ("watcher", "scheduler", "binder"):

@@ -1,4 +1,4 @@
-"""Random kills on a real kubelet, two pods at a time: each pod still gets its own share.
+"""Random kills on a real kubelet: each of two pods at a time still gets its own share.
 
 There are four rounds; `APPORTION_NODE_ROUNDS=200` makes it two hundred. `APPORTION_NODE_SEED` sets
 the random seed. The test prints how long each pod waited from its binding to its allocation."""
@@ -142,9 +142,7 @@ async def test_each_pod_gets_its_own_share_whatever_dies(
 async def test_an_agent_that_restarts_loses_no_pod_that_arrives_while_it_is_away(
     world: KubeWorld, kubelet: RealKubelet
 ) -> None:
-    """All pods that arrive before, while and after the agent restarts start with their shares.
-
-    Pods are bound only once the kubelet is ready for them."""
+    """Pods that are created before, while and after the agent restarts start with their shares."""
     agent = await started(world, kubelet)
     names = [f"arrives-{number}" for number in range(12)]
 

@@ -137,7 +137,7 @@ async def read(plane: ControlPlane, *, without: str = "") -> tuple[Ledger, list[
 
 
 def fitting(ledger: Ledger, pod: PodState) -> set[str]:
-    """Return the nodes that pass all filters of Apportion."""
+    """Return the nodes that pass all of Apportion's filters for the pod."""
     finder = ledger.engine._finder
     points = finder.class_of(pod).board.points
     return {name for at, name in enumerate(finder.columns.names) if name and points[at] != REFUSED}

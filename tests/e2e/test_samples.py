@@ -1,8 +1,6 @@
-"""Each NVIDIA sample runs on a real kubelet with a fake driver, and its processes see only their
-shares.
+"""Each NVIDIA sample runs on a real kubelet with a fake driver, and sees only its shares.
 
-The samples pass through the webhook, as in a cluster. They are unchanged except for what this
-machine lacks: their images, and the CPU and memory of large nodes."""
+The samples pass through the webhook. Only their images and their CPU and memory are changed."""
 
 import json
 from collections.abc import Iterator

@@ -140,8 +140,7 @@ async def test_a_volume_is_made_where_the_pod_goes_and_a_failure_is_decided_anew
 
 
 async def test_only_one_pod_has_a_claim_that_is_for_one(world: KubeWorld) -> None:
-    """Only one pod at a time can use a ReadWriteOncePod claim; the next pod stays pending with that
-    reason."""
+    """A pod stays pending while another pod uses its ReadWriteOncePod claim."""
     await two_nodes(world)
     alone: dict[str, Any] = {"accessModes": ["ReadWriteOncePod"]}
     await world.plane.apply(claim(**alone), volume("v", "n2", **alone))

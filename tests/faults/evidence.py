@@ -1,7 +1,6 @@
 """Collect the evidence of a failed round, so that the cause can be found.
 
-One list has each fault and the servers' log lines by time, the other the contents of each server.
-"""
+The history has each fault and the servers' log lines in order of time."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ async def verified(url: str) -> int:
 
 
 class Contents:
-    """The events of a ledger: the revisions of each, by the id with which it was appended."""
+    """The revisions of each event in a ledger, by the id under which the event was appended."""
 
     def __init__(self) -> None:
         self.at: dict[str, list[int]] = {}

@@ -50,7 +50,7 @@ GARBAGE: Final = (b"", b"{}", b"[" * 500, b"\xff\xfe", b'{"batch":1000000}', b"x
 
 
 class Attacker:
-    """An attacker with one identity, whose attacks are drawn from a seed."""
+    """An attacker with one identity, which attacks at random from a seed."""
 
     def __init__(self, ledger: JetStreamLedger, role: str, seed: int) -> None:
         self._ledger = ledger

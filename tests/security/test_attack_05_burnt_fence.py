@@ -32,7 +32,7 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
 
 
 async def burn(bus: Bus, role: str, subject: str, *ids: str) -> None:
-    """Send invalid messages under ids that other writers will need."""
+    """Send invalid messages under ids that other writers' events will have."""
     wire = (await bus.connect(role)).wire
     for each in ids:
         await wire.request(subject, b"{}", timeout_s=5, headers={"Nats-Msg-Id": each})

@@ -80,7 +80,8 @@ async def test_an_annotation_that_says_what_a_pod_holds(
 
 
 async def test_those_whose_job_it_is_go_on(world: KubeWorld) -> None:
-    """Apportion's binder may set both kinds of annotations, and HAMi's scheduler only its own kind.
+    """Apportion's binder may set Apportion's and HAMi's annotations; HAMi's scheduler only HAMi's.
+
     Other changes to pods are allowed."""
     plane = world.plane
     await plane.apply(kube_node("n1"))

@@ -26,8 +26,7 @@ FORGED = {"apportion.dev/shares": "[]"}
 
 
 def weak(webhooks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the webhooks with the guard removed. A single webhook then handles all new pods, and
-    the API server ignores it if it times out."""
+    """Return a single webhook for all new pods, which the API server skips if it times out."""
     found = [each for each in webhooks if each["name"] == "pods.admission.apportion.dev"]
     return hasty([{key: each[key] for key in each if key != "matchConditions"} for each in found])
 

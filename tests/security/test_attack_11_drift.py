@@ -53,7 +53,7 @@ async def scheduling(bus: Bus, facts: Facts, first: str) -> ServiceProcess:
 
 
 async def told(scheduler: ServiceProcess, line: str) -> None:
-    """Wait for a line of the scheduler's metrics."""
+    """Wait until the scheduler's metrics contain this line."""
 
     async def there() -> bool:
         return line in (await scheduler.get("/metrics"))[1].splitlines()

@@ -105,7 +105,6 @@ class Ledger:
         self.ca.write_bytes(self.authority.ca.read_bytes())
 
     async def restart(self) -> None:
-        """Restart the server with the current configuration."""
         await self.server.stop()
         await self.server.start()
 

@@ -153,7 +153,6 @@ class Bus:
         assert not token or token not in str(self.callout.log) + self.server.log
 
     async def close(self) -> None:
-        """Close every connection."""
         for ledger in self._open:
             await ledger.close()
 
@@ -264,13 +263,12 @@ async def test_real_services_work_by_tokens(bus: Bus) -> None:
 
 
 def attacked(guard: str) -> pytest.MarkDecorator:
-    """Return a pytest marker that runs a test twice: once with the named guard, and once without
-    it."""
+    """Return a pytest marker that runs a test twice: with the named guard and without it."""
     return pytest.mark.parametrize("bus", [guard, ""], indirect=True, ids=["weak", "guarded"])
 
 
 async def _heard(ledger: JetStreamLedger, subject: str) -> bool:
-    """Return True if the server permits a request on this subject. No service answers it."""
+    """Return True if the NATS server lets this client send requests on the subject."""
     for _ in range(20):
         await ledger.wire.wait_connected(SOON_S)
         try:
@@ -359,8 +357,7 @@ async def _show(port: int, tokens: list[str]) -> None:
 async def test_a_stolen_token_opens_few_connections_and_delays_no_other_agent(
     bus: Bus, request: pytest.FixtureRequest
 ) -> None:
-    """A stolen pod's token opens only a few connections, and the agent of another node still
-    connects."""
+    """A stolen pod's token opens only a few connections, so another node's agent still connects."""
     for pod, node in (("agent-x1", "node-a"), ("agent-x2", "node-b")):
         await bus.cluster.pod(pod, "agent", node)
     stolen = await bus.cluster.token("agent", "agent-x1")
@@ -376,8 +373,7 @@ async def test_a_stolen_token_opens_few_connections_and_delays_no_other_agent(
 
 
 async def _held(stack: AsyncExitStack, port: int, user: str, token: str) -> bool:
-    """Open a connection that stays open until the stack closes. Return True if the server accepted
-    it."""
+    """Open a connection until the stack closes. Return True if the server accepted it."""
     reader, writer = await asyncio.open_connection(HOST, port)
     stack.callback(writer.close)
     hello = json.dumps({"verbose": False, "user": user, "pass": token})

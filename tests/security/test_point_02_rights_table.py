@@ -73,7 +73,7 @@ def test_every_right_stands_in_the_table() -> None:
 
 
 def test_a_right_that_nobody_listed_is_found() -> None:
-    """The check finds a right that an additional rule gives and the table does not list."""
+    """The check finds a right that the table does not list."""
     weak = objects()
     (role,) = [each for each in weak if each["metadata"]["name"] == "apportion-watcher"
                and each["kind"] == "ClusterRole"]  # fmt: skip

@@ -58,8 +58,7 @@ async def test_what_an_agent_does_not_keep_is_what_is_listed(world: KubeWorld) -
 
 
 async def test_a_pod_that_is_root_is_found(world: KubeWorld) -> None:
-    """If the scheduler's pod lacks `runAsNonRoot`, the API server refuses it and names what is
-    missing."""
+    """The API server refuses the scheduler's pod without `runAsNonRoot`, and names that field."""
     (scheduler,) = [template for name, template in pods() if name == "scheduler"]
     weak = json.loads(json.dumps(scheduler))
     del weak["spec"]["securityContext"]["runAsNonRoot"]

@@ -39,8 +39,7 @@ def wide(spec: dict[str, Any]) -> list[str]:
 
 
 def test_what_is_not_named_is_denied() -> None:
-    """Network policies deny all traffic of every pod in the namespace, in both directions, by
-    default."""
+    """By default, network policies deny all traffic of every pod in the namespace."""
     deny = policies()["default-deny"]
     assert deny == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
     assert [rule for spec in policies().values() for rule in wide(spec)] == []

@@ -323,8 +323,7 @@ class Auditor:
         return elsewhere or any(pod.adopted and pod.uid != data.pod for pod in since)
 
     def _is_old(self, basis: int) -> bool:
-        """Return True if the event's basis was stored longer ago than the server's duplicate
-        window."""
+        """Return True if the record `basis` is older than the server's duplicate window."""
         if basis >= len(self._stored_at_s):
             return False
         return self._now_s() - self._stored_at_s[basis] > DUPLICATE_WINDOW_S

@@ -52,7 +52,6 @@ class History:
 
     @property
     def now(self) -> Any:
-        """Return the newest value."""
         return self._values[-1]
 
     def set(self, revision: int, value: Any) -> None:

@@ -123,7 +123,7 @@ class Hostile:
         return of_a_later_version(found)
 
     def _fence(self, state: State) -> bytes:
-        """Return an event whose id is the one that a pending pod's next placement will have."""
+        """Return an event under the id that a pending pod's next placement will have."""
         waiting = [pod for pod in state.pods.values() if pod.phase is Phase.PENDING]
         name = ""
         if waiting:

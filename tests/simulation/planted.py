@@ -226,7 +226,7 @@ def _double_release(patch: Patch) -> None:
 
 
 def _attempt_not_raised(patch: Patch) -> None:
-    """After a placement was withdrawn, make the next attempt have the same number."""
+    """Make the attempt after a withdrawn placement have the same number as before."""
     real = HANDLERS[PlacementVoided]
 
     def voided(context: Any, data: PlacementVoided) -> Any:
@@ -473,7 +473,7 @@ UNHEARD = {"unheard member": 1.0}
 
 
 def _fences_upon_what_was_dropped(patch: Patch) -> None:
-    """Let a scheduler refer to dropped records, even after the server has refused that."""
+    """Make a scheduler refer to a dropped record again after the server has refused that."""
 
     async def refused(self: Fences, refusal: FenceRefused, ledger: object) -> None:
         del self, refusal, ledger

@@ -262,8 +262,7 @@ class Process:
             link.cut()
 
     def mute(self) -> None:
-        """Drop the plain messages (heartbeats and commands) of this process. Everything else still
-        passes."""
+        """Drop the heartbeats and commands of this process, but no other messages."""
         self._muted = True
         for link in self._links:
             link.muted = True

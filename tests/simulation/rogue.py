@@ -36,7 +36,7 @@ class Rogue:
         self._numbers = itertools.count(1)
 
     def draft(self, state: State) -> tuple[str, Draft]:
-        """Return a role, and a bad event to append in that role."""
+        """Return a role, and an invalid event to append in that role."""
         makers = (self._garbage, self._misplaced, self._placement, self._placement, self._bound)
         role, subject, payload = self._chance.choice(makers)(state)
         return role, Draft(subject, f"rogue/{next(self._numbers)}", payload)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def undone(world: World) -> Iterator[str]:
-    """Yield a description of all work that is still open. A system that has settled has none."""
+    """Yield a description of each piece of work that is still open."""
     state = world.auditor.state
     yield from world.side.differences(state)
     for pod in state.pods.values():

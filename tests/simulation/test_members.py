@@ -92,9 +92,9 @@ def heard(weather: Weather) -> None:
 
 @pytest.mark.timeout(900)  # this lane runs at the lowest priority
 def test_mistaken_lists_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Schedulers with wrong lists of members break no invariant, and all pods that fit are placed.
+    """Schedulers that have wrong lists of each other break no invariant.
 
-    Fences refuse their conflicting placements."""
+    The ledger refuses their conflicting placements, and all pods that fit are placed."""
     counted = refusals(monkeypatch)
 
     def adjust(weather: Weather) -> None:

@@ -41,7 +41,7 @@ class Wishes(Source):
         return int(number)
 
     async def observe(self, configuration: Configuration | None = None) -> Observation:
-        """Return the current requests. They do not depend on the configuration."""
+        """Return the pods and gangs that users request now."""
         del configuration
         return self._observation
 

@@ -48,5 +48,4 @@ class Accounted:
         return {row.key: row for row in self.report().rows}
 
     def idle(self, prices: Prices | None = None) -> IdleAnswer:
-        """Return the report of idle shares."""
         return idle_answer(self.reading(), prices)

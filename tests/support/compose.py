@@ -46,8 +46,7 @@ class Compose:
         )
 
     def up(self, **scale: int) -> None:
-        """Start all services of the compose file. `scale` maps a service's name to its number of
-        containers."""
+        """Start all services of the compose file, with `scale` containers of each named service."""
         # podman-compose accepts one --scale at a time, docker compose several.
         for words in [["--scale", f"{name}={n}"] for name, n in scale.items()] or [[]]:
             self._compose("up", "--detach", "--no-build", *words, timeout_s=300)
@@ -126,8 +125,7 @@ class Compose:
         self.podman.run("start", "--attach", container)
 
     def kill(self, container: str) -> None:
-        """Kill the container with SIGKILL, as the kernel would. podman may then restart the
-        container."""
+        """Kill the container with SIGKILL. podman may then restart it."""
         os.kill(int(self.facts(container)["State"]["Pid"]), signal.SIGKILL)
 
     def stop(self, container: str) -> int:

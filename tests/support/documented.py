@@ -23,7 +23,6 @@ def pages() -> tuple[str, ...]:
 
 
 def text_of(page: str) -> str:
-    """Return the text of a page."""
     return (ROOT / page).read_text("utf-8")
 
 

@@ -22,7 +22,7 @@ def may_have_agents(bus: Bus) -> None:
 
 
 def there(url: str) -> None:
-    """Start no intake for agents on the ledger at `url`, because the test starts its own."""
+    """Record that the test starts its own intake on the ledger at `url`."""
     _intakes.setdefault(_port(url), None)
 
 

@@ -45,7 +45,7 @@ class Resource(NamedTuple):
 
 
 class KubeApi:
-    """A client that uses one API server as its administrator."""
+    """A client of one API server with administrator rights."""
 
     def __init__(self, url: str, certificate: Path, token: str) -> None:
         self._address = urlsplit(url).netloc
@@ -85,8 +85,7 @@ class KubeApi:
         return True
 
     def get(self, kind: str, name: str = "", namespace: str = "") -> Any:
-        """Return one object, or a list of all objects of a kind. Each item of a list has its `kind`
-        set."""
+        """Return one object, or a list of all objects of a kind. Each list item has its `kind`."""
         resource = self.resource(kind)
         found = self.request("GET", resource.path(namespace, name))
         if not name:

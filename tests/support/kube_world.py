@@ -56,8 +56,7 @@ class KubeWorld:
                 assert await process.stop() == 0
 
     async def agents(self, *fleet: tuple[str, str]) -> None:
-        """Start an agent that simulates devices. `fleet` gives each node and its devices, as in
-        `("n1", "2xA100-80GB")`."""
+        """Start an agent for each node and its simulated devices, such as `("n1", "2xT4")`."""
         for node, devices in fleet:
             await self.start("agent", "--simulate", devices, "--node", node)
 

@@ -79,11 +79,11 @@ class Ledger:
         return refused
 
     def gone(self, *uids: str) -> Self:
-        """Fold the end of these pods."""
+        """Fold the events that end these pods."""
         return self.play(*(PodGone(uid=uid) for uid in uids))
 
     def bound(self, uid: str) -> Self:
-        """Fold the binding of the pod to the node where it was placed."""
+        """Fold the event that binds the pod to its node."""
         at = self.placement(uid)
         return self.play(PodBound(pod=uid, node=at.node, attempt=at.attempt))
 
@@ -124,7 +124,6 @@ class Ledger:
         return self.state.nodes[name]
 
     def device(self, name: str) -> DeviceState:
-        """Return the device with this id."""
         return self.node(self.state.node_of_device[name]).by_id[name]
 
     def placement(self, uid: str) -> PodPlaced:
@@ -147,7 +146,6 @@ class Ledger:
         return [share.device for share in self.shares(uid)]
 
     def refusal(self, uid: str) -> PodRefused:
-        """Return the pod's refusal."""
         found = self.state.pods[uid].refusal
         assert found is not None, f"pod {uid} has not been refused"
         return found

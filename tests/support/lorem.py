@@ -77,7 +77,7 @@ def reworded(value: Any, *, is_sentence: bool = False) -> Any:
 
 
 def differences(before: Any, after: Any, path: str = "") -> Iterator[str]:
-    """Yield the paths of all differences between two JSON answers, except sentences."""
+    """Yield the paths of all differences between two JSON answers, apart from sentences."""
     if isinstance(before, dict) and isinstance(after, dict) and before.keys() == after.keys():
         for key in before:
             yield from differences(before[key], after[key], f"{path}.{key}")

@@ -15,7 +15,6 @@ Limits = Mapping[str, object]
 
 
 def container(name: str = "main", limits: Limits | None = None, **fields: Any) -> dict[str, Any]:
-    """Return a container with these limits."""
     return {"name": name, "image": "app", "resources": {"limits": dict(limits or {})}, **fields}
 
 

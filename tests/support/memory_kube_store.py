@@ -141,8 +141,7 @@ class Store:
         return self.version, {kind: dict(found) for kind, found in self._objects.items()}
 
     def restore(self, copy: tuple[int, dict[str, dict[str, bytes]]]) -> None:
-        """Replace all objects by those of a copy, as after restoring etcd. Open watches are not
-        notified."""
+        """Replace all objects by those of a copy, without an event for any watch."""
         self.version, objects = copy
         self._objects = {kind: dict(found) for kind, found in objects.items()}
         self._rests.clear()

@@ -257,8 +257,7 @@ async def _hand_over(take: Callable[[Request], None], request: Request, link: Li
 
 
 class _Asked:
-    """A request that a client sent over the in-memory ledger. It implements `Request` of the
-    ledger's interface."""
+    """A request that a client sent over the in-memory ledger."""
 
     def __init__(
         self,

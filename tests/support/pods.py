@@ -72,7 +72,7 @@ def instance(profile: str, start: int, size: int) -> MigInstance:
 def placed(
     uid: str = "p1", node: str = "n1", shares: Iterable[Share] = (), **fields: Any
 ) -> PodPlaced:
-    """Return a placement as written by a scheduler, or by a client that acts as a scheduler."""
+    """Return a scheduler's placement of a pod."""
     fields.setdefault("namespace", "default")
     fields.setdefault("name", uid)
     fields.setdefault("attempt", 1)

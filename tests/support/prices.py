@@ -88,7 +88,7 @@ def idle_value(shapes: tuple[PricedShape, ...], count: int, cpu_price: int) -> i
 
 
 def node_value(shapes: tuple[PricedShape, ...], node: Left) -> int:
-    """Return the lowest value of the node's free CPU and devices at any CPU price."""
+    """Return the value of the node's free CPU and devices, at the CPU price where it is lowest."""
     alone = [s.value // s.cpu_milli for s in shapes if s.ask is None]
     values = []
     for step in CPU_STEPS:

@@ -84,12 +84,10 @@ class ServiceProcess:
 
     @property
     def running(self) -> bool:
-        """Return True if the process is running."""
         return self._process is not None and self._process.returncode is None
 
     @property
     def pid(self) -> int:
-        """Return the id of the process."""
         assert self._process is not None
         return self._process.pid
 

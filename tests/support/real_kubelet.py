@@ -39,9 +39,7 @@ def missing() -> str:
 
 
 class RealKubelet:
-    """A real kubelet with its container runtime, whose files are below a short folder.
-
-    `async with` starts and ends both."""
+    """A real kubelet with its container runtime. `async with` starts and ends both."""
 
     def __init__(self, plane: ControlPlane, binary: Path, folder: Path, node: str) -> None:
         self.folder = folder
@@ -105,8 +103,7 @@ class RealKubelet:
         await self._end("kubelet", signal.SIGKILL)
 
     def created(self, pod: str, container: str) -> list[dict[str, Any]]:
-        """Return a record for each time the container was created: its environment, mounts and CDI
-        devices."""
+        """Return the environment, mounts and CDI devices of each creation of the container."""
         path = self.containers / "created.jsonl"
         lines = path.read_text().splitlines(keepends=True) if path.exists() else []
         # the last line may be incomplete

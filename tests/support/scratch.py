@@ -60,7 +60,6 @@ class Scratch:
         self._touched.add(path)
 
     def append(self, path: str, text: str) -> None:
-        """Append text to a file of the copy."""
         with (self.folder / path).open("a") as file:
             file.write(text)
         self._touched.add(path)

@@ -74,7 +74,6 @@ async def end_job(world: KubeWorld, namespace: str, name: str) -> None:
 
 
 def group_name(job: dict[str, Any]) -> str:
-    """Return the name of the Job's PodGroup."""
     return f"{job['metadata']['name']}-{job['metadata']['uid']}"
 
 

@@ -100,7 +100,6 @@ class Runtime:
         return pb.Empty()
 
     async def sandbox_status(self, request: Any, context: Any) -> Any:
-        """Return the status of a sandbox."""
         if request.id not in self.sandboxes:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"no sandbox {request.id}")
         return pb.SandboxStatus(status=self.sandboxes[request.id])
@@ -166,7 +165,6 @@ class Runtime:
         return pb.Empty()
 
     async def stop(self, request: Any, _: Any) -> Any:
-        """Stop the container."""
         await self._stop(request.id)
         return pb.Empty()
 
@@ -177,7 +175,6 @@ class Runtime:
         return pb.Empty()
 
     async def status(self, request: Any, context: Any) -> Any:
-        """Return the status of a container."""
         if request.id not in self.containers:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"no container {request.id}")
         return pb.ContainerStatus(status=self.containers[request.id].state)

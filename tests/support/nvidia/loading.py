@@ -22,8 +22,7 @@ NAME = "libnvidia-ml.so.1"
 
 @contextmanager
 def using(state: Path) -> Iterator[None]:
-    """Make nvidia-ml-py in this process use the fake driver whose state is in the file `state`,
-    until the block ends."""
+    """Make nvidia-ml-py use the fake driver with this state file, until the block ends."""
     library = _library()
     before = pynvml.nvmlLib
     library.fake_use(str(state).encode())
