@@ -2,12 +2,9 @@
 
     python -m tests.benchmarks.decide --nodes 10000 --policy binpack --json
 
-A fleet of mixed nodes, with 8 devices each and all sharing modes, is filled to 70 % with pods of at
-least 34 shapes. Then one pod after another ends, and a new pod arrives in its place. The engine
-decides each new pod, with explanations. The rate includes the departures and the folding of all
-events, but not the decoding of events. `flatness` is that rate divided by the rate at a tenth of
-the nodes. Both rates are measured alternately in the same run, each fleet in its own process. Run
-`make compile` first: an interpreted engine is several times slower."""
+A fleet of mixed nodes, with 8 devices each, is filled to 70 % with pods. Then one pod after another
+ends, and the engine places a new pod. `flatness` is the rate of decisions divided by the rate at a
+tenth of the nodes. Run `make compile` first: an interpreted engine is several times slower."""
 
 import gc
 import multiprocessing
@@ -189,7 +186,7 @@ class Bench:
         self.apply(learn(self.histogram.shapes(), types, pods=self.histogram.pods), self.engine)
 
     def measure(self, decisions: int) -> tuple[float, list[float]]:
-        """End a pod and decide a new one, `decisions` times.
+        """End a pod and place a new one, `decisions` times.
 
         Return the decisions per second, and the latency of each decision in microseconds."""
         latencies = []
@@ -205,14 +202,11 @@ class Bench:
 
 
 class Measured(NamedTuple):
-    """What one measurement of a fleet returns.
+    """The result of measuring the engine on one fleet."""
 
-    It has the seconds for all decisions, each decision's latency in microseconds, and the process's
-    peak memory in MiB."""
-
-    seconds: float
-    latencies: list[float]
-    rss_mb: int
+    seconds: float  # For all decisions.
+    latencies: list[float]  # Of each decision, in microseconds.
+    rss_mb: int  # The process's peak memory.
 
 
 class Fleet:

@@ -1,12 +1,9 @@
 """Measure the cost of single events for a scheduler with hundreds of shapes, by event type.
 
-The benchmark `waiting` includes these figures. Half of the shapes have running pods. The pods of
-the other shapes are pending: they request devices larger than any, unknown labels or unknown
-devices, or they have affinity to missing pods, belong to gangs that do not fit, or exceed a quota.
-After an event, the scheduler decides until nothing is left to decide: without a new pod, with one,
-and with many new pods. The cost of the event is its longest single step: to fold and observe it, or
-to make one of these decisions. Times are CPU milliseconds, the median of a few events of a type, so
-that a busy machine does not matter."""
+The benchmark `waiting` includes these figures. Half of the shapes have running pods, and the pods
+of the other shapes cannot be placed. The cost of an event is the scheduler's longest single step
+after the event: to fold the event, or to make one decision. Times are CPU milliseconds, the median
+of a few events of a type."""
 
 import gc
 import multiprocessing

@@ -1,8 +1,7 @@
 """Generate the load of the scale benchmark: submit pods, and note when they are placed.
 
-The load has its own process and two connections: it writes in the watcher's role and reads in the
-auditor's role. Times are from the monotonic clock, which all processes of a machine share. So the
-parent process may compare them with its own times."""
+The load generator has its own process. Its times are from the monotonic clock, so the parent
+process may compare them with its own times."""
 
 import asyncio
 import time

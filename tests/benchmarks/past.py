@@ -1,23 +1,21 @@
-"""Measure how fast the gateway reads past states: first requests, nearby requests, and the index.
+"""Measure how fast the gateway answers requests for past states.
 
     python -m tests.benchmarks.past --json
 
-A real nats-server has 1,000,000 events over 5,000 nodes of 8 devices (as in `refold`), and a real
-gateway reads them. `index_s` is the time from the gateway's start until its index is complete.
-`index_mb` is the size of the index on disk.
+A real gateway reads a ledger of 1,000,000 events over 5,000 nodes of 8 devices. Most requests ask
+for a summary of a state.
 
-Most figures are the seconds that a request for a summary takes. A summary counts every pod and
-device, but nearly all of the time is spent on finding the state:
-
+- `index_s`: from the gateway's start until its index is complete
+- `index_mb`: the size of the index on disk
 - `first_*_s`: requests at random revisions, each far from the previous one
 - `beside_*_s`: requests up to `--beside` events from the previous one, as from a dragged slider
 - `now_*_s`: requests for the present while other requests ask for the past
 - `now_alone_*_s`: requests for the present without other requests
-
-`story_s` is the time to read the history of a pod, `who_s` that to read all pods that a node has
-had, and `diff_s` that to compare two states a tenth of the ledger apart. `*_cpu_s` is the CPU time
-of the process that reads past states, which is more reliable on a busy machine. `rss_mb` is its
-peak memory."""
+- `story_s`: the history of a pod
+- `who_s`: all pods that a node has had
+- `diff_s`: a comparison of two states that are a tenth of the ledger apart
+- `*_cpu_s`: the CPU time of the process that reads past states
+- `rss_mb`: the peak memory of that process"""
 
 import argparse
 import asyncio

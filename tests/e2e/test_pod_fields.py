@@ -26,8 +26,7 @@ class Schemas:
         self._schemas: dict[str, Any] = document["components"]["schemas"]
 
     def fields(self, name: str) -> dict[str, str]:
-        """Return the fields of a type, each with its type. For a list, it is the type of the
-        items."""
+        """Return the fields of a type, each with its type. The type of a list is that of its items."""
         properties: Mapping[str, Any] = self._schemas[name].get("properties", {})
         return {field: _named(schema) for field, schema in properties.items()}
 
@@ -57,8 +56,8 @@ def unknown(
 ) -> Iterator[str]:
     """Yield the path of each field that Apportion neither reads, refuses nor lists as harmless.
 
-    `name` is the type to search in the API's schemas, and `read` our struct for that type. `path`
-    is put before each field's name."""
+    `name` is a type in the API's schemas, and `read` is our struct for it. Each path begins with
+    `path`."""
     fields = {} if read is None else {field.encode_name: field.type for field in read.fields}
     for field, of in sorted(schemas.fields(name).items()):
         below = f"{path}{field}"
@@ -90,9 +89,7 @@ def test_H9_every_field_of_a_pod_is_read_or_refused_or_listed(control_plane: Con
 
 
 def test_nothing_is_listed_that_is_not_a_field(control_plane: ControlPlane) -> None:
-    """Every field in our list of harmless fields exists in the API.
-
-    A misspelt name would otherwise leave the real field undecided."""
+    """Every field in our list of harmless fields exists in the API."""
     schemas = Schemas(control_plane)
     missing = []
     for path in sorted(ignored_fields.every()):

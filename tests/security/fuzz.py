@@ -119,7 +119,7 @@ class Watched:
         return self.fold.state
 
     def take(self, record: Record) -> None:
-        """Fold the next record and note what it shows."""
+        """Fold the next record, and record any change that attackers must not cause."""
         try:
             event = decode(record.payload, subject=record.subject)
         except EventError as error:
@@ -386,7 +386,7 @@ class Attackers:
         self._connections = Counter[str]()
 
     async def begin(self) -> None:
-        """Start all attackers and suspend them. The attacking containers always run."""
+        """Start all attackers that are processes, and suspend them."""
         for role, options in self._which.items():
             self._processes[role] = await self._start(role, *options)
         for role in self._which:
@@ -541,7 +541,7 @@ async def _refused(services: dict[str, ServiceProcess]) -> dict[str, float]:
 
 
 async def _verb(bus: Bus, role: str, *arguments: str) -> tuple[int | None, str, str]:
-    """Run a verb as this role, and return its exit code, output and errors."""
+    """Run an `apportion` command as this role. Return its exit code, output and errors."""
     environment = {**os.environ, "APPORTION_NATS_URL": bus.server.url_for(role)}
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "apportion.cli.main", *arguments,
@@ -553,10 +553,7 @@ async def _verb(bus: Bus, role: str, *arguments: str) -> tuple[int | None, str, 
 
 async def _verify(bus: Bus) -> dict[str, Any]:
     """Return the result of `apportion verify --json`, run as an auditor. It must report no
-    violation.
-
-    The auditor's copy of the ledger must be intact although another auditor has attacked it. The
-    fuzz signs its pod events as the watcher, so no event has a wrong owner."""
+    violation."""
     code, out, errors = await _verb(bus, "auditor", "verify", "--json")
     return {"exit_code": code, "told": json.loads(out) if out else {"said": errors}}
 

@@ -85,7 +85,7 @@ async def connect(
 
 
 async def status_of(port: int, path: str, client: str) -> tuple[int, asyncio.StreamWriter]:
-    """Return the status code of an answer, and the connection, which stays open."""
+    """Send a GET request. Return the status code, and the connection, which stays open."""
     sent = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
     reader, writer = await connect(port, sent, client)
     return int((await reader.readline()).split()[1]), writer

@@ -68,8 +68,7 @@ class System:
                 await until(partial(_halted, service), f"{service.verb} to halt")
 
     async def verified(self) -> dict[str, Any]:
-        """Return the findings of `verify`, except those about an event's owner, because this test
-        signs its events with other identities."""
+        """Return the findings of `verify`, without those about wrong owners."""
         found: dict[str, Any] = json.loads(await self.run("verify", "--json", code=1))
         assert found["found"].pop("owner") > 0
         found["violations"] = [each for each in found["violations"] if each["check"] != "owner"]

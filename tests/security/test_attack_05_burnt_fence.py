@@ -1,10 +1,9 @@
 """Attack 5: a client that may append to the ledger uses the message id that a pod's placement will
 need.
 
-The server accepts each message id only once, on whatever subject. Without the guard the attacker
-can send a message with the id `<uid>/1/placed` on its own subject, which no reader treats as an
-event. Every placement of the pod is then rejected as a duplicate. The pod stays pending, and its
-schedulers keep restarting, for as long as the server remembers ids."""
+The server accepts each message id only once, on any subject. Without the guard the attacker can
+send a message with the id `<uid>/1/placed` on its own subject. Every placement of the pod is then
+rejected as a duplicate, for as long as the server remembers ids."""
 
 import base64
 import json
@@ -42,10 +41,11 @@ async def burn(bus: Bus, role: str, subject: str, *ids: str) -> None:
 async def test_a_burnt_id_keeps_no_pod_from_its_place(
     bus: Bus, tmp_path: Path, guarded: bool
 ) -> None:
-    """If services have the ledger's key, no attacker can guess a placement's id, so the pod is
-    placed. Without the key a watcher uses the id first, and the pod is not placed.
+    """If services have the ledger's key, a pod is placed although a watcher tries to use its id
+    first.
 
-    An agent cannot make this attack in either case, because agents may not append."""
+    Without the key, the watcher guesses the placement's id, and the pod is not placed. An agent
+    cannot make this attack in either case, because agents may not append."""
     key = tmp_path / "ledger.key"
     key.write_text(secrets.token_hex(32))
     options = [*NO_AGENTS, *(["--ledger-key", str(key)] if guarded else [])]

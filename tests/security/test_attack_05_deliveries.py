@@ -1,9 +1,8 @@
 """Attack 5 through delivery subjects: the creator of a consumer may name any subject for delivery.
 
-The server delivers to any subject that has a listener in the stream's account. It does not check
-whether the reader may publish there. Subjects that the account imports count as listeners; the
-server's own APIs do not. In the earlier configuration the account imported the API that purges the
-auditors' copy, so a gateway's consumer could purge the copy."""
+The server does not check whether the reader may publish on that subject. In the earlier
+configuration, a gateway's consumer could call the API that purges the auditors' copy of the ledger.
+"""
 
 import json
 from pathlib import Path

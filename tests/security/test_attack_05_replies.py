@@ -1,10 +1,9 @@
 """Attacks 1 and 5 by reply subjects: a client of the server's API chooses where the server sends
 its reply.
 
-The server does not check whether the sender of a request may publish to its reply subject. Without
-the guard an auditor can have the server's reply stored as an event on a node's placement subject.
-Placements that were decided before are then refused as stale. Or the auditor names the API that
-purges the stream: an empty reply there purges the whole ledger."""
+Without the guard an auditor can have the server's reply stored as an event on a node's placement
+subject. Earlier placements are then refused as stale. An auditor can also purge the whole ledger:
+it names the API that purges the stream as the reply subject."""
 
 import asyncio
 import contextlib
@@ -199,7 +198,7 @@ async def test_the_answer_to_who_takes_from_a_queue_is_an_order(
 
 @pytest.mark.parametrize("guarded", [False, True], ids=["weak", "guarded"])
 async def test_an_answer_is_no_request_to_a_third_account(tmp_path: Path, *, guarded: bool) -> None:
-    """A gateway cannot pass the server's reply to schedulers as if it were an extender's call."""
+    """A gateway cannot have the server's reply delivered to schedulers as an extender's request."""
     with contextlib.nullcontext() if guarded else GUARDS[GUARD]():
         async with attacked(tmp_path / "nats") as bus:
             extender, scheduler = await bus.connect("extender"), await bus.connect("scheduler")

@@ -1,9 +1,8 @@
-"""Attacks 4, 5 and 7 by a compromised node agent, which sends false reports and floods.
+"""Attacks 4, 5 and 7: a compromised node agent sends false reports, and floods the ledger.
 
-Without the guards the agent can empty another node, claim its GPUs, and report a GPU of 16 TiB. It
-can refer to future revisions, sign with another name, halt readers with an unknown type, and write
-9,000 events in five seconds. With the guards it may only send requests to an intake on its node's
-subject, and the intake checks each report."""
+Without the guards, the agent can empty another node, claim its GPUs, and halt readers with an
+unknown event type. With the guards, it may only send requests to an intake, which checks each
+report."""
 
 import contextlib
 from collections.abc import AsyncIterator

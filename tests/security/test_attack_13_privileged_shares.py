@@ -21,7 +21,7 @@ def pod(name: str, *, limits: Any = None, main: Any = None, **spec: Any) -> dict
 
 
 def mounting(path: str) -> dict[str, Any]:
-    """Return a pod with a share that mounts this folder of its node."""
+    """Return a pod that has a share, and that mounts this folder of its node."""
     return pod("mounts", volumes=[{"name": "v", "hostPath": {"path": path}}])
 
 

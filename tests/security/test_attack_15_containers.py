@@ -42,7 +42,7 @@ def node(tmp_path: Path) -> Iterator[Path]:
 
 
 def plan_of(node: Path, pod: str, priority: int = 1) -> RegionPlan:
-    """Return the region path and the limits that the ledger grants the pod "evil" or "good"."""
+    """Return the plan of a pod's region file: its path, and the limits from the ledger."""
     path = str(node / f"{pod}_main" / "share.cache")
     return RegionPlan(path, (CARD,), (GRANTED,), (10,), priority)
 

@@ -272,8 +272,7 @@ def test_a_key_of_named_nodes_gets_few_subscriptions() -> None:
 @pytest.mark.parametrize("guard", ["", "asks what a pod held"])
 @pytest.mark.parametrize("bound", [0, 1])
 def test_an_invented_pod_is_charged_nothing(guard: str, bound: int) -> None:
-    """An intake does not record usage that an agent reports for an invented pod, because the pod's
-    namespace would be charged."""
+    """An intake records no usage for a pod that an agent invented."""
     used = ShareUsed(
         pod="invented", namespace="victim", name="invented", container="main", device="n1-g0",
         seconds=3_600, memory_mib=1_000, memory_mib_seconds=36_000, memory_mib_peak=10, bound=bound,

@@ -1,8 +1,7 @@
 """Attack 17: the owner of a scheduler's key writes false snapshots, or purges the existing ones.
 
-Without the guard a restarted service starts from a false snapshot in which a pod has lost its GPU,
-so another pod is placed on that GPU. If a ledger's first events were trimmed, no service can start
-without snapshots."""
+Without the guard a restarted service starts from a false snapshot in which a pod has lost its GPU.
+Another pod is then placed on that GPU."""
 
 import asyncio
 import json

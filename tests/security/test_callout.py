@@ -50,8 +50,7 @@ OPENED = 160
 
 
 class Cluster:
-    """A cluster with nodes, and with pods that have Apportion's ServiceAccounts and tokens. All
-    names are those of the chart."""
+    """A cluster with nodes, and with pods that have Apportion's ServiceAccounts and tokens."""
 
     def __init__(self, plane: ControlPlane) -> None:
         self._plane = plane
@@ -123,8 +122,7 @@ class Bus:
         return await self.come(name or pod, await self.cluster.token(role, pod))
 
     async def connect(self, role: str) -> JetStreamLedger:
-        """Connect with the role's password if the role has one, otherwise as a service; `Facts`
-        calls this method."""
+        """Connect with the role's password, or as a service if the role has none."""
         if role not in PASSWORDS:
             return await self.start(role)
         ledger = await connect(self.server.url(role), name=f"test {role}")

@@ -30,7 +30,7 @@ def test_what_is_missing_is_named() -> None:
 
 
 def test_a_function_is_looked_for_in_its_file() -> None:
-    """The check of the page finds a missing test function even if the named file exists."""
+    """If a page names a test function that its file does not contain, the check reports it."""
     here = "tests/security/test_page.py"
     assert list(absent([here, f"{here}::test_what_is_missing_is_named", f"{here}::test_no"])) == [
         f"{here}::test_no"

@@ -38,8 +38,7 @@ def scheduler(bus: Bus, name: str, first: str) -> ServiceProcess:
 
 
 async def set_aside(bus: Bus, revision: int) -> int:
-    """Run `ledger set-aside` for a revision, and return the revision of the event that records
-    this.
+    """Run `ledger set-aside` for a revision. Return the revision of the resulting event.
 
     The option `--force` is needed, because this build can read the event that is set aside."""
     words = ("ledger", "set-aside", str(revision), "--reason", "a fault", "--force", "--json")

@@ -30,8 +30,7 @@ MORE = 7
 
 
 class Place:
-    """A ledger on a server of its own, with a folder of receipts. It runs the command line for a
-    test."""
+    """A ledger on a server of its own, and a folder of receipts. Tests run `apportion` on it."""
 
     def __init__(self, folder: Path, ledger: JetStreamLedger, url: str) -> None:
         self.folder = folder
@@ -96,8 +95,7 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
 
 
 def forged() -> tuple[int, list[Record]]:
-    """Return a revision, and the recorded history with only the time of that revision's event
-    changed."""
+    """Return a revision, and the recorded history with a false time for the event at that revision."""
     for index, each in enumerate(RECORDS):
         event = json.loads(each.payload)
         if event["type"].endswith("/PodGone"):

@@ -10,8 +10,7 @@ from tests.security.weakened import GUARDS
 
 @pytest.mark.parametrize("name", GUARDS)
 def test_every_guard_can_be_taken_out(name: str) -> None:
-    """Every guard can be removed. Removing it replaces a function, and that function still exists
-    under its name."""
+    """Every guard can be removed: the functions that a removal replaces still exist."""
     with GUARDS[name]():
         pass
 

@@ -11,8 +11,7 @@ from unittest import mock
 
 @contextlib.contextmanager
 def clips_what_a_region_says() -> Iterator[None]:
-    """Remove a guard, so that the agent believes any number in a container's region, and does not
-    limit their sums."""
+    """Remove a guard, so that the agent believes any number in a container's region."""
     from apportion.agent.usage import account, uses  # noqa: PLC0415
     from apportion.core.grants import region  # noqa: PLC0415
 

@@ -135,8 +135,7 @@ class Auditor:
         self._check_gangs(first_of_gang, events)
 
     def folded(self, who: str, into: StateFold, revision: int) -> None:
-        """Compare the state of the reader `who` with the auditor's, if the auditor kept a digest at
-        `revision`."""
+        """Check that the reader `who` has the same state as the auditor at this revision."""
         expected = self.checkpoints.get(revision)
         if expected is not None and digest(into.state) != expected:
             self._complain(f"{who} holds another state than the auditor at revision {revision}")
@@ -259,10 +258,10 @@ class Auditor:
                 )
 
     def _check_refused(self, revision: int, event: Event, why: str) -> None:
-        """Report a problem if an honest event that the fold refused was already wrong at its basis.
+        """Report a problem if the fold refused an honest event that was already wrong at its basis.
 
-        An event that was right at its basis may be refused because it came late. `why` is the
-        fold's reason. Events about pods that a rogue has written about are not checked."""
+        An event may be refused if it only came late. `why` is the fold's reason. Events about pods
+        that a rogue has written about are not checked."""
         data = event.data
         uid = getattr(data, "pod", "") or getattr(data, "uid", "")
         if uid in self._told_by_rogues:

@@ -1,8 +1,8 @@
 """A second set of books over the same events, written independently of core's fold.
 
-The books contain less than the fold: placements, their resources, and which devices were open when.
-They derive it in another way, so that a bug of the fold does not hide itself. Invariant: an entry
-at a revision never depends on a later event."""
+The books contain less than the fold: only pods, devices and placements with their resources. They
+derive it in another way, so that a bug of the fold does not hide itself. Invariant: an entry at a
+revision never depends on a later event."""
 
 from __future__ import annotations
 
@@ -60,22 +60,19 @@ class History:
         self._values.append(value)
 
     def at(self, revision: int) -> Any:
-        """Return the value at that revision, inclusive."""
+        """Return the value as it was right after this revision."""
         return self._values[bisect_right(self._revisions, revision) - 1]
 
 
 @dataclass
 class Standing:
-    """What the books know about one pod.
-
-    `life` is the history of the pod's (phase, attempt). `adopted` is the revision of the pod's
-    adoption, or 0 if the pod was submitted."""
+    """One pod in the books."""
 
     group: str
-    life: History = field(default_factory=lambda: History((GONE, 0)))
+    life: History = field(default_factory=lambda: History((GONE, 0)))  # Of (phase, attempt).
     placed: PodPlaced | None = None
     last_attempt: int = 0
-    adopted: int = 0
+    adopted: int = 0  # The revision of the adoption, or 0 if the pod was submitted.
 
 
 class Books:
@@ -124,7 +121,7 @@ class Books:
         )
 
     def take(self, revision: int, data: Any) -> str:
-        """Record an event that the fold accepted. Return what is wrong with it, or ""."""
+        """Record an event that the fold accepted. Return the error in the event, or ""."""
         match data:
             case NodeReported():
                 self._report(revision, data)

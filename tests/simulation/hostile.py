@@ -56,8 +56,7 @@ class Hostile:
         return iter([self._chance.choice(makers)(state)])
 
     def flood(self) -> Iterator[bytes]:
-        """Yield changes of the agent's node, as many as an intake accepts before it must have
-        answered some."""
+        """Yield as many changes of the agent's node as it may send without waiting for an answer."""
         for _ in range(UNANSWERED_MAX):
             host = structs.replace(NOTHING.host, cpu_milli=next(self._numbers))
             yield self._said(structs.replace(NOTHING, host=host))

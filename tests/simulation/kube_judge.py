@@ -46,7 +46,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 class Standing(NamedTuple):
-    """One pod, as its object in the API server describes it. The judge keeps one for each pod."""
+    """One pod, as its object in the API server describes it."""
 
     name: str
     ours: bool
@@ -191,7 +191,7 @@ class Judge:
         return (pod for pod in self._pods.values() if pod.card == card and not pod.ended)
 
     def _check_slices(self, revision: int, data: PodPlaced) -> None:
-        """Check that no device of this placement has a HAMi pod that runs on an unknown slice."""
+        """Complain if a placement uses a device on which a HAMi pod runs on an unknown slice."""
         for uid, pod in self._pods.items():
             on = [share for share in data.shares if share.device == pod.card]
             if on and pod.start is None and not pod.ended and uid in self._live:
@@ -260,7 +260,7 @@ class Judge:
                 yield f"node {node.name} is in the ledger and not in the cluster"
 
     def _cpu_differs(self, name: str, about: dict[str, Any], known: NodeState) -> Iterator[str]:
-        """Yield a problem if the ledger's free CPU of a node is not what the kubelet has left.
+        """Yield a problem if the ledger and the kubelet disagree on a node's free CPU.
 
         After a resize, the CPU that a kubelet has given to a pod may differ from the pod's spec."""
         running = (

@@ -1,8 +1,7 @@
 """The simulated network to the ledger: one link for each connection, with the run's faults.
 
-A message in transit is independent of its sender: it arrives even if the sender was killed.
-Invariants: a lost answer is lost only for its sender. Nothing passes a cut link until it is mended,
-and nothing ever passes a dead link."""
+Invariants: a message arrives even if its sender was killed in the meantime. Nothing passes a cut
+link until it is mended, and nothing ever passes a dead link."""
 
 from __future__ import annotations
 
@@ -120,7 +119,7 @@ class FaultyLink:
         return answer
 
     def _arrive(self, what: str, act: Callable[[], object], number: int) -> None:
-        """Deliver the message to the server. This does not depend on the sender."""
+        """Deliver the message to the server, even if its sender was killed."""
         result: object = None
         failure: LedgerError | None = None
         try:

@@ -64,17 +64,13 @@ Patch = pytest.MonkeyPatch
 
 
 class Planted(NamedTuple):
-    """A broken variant of the code, and the seeds with which the simulation must notice it.
-
-    There are `seeds` seeds, beginning with `first`. When they were last chosen, `first` or a seed
-    soon after it showed the problem. The faults in `rates` are on in all these runs, because some
-    variants need a race. `cluster` is True if the runs have a cluster."""
+    """A broken variant of the code, and the seeds with which the simulation must notice it."""
 
     name: str
     plant: Callable[[Patch], None]
-    seeds: int
-    rates: Mapping[str, float] = {}
-    cluster: bool = False
+    seeds: int  # How many seeds are tried, counting up from `first`.
+    rates: Mapping[str, float] = {}  # Faults that are on in all runs: some variants need a race.
+    cluster: bool = False  # Whether the runs have a cluster.
     first: int = 0
 
     def adjust(self, weather: Weather) -> None:
@@ -304,7 +300,7 @@ def _gangs_in_part(patch: Patch) -> None:
 
 
 def _unschedulable_for_ever(patch: Patch) -> None:
-    """Make the engine retry no pod when another pod ends."""
+    """Make the engine retry no pending pod when another pod ends."""
     patch.delitem(hints.BY_EVENT, PodGone)
 
 
@@ -423,9 +419,7 @@ def _void_of_the_living(patch: Patch) -> None:
 
 
 def _snapshot_off_by_one(patch: Patch) -> None:
-    """Make a service restore a snapshot with a revision that is one too high.
-
-    Intakes that attest snapshots are left as they are, because they would refuse all snapshots."""
+    """Make a service restore a snapshot with a revision that is one too high."""
     real = Snapshots.restore
 
     async def restore(self: Snapshots, *, at_most: int | None = None) -> State:

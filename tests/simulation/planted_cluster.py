@@ -182,7 +182,7 @@ def _ended_pods_hold(patch: Patch) -> None:
 
 
 def _nodes_stay(patch: Patch) -> None:
-    """Make a watcher not report that a node has left the cluster."""
+    """Make a watcher ignore that a node has left the cluster."""
     real = Facts.nodes
 
     def nodes(self: Facts, names: Iterable[str]) -> Iterator[Fact]:

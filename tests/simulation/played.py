@@ -14,7 +14,7 @@ from tests.simulation.world import Outcome, run
 def played(
     seed: int, *, rates: Mapping[str, float] | None = None, cluster: bool | None = None
 ) -> Outcome:
-    """Return the run of this seed with these rates.
+    """Run the simulation with this seed and these fault rates, and return its outcome.
 
     If `cluster` is None, the seed decides whether the run has a cluster."""
     side = bool(Weather(seed, cluster=cluster).cluster)

@@ -31,10 +31,10 @@ class Side(Protocol):
         server."""
 
     def watcher(self, access: KubeAccess | None) -> Body:
-        """Return the function that a watcher process of this side runs."""
+        """Return the function that a simulated watcher process runs."""
 
     def binder(self, access: KubeAccess | None) -> Body:
-        """Return the function that a binder process of this side runs."""
+        """Return the function that a simulated binder process runs."""
 
     def stir(self) -> None:
         """Let simulated users make a few changes."""

@@ -16,9 +16,8 @@ HUNG_S = 60.0
 
 
 class FailingTarget:
-    """Accepts the simulated binders' requests, or fails them; implements `binder.target.Target`.
-
-    All binders share one target, as they share one API server."""
+    """The API server for all simulated binders. It accepts some of their requests, and fails
+    others."""
 
     def __init__(self, weather: Weather) -> None:
         self._weather = weather

@@ -56,7 +56,7 @@ def deluded(patch: pytest.MonkeyPatch, view: View) -> None:
 
 
 def refusals(patch: pytest.MonkeyPatch) -> Counter[str]:
-    """From now on, count the appends of schedulers that the server refuses, by error."""
+    """Count the placements of schedulers that the server refuses from now on, by error type."""
     counted: Counter[str] = Counter()
     real = MemoryServer.append
 

@@ -46,7 +46,7 @@ class Wishes(Source):
         return self._observation
 
     async def changed(self) -> None:
-        """Return after one interval, even if the requests have not changed."""
+        """Wait for one interval, whether or not the requests change."""
         await rest(LOOK_EVERY_S)
 
     @property

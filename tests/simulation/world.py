@@ -82,8 +82,7 @@ class Outcome:
     log: list[str] = field(repr=False, default_factory=list)
 
     def told(self) -> str:
-        """Return the problem as text, with the last events and a command that makes the run
-        smaller."""
+        """Return the problem as text, with the last events and a command that shrinks the run."""
         shown = "\n".join(f"  {line[:240]}" for line in self.log[-LAST_EVENTS:])
         return (
             f"seed {self.seed}, event {self.events}, at {self.virtual_s:.3f} s:\n  {self.trouble}\n"
@@ -232,11 +231,10 @@ class World:
         )
 
     async def _poke(self) -> None:
-        """Append an event without effect three times, and check that no scheduler reacts.
+        """Append three events without effect, and check that the third causes no other event.
 
-        After the first two, a scheduler may still report a refusal of a pod: the reasons may have
-        changed, or a gang's failed attempt may bring up a pod that was not considered before. At
-        any time a node may send its full inventory, as it does every five minutes."""
+        After the first two, a scheduler may still report a refusal of a pod. At any time a node may
+        send its full inventory."""
         told = f"{SUBJECTS}.pending."
         whole = f"{SUBJECTS}.inventory."
         for allowed in (told, told, "nothing"):

@@ -13,6 +13,6 @@ async def attest_all(bus: Bus) -> None:
 
 
 async def save_attested(bus: Bus, state: State) -> None:
-    """Write a snapshot as a scheduler does, and attest the snapshot."""
+    """Write a snapshot as a scheduler does, and attest it as an intake does."""
     await Snapshots((await bus.connect("scheduler")).wire).save(Taking(state).finish())
     await attest_all(bus)

@@ -88,7 +88,7 @@ class Command:
         return [pid for pid in map(int, filter(str.isdecimal, names)) if self._is(pid)]
 
     def kill_everything(self) -> None:
-        """Kill the command and its guardian with SIGKILL."""
+        """Kill all processes of the command's run with SIGKILL."""
         for pid in self.everything():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -155,9 +155,8 @@ class Compose:
 def build_image(podman: Podman) -> None:
     """Build the product's image with wheels from the cache, once for all tests.
 
-    The modules are compiled without optimization, which takes a fifth of the time. The cache makes
-    the next build faster. `tests/integration/test_wheel.py` tests the optimized build that ships.
-    """
+    The modules are compiled without optimization, which is faster.
+    `tests/integration/test_wheel.py` tests the optimized build that ships."""
     tell("building the image of docker-compose.yml")
     wheels = f"--volume={prepare_wheels()}:/wheels:ro"
     offline = "--build-arg=PIP_NO_INDEX=1 --build-arg=PIP_FIND_LINKS=/wheels"

@@ -110,8 +110,7 @@ class Facts:
         )
 
     def chain(self, node: str) -> str:
-        """Return the value that the next placement on the node must have in `previous`, to continue
-        the chain of placements."""
+        """Return the value of `previous` that the node's next placement must have."""
         return self._chain.get(node, "")
 
     async def submit_unless_there(self, uid: str) -> None:
@@ -144,8 +143,9 @@ class Facts:
         self, uid: str, node: str, *shares: Share, borrowed: tuple[Share, ...] = (),
         bound: bool = True,
     ) -> None:  # fmt: skip
-        """Append a placement with these shares of a pod whose name is its uid, and submit the pod
-        first if it is unknown. If `bound` is True, also append the pod's binding."""
+        """Append a placement of the pod with these shares. Submit the pod first if it is unknown.
+
+        The pod's name is its uid. If `bound` is True, also append the pod's binding."""
         placed = PodPlaced(
             pod=uid,
             namespace="default",

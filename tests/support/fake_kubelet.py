@@ -1,11 +1,8 @@
 """Simulate a kubelet without containers: its sockets, its records and the order of its calls.
 
-The simulation is fast. It follows the device manager of Kubernetes 1.36
-(`pkg/kubelet/cm/devicemanager`). The kubelet calls `Allocate` when it admits a pod. It writes its
-checkpoint atomically, after an admission and after a plugin reports devices. Its PodResources API
-leaves out init containers. It calls `PreStartContainer` before every container start; if the plugin
-refuses, the start fails or is retried. The CDI files say how a container is edited, as in a
-runtime. Invariant: no two live pods have the same device slot."""
+The simulation follows the device manager of Kubernetes 1.36 (`pkg/kubelet/cm/devicemanager`). CDI
+files say how a container is edited, as in a container runtime. Invariant: no two live pods have the
+same device slot."""
 
 from __future__ import annotations
 
@@ -65,12 +62,7 @@ class Entry:
 
 
 class FakeKubelet:
-    """The simulated kubelet of one node, with its files below its own folder.
-
-    `async with` starts the kubelet. `took_s` has the duration of each of the plugin's answers, by
-    call. `heard` is True if the kubelet has heard from the API server; it lists its pods only then.
-    `knows_cdi` is True if its runtime supports CDI; otherwise a container gets what `Allocate`
-    answered."""
+    """The simulated kubelet of one node, with its own folder for files. `async with` starts it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -83,9 +75,9 @@ class FakeKubelet:
         self._endpoints: dict[str, Endpoint] = {}
         self._entries: list[Entry] = []
         self.registrations = 0
-        self.heard = True
-        self.knows_cdi = True
-        self.took_s: dict[calls.Call, list[float]] = {}
+        self.heard = True  # From the API server; the kubelet lists its pods only then.
+        self.knows_cdi = True  # If False, a container gets what `Allocate` answered.
+        self.took_s: dict[calls.Call, list[float]] = {}  # How long each answer took.
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -20,8 +20,7 @@ from tests.support.processes import ServiceProcess
 
 
 class KubeWorld:
-    """The system under test in one test. `plane` is the cluster's control plane, and `facts` reads
-    the ledger."""
+    """The system under test in one test: a control plane, a ledger, and Apportion's services."""
 
     def __init__(self, plane: ControlPlane, bus: Bus, facts: Facts, stack: AsyncExitStack) -> None:
         self.plane = plane

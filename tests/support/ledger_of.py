@@ -88,7 +88,7 @@ class Ledger:
         return self.play(PodBound(pod=uid, node=at.node, attempt=at.attempt))
 
     def allocated(self, uid: str) -> Self:
-        """Fold the allocation of the pod's shares to its containers."""
+        """Fold an event that allocates the pod's shares to its containers."""
         at = self.placement(uid)
         ids = tuple(share.device for share in at.shares)
         return self.play(SharesAllocated(pod=uid, node=at.node, attempt=at.attempt, devices=ids))

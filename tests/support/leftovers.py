@@ -32,8 +32,9 @@ _watchers: list[tuple[int, int]] = []
 
 
 def watch() -> None:
-    """From now on, report every process that this process starts to the watcher, which ends them if
-    the session is killed."""
+    """Report every process that this process starts to the watcher.
+
+    The watcher ends the reported processes if the session is killed."""
     if sys.platform == "linux":
         subprocess.Popen.__init__ = _init_and_report  # type: ignore[method-assign,assignment]
 

@@ -1,8 +1,4 @@
-"""Replace every sentence of the product with a dummy text, to show that no program parses one.
-
-`replaced` patches this process's renderers: functions of `core/explain/text` that return a text,
-and functions whose names mark them as renderers. `reworded` changes a JSON answer between a gateway
-and its client."""
+"""Replace every sentence of the product with a dummy text, to show that no program parses one."""
 
 from __future__ import annotations
 

@@ -63,15 +63,12 @@ class Where(NamedTuple):
 
 
 class MemoryKube:
-    """The API server of one cluster. Like Kubernetes 1.21, it checks the uid of a binding.
-
-    `more_kinds` are kinds, as (API version, resource), that the server lists in addition to its
-    own. `fewer_kinds` are kinds that it does not serve."""
+    """The API server of one cluster. Like Kubernetes 1.21, it checks the uid of a binding."""
 
     def __init__(self) -> None:
         self.store = Store()
-        self.more_kinds: set[tuple[str, str]] = set()
-        self.fewer_kinds: set[tuple[str, str]] = set()
+        self.more_kinds: set[tuple[str, str]] = set()  # (API version, resource), also listed.
+        self.fewer_kinds: set[tuple[str, str]] = set()  # Not served.
         self._numbers = itertools.count(1)
 
     def handle(

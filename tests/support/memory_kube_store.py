@@ -74,17 +74,15 @@ class Page(NamedTuple):
 
 
 class Feed:
-    """A watch on the store, which starts after a version.
-
-    `news` is set when there are new writes. A `broken` watch returns nothing more."""
+    """A watch on the store, which receives all writes after a given version."""
 
     def __init__(self, store: Store, resource: str, prefix: str, version: int) -> None:
         self._store = store
         self._resource = resource
         self._prefix = prefix
         self._version = version
-        self.news = asyncio.Event()
-        self.broken = False
+        self.news = asyncio.Event()  # Set when there are new writes.
+        self.broken = False  # If True, `take` returns nothing more.
 
     def take(self) -> list[bytes]:
         """Return the watch's lines for all writes since the last call. Raises Forgotten if a
@@ -96,11 +94,9 @@ class Feed:
         return [each.line for each in found if each.key.startswith(self._prefix)]
 
     def bookmark(self) -> list[bytes]:
-        """Return a bookmark line for the current version. First, `take` must have returned every
-        write.
+        """Return a bookmark line for the current version, after `take` has returned every write.
 
-        Return nothing if the store's version is older than the watch's. A real server waits for
-        that version."""
+        Return nothing if the watch's version is newer than the store's."""
         if self._version > self._store.version:
             return []
         self._version = self._store.version

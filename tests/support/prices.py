@@ -1,8 +1,7 @@
 """Build the prices of pod shapes by hand, and compute scores from them with slow reference
 formulas.
 
-The formulas share no code with the price tables that they check. They recurse over pods, and model
-a device only by its free percentage."""
+The formulas share no code with the price tables that they check."""
 
 from dataclasses import dataclass
 from math import floor, isqrt

@@ -1,7 +1,7 @@
 """Create a random cluster from a seed: nodes, placed pods, and pending pods.
 
-Nodes and pods have no devices, but the fields by which kube-scheduler filters. Amounts are few and
-small, so that most pods fit some nodes and not others."""
+There are no devices; the nodes and pods have the fields by which kube-scheduler filters. Amounts
+are few and small, so that most pods fit some nodes and not others."""
 
 from __future__ import annotations
 

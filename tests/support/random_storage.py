@@ -19,9 +19,7 @@ GONE = "gone"
 
 
 class RandomStorage:
-    """The storage objects of a random cluster, drawn from a seed.
-
-    `claims` are the names of the claims that a pod may mount."""
+    """The storage objects of a random cluster, drawn from a seed."""
 
     def __init__(
         self, chance: random.Random, namespaces: tuple[str, ...], nodes: list[str]

@@ -17,7 +17,7 @@ from tests.support.standalone import APPORTION
 
 
 class Terminal:
-    """One verb on its own terminal. Use it in `with`, which always ends the verb."""
+    """One `apportion` command on a terminal of its own. Use it in `with`, which ends the command."""
 
     def __init__(self, *words: str, data: Path | None) -> None:
         self._words = words

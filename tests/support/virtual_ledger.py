@@ -36,8 +36,7 @@ BEGIN_S = 1_800_000_000.0
 class VirtualLedger:
     """An in-memory ledger in virtual time, whose records a test can replay.
 
-    `records` has all records so far. `placed` has the node and time of every placement. With
-    `watched`, an evicted pod is submitted again under its name, as by its controller."""
+    With `watched`, an evicted pod is submitted again under its name, as a controller would."""
 
     def __init__(self, *, watched: bool = False) -> None:
         self._watched = watched

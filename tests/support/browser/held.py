@@ -47,11 +47,9 @@ def intercept(
     *,
     times: int | None = None,
 ) -> None:
-    """Let `handler` handle the requests that match, as `page.route` does, and wait until this takes
-    effect.
+    """Let `handler` handle the requests that match `pattern`. Return once this takes effect.
 
-    On a busy page, `page.route` can return too early: a request that a key press triggers at once
-    would still reach the gateway."""
+    On a busy page, `page.route` alone can return before it takes effect."""
     page.route(pattern, handler, times=times)
     listen(page)
 

@@ -1,4 +1,4 @@
-"""Wait until a page has processed an API response or a press, whatever else happens on the page."""
+"""Wait until a page has processed an API response, or a press of a key or button."""
 
 from __future__ import annotations
 

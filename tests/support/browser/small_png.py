@@ -41,7 +41,7 @@ def small(png: bytes) -> bytes:
 
 
 def _palette(colours: Any, counts: Any) -> Any:
-    """Return the most frequent colours, and a coarse grid that covers all other colours."""
+    """Return at most COLOURS_MAX colours that represent all of these colours."""
     order = np.argsort(counts)[::-1]
     if len(colours) <= COLOURS_MAX:
         return colours

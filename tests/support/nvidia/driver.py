@@ -225,8 +225,7 @@ class FakeDriver:
     ) -> None:
         """Make NVML return NOT_SUPPORTED for this feature of the GPU.
 
-        With `driver_too`, NVML returns FUNCTION_NOT_FOUND instead, as a driver does that is too
-        old."""
+        With `driver_too`, NVML returns FUNCTION_NOT_FOUND instead, as an old driver does."""
         self._set(card, **{f"{what}_supported": _PREDATED if driver_too else _UNSUPPORTED})
 
     def link(self, card: int, *peers: int | None) -> None:
