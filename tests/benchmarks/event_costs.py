@@ -310,7 +310,7 @@ def report(node: str, *, count: int = 8, model: str = "NVIDIA A100-SXM4-80GB") -
 def observed(
     node: str, *, labels: dict[str, str] | None = None, taints: tuple[Taint, ...] = ()
 ) -> NodeObserved:
-    """Return a watcher's event about a ready node with much free CPU and memory."""
+    """Return a watcher's event about a ready node with ample free CPU and memory."""
     return NodeObserved(
         node=node,
         ready=True,

@@ -46,10 +46,7 @@ MODULE = b"apportion.gateway.past_process"
 
 
 class PastProcess:
-    """Finds the process in which a gateway reads past states, and reads its figures from /proc.
-
-    `kept` is the folder of the gateway's index. The process is recognized by this folder in its
-    command line."""
+    """The process in which a gateway reads past states. Its figures are read from /proc."""
 
     def __init__(self, kept: Path) -> None:
         self._kept = str(kept).encode()

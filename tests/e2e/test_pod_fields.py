@@ -26,7 +26,7 @@ class Schemas:
         self._schemas: dict[str, Any] = document["components"]["schemas"]
 
     def fields(self, name: str) -> dict[str, str]:
-        """Return the fields of a type, each with its type. The type of a list is that of its items."""
+        """Return the fields of a type, each with its type. For a list, return the items' type."""
         properties: Mapping[str, Any] = self._schemas[name].get("properties", {})
         return {field: _named(schema) for field, schema in properties.items()}
 

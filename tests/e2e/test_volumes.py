@@ -58,7 +58,7 @@ def storage_class(name: str, provisioner: str) -> dict[str, Any]:
 
 
 def mounting(name: str, *claims: str, memory_mib: int = 1_000) -> dict[str, Any]:
-    """Return a pod with a GPU share that mounts these claims."""
+    """Return a pod that has a GPU share and mounts these claims."""
     volumes = [{"name": each, "persistentVolumeClaim": {"claimName": each}} for each in claims]
     return kube_pod(name, share(memory_mib), volumes=volumes)
 
@@ -156,8 +156,7 @@ async def test_only_one_pod_has_a_claim_that_is_for_one(world: KubeWorld) -> Non
 
 
 async def test_H13_a_node_has_so_many_volumes_of_a_driver(world: KubeWorld) -> None:
-    """A CSI driver limits the number of volumes on a node. The pods of all schedulers count towards
-    it.
+    """A CSI driver limits the number of volumes on a node, across the pods of all schedulers.
 
     A pod beyond the limit stays pending, and its message names the limit."""
     await two_nodes(world)

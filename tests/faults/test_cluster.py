@@ -134,7 +134,7 @@ class Said:
         }
 
     async def known(self, word: bytes) -> bool:
-        """Return True if every listener has received this word from every speaker."""
+        """Return True if every listener has received `word` from every speaker."""
         return all(len(set(each)) == len(self.speakers) for each in self.of(word).values())
 
     async def all_greeted(self) -> bool:

@@ -270,8 +270,9 @@ def _take_connections(url: str, done: Counter[str]) -> None:
 
 
 def _read_answer(opened: socket.socket) -> int:
-    """Return the number of errors before the reply to a PING. Raises ConnectionRefusedError if the
-    connection is closed."""
+    """Read until the reply to a PING. Return the number of errors before it.
+
+    Raises ConnectionRefusedError if the server closes the connection."""
     said = b""
     while b"PONG" not in said:
         more = opened.recv(65_536)

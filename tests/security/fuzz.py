@@ -1,15 +1,11 @@
-"""A fuzz test: attackers with stolen keys, and a hostile container, try everything for a chosen
-time.
+"""A fuzz test: attackers with stolen keys, and a hostile container, try everything they can.
 
     python -m tests.security.fuzz --seconds 3600 --seed 1
 
-It runs a real nats-server, real schedulers, intakes, binders and agents, and pods that start and
-end. The attackers are separate processes. One has an agent's key and one an auditor's key, and both
-try everything that they may. Others flood intakes and take connections with agents' keys
-(`tests.security.attacker`). A container attacks its node's agent (`tests.security.tenants`). For a
-quarter of the time, at intervals, all attackers except the container are suspended. At the end the
-ledger gets a small limit. An attacker with an agent's key fills it up to the reserve, other writers
-fill the rest, and then the limit is lifted.
+It runs a real nats-server, real services, and pods that start and end. The attackers are separate
+processes with the keys of agents and an auditor (`tests.security.attacker`). A container attacks
+its node's agent (`tests.security.tenants`). For a quarter of the time, all attackers except the
+container are suspended. At the end the ledger is filled to a small limit, and the limit is lifted.
 
 It prints the results as JSON, with each violated limit under `broken`; the exit code is then 1. The
 limits:
@@ -100,9 +96,7 @@ def say(text: str) -> None:
 
 
 class Watched:
-    """Reads the ledger during the fuzz, and keeps the state that its events give.
-
-    It notes which pods are placed and allocated, and every change that attackers must not cause."""
+    """Reads the ledger during the fuzz, and records every change that attackers must not cause."""
 
     def __init__(self) -> None:
         self.fold = StateFold(quiet=True)
@@ -289,8 +283,7 @@ async def _turns(
 
 
 async def _people(bus: Bus) -> list[str]:
-    """While attackers are active, connect as an operator and run `apportion ledger check`. Return
-    the errors; there should be none."""
+    """Connect as an operator, and run `apportion ledger check`. Return the errors."""
     await CLOCK.pause(4.0)
     refused = []
     try:
@@ -552,8 +545,7 @@ async def _verb(bus: Bus, role: str, *arguments: str) -> tuple[int | None, str, 
 
 
 async def _verify(bus: Bus) -> dict[str, Any]:
-    """Return the result of `apportion verify --json`, run as an auditor. It must report no
-    violation."""
+    """Return the result of `apportion verify --json`, which must report no violation."""
     code, out, errors = await _verb(bus, "auditor", "verify", "--json")
     return {"exit_code": code, "told": json.loads(out) if out else {"said": errors}}
 

@@ -55,8 +55,7 @@ COUNT: Final = 2_008_896
 
 
 class Container:
-    """A container that attacks the agent of its node. It writes into its own folder, at random from
-    a seed."""
+    """A container that attacks its node's agent by writing random files into its own folder."""
 
     def __init__(self, folder: Path, seed: int, *, most: int = 50) -> None:
         """Attack in this folder, with at most `most` new files at a time."""

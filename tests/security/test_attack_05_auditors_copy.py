@@ -48,7 +48,7 @@ async def reader_of(bus: Bus) -> JetStreamLedger:
 
 
 async def whole(reader: JetStreamLedger) -> bool:
-    """Return True if the auditors' copy still has its event and the reader its consumer."""
+    """Return True if both the event in the auditors' copy and the reader's consumer still exist."""
     try:
         held = (await stream.read_info(reader.wire)).state.first_seq
         return held == 1 and (await consumers.read_info(reader.wire, THEIRS)).num_pending == 1
@@ -58,8 +58,9 @@ async def whole(reader: JetStreamLedger) -> bool:
 
 @pytest.mark.parametrize("what", ORDERS)
 async def test_weak(tmp_path: Path, what: str) -> None:
-    """If auditors are in the account of their copy, one of them can delete or purge it by choosing
-    the reply subject of a request."""
+    """If auditors are in the NATS account of their copy, one of them can delete or purge the copy.
+
+    The auditor chooses the API that does so as the reply subject of a request."""
     with GUARDS["auditors beside their copy"]():
         async with attacked(tmp_path / "nats") as bus:
             reader = await reader_of(bus)

@@ -1,5 +1,4 @@
-"""Attack 5: a client that may append to the ledger uses the message id that a pod's placement will
-need.
+"""Attack 5: a client that may append uses the message id that a pod's placement will need.
 
 The server accepts each message id only once, on any subject. Without the guard the attacker can
 send a message with the id `<uid>/1/placed` on its own subject. Every placement of the pod is then
@@ -41,8 +40,7 @@ async def burn(bus: Bus, role: str, subject: str, *ids: str) -> None:
 async def test_a_burnt_id_keeps_no_pod_from_its_place(
     bus: Bus, tmp_path: Path, guarded: bool
 ) -> None:
-    """If services have the ledger's key, a pod is placed although a watcher tries to use its id
-    first.
+    """With the ledger's key, a pod is placed although a watcher tries to use its id first.
 
     Without the key, the watcher guesses the placement's id, and the pod is not placed. An agent
     cannot make this attack in either case, because agents may not append."""

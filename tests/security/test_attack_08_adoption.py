@@ -18,8 +18,9 @@ WHOLE = share(15_000)
 
 
 async def attacked(world: KubeWorld, guard: str, notes: Any) -> Any:
-    """Create a forged pod with the annotations `notes` on a node of four GPUs. Start the services,
-    and return the watcher, which runs with the named guard removed."""
+    """Create a pod with forged annotations on a node of four GPUs. Start the services.
+
+    Return the watcher, which runs with the named guard removed."""
     await world.plane.apply(kube_node("n1"))
     await world.agents(("n1", "4xT4"))
     (report,) = await world.facts.count(NodeReported, 1)

@@ -16,8 +16,9 @@ def test_nothing_is_missing() -> None:
 
 
 def test_what_is_missing_is_named() -> None:
-    """The page's check finds a role without attacks, an attack without tests, and a named test that
-    does not exist."""
+    """The check of the security page finds roles without attacks, and attacks without tests.
+
+    It also finds a named test that does not exist."""
     made = rows()
     point = msgspec.structs.replace(made.point[0], tests=("tests/unit/test_gone.py",))
     untried = msgspec.structs.replace(made.attack[0], id=99)
@@ -30,7 +31,7 @@ def test_what_is_missing_is_named() -> None:
 
 
 def test_a_function_is_looked_for_in_its_file() -> None:
-    """If a page names a test function that its file does not contain, the check reports it."""
+    """If the security page names a test that its file does not contain, the check reports it."""
     here = "tests/security/test_page.py"
     assert list(absent([here, f"{here}::test_what_is_missing_is_named", f"{here}::test_no"])) == [
         f"{here}::test_no"

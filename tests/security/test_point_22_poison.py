@@ -52,12 +52,11 @@ async def set_aside(bus: Bus, revision: int) -> int:
 
 @pytest.mark.parametrize("without", ["halts at its own fault", ""], ids=["weak", "guarded"])
 async def test_a_fault_of_the_fold_is_not_passed_over(bus: Bus, without: str) -> None:
-    """If a scheduler's fold fails at an event, the scheduler halts before that event until the
-    event is set aside. It is not ready, and reports revision and reason, also in a metric.
+    """If a scheduler's fold fails at an event, the scheduler halts before that event.
 
-    The event here is a cordon of the only node. A second scheduler, whose build has no fault,
-    refuses the next pod. Without the guard the faulty scheduler stays ready and places that pod on
-    the cordoned node."""
+    The scheduler is not ready until the event is set aside. Here the event is a cordon of the only
+    node. Without the guard the faulty scheduler stays ready, and places a pod on the cordoned node.
+    """
     facts = Facts(bus)
     await facts.open()
     async with scheduler(bus, "faulty", FAULTY + taken_out(without)) as faulty:

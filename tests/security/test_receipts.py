@@ -95,7 +95,7 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
 
 
 def forged() -> tuple[int, list[Record]]:
-    """Return a revision, and the recorded history with a false time for the event at that revision."""
+    """Return a revision, and the recorded history with a false time for that revision's event."""
     for index, each in enumerate(RECORDS):
         event = json.loads(each.payload)
         if event["type"].endswith("/PodGone"):

@@ -219,10 +219,7 @@ class Cluster:
             self._say_phase(chosen["name"], chosen["uid"], phase, "Evicted")
 
     def heed(self, stored: Stored) -> None:
-        """Fail each pod for which an agent has recorded AllocationFailed, as the pod's kubelet
-        would.
-
-        Pass this method to the ledger's server."""
+        """Fail each pod for which an agent has recorded AllocationFailed, as a kubelet would."""
         for record in stored.records:
             if ".allocation." not in record.subject:
                 continue

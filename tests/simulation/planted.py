@@ -187,11 +187,9 @@ def _refused_pods_lost(patch: Patch) -> None:
 
 
 def _unschedulable_for_what_never_came(patch: Patch) -> None:
-    """If the ledger refuses a decision, make the engine forget the pods that did not fit next to
-    it.
+    """Make the engine not retry pods that did not fit next to a decision that the ledger refused.
 
-    The engine should retry these pods. The table of hints is changed too, because its hints would
-    otherwise cause the retry."""
+    The table of hints is changed too, because its hints would otherwise cause the retry."""
     whom = enumerate(hints.BY_EVENT[PodPlaced])
     taken = tuple(0 if happened & REFUSED else asks for happened, asks in whom)
     patch.setitem(hints.BY_EVENT, PodPlaced, taken)

@@ -91,10 +91,9 @@ class SimulatedLedger(MemoryLedger):
     basis = -1
 
     async def append(self, drafts: Sequence[Draft]) -> list[int]:
-        """Append the drafts. Before a decision, check that the scheduler has folded its previous
-        decisions.
+        """Append the drafts. Before a new decision, the process must have folded its last one.
 
-        Appends with the same basis are one decision."""
+        Appends with the same basis belong to one decision."""
         first = decode(drafts[0].payload, subject=drafts[0].subject)
         decides = isinstance(first.data, DecisionEvent)
         if decides and first.basis < self.acknowledged and first.basis != self.basis:

@@ -9,14 +9,12 @@ from typing import NamedTuple
 
 
 class Regression(NamedTuple):
-    """A seed, the bug that it found, and the test that would find the bug again.
-
-    `cluster` states whether the run has a cluster."""
+    """A seed, the bug that it found, and the test that would find the bug again."""
 
     seed: int
     found: str
     held_by: str
-    cluster: bool = False
+    cluster: bool = False  # Whether the run has a cluster.
 
 
 REGRESSIONS = (

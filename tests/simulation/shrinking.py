@@ -19,14 +19,11 @@ SEPARATOR = "; "  # kinds of fault have commas in their names
 
 @dataclass(frozen=True)
 class Case:
-    """A run to try: its seed, the kinds of fault to leave out, and the maximum number of user
-    requests.
-
-    `cluster` says whether the run has a cluster; None leaves that to the seed."""
+    """A run to try, smaller than the run that failed."""
 
     seed: int
-    spared: frozenset[str] = frozenset()
-    wishes_max: int = WISHES[1]
+    spared: frozenset[str] = frozenset()  # Kinds of fault to leave out.
+    wishes_max: int = WISHES[1]  # The maximum number of user requests.
     cluster: bool | None = None
 
     def command(self) -> str:

@@ -16,8 +16,7 @@ HUNG_S = 60.0
 
 
 class FailingTarget:
-    """The API server for all simulated binders. It accepts some of their requests, and fails
-    others."""
+    """The API server for all simulated binders. Some of their requests fail."""
 
     def __init__(self, weather: Weather) -> None:
         self._weather = weather

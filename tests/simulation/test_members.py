@@ -24,7 +24,7 @@ def alone(_membership: Membership, _others: list[str]) -> list[str]:
 
 
 class Mistaken:
-    """Gives each scheduler a wrong list of the others, which changes until the faults end."""
+    """Gives each scheduler a wrong list of the other schedulers, until the faults end."""
 
     def __init__(self, weather: Weather) -> None:
         self._weather = weather
@@ -109,10 +109,9 @@ def test_mistaken_lists_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.timeout(900)  # this lane runs at the lowest priority
 def test_right_lists_spare_most_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Schedulers that divide the pods have fewer than half of the conflicts of those that do not.
+    """If schedulers divide the pods, the ledger refuses less than half as many duplicates.
 
-    Schedulers that each decide every pod do no harm either, because the ledger refuses duplicates.
-    """
+    If each scheduler decides every pod, that does no harm either."""
     counts = {}
     for name, adjust in (("shared", heard), ("alone", delays)):
         with monkeypatch.context() as patch:

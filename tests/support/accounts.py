@@ -17,8 +17,7 @@ from tests.support.ledger_of import Ledger
 
 
 class Accounted:
-    """An in-memory ledger whose usage account covers `hours` hours. `by` says what the report has
-    one row for, such as "namespace"."""
+    """An in-memory ledger with a usage account of `hours` hours. The report has a row per `by`."""
 
     def __init__(
         self, by: str = "namespace", *, hours: float = 10, step: int = 0, idle: int = IDLE

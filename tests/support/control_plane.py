@@ -152,11 +152,9 @@ class ControlPlane:
         return {"kube-apiserver": self._server.pid, "etcd": self._etcd.pid}
 
     def _admission(self) -> list[str]:
-        """Return the options of kube-apiserver that turn off admission plugins and turn on
-        PodGroups.
+        """Return the options of kube-apiserver for admission plugins and PodGroups.
 
-        No controllers run here that would create ServiceAccounts, remove taints, or remove the
-        finalizers of volumes and PodGroups."""
+        The plugins that are turned off rely on controllers that do not run here."""
         if self._whole:
             return []
         off = "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition"

@@ -54,14 +54,12 @@ class Forgotten(Exception):
 
 
 class Write(NamedTuple):
-    """One write of an object. `resource` is the object's kind as in API paths.
+    """One write of an object."""
 
-    `object` is the object's state after the write."""
-
-    resource: str
+    resource: str  # The object's kind, as in API paths.
     type: str
     key: str
-    object: dict[str, Any]
+    object: dict[str, Any]  # Its state after the write.
     version: int
 
 

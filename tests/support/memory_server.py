@@ -54,8 +54,7 @@ class Stored(NamedTuple):
 
 
 class MemoryServer:
-    """The server: one stream, and the queues and handlers that all connections share. `full`
-    simulates a full disk."""
+    """The server: one stream, and the queues and handlers that all connections share."""
 
     def __init__(
         self, *, max_bytes: int = -1, duplicate_window_s: float = DUPLICATE_WINDOW_S
@@ -65,7 +64,7 @@ class MemoryServer:
         self.queues: dict[str, MemoryQueue] = {}
         self.handlers: dict[int, tuple[str, str, Take]] = {}
         self.bytes = 0
-        self.full = False
+        self.full = False  # Simulates a full disk.
         self.first_revision = 1
         self._max_bytes = max_bytes
         self._window_s = duplicate_window_s

@@ -1,5 +1,4 @@
-"""Build the prices of pod shapes by hand, and compute scores from them with slow reference
-formulas.
+"""Build prices of pod shapes by hand, and compute scores with slow reference formulas.
 
 The formulas share no code with the price tables that they check."""
 

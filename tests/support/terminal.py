@@ -17,7 +17,7 @@ from tests.support.standalone import APPORTION
 
 
 class Terminal:
-    """One `apportion` command on a terminal of its own. Use it in `with`, which ends the command."""
+    """One `apportion` command on a terminal of its own. Use it in `with`, which ends it."""
 
     def __init__(self, *words: str, data: Path | None) -> None:
         self._words = words

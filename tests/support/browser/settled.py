@@ -28,9 +28,7 @@ def settled(page: Page, response: Response) -> None:
 
 @contextmanager
 def shows_newer(page: Page) -> Iterator[None]:
-    """Press the button for newer entries in this block; wait until the page has hidden it.
-
-    Another event may bring the button back at once, so a check afterwards could come too late."""
+    """After a block that presses the button for newer entries, wait until the button was hidden."""
     page.evaluate(WATCH)
     yield
     page.wait_for_function(WAS_HIDDEN)

@@ -213,7 +213,7 @@ class FakeDriver:
     def unprivileged(self, card: int) -> None:
         """Make NVML treat its clients as if they had no CAP_SYS_ADMIN.
 
-        Of MIG, they can then read only the GPU's profiles."""
+        About MIG, they can then read nothing but the GPU's profiles."""
         self._set(card, unprivileged=1)
 
     def lacks(
@@ -290,7 +290,7 @@ class FakeDriver:
 
     @property
     def event_sets(self) -> int:
-        """Return how many event sets exist that were created since the driver started."""
+        """Return the number of NVML event sets that were created and still exist."""
         return int(self._library.fake_event_sets(self._state))
 
     @property
