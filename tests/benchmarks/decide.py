@@ -149,7 +149,7 @@ class Bench:
         return found
 
     def arrive(self, submitted: PodSubmitted) -> bool:
-        """Submit a pod and let the engine decide it. Return True if the pod was placed."""
+        """Submit a pod and run the engine. Return True if the pod was placed."""
         self.apply(submitted, self.engine)
         placed = False
         for event in decided(self.engine).events:

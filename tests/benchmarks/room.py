@@ -89,7 +89,7 @@ async def raised_quota(world: KubeWorld, rounds: int) -> float:
 
 
 def _told(world: KubeWorld, kind: type[Payload]) -> datetime:
-    """Return the time of the latest event of this type, as its writer recorded the time."""
+    """Return the recorded time of the latest event of this type."""
     times = (event.time for _, event in world.facts.events if isinstance(event.data, kind))
     return max(map(datetime.fromisoformat, times))
 

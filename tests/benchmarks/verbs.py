@@ -135,7 +135,7 @@ def run(command: list[str], environment: dict[str, str]) -> tuple[float, float, 
 def timed(
     verb: str, files: dict[str, str], environment: dict[str, str], times: int
 ) -> dict[str, Any]:
-    """Run one verb `times` times, and return its figures."""
+    """Run one verb `times` times, and return its median times."""
 
     def command(of: str) -> list[str]:
         return [*APPORTION, *(files.get(of, "") if w == "FILE" else w for w in of.split())]

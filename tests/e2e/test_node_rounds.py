@@ -59,8 +59,8 @@ class Rounds:
     async def _again(self, name: str, deed: str) -> None:
         """Kill a container of the pod, and check that it restarts with the same share.
 
-        If `deed`, the round's fault, is "kill the agent", the agent is down while the container
-        ends. Other faults than these two are ignored."""
+        `deed` is the round's fault. If it is "kill the agent", the agent is down while the
+        container ends. If it is neither this nor "kill a container", do nothing."""
         if deed not in {"kill a container", "kill the agent"}:
             return
         if deed == "kill the agent":

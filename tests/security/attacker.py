@@ -68,7 +68,7 @@ class Attacker:
     async def read_along(self, ledger: JetStreamLedger) -> None:
         """Follow the ledger to learn what to attack.
 
-        This ends early if the reader fails, for example because an auditor's own attacks broke its
+        Ends early if the reader fails, for example because an auditor's own attacks broke its
         consumer."""
         reader: Reader[Any] = Reader(ledger, self._cluster, metrics=Metrics())
         try:

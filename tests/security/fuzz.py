@@ -194,7 +194,7 @@ class Load:
         return [uid for uid in uids if uid not in self._watched.allocated][-20:]
 
     async def not_placed(self, uids: list[str]) -> list[str]:
-        """Wait for a grace period, and return those of the pods that are still not placed."""
+        """Wait for a grace period, and return the pods that are still not placed."""
 
         async def placed() -> bool:
             return self._watched.placed.keys() >= set(uids)
@@ -379,7 +379,7 @@ class Attackers:
         self._connections = Counter[str]()
 
     async def begin(self) -> None:
-        """Start all attackers that are processes, and suspend them."""
+        """Start all attacking processes, and suspend them."""
         for role, options in self._which.items():
             self._processes[role] = await self._start(role, *options)
         for role in self._which:

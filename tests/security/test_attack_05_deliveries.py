@@ -1,6 +1,6 @@
 """Attack 5 through delivery subjects: the creator of a consumer may name any subject for delivery.
 
-The server does not check whether the reader may publish on that subject. In the earlier
+The server does not check whether the creator may publish on that subject. With an earlier
 configuration, a gateway's consumer could call the API that purges the auditors' copy of the ledger.
 """
 

@@ -197,7 +197,7 @@ async def test_the_answer_to_who_takes_from_a_queue_is_an_order(
 
 @pytest.mark.parametrize("guarded", [False, True], ids=["weak", "guarded"])
 async def test_an_answer_is_no_request_to_a_third_account(tmp_path: Path, *, guarded: bool) -> None:
-    """A gateway cannot have the server's reply delivered to schedulers as an extender's request."""
+    """Schedulers never receive the server's reply to a gateway as an extender's request."""
     with contextlib.nullcontext() if guarded else GUARDS[GUARD]():
         async with attacked(tmp_path / "nats") as bus:
             extender, scheduler = await bus.connect("extender"), await bus.connect("scheduler")

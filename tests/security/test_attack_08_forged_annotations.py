@@ -66,9 +66,10 @@ async def forge(plane: ControlPlane, who: str, way: str, key: str, *, ok: bool) 
 async def test_an_annotation_that_says_what_a_pod_holds(
     world: KubeWorld, guard: str, key: str
 ) -> None:
-    """A tenant can in no way set the annotations that record a pod's devices.
+    """A tenant cannot set the annotations that record a pod's devices.
 
-    The ways are to create or update the pod, to update its status, and to bind it."""
+    The API server refuses every kind of request that would do so: create, update, status and
+    binding."""
     plane = world.plane
     await plane.apply(kube_node("n1"))
     weakened = without(MESSAGES[key]) if guard == "weak" else without()

@@ -37,8 +37,7 @@ def hasty(webhooks: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def review() -> bytes:
-    """Return an admission review of a pod with as many containers as fit, each with a device
-    request."""
+    """Return an admission review of 6 MB, for a pod of many containers with device requests."""
     one = {"name": "c12345", "image": "i", "resources": {"limits": share()}}
     pod, count = kube_pod("bomb", share()), POST_BYTES // len(json.dumps(one))
     pod["spec"]["containers"] = [one | {"name": f"c{at}"} for at in range(count)]

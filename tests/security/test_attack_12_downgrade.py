@@ -1,8 +1,8 @@
 """Attack 12: an impostor answers as the ledger's server, without TLS or with its own certificate.
 
-An attacker can answer at the server's address by ARP or DNS spoofing. Without the guard the
-attacker gets the password even from a connection to `tls://`: the client library continues without
-TLS if the server does not offer it."""
+An attacker can answer at the server's address by ARP or DNS spoofing. Without the guard the client
+library continues without TLS if the server does not offer it. The attacker then gets the password,
+even if the URL begins with `tls://`."""
 
 import asyncio
 import contextlib
@@ -39,7 +39,7 @@ class Impostor:
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
-        """Listen as the impostor for the length of the block."""
+        """Listen as the impostor until the block ends."""
         server = await asyncio.start_server(self._greet, HOST, 0)
         self.port = server.sockets[0].getsockname()[1]
         async with server:

@@ -60,14 +60,14 @@ async def snapshots_of(bus: Bus, role: str) -> Snapshots:
 
 
 async def forge(bus: Bus) -> None:
-    """Write a snapshot without the victim pod, with a scheduler's key."""
+    """With a scheduler's key, write a snapshot that lacks the victim pod."""
     state = await folded(bus)
     del state.pods["victim"]
     await (await snapshots_of(bus, "scheduler")).save(Taking(state).finish())
 
 
 async def attested(bus: Bus) -> list[Stored]:
-    """Return the snapshots that an intake has attested, which are those that services may use."""
+    """Return the snapshots that an intake has attested. Services use only these."""
     return await (await snapshots_of(bus, "operator")).stored()
 
 

@@ -52,7 +52,7 @@ CREATE = f"CONSUMER.CREATE.{STREAM}"
 
 @asynccontextmanager
 async def world(folder: Path) -> AsyncIterator[Bus]:
-    """Provide a ledger with another node, and another tenant's pod at revision 2."""
+    """Provide a ledger with data that the attacked node does not need: another node, and a pod."""
     async with attacked(folder / "nats") as bus:
         facts = Facts(bus)
         await facts.open()

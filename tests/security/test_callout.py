@@ -1,8 +1,8 @@
-"""The auth callout exchanges a ServiceAccount's token for a role in the ledger. A forged, expired
-or foreign token gets no role.
+"""The auth callout exchanges a ServiceAccount's token for a role in the ledger.
 
-A real API server reviews the tokens, a real nats-server calls the callout, and the callout grants
-only the permissions in the chart."""
+A token that is forged, expired or meant for another audience gets no role. A real API server
+reviews the tokens, and a real nats-server calls the callout. The callout grants only the
+permissions in the chart."""
 
 import asyncio
 import base64

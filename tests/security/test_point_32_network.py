@@ -65,8 +65,9 @@ def test_every_pod_has_its_flows_and_no_more(app: str) -> None:
 
 
 def test_the_ledger_is_reached_by_those_who_know_it() -> None:
-    """The network policies let a pod reach the ledger exactly if the pod is configured with the
-    ledger's URL."""
+    """Exactly the pods that are configured with the ledger's URL can reach the ledger.
+
+    The network policies keep out all other pods."""
     first, *_ = policies()["nats"]["ingress"]
     (peer,) = first["from"]
     (expression,) = peer["podSelector"]["matchExpressions"]
@@ -75,5 +76,5 @@ def test_the_ledger_is_reached_by_those_who_know_it() -> None:
 
 
 def test_a_rule_without_a_port_is_found() -> None:
-    """The check finds a policy rule without a port, and the real policies have none."""
+    """The check finds a policy rule without a port. The real policies have no such rule."""
     assert wide({"egress": [{"to": [{"podSelector": {}}]}]})

@@ -154,8 +154,9 @@ async def test_whoever_signs_goes_on_from_what_he_signed(place: Place) -> None:
 
 
 async def test_one_decision_is_shown_offline(place: Place) -> None:
-    """A proof of one decision needs no ledger, network or other event, and is valid only for that
-    decision."""
+    """The proof of one decision can be verified offline and without other events.
+
+    It is not valid for any other decision."""
     gateway = ServiceProcess("gateway", place.url, "--listen", "127.0.0.1:0")
     async with gateway:
         url = (await gateway.logged("answering"))["console"].rstrip("/")

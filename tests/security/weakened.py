@@ -452,7 +452,7 @@ def guarded_but(guard: str) -> AbstractContextManager[None]:
 
 
 def main() -> None:
-    """Run a verb of the command line with a guard removed. The arguments name both."""
+    """Run an `apportion` command without a guard. The arguments name the command and the guard."""
     guard, separator, *arguments = sys.argv[1:]
     if separator != "--" or guard not in GUARDS:
         sys.exit(f"usage: python -m tests.security.weakened {{{','.join(GUARDS)}}} -- VERB ...")

@@ -66,7 +66,7 @@ class History:
 
 @dataclass
 class Standing:
-    """One pod in the books."""
+    """One pod, as the second set of books records it."""
 
     group: str
     life: History = field(default_factory=lambda: History((GONE, 0)))  # Of (phase, attempt).

@@ -243,7 +243,7 @@ class Cluster:
     def _take_slice(self) -> None:
         """Bind a HAMi pod to a slice of a MIG device.
 
-        As with HAMi up to 2.9, the pod may not record which slice it uses."""
+        The pod does not always record which slice it uses, as with HAMi up to 2.9."""
         chance, devices = self._slices, self._books.devices
         cut = sorted(
             name

@@ -33,7 +33,7 @@ _FAILED = tuple(
 
 
 class Front:
-    """The API server as all clients see it, either up or down."""
+    """The API server, which can be up or down for all clients at once."""
 
     def __init__(self, server: MemoryKube, weather: Weather) -> None:
         self.server = server

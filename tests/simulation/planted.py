@@ -160,7 +160,7 @@ def _decides_before_folding(patch: Patch) -> None:
 
 
 def _override(patch: Patch, module: ModuleType, of: type, **methods: Any) -> None:
-    """Replace the class `of` in this module by a subclass with these methods.
+    """In this module, replace a class by a subclass with these methods.
 
     Methods of a compiled class cannot be replaced themselves."""
     patch.setattr(module, of.__name__, type(of.__name__, (of,), methods))
@@ -177,8 +177,7 @@ def _lost_undo(patch: Patch) -> None:
 
 
 def _refused_pods_lost(patch: Patch) -> None:
-    """If the ledger refuses a decision, make the engine drop its pods instead of deciding them
-    again."""
+    """Make the engine drop the pods of a decision that the ledger refused."""
 
     def retry(self: Engine, decision: Decision) -> None:
         del self, decision
@@ -187,7 +186,7 @@ def _refused_pods_lost(patch: Patch) -> None:
 
 
 def _unschedulable_for_what_never_came(patch: Patch) -> None:
-    """Make the engine not retry pods that did not fit next to a decision that the ledger refused.
+    """Make the engine not retry a pod that did not fit only because of a refused decision.
 
     The table of hints is changed too, because its hints would otherwise cause the retry."""
     whom = enumerate(hints.BY_EVENT[PodPlaced])
@@ -204,7 +203,7 @@ def _unschedulable_for_what_never_came(patch: Patch) -> None:
 
 
 def _double_release(patch: Patch) -> None:
-    """Make a pod that has ended release its shares twice."""
+    """Release the shares of a pod twice when the pod ends."""
     real = HANDLERS[PodGone]
 
     def gone(context: Any, data: PodGone) -> Any:

@@ -243,8 +243,7 @@ def _untold_slices_offered(patch: Patch) -> None:
 
 
 def _shrunk_at_once(patch: Patch) -> None:
-    """If a pod is to shrink, make a watcher count its new size before the kubelet has applied
-    it."""
+    """Make a watcher count a pod's smaller size before the kubelet has applied the resize."""
     patch.setattr(kubernetes_objects._Given, "parts", kubernetes_objects._NOT_GIVEN)
 
 

@@ -1,8 +1,7 @@
 """The services as simulated processes, which run real code and can be killed and restarted.
 
-A process can be killed at any `await`. Invariant: a killed process has no further effect. Its link
-dies before its tasks are cancelled, so its `finally` blocks reach nothing. The restarted process
-has no memory."""
+A process can be killed at any `await`. Invariant: a killed process has no further effect, because
+its link dies before its tasks are cancelled. The restarted process has no memory."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Checks after the faults have ended: every pod that fits is placed, and nothing more happens.
 
-Two judges decide whether a pending pod fits: a new engine, and `books`, which judges only simple
-pods without an engine."""
+Two judges decide whether a pending pod fits: a new engine, and the second set of books. The books
+judge only simple pods."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Reduce a failing run to fewer kinds of fault and fewer user requests, so that it still fails.
 
-A smaller run leaves less to read in the search for the cause. Invariant: the case that is returned
-failed when it was last tried."""
+Invariant: the case that is returned failed when it was last tried."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ SEPARATOR = "; "  # kinds of fault have commas in their names
 
 @dataclass(frozen=True)
 class Case:
-    """A run to try, smaller than the run that failed."""
+    """One simulation run: its seed, and the faults and requests that are left out."""
 
     seed: int
     spared: frozenset[str] = frozenset()  # Kinds of fault to leave out.

@@ -40,7 +40,7 @@ class Side(Protocol):
         """Let simulated users make a few changes."""
 
     def mend(self) -> None:
-        """End every fault of this side."""
+        """End all faults."""
 
     def differences(self, state: State) -> Iterator[str]:
         """Yield every object of the cluster that the ledger lacks or describes differently."""

@@ -56,7 +56,7 @@ def deluded(patch: pytest.MonkeyPatch, view: View) -> None:
 
 
 def refusals(patch: pytest.MonkeyPatch) -> Counter[str]:
-    """Count the placements of schedulers that the server refuses from now on, by error type."""
+    """From now on, count refused placements by the type of the ledger's error."""
     counted: Counter[str] = Counter()
     real = MemoryServer.append
 

@@ -55,7 +55,7 @@ class Wishes(Source):
         return list(self._pods)
 
     def stir(self) -> None:
-        """Let users act once or several times."""
+        """Simulate one or several actions of users."""
         for _ in range(self._chance.choice((1, 1, 2, 4))):
             self._do()
         self._observation = Observation(

@@ -17,14 +17,14 @@ from tests.support.ledger_of import Ledger
 
 
 class Accounted:
-    """An in-memory ledger with a usage account of `hours` hours. The report has a row per `by`."""
+    """An in-memory ledger with a usage account of `hours` hours."""
 
     def __init__(
         self, by: str = "namespace", *, hours: float = 10, step: int = 0, idle: int = IDLE
     ) -> None:
         self.ledger = Ledger()
         self.period = Period(0, int(hours * HOUR), step * HOUR)
-        self.by = by_of(by)
+        self.by = by_of(by)  # What each row of the report is about.
         self.meters = Meters(0, self.period.end, self.period.step)
         self.account = Account(self.ledger.state, self.by, self.meters, idle)
 

@@ -68,7 +68,7 @@ class Facts:
         return self.events[-1][0] if self.events else 0
 
     async def until(self, check: Callable[[], Any], what: str, timeout_s: float = WAIT_S) -> Any:
-        """Wait until `check` returns something true about the events read so far. Return it."""
+        """Wait until `check` returns a true value, and return that value."""
 
         async def seen() -> Any:
             return check()

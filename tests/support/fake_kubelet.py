@@ -1,8 +1,7 @@
 """Simulate a kubelet without containers: its sockets, its records and the order of its calls.
 
-The simulation follows the device manager of Kubernetes 1.36 (`pkg/kubelet/cm/devicemanager`). CDI
-files say how a container is edited, as in a container runtime. Invariant: no two live pods have the
-same device slot."""
+The simulation follows the device manager of Kubernetes 1.36 (`pkg/kubelet/cm/devicemanager`).
+Invariant: no two live pods have the same device slot."""
 
 from __future__ import annotations
 
@@ -62,7 +61,7 @@ class Entry:
 
 
 class FakeKubelet:
-    """The simulated kubelet of one node, with its own folder for files. `async with` starts it."""
+    """The simulated kubelet of one node, with its own folder. `async with` starts the kubelet."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -15,7 +15,7 @@ HEAD = "What {} makes its product say. `pytest --write-golden` writes it; read w
 
 
 class Golden(Protocol):
-    """Compares the texts of a test with its section of a golden file, as a fixture."""
+    """A fixture that compares the texts of a test with its section of a golden file."""
 
     def __call__(self, texts: Mapping[str, str]) -> None:
         """Fail if `texts` differ from the test's section of the golden file.

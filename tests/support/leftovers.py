@@ -32,7 +32,7 @@ _watchers: list[tuple[int, int]] = []
 
 
 def watch() -> None:
-    """Report every process that this process starts to the watcher.
+    """Report every child process of this process to the watcher from now on.
 
     The watcher ends the reported processes if the session is killed."""
     if sys.platform == "linux":

@@ -35,7 +35,7 @@ def replaced(replace: Callable[[Any, str, Any], None]) -> int:
     """Replace all functions that render sentences, in every module that uses them.
 
     `replace` is called with a module, a name in the module, and the new value. Return how many
-    names of functions were replaced."""
+    names were replaced."""
     product = [each for key, each in sorted(sys.modules.items()) if key.startswith("apportion.")]
     bound: dict[Any, list[tuple[Any, str]]] = {}
     for user in product:

@@ -1,9 +1,8 @@
-"""Store the objects of the in-memory Kubernetes API server, with their versions and all past
-writes.
+"""The objects of the in-memory Kubernetes API server, with their versions and all past writes.
 
-The store simulates etcd and the API server's watch cache. Invariants: every write has a version of
-its own, higher than all earlier ones. All pages of a list show the same version. A watch receives
-every write after its version in order, or an error that the past was compacted."""
+Invariants: every write has a higher version than all earlier ones. All pages of a list show the
+same version. A watch receives every later write in order, or an error once a compaction has removed
+some of them."""
 
 from __future__ import annotations
 
@@ -215,7 +214,7 @@ class Store:
         self._feeds[resource].pop(feed, None)
 
     def since(self, resource: str, version: int) -> list[_Past]:
-        """Return the writes after the version. Raises Forgotten."""
+        """Return the writes after this version. Raises Forgotten if a compaction removed some."""
         if version < self._forgotten:
             raise Forgotten
         past = self._past[resource]

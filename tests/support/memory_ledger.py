@@ -43,8 +43,9 @@ class Link(Protocol):
         LostReply if the answer was lost."""
 
     async def send(self, what: str, act: Callable[[], object]) -> None:
-        """Let the server run `act`, unless the message is lost. There is no answer. Raises
-        LedgerUnavailable."""
+        """Let the server run `act`, without an answer. The message may be lost.
+
+        Raises LedgerUnavailable if the message was not sent."""
 
     async def carry(self) -> int:
         """Wait until the link can deliver records, and return how many it can deliver at once."""

@@ -54,7 +54,7 @@ class Stored(NamedTuple):
 
 
 class MemoryServer:
-    """The server: one stream, and the queues and handlers that all connections share."""
+    """The in-memory NATS server: one stream, and what all connections share."""
 
     def __init__(
         self, *, max_bytes: int = -1, duplicate_window_s: float = DUPLICATE_WINDOW_S

@@ -47,7 +47,7 @@ def encode(event):
 
 
 def next_build(folder: Path) -> Path:
-    """Create the next build in this folder. Return the module path by which Python imports it."""
+    """Create a later build of Apportion in `folder`. Return the folder to import it from."""
     package = Path(inspect.getfile(apportion_schemas)).parent
     copy = folder / package.name
     shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))

@@ -154,7 +154,7 @@ class Standalone:
     def left(self, *, itself: bool = False) -> list[int]:
         """Return the ids of all processes of this run that still exist on this machine.
 
-        `itself` includes the process of `up`."""
+        With `itself`, include the process of `apportion up`."""
         own = self._process.pid if self._process and self.running and not itself else 0
         return [pid for pid in _pids() if pid != own and self._ours(pid)]
 

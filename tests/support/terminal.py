@@ -1,5 +1,4 @@
-"""Run a verb of the command line on its own terminal, for output that only terminals get: colours
-and live screens."""
+"""Run an `apportion` command on a terminal of its own, to test colours and live screens."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Held:
             act(route)
 
     def come(self) -> Route:
-        """Wait until a request of the page is delayed, and return it."""
+        """Wait for the next delayed request of the page, and return it."""
         wait_until(self._any, "a question to the gateway")
         return self._routes.pop(0)
 

@@ -28,7 +28,7 @@ def settled(page: Page, response: Response) -> None:
 
 @contextmanager
 def shows_newer(page: Page) -> Iterator[None]:
-    """After a block that presses the button for newer entries, wait until the button was hidden."""
+    """Let the block press the button for newer entries, and wait until the button was hidden."""
     page.evaluate(WATCH)
     yield
     page.wait_for_function(WAS_HIDDEN)

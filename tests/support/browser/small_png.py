@@ -41,7 +41,7 @@ def small(png: bytes) -> bytes:
 
 
 def _palette(colours: Any, counts: Any) -> Any:
-    """Return at most COLOURS_MAX colours that represent all of these colours."""
+    """Return at most COLOURS_MAX colours that approximate these colours."""
     order = np.argsort(counts)[::-1]
     if len(colours) <= COLOURS_MAX:
         return colours

@@ -321,7 +321,7 @@ def calls_of(runtime: Runtime) -> dict[Call, Any]:
 
 
 async def main(socket: str, folder: Path, cdi: Path) -> None:
-    """Serve the kubelet on the socket until SIGTERM."""
+    """Serve the kubelet as its container runtime, until SIGTERM."""
     runtime = Runtime(folder, cdi)
     server = grpc.aio.server(options=OPTIONS)
     serve(server, calls_of(runtime))
