@@ -146,7 +146,7 @@ class Watched:
 
 
 class Load:
-    """Submits pods at a steady rate. When too many are live, it ends the oldest."""
+    """Submits pods at a steady rate. When too many pods exist, it ends the oldest."""
 
     def __init__(self, bus: Bus, watched: Watched) -> None:
         self._bus = bus

@@ -60,7 +60,7 @@ async def whole(reader: JetStreamLedger) -> bool:
 async def test_weak(tmp_path: Path, what: str) -> None:
     """If auditors are in the NATS account of their copy, one of them can delete or purge the copy.
 
-    To do so, the auditor names the API that deletes or purges it as a request's reply subject."""
+    To do so, the auditor names a subject of the stream API as the reply subject of a request."""
     with GUARDS["auditors beside their copy"]():
         async with attacked(tmp_path / "nats") as bus:
             reader = await reader_of(bus)

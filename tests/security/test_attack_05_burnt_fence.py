@@ -40,10 +40,10 @@ async def burn(bus: Bus, role: str, subject: str, *ids: str) -> None:
 async def test_a_burnt_id_keeps_no_pod_from_its_place(
     bus: Bus, tmp_path: Path, guarded: bool
 ) -> None:
-    """With the ledger's key, a pod is placed although a watcher tries to use its id first.
+    """With the ledger's key, no watcher can guess the id of a placement, so the pod is placed.
 
-    Without the key, the watcher guesses the placement's id, and the pod is not placed. An agent
-    cannot make this attack in either case, because agents may not append."""
+    Without the key, a watcher uses the id first, and the pod is not placed. An agent cannot make
+    this attack in either case, because agents may not append."""
     key = tmp_path / "ledger.key"
     key.write_text(secrets.token_hex(32))
     options = [*NO_AGENTS, *(["--ledger-key", str(key)] if guarded else [])]

@@ -1,8 +1,8 @@
 """Attacks 1 and 5: a client of the server's API chooses the subject of the server's reply.
 
 Without the guard an auditor can have the server's reply stored as an event on a node's placement
-subject. Earlier placements are then refused as stale. An auditor can also purge the whole ledger:
-it names the API that purges the stream as the reply subject."""
+subject. Earlier placements are then refused as stale. An auditor can also purge the whole ledger,
+if it names the purge API as the reply subject of a request."""
 
 import asyncio
 import contextlib

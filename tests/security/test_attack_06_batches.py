@@ -39,7 +39,7 @@ async def batch(bus: Bus) -> list[int]:
 async def test_weak_batches_of_others_are_refused(tmp_path: Path) -> None:
     """Without the guard an agent can write to one subject of the ledger's stream.
 
-    This blocks the batches of all other writers."""
+    In this way the agent blocks the batches of all other writers."""
     subject, everybodys = f"apportion.v1.inventory.{NODE}", "apportion.v1.inventory.*"
     given, taken = '{ service: "%s", accounts: [%s] }', "{ service: { account: %s, subject: "
 

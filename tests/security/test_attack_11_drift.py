@@ -115,7 +115,7 @@ async def test_a_stream_that_drops_history_is_noticed(bus: Bus, guarded: bool) -
 
 
 async def test_what_the_stream_sends_on_and_takes_in_is_noticed(bus: Bus) -> None:
-    """A service notices if the stream republishes events, or takes in other subjects.
+    """A service notices if the stream republishes events, or stores messages of other subjects.
 
     Bootstrap may change these settings, but does not receive the republished events."""
     boot, watcher = (await bus.connect("bootstrap")).wire, await bus.connect("watcher")

@@ -1,4 +1,4 @@
-"""Attack 16: a stolen agent's key fills the ledger, or takes the connections of the server."""
+"""Attack 16: with an agent's stolen key, an attacker fills the ledger or takes all connections."""
 
 import asyncio
 import json

@@ -52,7 +52,7 @@ CREATE = f"CONSUMER.CREATE.{STREAM}"
 
 @asynccontextmanager
 async def world(folder: Path) -> AsyncIterator[Bus]:
-    """Provide a ledger with data that the attacked node does not need: another node, and a pod."""
+    """Provide a ledger with a node and a pod that the compromised agent must not read about."""
     async with attacked(folder / "nats") as bus:
         facts = Facts(bus)
         await facts.open()

@@ -44,7 +44,7 @@ async def deaf(bus: Bus) -> socket.socket:
 
 
 def limit_that_was_exceeded(log: Path) -> int:
-    """Return the byte limit for which the server disconnected a reader, according to its log.
+    """Return the byte limit that a reader exceeded, according to the server's log.
 
     Return 0 if the server disconnected the reader for another cause."""
     found = re.search(r"Slow Consumer Detected: MaxPending of (\d+) Exceeded", log.read_text())

@@ -1,8 +1,8 @@
 """A second set of books over the same events, written independently of core's fold.
 
 The books contain less than the fold: only pods, devices and placements with their resources. They
-derive it in another way, so that a bug of the fold does not hide itself. Invariant: an entry at a
-revision never depends on a later event."""
+are computed in another way, so that a bug of the fold does not hide itself. Invariant: an entry at
+a revision never depends on a later event."""
 
 from __future__ import annotations
 
@@ -265,8 +265,7 @@ class Books:
 def _why_shut(data: NodeObserved) -> str:
     """Return why the node is closed to new pods, or "".
 
-    A node is also closed if other schedulers' pods use NVIDIA devices there without naming them,
-    because every simulated pod needs such a device."""
+    A node is also closed if pods of other schedulers use unknown NVIDIA devices there."""
     if not data.ready or data.unschedulable:
         return "not ready"
     return "held by nobody knows whom" if data.unnamed_families else ""

@@ -1,8 +1,8 @@
 """The simulated network between a process and the API server, with the run's faults.
 
-Invariants: a request arrives even if its sender was killed in the meantime. A link delivers the
-lines of a watch in the server's order, and without gaps until the link breaks. Nothing passes a
-dead link."""
+Invariants: a request in transit arrives even if its sender is killed. A link delivers the lines of
+a watch in the server's order, and without gaps until the link breaks. Nothing passes a dead link.
+"""
 
 from __future__ import annotations
 

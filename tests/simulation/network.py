@@ -1,7 +1,7 @@
 """The simulated network to the ledger: one link for each connection, with the run's faults.
 
-Invariants: a message arrives even if its sender was killed in the meantime. Nothing passes a cut
-link until it is mended, and nothing ever passes a dead link."""
+Invariants: a message in transit arrives even if its sender is killed. Nothing passes a cut link
+until it is mended, and nothing ever passes a dead link."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ def _refused_pods_lost(patch: Patch) -> None:
 
 
 def _unschedulable_for_what_never_came(patch: Patch) -> None:
-    """Make the engine not retry a pod that did not fit only because of a refused decision.
+    """If a pod did not fit because of a decision that is then refused, never retry the pod.
 
     The table of hints is changed too, because its hints would otherwise cause the retry."""
     whom = enumerate(hints.BY_EVENT[PodPlaced])

@@ -65,7 +65,7 @@ def _unplaced(world: World) -> Iterator[str]:
 
 
 def _fits(pod: PodState, books: Books) -> Iterator[str]:
-    """Yield a problem if this pod fits according to the books.
+    """Yield a problem if this pending pod fits according to the books.
 
     Only pods with a single device request are checked."""
     shape = pod.submitted.shape

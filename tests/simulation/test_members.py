@@ -109,9 +109,9 @@ def test_mistaken_lists_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.timeout(900)  # this lane runs at the lowest priority
 def test_right_lists_spare_most_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If schedulers divide the pods, the ledger refuses less than half as many duplicates.
+    """If schedulers divide the pods, the ledger refuses far fewer duplicate placements.
 
-    If each scheduler decides every pod, that does no harm either."""
+    If each scheduler decides every pod instead, the refusals prevent any harm."""
     counts = {}
     for name, adjust in (("shared", heard), ("alone", delays)):
         with monkeypatch.context() as patch:

@@ -1,6 +1,6 @@
 """An in-memory ledger with a usage account. The test sets the hour at which each event happens.
 
-Invariant: the period starts at hour 0, and events come in order of time."""
+Invariant: the account starts at hour 0, and events come in order of time."""
 
 from typing import Self
 

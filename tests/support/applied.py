@@ -22,7 +22,7 @@ def objects(pattern: str = "*.yaml") -> Iterator[dict[str, Any]]:
 
 
 def pods() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each pod template, after the name of the object that contains it."""
+    """Yield the name of each object with a pod template, and the template."""
     for each in objects():
         made = each["spec"]["jobTemplate"] if each["kind"] == "CronJob" else each
         if each["kind"] in (*_RUNNING, "CronJob"):

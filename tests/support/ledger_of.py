@@ -105,7 +105,7 @@ class Ledger:
         return events
 
     def settle(self) -> Self:
-        """Let the engine decide and fold its events, repeatedly, until a decision has no events."""
+        """Run decisions and fold their events, until a decision has no events."""
         for _ in range(1000):
             if not self.decide():
                 return self

@@ -91,7 +91,7 @@ class Feed:
         return [each.line for each in found if each.key.startswith(self._prefix)]
 
     def bookmark(self) -> list[bytes]:
-        """Return a bookmark line for the current version, after `take` has returned every write.
+        """Return a bookmark line for the current version. Call `take` before this method.
 
         Return nothing if the watch's version is newer than the store's."""
         if self._version > self._store.version:

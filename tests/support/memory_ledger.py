@@ -305,7 +305,7 @@ class _Worker:
             await asyncio.wait({news}, timeout=left_s)
 
     async def leave(self) -> None:
-        """Leave the queue. There are no records to give back: `fetch` returns all that it takes."""
+        """Leave the queue. The worker has no records to give back."""
 
     async def waiting(self) -> int:
         try:

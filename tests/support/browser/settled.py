@@ -28,7 +28,7 @@ def settled(page: Page, response: Response) -> None:
 
 @contextmanager
 def shows_newer(page: Page) -> Iterator[None]:
-    """Let the block press the button for newer entries, and wait until the button was hidden."""
+    """In this block, press the button for newer entries. Then wait until it has been hidden."""
     page.evaluate(WATCH)
     yield
     page.wait_for_function(WAS_HIDDEN)

@@ -295,7 +295,7 @@ class FakeDriver:
 
     @property
     def clients(self) -> int:
-        """Return how many NVML initialisations have not been shut down since the driver started."""
+        """Return the number of NVML initialisations that were not followed by a shutdown."""
         return int(self._library.fake_clients(self._state))
 
     # -------------------------------------------------------------- inside
