@@ -138,7 +138,6 @@ class Bench:
             self.histogram.observe(change)
 
     def submissions(self, count: int) -> list[PodSubmitted]:
-        """Return `count` new pods of random shapes."""
         found = []
         for shape in self.random.choices(self.shapes, k=count):
             self.pods += 1

@@ -128,7 +128,6 @@ class Node:
 
 
 def _environment(process: int) -> dict[str, str]:
-    """Return the environment of a process, read from /proc."""
     raw = Path(f"/proc/{process}/environ").read_text()
     return dict(line.split("=", 1) for line in raw.split("\0") if line)
 

@@ -169,7 +169,6 @@ class Server:
             shutil.copytree(store, self._folder / "store")
 
     def log_tail(self, lines: int = 12) -> str:
-        """Return the last lines of the server's log."""
         text = self.log_path.read_text(errors="replace")
         return "\n".join(text.splitlines()[-lines:])
 

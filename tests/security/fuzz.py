@@ -109,7 +109,6 @@ class Watched:
 
     @property
     def state(self) -> State:
-        """Return the state that the ledger's events fold to."""
         return self.fold.state
 
     def take(self, record: Record) -> None:

@@ -136,7 +136,6 @@ class Asked(msgspec.Struct):
     answers: list[bytes] = []
 
     async def answer(self, payload: bytes) -> None:
-        """Store the intake's answer."""
         self.answers.append(payload)
 
 

@@ -172,13 +172,11 @@ class KubeAccess:
             link.kill()
 
     def cut(self) -> None:
-        """Cut the network between this process and the API server."""
         self._whole.clear()
         for link in self._links:
             link.lose_all()
 
     def mend(self) -> None:
-        """Mend the network between this process and the API server."""
         self._whole.set()
 
 

@@ -254,7 +254,6 @@ class Process:
         task.cancel()
 
     def cut(self) -> None:
-        """Cut the network between this process and the ledger."""
         self._cut = True
         for link in self._links:
             link.cut()
@@ -271,7 +270,6 @@ class Process:
             link.muted = False
 
     def mend(self) -> None:
-        """Mend the network between this process and the ledger."""
         self.unmute()
         self._cut = False
         for link in self._links:

@@ -101,7 +101,6 @@ class ControlPlane:
             self.kubectl("apply", "-k", str(RBAC))
 
     def start_etcd(self) -> None:
-        """Start etcd on its data folder."""
         client, peer = (f"http://127.0.0.1:{port}" for port in self._ports[:2])
         self._etcd = self._spawn(
             "etcd",

@@ -132,7 +132,6 @@ class KubeApi:
         assert well, f"DELETE {path}: {status} {answer}"
 
     def _of(self, document: dict[str, Any]) -> Resource:
-        """Return the resource to which an object belongs."""
         kind, version = document["kind"], document["apiVersion"]
         group = version.partition("/")[0] if "/" in version else ""
         found = self.resource(f"{kind.lower()}.{group}")

@@ -78,7 +78,6 @@ class KubeWorld:
         await asyncio.to_thread(self.plane.api.request, "DELETE", path, NOW)
 
     async def pod(self, name: str, *, namespace: str = "default") -> Any:
-        """Return a pod from the API server."""
         return await self.plane.get("pod", name, namespace=namespace)
 
     async def bound(self, name: str, *, namespace: str = "default") -> Any:

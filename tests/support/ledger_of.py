@@ -120,14 +120,12 @@ class Ledger:
         return self.state.pods[uid]
 
     def node(self, name: str = "n1") -> NodeState:
-        """Return the node with this name."""
         return self.state.nodes[name]
 
     def device(self, name: str) -> DeviceState:
         return self.node(self.state.node_of_device[name]).by_id[name]
 
     def placement(self, uid: str) -> PodPlaced:
-        """Return the placement of a placed pod."""
         pod = self.state.pods[uid]
         assert pod.placement is not None, f"pod {uid} has no place: {pod.refusal}"
         return placed_of(pod, pod.placement)
@@ -138,7 +136,6 @@ class Ledger:
         return found.node if found else ""
 
     def shares(self, uid: str) -> tuple[Share, ...]:
-        """Return the pod's shares."""
         return self.placement(uid).shares
 
     def devices(self, uid: str) -> list[str]:

@@ -78,7 +78,6 @@ class MemoryServer:
 
     @property
     def last_revision(self) -> int:
-        """Return the newest revision of the stream."""
         return len(self.records)
 
     def last_on_subject(self, subject: str) -> int:

@@ -91,7 +91,6 @@ class Bus:
         await self.server.start()
 
     async def stop(self) -> None:
-        """Close every connection, and stop the server."""
         await intakes.end(self._port)
         for ledger in self._ledgers:
             await ledger.close()

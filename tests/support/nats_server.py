@@ -58,7 +58,6 @@ class NatsServer:
 
     @property
     def pid(self) -> int:
-        """Return the process id of the server."""
         assert self._process is not None
         return self._process.pid
 

@@ -57,7 +57,6 @@ class Ports:
         raise AssertionError("other processes hold all ports that tests may take")
 
     def take(self) -> int:
-        """Return the next free port."""
         return next(self._ports)
 
 

@@ -28,7 +28,6 @@ def priced(wanted: Ask | None, value: int, cpu_milli: int = 1000, **fields: Any)
 
 
 def whole(count: int = 1) -> Ask:
-    """Return a request for whole devices."""
     return cards(count, container="any")
 
 

@@ -47,7 +47,6 @@ class Scratch:
             assert found, f"the recipe of {title} forgets {path}"
 
     def add(self, path: str, text: str) -> None:
-        """Add a new file to the copy."""
         assert not (self.folder / path).exists(), path
         (self.folder / path).write_text(text)
         self._touched.add(path)

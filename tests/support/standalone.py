@@ -78,7 +78,6 @@ class Standalone:
 
     @property
     def output(self) -> str:
-        """Return everything that `up` has printed so far."""
         return "\n".join(self.lines)
 
     @property

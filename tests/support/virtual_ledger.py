@@ -50,7 +50,6 @@ class VirtualLedger:
 
     @property
     def state(self) -> State:
-        """Return the state after everything written so far."""
         return self._fold.state
 
     def write(self, *payloads: Payload) -> None:

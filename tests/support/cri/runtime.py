@@ -95,7 +95,6 @@ class Runtime:
         return pb.Empty()
 
     async def remove_sandbox(self, request: Any, _: Any) -> Any:
-        """Remove the sandbox."""
         self.sandboxes.pop(request.id, None)
         return pb.Empty()
 
@@ -147,7 +146,6 @@ class Runtime:
         return pb.ContainerId(id=name)
 
     async def start(self, request: Any, _: Any) -> Any:
-        """Run the container's command."""
         kept = self.containers[request.id]
         env = {"PATH": PATH} | kept.env
         command = [*kept.config.command, *kept.config.args]
@@ -169,7 +167,6 @@ class Runtime:
         return pb.Empty()
 
     async def remove(self, request: Any, _: Any) -> Any:
-        """Stop and remove the container."""
         await self._stop(request.id)
         self.containers.pop(request.id, None)
         return pb.Empty()
