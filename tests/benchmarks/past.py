@@ -5,17 +5,13 @@
 A real gateway reads a ledger of 1,000,000 events over 5,000 nodes of 8 devices. Most requests ask
 for a summary of a state.
 
-- `index_s`: from the gateway's start until its index is complete
-- `index_mb`: the size of the index on disk
+- `index_s` and `index_mb`: the time to build the gateway's index, and its size on disk
 - `first_*_s`: requests at random revisions, each far from the previous one
-- `beside_*_s`: requests up to `--beside` events from the previous one, as from a dragged slider
-- `now_*_s`: requests for the present while other requests ask for the past
-- `now_alone_*_s`: requests for the present without other requests
-- `story_s`: the history of a pod
-- `who_s`: all pods that a node has had
+- `beside_*_s`: requests close to the previous one, as from a dragged slider
+- `now_*_s` and `now_alone_*_s`: requests for the present, with and without others for the past
+- `story_s` and `who_s`: the history of a pod, and all pods that a node has had
 - `diff_s`: a comparison of two states that are a tenth of the ledger apart
-- `*_cpu_s`: the CPU time of the process that reads past states
-- `rss_mb`: the peak memory of that process"""
+- `*_cpu_s` and `rss_mb`: CPU time and peak memory of the process that reads past states"""
 
 import argparse
 import asyncio

@@ -383,8 +383,9 @@ async def _held(stack: AsyncExitStack, port: int, user: str, token: str) -> bool
 
 
 async def test_a_token_that_does_not_count_is_refused(bus: Bus) -> None:
-    """The callout refuses a missing or forged token, a token of an ended pod or of another pod, and
-    a token of an account without a role."""
+    """The callout refuses missing and forged tokens, and tokens of ended pods or of other pods.
+
+    It also refuses a token of an account without a role."""
     await bus.cluster.pod("scheduler-x1", "scheduler")
     good = await bus.cluster.token("scheduler", "scheduler-x1")
     head, claims, signature = good.split(".")

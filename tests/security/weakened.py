@@ -210,8 +210,9 @@ def asks_for_its_audience() -> Iterator[None]:
 
 @contextlib.contextmanager
 def holds_a_placement_to_its_turn() -> Iterator[None]:
-    """Remove a guard, so that readers apply a placement even if its attempt number is outdated, or
-    if it does not follow the node's newest placement."""
+    """Remove a guard, so that readers apply a placement with an outdated attempt number.
+
+    They also apply a placement that does not follow the node's newest placement."""
     from msgspec import structs  # noqa: PLC0415
 
     from apportion.core.ledger.fold import HANDLERS  # noqa: PLC0415

@@ -4,11 +4,11 @@ Invariants checked after every event:
 - the auditor's own fold satisfies core's invariants, and agrees with a second set of books;
 - the hash chain of placements is intact, and the writer had the right to write the event;
 - a gang is complete when it is first placed;
-- no pod is placed on a node or device that was closed at the event's basis, which is the revision
-  from which the scheduler decided;
+- no pod is placed on a node or device that was already closed when the scheduler decided;
 - a new engine makes the same decisions from the same state.
 
-If the fold refuses an event of an honest writer, the event must have been correct at its basis."""
+If the fold refuses an event of an honest writer, the event must have been correct at its basis,
+which is the revision from which the writer decided."""
 
 from __future__ import annotations
 

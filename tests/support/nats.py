@@ -1,7 +1,7 @@
 """Run a real nats-server for a test, with a fresh store, a free port, and connections for any role.
 
-The module also simulates failures: a proxy that delays answers, a server that is killed and
-restarted on the same store, and a plain server without our access rules."""
+The module also simulates failures: delayed answers, a killed and restarted server, and a server
+without our access rules."""
 
 import asyncio
 import contextlib
