@@ -136,7 +136,7 @@ def field_notes(struct: type[Struct]) -> dict[str, str]:
 
 
 def _capital(text: str) -> str:
-    word = text.split()[0].rstrip(",;:")
+    word = text.split(maxsplit=1)[0].rstrip(",;:")
     return text[0].upper() + text[1:] if word.isalpha() else text  # a code stays as it is
 
 

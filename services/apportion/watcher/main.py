@@ -90,7 +90,7 @@ def command(*, folder: Path | None, by_hand: bool, config: ServiceConfig, **give
 
 
 class PodReading(NamedTuple):
-    """Settings for reading pods."""
+    """Settings that decide which pods the watcher reads, and how."""
 
     schedulers: frozenset[str]  # the names of our schedulers
     writers: frozenset[str] = WRITERS  # of annotations

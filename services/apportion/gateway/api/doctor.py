@@ -52,7 +52,7 @@ _LATE_TYPES = frozenset(each.__name__ for each in WORDS_OF_PLACES)
 
 
 class Doctor:
-    """Examines one installation."""
+    """Examines one installation and keeps what it finds for the next request."""
 
     def __init__(
         self,

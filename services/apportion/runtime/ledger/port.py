@@ -18,7 +18,7 @@ SHOWN_IDS = 3
 
 
 class Draft(msgspec.Struct, frozen=True, gc=False):
-    """An event to append."""
+    """An event to append, as bytes, with the fences under which the server accepts it."""
 
     subject: str
     id: str  # pod fence: the server takes an id once in its duplicate window of two minutes

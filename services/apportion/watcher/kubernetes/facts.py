@@ -76,7 +76,7 @@ class Fact(NamedTuple):
 
 
 class Adoption(NamedTuple):
-    """A pod to adopt."""
+    """A pod that runs on a node without a placement in the ledger, to adopt."""
 
     data: PodAdopted
     problem: str = ""  # why the ledger cannot account for its devices

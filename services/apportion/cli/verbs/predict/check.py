@@ -38,7 +38,7 @@ class NoteRow(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """A checked document."""
+    """One document of a manifest file, with what the check found."""
 
     source: str
     line: int
