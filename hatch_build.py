@@ -111,10 +111,8 @@ def missing() -> str:
 def compile_all() -> dict[Path, Path]:
     """Compile the modules. Return each compiled file by its target path relative to `services`.
 
-    Only changed modules are compiled again. If a declaration changed, all modules are, because
-    Cython does not track every dependency of a module on the attributes of another module's
-    classes.
-    """
+    Only changed modules are compiled again. If a declaration changed, all modules are compiled,
+    because Cython does not track all uses of another module's attributes."""
     from Cython.Build import cythonize  # noqa: PLC0415
     from Cython.Compiler import Options  # noqa: PLC0415
     from setuptools import Distribution, Extension  # noqa: PLC0415
@@ -178,7 +176,7 @@ def _kept() -> dict[str, Path]:
 
 
 def _exchange(kept: dict[str, Path], made: dict[Path, Path]) -> dict[Path, Path]:
-    """Copy new modules (`made`) into the cache. Return the cached files (`kept`) of all others.
+    """Copy new modules (`made`) into the cache. Return the cached files of all other modules.
 
     Files that no build used for a month are deleted from the cache."""
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
@@ -240,12 +238,10 @@ DEFERRED = (ast.Yield, ast.YieldFrom, ast.Await, ast.GeneratorExp, ast.Lambda, a
 
 
 def declared(source: str, types: Iterable[str]) -> Iterable[str]:
-    """Yield a module's declarations for Cython: its functions, and its classes with their
-    attributes.
+    """Yield Cython declarations for a module's functions, and for its classes and their attributes.
 
-    All types come from annotations. Cython trusts an annotation that names a class in `types`; for
-    an attribute, it also trusts one that names a container.
-    """
+    All types come from annotations. An annotation counts if it names a class in `types`. The
+    annotation of an attribute may also name a container type, such as dict."""
     tree = ast.parse(source)
     known = NUMBERS | {name: name for name in types}
     for node in tree.body:
@@ -281,7 +277,7 @@ def _cimported(tree: ast.Module, node: ast.ImportFrom, known: dict[str, str]) ->
 
 @cache
 def _functions(module: str) -> frozenset[str]:
-    """Return the functions of a listed module that C code of other modules can call directly."""
+    """Return the functions of a module that other compiled modules can call directly from C."""
     if module not in MODULES:
         return frozenset()
     body = ast.parse((SOURCES / source_of(module)).read_text()).body
@@ -291,10 +287,10 @@ def _functions(module: str) -> frozenset[str]:
 
 @cache
 def _expressions(module: str) -> dict[str, ast.FunctionDef]:
-    """Return a listed module's functions that compute numbers without loops or calls.
+    """Return the functions of a module that compute numbers without loops or calls.
 
     Each module that imports such a function gets its own copy, which the C compiler can inline. A
-    call into another extension costs as much as running three of these functions."""
+    call into another extension would take three times as long as the function."""
     if module not in MODULES:
         return {}
     tree = ast.parse(with_constants((SOURCES / source_of(module)).read_text()))

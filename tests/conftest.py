@@ -1,9 +1,7 @@
 """Setup for every test: fixed Hypothesis examples, restored logging, golden files.
 
-By default, Hypothesis draws different examples in every run and reports slow ones as failures. An
-unrelated change could then fail by chance or on a busy machine, so both defaults are disabled here.
-With `PROPERTIES_EFFORT=10` or `--hypothesis-profile=default`, Hypothesis draws more, and therefore
-different, examples."""
+By default, Hypothesis draws new examples in every run and fails slow ones. Here it does not, so
+that no unrelated change fails by chance. `PROPERTIES_EFFORT=10` draws more examples."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -28,7 +26,7 @@ FORKED = {"contracts", "e2e", "integration"}
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Decide whether the test and its fixtures fork processes or execute programs."""
+    """Choose whether the test and its fixtures start services as forks or as programs."""
     folder = item.path.relative_to(Path(__file__).parent).parts[0]
     starts.use(folder in FORKED and item.get_closest_marker("executes") is None)
 

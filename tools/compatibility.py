@@ -1,11 +1,11 @@
-"""Write docs/reference/compatibility.md: what we support of five systems, and tests to show it.
+"""Write docs/reference/compatibility.md: which behaviour of five other systems we support.
 
-    python -m tools.compatibility             write it
+    python -m tools.compatibility             write the page
     python -m tools.compatibility --check     report what differs, write nothing
 
-The rows are in tools/compatibility.toml. A test belongs to the row whose id its name begins with,
-as in `test_A2_...`. Invariant: every row has a test. Every difference states what happens here, and
-has a test if it can be tested."""
+The rows are in tools/compatibility.toml. The name of a test begins with the id of its row, as in
+`test_A2_...`. Invariant: every row has a test. Every difference states what happens here, and has a
+test if it can be tested."""
 
 import argparse
 import ast

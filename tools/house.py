@@ -63,8 +63,7 @@ class House:
 
     @cached_property
     def imports(self) -> dict[str, set[str]]:
-        """Return which of our modules each of our modules imports, including imports in
-        functions."""
+        """Map each of our modules to those that it imports, also within functions."""
         return {
             name: set(imported(parsed(self.sources[path]), self.modules)) - {name}
             for name, path in self.modules.items()
@@ -262,8 +261,7 @@ def one_importer(house: House) -> list[str]:
 class Figure(NamedTuple):
     """A figure of the code base, with its limit. tests/tidy enforces the `structural` figures.
 
-    `owed` is the allowance: how far the figure may still be above its limit. It may only be
-    lowered."""
+    The figure may exceed its limit by `owed`, which may only be lowered."""
 
     name: str
     places: Callable[[House], list[str]]
@@ -272,8 +270,8 @@ class Figure(NamedTuple):
     owed: int = 0
 
     def excess(self, count: int) -> str:
-        """Return by how much `count` exceeds the limit, and whether that is allowed; "" if it does
-        not."""
+        """Return the excess of `count` over the limit, as text with the allowance; "" if there is
+        none."""
         over = count - self.limit
         if over <= 0:
             return ""
@@ -302,7 +300,7 @@ FIGURES = (
 
 
 def table(house: House) -> Iterator[str]:
-    """Yield a line for each figure: its name, current value, limit and definition."""
+    """Yield a line for each measure of the code: name, current value, limit and definition."""
     yield f"{'figure':<14}{'now':>8}{'limit':>8}  what is counted"
     for figure in FIGURES:
         now = len(figure.places(house))

@@ -1,12 +1,15 @@
 """Measure how many small faults the tests notice: `make mutants N=40 SEED=1`.
 
 Each mutant changes one place of the services, chosen at random by the seed. It runs in a copy of
-the tree without compiled modules, so that the changed source is what runs. First, all fast tests
-run once on unchanged code and record the functions that each test calls. Each mutant is then tried
-with the tests that call its function, quickest first. The tests that name its module follow, and
-then one seed of the simulation. For modules that use Kubernetes, the tests against a real API
-server come last, if there is one. The first test that fails has caught the mutant, unless it also
-fails without the change. Annotations, texts, logs, metrics and the command line are not mutated."""
+the tree without compiled modules, so that Python runs the changed source.
+
+First, all fast tests run once on unchanged code and record the functions that each test calls. Each
+mutant is tried with the tests that call its function, quickest first. Then come the tests that name
+its module, and one seed of the simulation. Modules that use Kubernetes are also tried against a
+real API server, if there is one.
+
+The first test that fails has caught the mutant, unless it also fails without the change.
+Annotations, texts, logs, metrics and the command line are not mutated."""
 
 import argparse
 import ast
@@ -88,7 +91,7 @@ class Mutant(NamedTuple):
 
 
 def changes(node: ast.AST) -> Iterator[str]:
-    """Yield code that may replace a node; for a statement, also its removal."""
+    """Yield code that may replace a syntax node. A statement may also be removed."""
     match node:
         case ast.Compare(left=left, ops=[op], comparators=others) if type(op) in SWAPS:
             yield ast.unparse(ast.Compare(left, [SWAPS[type(op)]()], others))  # type: ignore[list-item]
@@ -129,7 +132,7 @@ def mutants_of(path: Path) -> Iterator[Mutant]:
 
 
 def _running(tree: ast.AST) -> Iterator[ast.expr | ast.stmt]:
-    """Yield the code of functions that runs, except logs and metrics."""
+    """Yield the executable code of functions, without logs and metrics."""
     for child in ast.iter_child_nodes(tree):
         match child:
             case ast.FunctionDef() | ast.AsyncFunctionDef():

@@ -8,7 +8,6 @@ it."""
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -23,6 +22,7 @@ from apportion.gateway.api.endpoint import JSON, PREFIX, Audience, Endpoint
 from apportion.gateway.api.query import REVISION_MAX, Query
 from apportion.gateway.main import ENDPOINTS
 from apportion_schemas.placement import CODE_PATTERN
+from tools.events import described
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = "docs/reference/openapi.yaml"
@@ -194,14 +194,8 @@ def _components(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
     # Readers keep a code that they do not know, exactly as it is in the ledger.
     words = found["RefusalCode"].pop("enum")
     found["RefusalCode"] |= {"type": "string", "pattern": CODE_PATTERN, "examples": words}
-    text = {name: _described(schema) for name, schema in sorted(found.items())}
-    renamed: dict[str, Any] = _renamed(text)
+    renamed: dict[str, Any] = _renamed(described(found))
     return renamed
-
-
-def _described(schema: dict[str, Any]) -> dict[str, Any]:
-    words = schema.get("description")
-    return schema | {"description": inspect.cleandoc(words)} if words else schema
 
 
 def _renamed(found: Any) -> Any:

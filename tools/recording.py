@@ -134,7 +134,7 @@ class Terminal:
         self._reel.shoot(self._page, duration_ms)
 
     def _output(self, *words: str) -> str:
-        """Run the command and return its coloured output. `doctor` may exit with 1: a finding."""
+        """Run the command and return its coloured output, whatever its exit status."""
         environment = {"APPORTION_DATA": str(self._data), "COLUMNS": str(COLUMNS)}
         done = subprocess.run(
             [*APPORTION, *words], capture_output=True, text=True, check=False,

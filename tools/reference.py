@@ -397,7 +397,7 @@ set, the option applies. A service with an invalid setting exits with code 78 an
 
 
 def _of_verbs() -> Iterator[Row]:
-    """Yield a row for each environment variable of a single verb, without connection options."""
+    """Yield a row for each environment variable that only verbs use, except connection options."""
     found: dict[str, tuple[list[str], str]] = {}
     for each in commands():
         own = [p for p in each.command.params if p not in CONNECTION]
@@ -572,7 +572,7 @@ def _values(node: Any, schema: Mapping[str, Any], lines: list[str], prefix: str)
 
 
 def _first_on_line(key: Any, lines: list[str]) -> bool:
-    """Return True for a key in block style; a key inside `{...}` has no comment of its own."""
+    """Return True if the key is first on its line, where it can have its own comment."""
     return not lines[key.start_mark.line][: key.start_mark.column].strip()
 
 

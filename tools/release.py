@@ -2,14 +2,15 @@
 
     python -m tools.release sign --key KEY DIST
     python -m tools.release check --public KEY.pub DIST
+
 `sign` writes `provenance.intoto.json` into DIST: an in-toto statement with SLSA 1.0 provenance in a
-DSSE envelope. It names every file with its SHA-256, the digest of the image, the commit, and the
-locks and base images of the build. Any tool that supports DSSE can check it, for example:
+DSSE envelope. The statement has the SHA-256 of every file, the digest of the image, the commit, and
+the build's lock files and base images. Any tool that supports DSSE can check it, for example:
 
     cosign verify-blob-attestation --key KEY.pub --type https://slsa.dev/provenance/v1
         --insecure-ignore-tlog --signature DIST/provenance.intoto.json DIST/FILE
-Invariant: `check` passes only if DIST has exactly the files that were signed, with the same
-content."""
+
+Invariant: `check` passes only if DIST has exactly the signed files, with the same content."""
 
 from __future__ import annotations
 
@@ -83,7 +84,7 @@ def authenticated(payload_type: str, body: bytes) -> bytes:
 
 
 def provenance(folder: Path, *, commit: str, key_id: str, finished: datetime) -> dict[str, Any]:
-    """Return a statement that names every file of the folder, and the image in one of them."""
+    """Return a statement with the digests of all files in the folder, and of the image."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
     images = [
         {"name": name, "digest": {"sha256": digest.removeprefix("sha256:")}}

@@ -1,9 +1,9 @@
 """Prepare pages for the site: a hook of mkdocs.yml.
 
-In a checkout, pages link to tests, sources and schemas next to `docs`. The site has only `docs`. A
-link to another file of the repository becomes its text, or a link below `repo_url` if mkdocs.yml
-sets one. Within code in a table, GitHub needs `|` escaped, and the site shows the backslash.
-Invariant: a link to a missing file stays as it is, so that the strict build reports it."""
+In a checkout, pages link to tests, sources and schemas next to `docs`. The site has only `docs`. So
+a link to any other file becomes plain text, or a link below `repo_url` if mkdocs.yml sets one. In
+the code of a table, GitHub needs `|` escaped, but the site would show the backslash. Invariant: a
+link to a missing file stays as it is, so that the strict build reports it."""
 
 import posixpath
 import re

@@ -40,7 +40,7 @@ async def connected(url: str, who: str, nkey: str | None) -> Client:
 
 
 async def unheard(_error: Exception) -> None:
-    """Ignore this error, because nats-py also raises it."""
+    """Do not print the error, because nats-py raises it, too."""
 
 
 def refusal(who: str, nkey: str | None) -> str:

@@ -21,9 +21,8 @@ DifferenceKind = Literal["gone", "annotation", "conflict", "missed"]
 class PodAdopted(Payload, frozen=True):
     """The watcher records a pod that is bound to a node but has no placement in the ledger.
 
-    Another scheduler bound the pod, or its placement was voided, or the ledger was lost.
-    `submitted` describes the pod, and `shares` are its shares of devices. `evidence` names the
-    annotation that lists the shares; `attempt` is the attempt in it, or 0. `pod` is the uid.
+    Another scheduler bound the pod, or its placement was voided, or the ledger was lost. `pod` is
+    the uid. `evidence` names the annotation from which the shares and `attempt` (or 0) were read.
     `running` is True if the pod's containers already have the shares."""
 
     pod: Name
@@ -39,9 +38,8 @@ class PodAdopted(Payload, frozen=True):
 class DifferenceFound(Payload, frozen=True):
     """The watcher compared the whole cluster with the ledger and found a difference.
 
-    `ledger` and `cluster` describe the two sides. If the difference can be repaired, the next event
-    repairs it. `pod` is the uid, if the difference is about a pod; otherwise `name` names the
-    object."""
+    The next event repairs the difference, if it can be repaired. `pod` is the uid, or empty for
+    another kind of object."""
 
     kind: DifferenceKind
     name: Name
@@ -52,9 +50,10 @@ class DifferenceFound(Payload, frozen=True):
 
 @event("operator.ledger", "operator")
 class LedgerRebuilt(Payload, frozen=True):
-    """An operator rebuilds a lost ledger from annotations of bound pods; `pods` counts them.
+    """An operator rebuilds a lost ledger from annotations of bound pods.
 
-    The PodAdopted events of these pods follow. `unread` counts pods whose devices are unknown."""
+    A PodAdopted event follows for each of the `pods`. `unread` counts pods whose devices are
+    unknown."""
 
     by: Name
     reason: Text

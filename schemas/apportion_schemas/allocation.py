@@ -61,10 +61,9 @@ class AllocationFailed(Payload, frozen=True):
 class ShareBreached(Payload, frozen=True):
     """A container exceeds its share of a device, or did until its agent restored the limit.
 
-    `memory_mib` and `cores` are what the share allows. For the code `raised`, `memory_found_mib`
-    and `cores_found` are the higher limits found in the container's region; otherwise they are the
-    memory in use that the driver reports. An agent reports each code once an hour per container and
-    device."""
+    For the code `raised`, `memory_found_mib` and `cores_found` are the limits in the container's
+    region. For other codes, `memory_found_mib` is the memory in use that the driver reports. An
+    agent reports each code once an hour per container and device."""
 
     pod: Name
     node: Name
@@ -80,7 +79,7 @@ class ShareBreached(Payload, frozen=True):
 
 @event("presence.{node}", "scheduler")
 class NodeSilent(Payload, frozen=True):
-    """A node's agent sent no heartbeat for `grace_s` seconds, so the node allocates no shares."""
+    """A node's agent sent no heartbeat for `grace_s` seconds."""
 
     node: Name
     grace_s: Annotated[int, Meta(ge=1, le=86_400)]
@@ -95,7 +94,7 @@ class NodeHeard(Payload, frozen=True):
 
 @event("intake.{node}", "intake")
 class ReportRefused(Payload, frozen=True):
-    """The intake refused a report of this node's agent, so it is not in the ledger.
+    """The intake refused a report of this node's agent, so the report is not in the ledger.
 
     `cause` is the code of the reason, and `message` the first error message with that cause."""
 

@@ -1,9 +1,9 @@
 """Catalogue of events: the subject, the only writer and the former versions of each event.
 
-The decorator `event` adds a row for its payload. Old events stay in the ledger, so a row has every
-version of its event. Invariants: an event type has one writer and one kind of subject in all
-versions; a version keeps its fields for ever. The JSON Schemas, `asyncapi.yaml` and the table in
-the documentation are made from the rows; permissions are in `apportion.core.identity.roles`."""
+The decorator `event` adds a row for a payload class. Invariants: an event type has the same writer
+in all versions; a version never changes its fields. Older versions stay in the row, because old
+events stay in the ledger. The JSON Schemas, `asyncapi.yaml` and the documentation's table are made
+from the rows; permissions are in `apportion.core.identity.roles`."""
 
 import re
 from collections.abc import Callable
@@ -30,23 +30,18 @@ class Older(NamedTuple):
     """A former version of an event, with the function that converts it to the next version.
 
     `payload` has the fields of that version; its class has the event's name, in a package `older`.
-    `lift` converts the JSON object of this version to the next version, and may modify its
-    argument. It must accept everything that this version allowed. If a build refused an event that
-    another build applied, their states would differ."""
+    `lift` may modify its argument, a JSON object, and must accept everything that this version
+    allowed."""
 
     payload: type[Payload]
     lift: Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class EventType(NamedTuple):
-    """One type of event: its payload, its subject below `apportion.v1`, and its only writer.
+    """One type of event: its payload, its subject below `apportion.v1`, and its only writer."""
 
-    `payload` is the class of the newest version, which writers use. `older` are the earlier
-    versions, beginning with version `first`. `subject` has payload fields in braces; `subject_of`
-    fills them in."""
-
-    payload: type[Payload]
-    subject: str
+    payload: type[Payload]  # the class of the newest version
+    subject: str  # payload fields are in braces
     writer: str
     older: tuple[Older, ...]
     subject_of: Callable[[Any], str]
@@ -72,8 +67,7 @@ class EventType(NamedTuple):
     def first(self) -> int:
         """Return the oldest version that has its own payload class.
 
-        That is the version of the first release, or 1 for an event that was added later. Even older
-        versions have a subset of its fields and are decoded as this version."""
+        Still older versions have fewer fields and are decoded as this version."""
         return self.born or 1
 
     @property
@@ -118,8 +112,7 @@ def event(
 ) -> Callable[[P], P]:
     """Register the decorated payload as an event with this subject and its only writer.
 
-    `born` is the version that is legal on every ledger; 0 for an event added after the first
-    release."""
+    Version `born` is legal on every ledger; 0 for an event added after the first release."""
 
     def declare(payload: P) -> P:
         row = EventType(payload, subject, writer, older, _filler(f"{SUBJECTS}.{subject}"))
@@ -132,7 +125,7 @@ def event(
 
 
 def _filler(subject: str) -> Callable[[Any], str]:
-    """Return a function that puts a payload's fields into the subject; parses the subject once."""
+    """Return a function that puts a payload's fields into the subject."""
     parts = [
         (text, attrgetter(field) if field else None)
         for text, field, _, _ in Formatter().parse(subject)

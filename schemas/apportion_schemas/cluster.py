@@ -41,8 +41,8 @@ class Taint(Payload, frozen=True):
 class Neighbour(Payload, frozen=True):
     """A group of `count` identical pods that other schedulers bound to a node.
 
-    They have the same namespace, labels, host ports, disks, volume claims and required
-    anti-affinity. All of these affect our pods. `terminating`: the pods are being deleted."""
+    The pods have the same namespace, labels, host ports, disks, volume claims and required
+    anti-affinity, all of which affect our pods. `terminating` means that they are being deleted."""
 
     namespace: Name
     labels: Labels = {}
@@ -58,12 +58,10 @@ class Neighbour(Payload, frozen=True):
 class NodeObserved(Payload, frozen=True):
     """A node as Kubernetes reports it, less what the pods of other schedulers use.
 
-    Amounts are `status.allocatable`. `unhealthy_indexes` are the devices in the annotation
-    `volcano.sh/gpu-unhealthy-ids`. `unnamed_families` are device families that the node cannot
-    offer, because pods of other schedulers use some, and it is unknown which. `version` is the API
-    server's revision of these facts, or 0 without an API server; between two writers the higher
-    version wins. `others` are the pods of other schedulers. `volume_limits` is the number of
-    attachable volumes by CSI driver (`spec.drivers[].allocatable.count` of the CSINode)."""
+    Amounts are `status.allocatable`. `unnamed_families` are device families that the node cannot
+    offer: pods of other schedulers use some of the devices, and it is unknown which. `version` is
+    the API server's revision of these facts, or 0 without an API server; the highest version
+    counts. `volume_limits` is the number of attachable volumes by CSI driver."""
 
     node: Name
     ready: bool
@@ -77,7 +75,7 @@ class NodeObserved(Payload, frozen=True):
     unhealthy_indexes: Annotated[tuple[Index, ...], Meta(max_length=COUNT_MAX)] = ()
     version: Natural = 0
     unnamed_families: Annotated[tuple[Name, ...], Meta(max_length=64)] = ()
-    others: Annotated[tuple[Neighbour, ...], Meta(max_length=1024)] = ()
+    others: Annotated[tuple[Neighbour, ...], Meta(max_length=1024)] = ()  # pods of other schedulers
     volume_limits: dict[Key, Natural] = {}
 
 
@@ -106,9 +104,7 @@ class NodeGone(Payload, frozen=True):
 
 @event("cluster.group.{group}", "watcher")
 class PodGroupObserved(Payload, frozen=True):
-    """A PodGroup, which declares a gang: at least `min_available` of its pods start, or none.
-
-    `min_available` is Volcano's `minMember`."""
+    """A PodGroup: at least `min_available` (`minMember`) of its pods start, or none."""
 
     group: Name
     min_available: Natural
@@ -128,9 +124,9 @@ class PodGroupGone(Payload, frozen=True):
 class QueueObserved(Payload, frozen=True):
     """A Volcano queue with its weight and limits.
 
-    In `capability`, CPU is in thousandths and memory in MiB. A resource without an entry is
-    unlimited. `cards` is `volcano.sh/card.quota`, a device limit by model: if set, models without
-    an entry are forbidden."""
+    In `capability`, CPU is in thousandths of a core and memory in MiB; a resource without an entry
+    is unlimited. `cards` (`volcano.sh/card.quota`) limits devices by model: if it is set, models
+    without an entry are forbidden."""
 
     queue: Name
     weight: Natural = 1
@@ -144,8 +140,8 @@ class QuotaObserved(Payload, frozen=True):
     """A `ResourceQuota` with its limits of extended resources, such as devices.
 
     `hard` has the extended resources of `spec.hard` in whole units, under the same names, such as
-    `requests.nvidia.com/gpu` or `limits.nvidia.com/gpumem`. `version` is the API server's revision
-    of these facts; between two writers the higher version wins."""
+    `requests.nvidia.com/gpu`. `version` is the API server's revision of these facts; of two events
+    about an object, the one with the higher version counts."""
 
     namespace: Name
     quota: Name
@@ -163,10 +159,9 @@ class QuotaGone(Payload, frozen=True):
 
 @event("cluster.budget.{namespace}.{budget}", "watcher")
 class BudgetObserved(Payload, frozen=True):
-    """A `PodDisruptionBudget`, with the number of its pods that may be evicted now.
+    """A `PodDisruptionBudget`, and how many of its pods may be evicted now (`allowed`).
 
-    `allowed` is `status.disruptionsAllowed`. `selector` selects pods of the namespace; as in
-    kube-scheduler, an empty selector selects no pod. `version` is as in QuotaObserved."""
+    As in kube-scheduler, an empty selector selects no pod. `version` is as in QuotaObserved."""
 
     namespace: Name
     budget: Name
@@ -193,11 +188,11 @@ VolumeClaimState = Literal[
 
 @event("cluster.volume-claim.{namespace}.{claim}", "watcher")
 class VolumeClaimObserved(Payload, frozen=True):
-    """A PersistentVolumeClaim that a pod mounts, and where its volume is or could be.
+    """A PersistentVolumeClaim that a pod mounts, and the nodes that can access its volume.
 
-    `nodes` has the nodes as alternative terms, like `NodeConstraints.required`; empty means all
-    nodes. `single_pod`: only one pod may use it (`ReadWriteOncePod`). `driver` is the CSI driver of
-    the existing or future volume, empty if unknown. `version` is as in QuotaObserved."""
+    `nodes` has alternative terms, like `NodeConstraints.required`; empty means all nodes.
+    `single_pod` means that only one pod may use it (`ReadWriteOncePod`). `driver` is the volume's
+    CSI driver, empty if unknown. `version` is as in QuotaObserved."""
 
     namespace: Name
     claim: Name
@@ -218,7 +213,7 @@ class VolumeClaimGone(Payload, frozen=True):
 
 @event("cluster.namespace.{namespace}", "watcher")
 class NamespaceObserved(Payload, frozen=True):
-    """The labels of a namespace, except the label that Kubernetes sets to the name itself.
+    """The labels of a namespace, without the label `kubernetes.io/metadata.name`.
 
     `version` is as in QuotaObserved."""
 

@@ -2,7 +2,7 @@
 
 The document is itself the event's payload, key by key, so that the ledger shows what was applied.
 The keys of `nvidia` and `nodeconfig` are those of the HAMi and Volcano device plugins. Invariant: a
-default here is what a service does without a setting."""
+field's default is what services do without that key."""
 
 from typing import Annotated, Literal
 
@@ -105,9 +105,7 @@ class NodeConfiguration(Payload, frozen=True, rename=lambda name: name.replace("
 
 
 class PolicyConfiguration(Payload, frozen=True):
-    """The section `policy`: how nodes and devices are ranked; None keeps the current setting.
-
-    `weights` has the weight of each resource, for policies that compare load."""
+    """The section `policy`: how nodes and devices are ranked. None keeps the current setting."""
 
     nodes: Policy | None = None
     devices: Policy | None = None

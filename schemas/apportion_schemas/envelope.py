@@ -2,13 +2,13 @@
 
 There are three extension attributes: `schemaversion`, `basis` (the revision up to which the writer
 had folded) and `cause` (the revision that made it write). Writers use the newest version. Readers
-accept every version there ever was: an older payload is checked against its own fields and then
-lifted (converted) to the newest, so that only this module handles old versions.
+accept every version. An older payload is checked against its own fields and then lifted (converted)
+to the newest, so that only this module handles old versions.
 
 Invariants: `decode` returns an event whose type, payload and subject are in the catalogue, or
-raises. `UnknownEvent` means that a newer writer exists, so the reader must stop. With any other
-error, readers of all builds refuse these bytes for the same reason. Therefore a format's legality
-is checked before the catalogue, and JSON is refused at a fixed nesting depth."""
+raises. `UnknownEvent` means that a newer build wrote the event, so the reader must stop. With any
+other error, the builds of all readers refuse the bytes for the same reason. Therefore `decode`
+first checks whether the ledger allows the format, and refuses JSON at a fixed nesting depth."""
 
 import contextlib
 import re
@@ -59,7 +59,7 @@ class UnreadableEvent(EventError):
 
 
 class UnknownEvent(EventError):
-    """Raised if this build does not know the type or its version: a newer writer exists.
+    """Raised if a newer build wrote the event, with a type or version unknown to this build.
 
     Also raised if this build fails to convert an older version, because other builds may succeed.
     """
@@ -102,7 +102,7 @@ class _Wire(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class _Head(Struct):
-    """The type and version of an event, which can be decoded in any CloudEvents document."""
+    """The type and version of an event. Any CloudEvents document can be decoded as this struct."""
 
     specversion: str
     type: Name
@@ -166,10 +166,8 @@ def encode(event: Event) -> bytes:
 def decode(payload: bytes, *, subject: str, legal: Legal = lambda _, __: True) -> Event:
     """Decode an event that was received on this NATS subject.
 
-    `legal` decides about formats that not every ledger allows: it returns True if this ledger
-    allows the format. By default all are legal, for callers that show a record without a state.
-    Raises UnreadableEvent, NotEnabledEvent, UnknownEvent or InvalidEvent, as the module describes.
-    """
+    `legal` returns True if the ledger allows a type and version; by default all are allowed. Raises
+    UnreadableEvent, NotEnabledEvent, UnknownEvent or InvalidEvent, as the module describes."""
     try:
         wire, data = _parsed(payload, legal)
     except EventError:

@@ -1,9 +1,9 @@
 """Events that decide how the ledger is read: which formats are legal, which revisions to skip.
 
 A format is an event type in one version. Formats in `BORN` are legal on every ledger; a later
-format only after an operator's `FormatEnabled`. Readers ignore a format that is not enabled, so no
-writer can halt readers by inventing a type. If an event halts readers nevertheless, an operator can
-skip it with `RevisionSetAside`; it stays in the ledger.
+format only after an operator's `FormatEnabled`. Readers skip a format that is not enabled, so a
+writer cannot halt them by inventing a type. If an event halts readers nevertheless, an operator can
+set it aside with `RevisionSetAside`; the event stays in the ledger.
 
 Invariant: every build reads version 1 of these two types, and looks them up before it folds."""
 
@@ -21,7 +21,7 @@ Version = Annotated[int, Meta(ge=1, le=VERSION_MAX)]
 
 @event("operator.reading.format.{format}", "operator")
 class FormatEnabled(Payload, frozen=True):
-    """An operator makes all versions of the type `format` up to `version` legal from here on.
+    """An operator allows events of the type `format`, up to `version`, after this event.
 
     `format` is the bare name, as in `PodPlaced`. A reader that does not know this version halts at
     the first event that uses it."""

@@ -36,12 +36,10 @@ class MigSize(Payload, frozen=True):
 class Device(Payload, frozen=True):
     """One physical device and the amounts that it offers.
 
-    `memory_mib` and `cores` are offered amounts (after scaling), `physical_memory_mib` is the
-    device's own. `cores` is percent for a GPU and AI cores for an NPU. `slots` is HAMi's
-    `deviceSplitCount`: how many containers may share the device. `mig_sizes` has the profiles of a
-    device in MIG mode if its driver was queried; otherwise the device catalogue has them.
-    `closed_slices` is a bit mask of memory slices that are not offered: those of foreign MIG
-    instances, and of an instance with a recent critical XID."""
+    `memory_mib` and `cores` are offered amounts, after scaling. `cores` is percent for a GPU and AI
+    cores for an NPU. `slots` is HAMi's `deviceSplitCount`: how many containers may share the
+    device. `closed_slices` is a bit mask of memory slices that are not offered: those of foreign
+    MIG instances, and of an instance with a recent critical XID."""
 
     id: Name
     index: Annotated[int, Meta(ge=0, lt=COUNT_MAX)]

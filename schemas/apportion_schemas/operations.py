@@ -23,7 +23,7 @@ Policy = Literal["price", "fgd", "bestfit", "binpack", "spread"]
 class PolicyText(NamedTuple):
     """Describes a policy to users: what it prefers, and how it chooses devices within a node.
 
-    `with_node`: one score chooses the node and its device together."""
+    If `with_node`, the policy chooses the node and its devices by one score."""
 
     prefers: str
     of_devices: str
@@ -90,7 +90,7 @@ class NodeUncordoned(Payload, frozen=True):
 
 @event("operator.device.{device}", "operator")
 class DeviceCordonLifted(Payload, frozen=True):
-    """An operator lifts the cordon that user `of` put on a device; cordons by other users stay."""
+    """An operator lifts one user's cordon (`of`) on a device; cordons by other users stay."""
 
     device: Name
     of: Name
@@ -100,7 +100,7 @@ class DeviceCordonLifted(Payload, frozen=True):
 
 @event("operator.node.{node}", "operator")
 class NodeCordonLifted(Payload, frozen=True):
-    """An operator lifts the cordon that user `of` put on a node; cordons by other users stay."""
+    """An operator lifts one user's cordon (`of`) on a node; cordons by other users stay."""
 
     node: Name
     of: Name
@@ -110,7 +110,7 @@ class NodeCordonLifted(Payload, frozen=True):
 
 @event("operator.resize.{pod}", "operator")
 class ResizeAsked(Payload, frozen=True):
-    """A user requests a resize of a running pod's shares; a later event of the scheduler answers.
+    """A user requests other amounts for a running pod; the scheduler answers with a later event.
 
     `memory_mib` and `cores` (percent) are for each device of the container; None leaves an amount
     unchanged. `container` may be left out if only one container of the pod has devices."""
@@ -126,8 +126,8 @@ class ResizeAsked(Payload, frozen=True):
 class NodeWeights(Payload, frozen=True):
     """How much each resource counts in a node's load (Volcano's `binpack.cpu` and so on).
 
-    `devices` is Volcano's `deviceshare.ScheduleWeight`, or the weight of `nvidia.com/gpu`. Only
-    resources that the pod requests count."""
+    Only resources that the pod requests count. `devices` is Volcano's `deviceshare.ScheduleWeight`,
+    or the weight of `nvidia.com/gpu`."""
 
     cpu: Weight = 1
     memory: Weight = 1
@@ -138,8 +138,8 @@ class NodeWeights(Payload, frozen=True):
 class PolicyChanged(Payload, frozen=True):
     """An operator sets the policy that the scheduler follows from here on.
 
-    `node_weights` are for `binpack` and `spread`. Without them only devices count, or, for a pod
-    without devices, CPU and memory equally."""
+    `node_weights` are for `binpack` and `spread`. Without weights, only devices count; for a pod
+    without devices, CPU and memory count equally."""
 
     by: Name
     reason: Text = ""

@@ -95,21 +95,21 @@ class RefusalCode(StrEnum):
 class MigInstance(Payload, frozen=True):
     """A MIG instance: its profile's name, and which memory slices of the device it covers.
 
-    If the configuration restricts the MIG geometries of the device's model, `group` is the geometry
-    in use on the device, and `position` the instance's index in that group."""
+    `group` and `position` are set only if the configuration restricts the model's MIG geometries.
+    """
 
     profile: Name
     start: Annotated[int, Meta(ge=0, lt=32)]
     size: Annotated[int, Meta(ge=1, le=32)]
-    group: Annotated[str, Meta(max_length=32)] = ""
-    position: Annotated[int, Meta(ge=0, lt=256)] = 0
+    group: Annotated[str, Meta(max_length=32)] = ""  # the geometry in use
+    position: Annotated[int, Meta(ge=0, lt=256)] = 0  # in that group
 
 
 class Share(Payload, frozen=True):
     """What one container gets of one device.
 
-    `memory_mib` and `cores` are taken from the device's free amounts. If the device is divided into
-    fixed sizes, the MIG instance or vNPU template determines what the container really gets."""
+    `memory_mib` and `cores` are charged to the device. On a device that is divided into fixed
+    sizes, the container gets the size of its MIG instance or vNPU template."""
 
     container: Name
     device: Name
@@ -120,7 +120,7 @@ class Share(Payload, frozen=True):
 
 
 class Score(Payload, frozen=True):
-    """A node that fits, its total score, and the parts of that score, each 0 to 100."""
+    """A node that fits, its total score, and the parts of that score, from 0 to 100 each."""
 
     node: Name
     total: float
@@ -132,10 +132,9 @@ class PodPlaced(Payload, frozen=True):
     """The scheduler placed a pod on a node.
 
     `previous` is the SHA-256 of the whole message of the previous placement on that node. So the
-    messages on `placement.<node>` alone prove that none was lost, reordered or rewritten. Of
-    `nodes` nodes, `fitting` could run the pod; `runners_up` are the next best of these. `borrowed`
-    are shares that a container may use while their owner is idle; `controls` are settings of how
-    containers are limited. With these two, the node's agent needs no other event about the pod."""
+    messages on `placement.<node>` alone prove that none was lost, reordered or rewritten.
+    `borrowed` are shares that a container may use while their owner does not run; `controls` are
+    HAMi-core settings of the containers."""
 
     pod: Name
     namespace: Name
@@ -144,9 +143,9 @@ class PodPlaced(Payload, frozen=True):
     node: Name
     shares: Annotated[tuple[Share, ...], Meta(max_length=CONTAINERS_MAX * COUNT_MAX)]
     score: Score
-    runners_up: Annotated[tuple[Score, ...], Meta(max_length=8)] = ()
-    fitting: Natural = 0
-    nodes: Natural = 0
+    runners_up: Annotated[tuple[Score, ...], Meta(max_length=8)] = ()  # the next best nodes
+    fitting: Natural = 0  # nodes that could run the pod
+    nodes: Natural = 0  # nodes considered
     previous: Annotated[str, Meta(max_length=64)] = ""
     borrowed: Annotated[tuple[Share, ...], Meta(max_length=CONTAINERS_MAX * COUNT_MAX)] = ()
     controls: Controls = {}
@@ -167,10 +166,9 @@ class PlacementVoided(Payload, frozen=True):
 class PodEvicted(Payload, frozen=True):
     """The scheduler evicts a pod for one of higher priority; the victim stays placed until it ends.
 
-    `beneficiary` is the uid of the pod that needs the room, `beneficiary_name` its
-    `namespace/name`, and `nominated` the node reserved for it: no pod of the same or lower priority
-    is placed there in the meantime. `budgets` are the PodDisruptionBudgets that the eviction
-    exceeds. The binder deletes the pod with the grace period of its own spec."""
+    `nominated` is the node reserved for the `beneficiary` (a uid): in the meantime, no other pod of
+    the same or lower priority is placed there. `budgets` are the PodDisruptionBudgets that the
+    eviction exceeds. The binder deletes the victim with the grace period in its spec."""
 
     pod: Name
     namespace: Name
@@ -189,7 +187,7 @@ class PodEvicted(Payload, frozen=True):
 
 @event("placement.{node}", "scheduler")
 class PodResized(Payload, frozen=True):
-    """The scheduler resized a running pod: it has more or less of the same devices.
+    """The scheduler resized a running pod, which keeps its devices.
 
     `shares` are all shares of the pod, in the order of its placement. `asked` is the revision of
     the ResizeAsked that this event answers."""
@@ -226,7 +224,7 @@ class QueueShortage(Payload, frozen=True):
     """The limit of a queue that a pod exceeds: what the pod needs, and what is left.
 
     `resource` is a name in the queue's capability, or a model in its card quota; empty if the queue
-    is closed. CPU is in thousandths, memory in MiB."""
+    is closed. CPU is in thousandths of a core, memory in MiB."""
 
     queue: Name
     resource: Key = ""
@@ -235,9 +233,7 @@ class QueueShortage(Payload, frozen=True):
 
 
 class QuotaShortage(Payload, frozen=True):
-    """The quota that a pod exceeds: what the pod needs, what its namespace uses, and the limit.
-
-    `resource` is the name of the exceeded limit in the quota."""
+    """The quota that a pod exceeds: what the pod needs, what its namespace uses, and the limit."""
 
     quota: Name
     resource: Key
@@ -267,10 +263,8 @@ ResizeCode = Literal[
 class ResizeRefused(Payload, frozen=True):
     """The scheduler refused to resize a running pod, which keeps its shares.
 
-    `asked` is the revision of the ResizeAsked that this event answers. `containers` lists the
-    containers with devices, if the request did not name one of them. `needed` and `available` are
-    MiB or percent beyond the pod's share; MiB in total, if the device is too small even without
-    other pods."""
+    `asked` is the revision of the ResizeAsked. `needed` and `available` are MiB or percent beyond
+    the pod's share. If the device is too small even without other pods, they are MiB in total."""
 
     pod: Name
     namespace: Name
@@ -289,7 +283,7 @@ class ResizeRefused(Payload, frozen=True):
 class VolumeShortage(Payload, frozen=True):
     """The volume claim that keeps a pod from every node, and the claim's state.
 
-    `in-use`: another pod uses the claim, which only one pod may use."""
+    State `in-use`: the claim allows one pod at a time, and another pod uses it."""
 
     claim: Name
     state: VolumeClaimState | Literal["in-use"]
@@ -299,12 +293,11 @@ class VolumeShortage(Payload, frozen=True):
 class PodRefused(Payload, frozen=True):
     """The scheduler found no node for the pod; `reasons` counts nodes per code.
 
-    The event is written only if the set of codes or the exceeded quota changes. `gang` is set if
-    the pod's gang could not be placed as a whole. The reasons are then those of the first pod that
-    did not fit next to the gang's others; nodes with room for that pod alone are not counted.
-    `queue` is set if nodes have room, but the pod's queue may not use it: `reasons` counts these
-    nodes under the queue's code, or no node if none was tried. `quota` is the same for the pod's
-    namespace. `volume` is set if a volume claim of the pod keeps it from every node."""
+    The event is written only if the set of codes or the exceeded quota changes. If `gang` is set,
+    the gang could not be placed as a whole, and the reasons are those of its first pod that did not
+    fit. If `queue` or `quota` is set, nodes have room, but the limit of the pod's queue or
+    namespace is exceeded. If `volume` is set, a volume claim of the pod keeps it from every node.
+    """
 
     pod: Name
     namespace: Name

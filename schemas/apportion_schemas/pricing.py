@@ -18,10 +18,9 @@ VALUE_MAX = 1 << 40
 class PricedShape(Payload, frozen=True):
     """What identical pods request, how many were submitted, and what one is worth.
 
-    `ask` is None for pods without devices; its container name has no meaning. `modes` and
-    `use_types` are as in `DeviceConstraints`. `size` is the fraction of the fleet's devices that
-    the request needs, and `value` its worth by the prices, both in millionths of a device. For a
-    pod without devices, `size` is derived from its CPU."""
+    `size` is the fraction of the fleet that a pod needs, and `value` its worth by the prices, both
+    in millionths of a device. For a pod without devices, `ask` is None and `size` is derived from
+    its CPU."""
 
     ask: Ask | None
     cpu_milli: CpuMilli

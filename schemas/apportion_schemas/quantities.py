@@ -36,6 +36,7 @@ Labels = dict[Key, Text]
 class Payload(
     Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False
 ):
-    """Base class of all data in events: immutable, no unknown fields, defaults left out in JSON.
+    """Base class of all data in events: immutable, without unknown fields or defaults in JSON.
 
-    Immutable objects cannot be part of a reference cycle, so the garbage collector skips them."""
+    The garbage collector skips these objects, because immutable objects form no reference cycles.
+    """

@@ -18,9 +18,8 @@ UNSHARED_MAX = 64
 class ShareUsed(Payload, frozen=True):
     """How much one container used of one device over `seconds`, as integrals over time.
 
-    Units are MiB-seconds, and percent-seconds of the device's compute. Compute is None if neither
-    the driver nor the container's region reports it. `bound` is the revision of the pod's PodBound
-    or PodAdopted, 0 if the agent did not record it."""
+    Units are MiB-seconds, and percent-seconds of the device's compute. Compute is None if it is not
+    measured. `bound` is the revision of the pod's PodBound or PodAdopted, or 0."""
 
     pod: Name
     namespace: Name
@@ -51,7 +50,7 @@ class UnsharedUsed(Payload, frozen=True):
 
 @event("usage.{node}", "agent", born=2)
 class UsageRecorded(Payload, frozen=True):
-    """An agent reports usage in the last `seconds`, with the sizes that shares had at the end."""
+    """An agent reports the usage of shares in the last `seconds`."""
 
     node: Name
     seconds: Natural

@@ -1,8 +1,8 @@
 """Submitted pods, in terms that do not depend on the dialect of their manifest.
 
 The writer (the watcher, or the command line without Kubernetes) has already resolved resource
-names, units and defaults. `dialect` names the system whose names the manifest used; annotations for
-its device plugin are written in that dialect."""
+names, units and defaults. `dialect` is the dialect of the manifest, in which the annotations for
+the device plugin are written."""
 
 from typing import Annotated, Literal
 
@@ -49,18 +49,17 @@ class Ask(Payload, frozen=True):
     """The device request of one container: `count` different devices, and an amount of each.
 
     At most one of `memory_mib` and `memory_percent` is set; without either, all memory is meant.
-    `cores` is percent of the device's compute; 100 is a device that is not shared. `cap_memory`: an
-    amount above the device's size requests the whole device (volcano.sh/vgpu-memory). `profile` is
-    the exact MIG profile's name. `family` is a name in the device catalogue."""
+    `cores` is percent of the device's compute; at 100 the device is not shared. If `cap_memory`, an
+    amount above the device's size requests the whole device (volcano.sh/vgpu-memory)."""
 
     container: Name
-    family: Name
+    family: Name  # as in the device catalogue
     count: Count = 1
     memory_mib: MemoryMib | None = None
     memory_percent: Percent | None = None
     cores: Percent = 0
     cap_memory: bool = False
-    profile: Annotated[str, Meta(max_length=32)] = ""
+    profile: Annotated[str, Meta(max_length=32)] = ""  # the exact name of a MIG profile
     init: bool = False
 
     @property
@@ -102,7 +101,7 @@ class Toleration(Payload, frozen=True):
 class NodeExpression(Payload, frozen=True):
     """One match expression of a node selector term.
 
-    `of_field`: the key is the field `metadata.name` (`matchFields`), not a label."""
+    If `of_field`, the key is the field `metadata.name` (`matchFields`), not a label."""
 
     key: Key
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
@@ -114,7 +113,7 @@ Term = Annotated[tuple[NodeExpression, ...], Meta(max_length=64)]
 
 
 class PreferredTerm(Payload, frozen=True):
-    """One term of preferred node affinity: a node that matches it gains its weight as points."""
+    """One term of preferred node affinity. A matching node gets its weight as points."""
 
     weight: Annotated[int, Meta(ge=1, le=100)]
     term: Term
@@ -129,7 +128,7 @@ class HostPort(Payload, frozen=True):
 
 
 class Disk(Payload, frozen=True):
-    """A disk in a pod's spec; pods on one node share it only if all of them only read it.
+    """A disk in a pod's spec. Pods on one node share it only if all of them only read it.
 
     `name` begins with the disk's kind, as in `iscsi/iqn.2026-01.org:disk`."""
 
@@ -162,10 +161,10 @@ class LabelExpression(Payload, frozen=True):
 
 
 class PodSelector(Payload, frozen=True):
-    """Selects pods whose labels match every expression; empty fields match any pod.
+    """Selects the pods whose labels match every expression, in the selected namespaces.
 
-    With `by_label` (`namespaceSelector`), it selects pods of the listed `namespaces`, and pods of
-    each namespace whose labels match all expressions of `by_label`."""
+    These are the listed `namespaces`, and each namespace whose labels match all expressions of
+    `by_label` (`namespaceSelector`). Without both, pods of any namespace are selected."""
 
     expressions: Annotated[tuple[LabelExpression, ...], Meta(max_length=64)] = ()
     namespaces: Names = ()
@@ -173,14 +172,14 @@ class PodSelector(Payload, frozen=True):
 
 
 class PodTerm(Payload, frozen=True):
-    """An affinity term: matches nodes in the same `topology_key` domain as a selected pod."""
+    """An affinity term. It matches nodes in the same `topology_key` domain as a selected pod."""
 
     pods: PodSelector
     topology_key: Key
 
 
 class PreferredPodTerm(Payload, frozen=True):
-    """A preferred affinity term with its weight per selected pod; negative for anti-affinity."""
+    """A preferred affinity term with its weight per selected pod; below 0 for anti-affinity."""
 
     weight: Annotated[int, Meta(ge=-100, le=100)]
     term: PodTerm
@@ -189,19 +188,17 @@ class PreferredPodTerm(Payload, frozen=True):
 class SpreadConstraint(Payload, frozen=True):
     """One of `spec.topologySpreadConstraints[]`: spread the selected pods over domains.
 
-    A domain is a value of the label `topology_key`. `required` is `DoNotSchedule`: with the pod, no
-    domain may have more than `max_skew` selected pods above the lowest count. That count is 0 if
-    there are fewer than `min_domains` domains. With `any_node` (`nodeAffinityPolicy: Ignore`),
-    nodes count even if the pod's node selector and affinity exclude them. With `untainted`
-    (`nodeTaintsPolicy: Honor`), nodes count only if the pod tolerates their taints."""
+    A domain is a value of the label `topology_key`. If `required` (`DoNotSchedule`), no domain may
+    have more than `max_skew` selected pods above the lowest count, with this pod included. The
+    lowest count is 0 if there are fewer than `min_domains` domains."""
 
     pods: PodSelector
     topology_key: Key
     max_skew: Annotated[int, Meta(ge=1, le=1 << 31)] = 1
     required: bool = True
     min_domains: Annotated[int, Meta(ge=1, le=1 << 31)] = 1
-    any_node: bool = False
-    untainted: bool = False
+    any_node: bool = False  # `nodeAffinityPolicy: Ignore`
+    untainted: bool = False  # `nodeTaintsPolicy: Honor`
 
 
 PodTerms = Annotated[tuple[PodTerm, ...], Meta(max_length=64)]
@@ -230,9 +227,8 @@ class DeviceWeights(Payload, frozen=True):
 class Shape(Payload, frozen=True, weakref=True, gc=True):  # weak references need the collector
     """Everything about a pod that decides where it may be placed; equal pods have one shape.
 
-    `node_policy` and `device_policy` are the pod's own, empty for the cluster's. The latter may be
-    a chain with commas: `binpack`, `spread` and `numa` in the order in which devices are compared,
-    `mutex` (only idle devices) and `topology-aware` (only the best linked devices)."""
+    `node_policy` and `device_policy` are the pod's own; empty means the cluster's policy. A device
+    policy may be a chain of names with commas, such as `mutex,binpack`."""
 
     asks: Annotated[tuple[Ask, ...], Meta(max_length=CONTAINERS_MAX)] = ()
     devices: DeviceConstraints = DeviceConstraints()
@@ -247,51 +243,39 @@ class Shape(Payload, frozen=True, weakref=True, gc=True):  # weak references nee
 class PodSubmitted(Payload, frozen=True):
     """A pod is submitted and waits to be placed.
 
-    `uid` is `metadata.uid`; `group` is `namespace/name` of its gang. `high_priority` names the
-    containers whose tasks go first on a shared device (HAMi's `nvidia.com/priority: 0`); only the
-    node's agent uses it. `init_containers` and `containers` are names in the order of the spec, for
-    device plugins that count them; a pod without device requests leaves them out. `chooser` is the
-    kube-scheduler that chooses the pod's node by calling our extender; the pod is then placed
-    there. `queue` is the pod's own setting; its gang's queue overrides it, and the default is
-    `default`. `borrowing` has the asks of containers that get no devices of their own: each uses
-    those of the first container that has as much and does not run at the same time. If a lender's
-    ask was raised for this, `borrowing` also has its original ask. A pod with `gates`
-    (`spec.schedulingGates`) is not placed. If `preempts` is False (`preemptionPolicy: Never`), no
-    pod is evicted for it. If `evictable` is False (`volcano.sh/preemptable: "false"`), it is never
-    evicted for another pod. `volume_claims` are the PersistentVolumeClaims that it mounts, also as
-    generic ephemeral volumes. `controls` are HAMi-core settings in the environment of its
-    containers."""
+    Each of the asks in `borrowing` is for devices of another container, which does not run at the
+    same time."""
 
-    uid: Name
+    uid: Name  # `metadata.uid`
     namespace: Name
     name: Name
     shape: Shape
     dialect: Name
     labels: Labels = {}
     priority: Priority = 0
-    group: Text = ""
+    group: Text = ""  # namespace and name of the gang
     task: Text = ""
     owner: Text = ""
-    high_priority: Containers = ()
-    init_containers: Containers = ()
-    containers: Containers = ()
-    chooser: Text = ""
-    queue: Name = ""
+    high_priority: Containers = ()  # HAMi's `nvidia.com/priority: 0`; for the agent
+    init_containers: Containers = ()  # in the order of the spec
+    containers: Containers = ()  # both are empty without device requests
+    chooser: Text = ""  # the kube-scheduler that chooses the node
+    queue: Name = ""  # overridden by the gang's queue
     borrowing: Annotated[tuple[Ask, ...], Meta(max_length=CONTAINERS_MAX)] = ()
-    gates: Names = ()
-    preempts: bool = True
-    evictable: bool = True
-    volume_claims: Names = ()
-    controls: Controls = {}
+    gates: Names = ()  # `spec.schedulingGates`
+    preempts: bool = True  # False: `preemptionPolicy: Never`
+    evictable: bool = True  # False: `volcano.sh/preemptable: "false"`
+    volume_claims: Names = ()  # also of generic ephemeral volumes
+    controls: Controls = {}  # HAMi-core's environment variables
 
 
 @event("workload.{uid}", "watcher", born=2)
 class PodChanged(Payload, frozen=True):
     """A live pod changed since its last PodSubmitted or PodChanged event.
 
-    The event has every property of a pod that may change: labels, gates (only ever removed), CPU
-    and memory (resized in place by `pods/resize`), and whether the pod is being deleted
-    (`metadata.deletionTimestamp`) but still runs."""
+    The event has everything that may change: labels, gates (only ever removed), and the CPU and
+    memory that `pods/resize` resizes in place. `terminating` is True if the pod is being deleted
+    but still runs."""
 
     uid: Name
     labels: Labels = {}
@@ -311,14 +295,12 @@ class PodGone(Payload, frozen=True):
 
 @event("workload.{uid}", "watcher")
 class PodRejected(Payload, frozen=True):
-    """The pod's manifest is invalid, so the pod is not placed until the manifest is fixed.
-
-    `field` is the path in the manifest, `value` the value there, and `fix` what to do."""
+    """The pod's manifest is invalid, so the pod is not placed until the manifest is fixed."""
 
     uid: Name
     namespace: Name
     name: Name
-    field: Text
+    field: Text  # a path in the manifest
     value: Text
     problem: Text
     fix: Text

@@ -3,18 +3,13 @@
     python -m tests.benchmarks.bind --json
 
 Runs a real etcd, kube-apiserver and ledger with all services on this machine. Each node has eight
-simulated GPUs.
+simulated GPUs. The pods are divided into three batches, because a machine's speed varies. After the
+services have bound a batch, they pause, and a simple client binds as many pods.
 
-The measurement has three turns, because a machine's speed varies from minute to minute. In each
-turn, a third of the `--pods` pods exist when the watcher starts. Once all are bound, the watcher is
-ended and the other services are suspended. A simple client with the binder's account then binds as
-many pods with the same annotations.
-
-`bound_per_s` is measured from the first PodSubmitted in the ledger to the last PodBound.
-`raw_binds_per_s` is the simple client's rate, and `ratio` the first divided by the second.
-`writes_per_pod` counts the mutating requests to the API server while pods were bound, except those
-for Events. `p99_ms` is measured from the creation of a pod to its PodBound, at `--steady` pods per
-second."""
+- `bound_per_s` counts from the first PodSubmitted to the last PodBound.
+- `raw_binds_per_s` is the simple client's rate, and `ratio` is `bound_per_s` divided by it.
+- `writes_per_pod` counts the mutating API requests during binding, except those for Events.
+- `p99_ms` is from a pod's creation to its PodBound, at `--steady` pods per second."""
 
 import argparse
 import asyncio
@@ -163,8 +158,7 @@ class Log:
     def binding_s(self, pods: int, turn: int) -> float:
         """Return how many seconds the services took to bind all `pods` pods.
 
-        The pods were created in turns of `turn` pods. The result is the sum over all turns, each
-        from its first submission to its last binding."""
+        The pods were created in batches of `turn`. The times of the batches are added up."""
         submitted = [moment_s for moment_s, _ in self.of(PodSubmitted)]
         bound = [moment_s for moment_s, _ in self.of(PodBound)]
         turns = range(0, pods, turn)

@@ -2,19 +2,14 @@
 
     python -m tests.benchmarks.cluster --json
 
-Runs a real etcd and kube-apiserver with `--nodes` nodes, which are objects without a kubelet. The
-`--pods` pods have eight shapes that request only CPU and memory. All of them exist when the
-schedulers start.
+The cluster is a real etcd and kube-apiserver with nodes that have no kubelet. The pods request only
+CPU and memory, and all exist when the schedulers start. At the end, the benchmark checks that every
+pod is bound and no node is overcommitted.
 
-First, watcher, scheduler and binder start on an empty ledger of a real nats-server. Then, on a new
-control plane, kube-scheduler starts without its default limit of 50 requests per second. At the
-end, the benchmark checks that every pod is bound and no node is overcommitted.
-
-`first_bound_s` and `all_bound_s` are measured from the start of these processes. `bound_per_s` is
-measured from the first binding to the last. The API server counts the bindings, and the benchmark
-reads the count once a second. `writes` are the mutating requests in that time. `cpu_s` is a
-process's CPU time until all pods were bound. `peak_mib` is its peak memory (RSS), which for the API
-server and etcd includes the creation of nodes and pods."""
+- `first_bound_s` and `all_bound_s` are measured from the start of a scheduler's processes.
+- `bound_per_s` is measured from the first binding to the last.
+- `writes` are the mutating requests to the API server in that time.
+- `cpu_s` is a process's CPU time until all pods were bound, and `peak_mib` its peak memory."""
 
 import argparse
 import asyncio
@@ -125,7 +120,7 @@ async def furnish(api: KubeApi, nodes: int, pods: int, scheduler: str) -> None:
 
 
 class Progress:
-    """The times at which the benchmark noticed the first and the last binding."""
+    """Times of the first and the last binding, as polled from the API server."""
 
     def __init__(self, began_s: float) -> None:
         self._began_s = began_s
@@ -187,7 +182,7 @@ async def examined(api: KubeApi, pods: int) -> None:
 async def run(
     name: str, options: argparse.Namespace, plane: ControlPlane, folder: Path
 ) -> dict[str, Any]:
-    """Let one scheduler, Apportion or kube-scheduler, bind all pods. Return its figures."""
+    """Let Apportion or kube-scheduler bind all pods. Return the measured figures."""
     scheduler, contender = CONTENDERS[name]
     async with open_kube(plane.kubeconfig, None) as api, contender(plane, folder) as start:
         await furnish(api, options.nodes, options.pods, scheduler)

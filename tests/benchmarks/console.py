@@ -2,17 +2,13 @@
 
     python -m tests.benchmarks.console --json
 
-Runs a real ledger with `--nodes` nodes of eight GPUs and `--pods` pods that share them, a real
-gateway, and headless Chromium. Chromium draws in software, which is slower than a desktop.
+Runs a real ledger, a real gateway, and headless Chromium. The page's picture of the fleet is
+dragged to and fro while GPUs fail and recover, so that each frame redraws every GPU.
 
-During the measurement, `--events` GPUs fail or recover each second, and the page applies the
-changed rows. The picture is dragged to and fro for `--seconds`, so that each frame redraws every
-GPU.
-
-`first_s` is the time from opening the page to the first picture. `fleet_mib` is the size of the
-picture's data as JSON, and `fleet_wire_mib` its size with gzip. Frame times are in milliseconds
-from one frame to the next: median and 95th percentile, and the frames per second at that median.
-The target is 30 frames per second."""
+- `first_s` is the time from opening the page to the first picture.
+- `fleet_mib` is the size of the picture's data as JSON, and `fleet_wire_mib` its size with gzip.
+- Frame times are the milliseconds from one frame to the next. The target is 30 frames per second.
+"""
 
 from __future__ import annotations
 
@@ -80,9 +76,7 @@ def devices(node: int) -> Iterator[Device]:
 
 
 def adopted(number: int, nodes: int) -> PodAdopted:
-    """Return a running pod that uses half of each of two GPUs of a node.
-
-    Together, these pods leave some GPUs full, some half full and some empty."""
+    """Return a running pod that uses half of each of two GPUs of a node."""
     node = number % nodes
     first = number // nodes * 2 % CARDS
     memory_mib = MODELS[node % len(MODELS)][1] // 2

@@ -2,12 +2,9 @@
 
     python -m tests.benchmarks.decide --nodes 10000 --policy binpack --json
 
-A fleet of mixed nodes, with 8 devices each and all sharing modes, is filled to 70 % with pods of at
-least 34 shapes. Then one pod after another ends, and a new pod arrives in its place. The engine
-decides each new pod, with explanations. The rate includes the departures and the folding of all
-events, but not the decoding of events. `flatness` is that rate divided by the rate at a tenth of
-the nodes. Both rates are measured alternately in the same run, each fleet in its own process. Run
-`make compile` first: an interpreted engine is several times slower."""
+A fleet of mixed nodes, with 8 devices each, is filled to 70 % with pods. Then one pod after another
+ends, and the engine places a new pod. `flatness` is the rate of decisions divided by the rate at a
+tenth of the nodes. Run `make compile` first: an interpreted engine is several times slower."""
 
 import gc
 import multiprocessing
@@ -91,7 +88,7 @@ def shapes() -> list[Shape]:
 
 
 class FleetTooSmall(Exception):
-    """Raised if no placed pod is left that could end, because the fleet refuses most pods."""
+    """Raised if the fleet is too small for the benchmark and refuses most pods."""
 
 
 @dataclass
@@ -141,7 +138,6 @@ class Bench:
             self.histogram.observe(change)
 
     def submissions(self, count: int) -> list[PodSubmitted]:
-        """Return `count` new pods of random shapes."""
         found = []
         for shape in self.random.choices(self.shapes, k=count):
             self.pods += 1
@@ -152,7 +148,7 @@ class Bench:
         return found
 
     def arrive(self, submitted: PodSubmitted) -> bool:
-        """Submit a pod and let the engine decide it. Return True if the pod was placed."""
+        """Submit a pod and run the engine. Return True if the pod was placed."""
         self.apply(submitted, self.engine)
         placed = False
         for event in decided(self.engine).events:
@@ -184,14 +180,12 @@ class Bench:
                 raise RuntimeError("the fleet cannot be filled that far")
 
     def learn(self) -> None:
-        """Compute the prices of devices from the pods so far, as the scheduler does now and then.
-
-        Until the first call, the state has no prices."""
+        """Compute the prices of devices from the current pods, as the scheduler sometimes does."""
         types = node_types(self.state)
         self.apply(learn(self.histogram.shapes(), types, pods=self.histogram.pods), self.engine)
 
     def measure(self, decisions: int) -> tuple[float, list[float]]:
-        """End a pod and decide a new one, `decisions` times.
+        """End a pod and place a new one, `decisions` times.
 
         Return the decisions per second, and the latency of each decision in microseconds."""
         latencies = []
@@ -207,14 +201,11 @@ class Bench:
 
 
 class Measured(NamedTuple):
-    """What one measurement of a fleet returns.
+    """The result of measuring the engine on one fleet."""
 
-    It has the seconds for all decisions, each decision's latency in microseconds, and the process's
-    peak memory in MiB."""
-
-    seconds: float
-    latencies: list[float]
-    rss_mb: int
+    seconds: float  # For all decisions.
+    latencies: list[float]  # Of each decision, in microseconds.
+    rss_mb: int  # The process's peak memory.
 
 
 class Fleet:
@@ -249,9 +240,7 @@ class Fleet:
 
 
 def run(nodes: int, policy: Policy, decisions: int) -> dict[str, float]:
-    """Measure a fleet of `nodes` nodes and one of a tenth of them, and return the figures.
-
-    The two fleets take turns, so that a machine that slows down affects both."""
+    """Measure a fleet of `nodes` nodes and a tenth of that fleet, in turns. Return the figures."""
     small, large = Fleet(max(nodes // 10, 1), policy), Fleet(nodes, policy)
     turns = [
         (small.measure(decisions // TURNS), large.measure(decisions // TURNS)) for _ in range(TURNS)

@@ -1,12 +1,9 @@
 """Measure the cost of single events for a scheduler with hundreds of shapes, by event type.
 
-The benchmark `waiting` includes these figures. Half of the shapes have running pods. The pods of
-the other shapes are pending: they request devices larger than any, unknown labels or unknown
-devices, or they have affinity to missing pods, belong to gangs that do not fit, or exceed a quota.
-After an event, the scheduler decides until nothing is left to decide: without a new pod, with one,
-and with many new pods. The cost of the event is its longest single step: to fold and observe it, or
-to make one of these decisions. Times are CPU milliseconds, the median of a few events of a type, so
-that a busy machine does not matter."""
+The benchmark `waiting` includes these figures. Half of the shapes have running pods, and the pods
+of the other shapes cannot be placed. The cost of an event is the scheduler's longest single step
+after the event: to fold the event, or to make one decision. Times are CPU milliseconds, the median
+of a few events of a type."""
 
 import gc
 import multiprocessing
@@ -84,9 +81,7 @@ class EventType(NamedTuple):
 
 
 def event_costs(nodes: int, policy: Policy) -> dict[str, float]:
-    """Measure every event type in a separate process.
-
-    Return the milliseconds by event type, highest first."""
+    """Measure every event type. Return the milliseconds by event type, highest first."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as alone:
         return alone.submit(_measured, nodes, policy).result()
 
@@ -138,9 +133,7 @@ class EventCosts:
         return max(longest) * 1e3
 
     def _drain(self) -> float:
-        """Let the engine decide until it has nothing left to decide.
-
-        Return the CPU seconds of the longest decision."""
+        """Run decisions until none is pending. Return the CPU seconds of the longest."""
         longest = 0.0
         while True:
             begun = time.process_time()
@@ -232,7 +225,7 @@ class EventCosts:
         )
 
     def _of_nodes(self, names: Sequence[str]) -> Iterator[EventType]:
-        """Yield the event types of nodes that join, change, or are cordoned and uncordoned."""
+        """Yield the types of event that concern whole nodes."""
         nodes = self._bench.state.nodes.values()
         reports = [node.reported for node in nodes if node.reported is not None]
         yield EventType("NodeReported, a new node", lambda n: report(f"node-0{n}500-new"))
@@ -317,7 +310,7 @@ def report(node: str, *, count: int = 8, model: str = "NVIDIA A100-SXM4-80GB") -
 def observed(
     node: str, *, labels: dict[str, str] | None = None, taints: tuple[Taint, ...] = ()
 ) -> NodeObserved:
-    """Return a watcher's event about a ready node with much free CPU and memory."""
+    """Return a watcher's event about a ready node with ample free CPU and memory."""
     return NodeObserved(
         node=node,
         ready=True,

@@ -2,12 +2,10 @@
 
     python -m tests.benchmarks.extender --nodes 1000 --json
 
-Half of the 8 GPUs of each node are full, so that half of the checks find an obstacle. A node
-changes before each request, as it does while pods are placed. The figures are milliseconds per
-request, wall clock and CPU, the best of several rounds. Requests contain either node names
-(`nodeCacheCapable: true`) or whole node objects of 10 KiB (`false`). The pod has either one
-container, or two containers, whose devices must be chosen together. For comparison: HAMi's filter
-takes 41 ms for 1,000 nodes, without decoding the request."""
+Half of the 8 GPUs of each node are full, and a node changes before each request. The figures are
+milliseconds per request, the best of several rounds. Requests contain either node names
+(`nodeCacheCapable: true`) or whole node objects of 10 KiB. For comparison: HAMi's filter takes 41
+ms for 1,000 nodes, without decoding the request."""
 
 import json
 import time
@@ -96,9 +94,7 @@ class Took:
 
 
 def measure(cluster: Cluster, body: bytes, passed: Callable[[Any], int]) -> Took:
-    """Send the request several times, and return the shortest times.
-
-    Before each request, a node changes."""
+    """Send a request several times, with a changed node each time. Return the shortest times."""
     best = Took(float("inf"), float("inf"), 0)
     for number in range(ROUNDS):
         node = cluster.names[number % len(cluster.names)]

@@ -1,8 +1,7 @@
 """Generate the load of the scale benchmark: submit pods, and note when they are placed.
 
-The load has its own process and two connections: it writes in the watcher's role and reads in the
-auditor's role. Times are from the monotonic clock, which all processes of a machine share. So the
-parent process may compare them with its own times."""
+The load generator has its own process. Its times are from the monotonic clock, so the parent
+process may compare them with its own times."""
 
 import asyncio
 import time
@@ -25,10 +24,7 @@ PLACEMENTS = "apportion.v1.placement.*"
 
 @dataclass
 class Seen:
-    """The times that the load generator recorded for each pod, by the pod's uid.
-
-    These are the times at which the pod was sent, its submission was acknowledged, and its
-    placement was observed. `cpu_s` is the CPU time of the load generator itself, in seconds."""
+    """When each pod was sent, acknowledged and placed, as observed by the load generator."""
 
     sent: dict[str, float] = field(default_factory=dict)
     acknowledged: dict[str, float] = field(default_factory=dict)
@@ -46,7 +42,7 @@ class Urls:
 
 
 class _Load:
-    """The load generator's two connections and the times that it records."""
+    """The load generator's two connections to the ledger, and the times that it records."""
 
     def __init__(self, urls: Urls) -> None:
         self._urls = urls

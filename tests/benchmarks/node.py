@@ -3,26 +3,17 @@
     python -m tests.benchmarks.node --json
 
 Runs a real agent process over the fake driver with eight GPUs, on a real ledger. `--pods` pods
-request a tenth of a GPU each; at most eighty of them exist at once.
+request a tenth of a GPU each. `--kubelet fake` uses the tests' fake kubelet, which is also the
+default if no real one can run here.
 
-If this machine has the tests' control plane and can run a kubelet, the benchmark uses the real
-kubelet. Pods then go through the API server, watcher, scheduler and binder, ten at a time.
-Otherwise, and with `--kubelet fake`, it uses the tests' fake kubelet, which has the sockets and
-records of the real one. Pods then come one after another.
-
-`allocate_p99_ms` and `prestart_p99_ms` are the durations of the kubelet's two calls to the agent.
-The fake kubelet measures them itself. For the real kubelet they are interpolated from the agent's
-histogram `apportion_agent_kubelet_seconds`, as Prometheus' `histogram_quantile` does.
-`bound_to_allocated_p50_ms` is the time between those two events of a pod.
-
-Then no pod comes or goes for `--idle` seconds, while the agent samples eighty shares every five
-seconds. Each share is used by one real process, in a cgroup and mount namespace like those of its
-container; both HAMi-core and the driver list it. `agent_cpu_percent` is the agent's CPU time in
-percent of one core. `agent_rss_mb` is its memory at that time. `usage_series` is the number of
-usage series in a scrape: four for each share and two for each GPU.
+- `allocate_p99_ms` and `prestart_p99_ms` are the durations of the kubelet's two calls to the agent.
+- `bound_to_allocated_p50_ms` is the time between those two events of a pod.
+- `agent_cpu_percent` is the agent's CPU, in percent of one core, while it samples eighty shares.
+- `agent_rss_mb` is the agent's memory at that time.
+- `usage_series` is the number of usage series in a scrape.
 
 Exits with 1 if a figure exceeds its limit (`LIMITS`). For comparison, the benchmark prints the
-limits of HAMi's plugin and monitor (`values.yaml` of its chart) on standard error."""
+limits of HAMi's plugin and monitor on standard error."""
 
 import argparse
 import asyncio
@@ -86,7 +77,7 @@ def say(text: str) -> None:
 
 
 class Kubelet(Protocol):
-    """The interface through which the benchmark runs pods, with a fake or a real kubelet."""
+    """The interface through which the benchmark uses a real or a fake kubelet."""
 
     facts: Facts
     agent: ServiceProcess
@@ -102,7 +93,7 @@ class Kubelet(Protocol):
 
 
 class Fake:
-    """A cluster with the fake kubelet. It writes the events of a scheduler and a binder itself."""
+    """A fake kubelet, and the events that a scheduler and a binder would write."""
 
     def __init__(self, facts: Facts, agent: ServiceProcess, kubelet: FakeKubelet) -> None:
         self.facts = facts
@@ -158,7 +149,7 @@ class Real:
         await self._world.plane.user("delete", "pods", *names, "--wait=true", "--timeout=120s")
 
     async def p99_ms(self, call: Call) -> float:
-        """Return an estimate from the agent's histogram of call durations."""
+        """Return the 99th percentile of a call's duration, estimated from the agent's histogram."""
         _, metrics = await self.agent.get("/metrics")
         return quantile_ms(metrics, NAMES[call], 0.99)
 
@@ -264,7 +255,7 @@ async def pause(seconds: float) -> None:
 async def play(
     kubelet: Kubelet, folder: Path, driver: FakeDriver, given: argparse.Namespace
 ) -> dict[str, Any]:
-    """Start the pods, wait while the agent samples idle pods, and return the figures."""
+    """Start and end the benchmark's pods, and return the figures."""
     names = [f"pod-{number}" for number in range(given.pods)]
     for first in range(0, len(names), WAVE):
         if first >= KEPT:
@@ -357,10 +348,10 @@ def driven(folder: Path) -> Iterator[FakeDriver]:
 
 
 def kubelet_of(wanted: str) -> tuple[str, Any]:
-    """Choose a kubelet: return its name, and the function that runs it.
+    """Return the name of a kubelet, "real" or "fake", and the function that runs it.
 
-    `wanted` is "fake", "real" or empty. If it is empty, the real kubelet is chosen if it can run
-    here. Raises SystemExit if "real" is wanted but cannot run here."""
+    If `wanted` is empty, the result is the real kubelet if it can run here. Raises SystemExit if
+    "real" is wanted but cannot run here."""
     binaries, reason = find_binaries()
     if binaries is not None:
         reason = missing() or ("" if (binaries / "kubelet").exists() else "there is no kubelet")

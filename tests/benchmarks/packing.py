@@ -3,18 +3,14 @@ r"""Measure how much of a cluster each policy can allocate, on a production trac
     python -m tests.benchmarks.packing --trace pods_default.csv \
         --nodes nodes.csv --policy price --online --json
 
-The protocol is that of "Beware of Fragmentation" (Weng et al., USENIX ATC 2023). All pods of the
-trace arrive one by one in a random order. More pods, drawn from the trace, follow until 1.3 times
-the cluster's devices are requested. Each pod is placed at once or fails for good, and no pod ends.
-The result is the percentage of all devices that is allocated at the end. Everything goes through
-the real state, fold and engine, by `apportion.lab.packing`.
+The protocol is that of "Beware of Fragmentation" (Weng et al., USENIX ATC 2023). Pods arrive one by
+one in a random order, and none ends, until 1.3 times the cluster's devices are requested. The
+result is the percentage of all devices that is allocated at the end.
 
 Policies that weigh shapes know the trace's shapes in advance, as in the paper. With `--online` they
-start without this knowledge and learn the shapes from arriving pods, by the scheduler's own rule.
+learn the shapes from arriving pods, as the scheduler does.
 
-`decisions` is a SHA-256 over the bytes of all decisions. If you change how nodes are weighed,
-compare it with the previous commit's. It must be equal unless the change is meant to affect
-placements."""
+`decisions` is a SHA-256 of all decisions. It stays the same unless a change affects placements."""
 
 import argparse
 import resource
@@ -31,7 +27,7 @@ from tests.benchmarks.telling import parser_of, tell
 
 
 def measure(given: argparse.Namespace) -> dict[str, object]:
-    """Run the benchmark once for each seed."""
+    """Run the benchmark once for each seed, and return the figures."""
     first, _, last = given.seeds.partition("-")
     nodes = shuffled(read_trace_nodes(given.nodes))
     drafts = sorted(read_trace(given.trace), key=lambda draft: draft.name)

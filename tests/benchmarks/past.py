@@ -1,23 +1,17 @@
-"""Measure how fast the gateway reads past states: first requests, nearby requests, and the index.
+"""Measure how fast the gateway answers requests for past states.
 
     python -m tests.benchmarks.past --json
 
-A real nats-server has 1,000,000 events over 5,000 nodes of 8 devices (as in `refold`), and a real
-gateway reads them. `index_s` is the time from the gateway's start until its index is complete.
-`index_mb` is the size of the index on disk.
+A real gateway reads a ledger of 1,000,000 events over 5,000 nodes of 8 devices. Most requests ask
+for a summary of a state.
 
-Most figures are the seconds that a request for a summary takes. A summary counts every pod and
-device, but nearly all of the time is spent on finding the state:
-
+- `index_s` and `index_mb`: the time to build the gateway's index, and its size on disk
 - `first_*_s`: requests at random revisions, each far from the previous one
-- `beside_*_s`: requests up to `--beside` events from the previous one, as from a dragged slider
-- `now_*_s`: requests for the present while other requests ask for the past
-- `now_alone_*_s`: requests for the present without other requests
-
-`story_s` is the time to read the history of a pod, `who_s` that to read all pods that a node has
-had, and `diff_s` that to compare two states a tenth of the ledger apart. `*_cpu_s` is the CPU time
-of the process that reads past states, which is more reliable on a busy machine. `rss_mb` is its
-peak memory."""
+- `beside_*_s`: requests close to the previous one, as from a dragged slider
+- `now_*_s` and `now_alone_*_s`: requests for the present, with and without others for the past
+- `story_s` and `who_s`: the history of a pod, and all pods that a node has had
+- `diff_s`: a comparison of two states that are a tenth of the ledger apart
+- `*_cpu_s` and `rss_mb`: CPU time and peak memory of the process that reads past states"""
 
 import argparse
 import asyncio
@@ -48,10 +42,7 @@ MODULE = b"apportion.gateway.past_process"
 
 
 class PastProcess:
-    """Finds the process in which a gateway reads past states, and reads its figures from /proc.
-
-    `kept` is the folder of the gateway's index. The process is recognized by this folder in its
-    command line."""
+    """The process in which a gateway reads past states. Its figures are read from /proc."""
 
     def __init__(self, kept: Path) -> None:
         self._kept = str(kept).encode()
@@ -84,7 +75,7 @@ class Asking:
         self.past = PastProcess(kept)
 
     async def ask(self, path: str, **query: object) -> tuple[float, Any]:
-        """Send a request, which must succeed. Return its seconds and the decoded answer."""
+        """Send a request that must succeed. Return its seconds and the decoded answer."""
         began = time.perf_counter()
         target = f"{self._url}/{path}?{urllib.parse.urlencode(query)}"
         async with self._session.get(target) as answer:
@@ -154,7 +145,7 @@ async def looks(asking: Asking, given: argparse.Namespace) -> dict[str, float]:
 
 
 async def stories(asking: Asking, given: argparse.Namespace) -> dict[str, float]:
-    """Measure the requests that the index answers: a pod's history, a node's pods and a diff."""
+    """Measure the time to read a pod's history, a node's pods, and a diff."""
     events = given.events
     _, pods = await asking.ask("pods", at=events // 2, limit=1)
     name = pods["items"][0]["name"]

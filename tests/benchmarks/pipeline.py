@@ -3,15 +3,13 @@
     python -m tests.benchmarks.pipeline --json
     APPORTION_TEST_TLS=1 python -m tests.benchmarks.pipeline --json       the same over TLS
 
-Runs 100 simulated nodes of 8 devices and real processes (nats-server, agent, intake, scheduler,
-binder, gateway). 5,000 pods are submitted in batches of 100, with at most `--window` of them
-pending. Each pod is placed, bound and allocated. `placed_per_s` is measured from the first
-submission to the last placement. The latency of a pod is measured from the acknowledged submission
-until a reader of the ledger observes the placement.
+Runs real services and 100 simulated nodes of 8 devices. 5,000 pods are submitted in batches of 100,
+with at most `--window` of them pending.
 
-`raw_append_per_s` is the ledger's own limit in the same run: a bare loop appends the same events in
-the same batches to a fresh ledger. `ratio` is the pipeline's events per second divided by that
-limit."""
+- `placed_per_s` is measured from the first submission to the last placement.
+- `raw_append_per_s` is the ledger's own limit: a loop appends the same events to a fresh ledger.
+- `ratio` is the pipeline's events per second divided by that limit.
+- A pod's latency is measured from its acknowledged submission until a reader gets its placement."""
 
 import argparse
 import asyncio
@@ -86,7 +84,7 @@ def submissions(pods: int) -> list[Draft]:
 
 
 class Watch:
-    """A reader of the ledger that notes when it observes the events of pods."""
+    """A reader of the ledger that records when it receives the events of pods."""
 
     def __init__(self) -> None:
         self.records: list[tuple[str, Record]] = []
@@ -95,7 +93,7 @@ class Watch:
         self._moved = asyncio.Event()
 
     def deliver(self, record: Record) -> None:
-        """Note a record of the ledger, and the time if it is a placement."""
+        """Keep the record, and note when a placement arrives."""
         event = decode(record.payload, subject=record.subject)
         if isinstance(event.data, PodPlaced):
             self.placed[event.data.pod] = time.perf_counter()
@@ -125,9 +123,7 @@ async def submit(
 
 
 async def raw_append_per_s(folder: Path, records: list[tuple[str, Record]]) -> float:
-    """Append the same records in the same batches to a fresh ledger, as fast as possible.
-
-    Return the events per second."""
+    """Append these records to a fresh ledger as fast as possible. Return the events per second."""
     batches: list[list[Draft]] = []
     for _, run in itertools.groupby(records, key=lambda entry: entry[0]):
         drafts = [Draft(record.subject, str(record.revision), record.payload) for _, record in run]

@@ -1,7 +1,6 @@
 """Measure the ledger alone: appends with fsync, and reading.
 
-The pipeline benchmark measures a similar limit in each of its runs. To run this one:
-    python -m tests.benchmarks.raw --json"""
+python -m tests.benchmarks.raw --json"""
 
 import asyncio
 import secrets

@@ -2,17 +2,14 @@
 
     python -m tests.benchmarks.refold --json
 
-A real nats-server has 1,000,000 events over 5,000 nodes of 8 devices. Pods of 34 shapes are
-submitted, placed, bound, allocated and ended; one in ten keeps running.
+A real nats-server has 1,000,000 events of pods of 34 shapes, over 5,000 nodes of 8 devices.
 
-`events_per_s` is how fast a service's own reader folds these events, from the first revision to the
-last. `follow_per_s` is how fast the same reader only receives them, with an empty callback. `ratio`
-is the first divided by the second: the share of speed left after decoding and folding.
-
-`snapshot_restore_s` is the time to restore a state of 80,000 devices and 200,000 live placements,
-from the request to the object store on. `snapshot_pause_ms` is the longest time for which writing a
-snapshot blocks the event loop. `*_cpu_s` are CPU seconds, which are more reliable on a busy
-machine."""
+- `events_per_s` is how fast a service folds these events.
+- `follow_per_s` is how fast a service receives them without folding.
+- `ratio` is `events_per_s` divided by `follow_per_s`.
+- `snapshot_restore_s` is the time to restore 80,000 devices and 200,000 live placements.
+- `snapshot_pause_ms` is the longest time for which writing a snapshot blocks the event loop.
+- `*_cpu_s` are CPU seconds."""
 
 import argparse
 import asyncio
@@ -70,7 +67,7 @@ ROLES = {"inventory": "intake", "allocation": "intake", "workload": "watcher",
 
 
 def life(number: int, nodes: int) -> list[Payload]:
-    """Return the events of one pod, up to its allocation."""
+    """Return the events of one pod, from its submission to its allocation."""
     uid = f"{number:08x}-1111-2222-3333-444444444444"
     node, memory_mib = f"node-{number % nodes:05}", 1_000 + number % SHAPES
     device = f"{node}-g{number // nodes % DEVICES}"
@@ -92,10 +89,7 @@ def life(number: int, nodes: int) -> list[Payload]:
 
 
 def happenings(events: int, nodes: int) -> Iterator[Payload]:
-    """Yield `events` events of many pods.
-
-    The events of ten thousand pods are interleaved, as under load: first all their submissions,
-    then all their placements, and so on."""
+    """Yield `events` events of many pods, interleaved as under load."""
 
     def endless() -> Iterator[Payload]:
         yield from (rack(f"node-{n:05}", DEVICES, slots=64) for n in range(nodes))

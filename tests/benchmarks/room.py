@@ -1,15 +1,13 @@
-"""Measure how soon a pending pod is bound once there is room for it in Kubernetes.
+"""Measure how soon a pending pod is bound once a GPU becomes available.
 
     python -m tests.benchmarks.room --json
 
 Runs a real API server, a real ledger and all services on this machine. Each figure is the longest
-of a few rounds, in milliseconds, and ends at the time of the PodBound event:
+of a few rounds, in milliseconds, and ends at the pod's PodBound event:
 
-- `released_ms` begins just before kubectl deletes a pod, and the pending pod needs that pod's GPU.
-- `new_node_ms` begins at the later of a new node's two events, and the pod fits on no other node.
-- `raised_quota_ms` begins just before kubectl raises a quota, and the pod needs the higher quota.
-
-So the first and the last figure include the start of kubectl."""
+- `released_ms` starts just before kubectl deletes another pod, which uses the GPU.
+- `new_node_ms` starts when the ledger has both events of a new node.
+- `raised_quota_ms` starts just before kubectl raises the quota."""
 
 import asyncio
 import tempfile
@@ -91,7 +89,7 @@ async def raised_quota(world: KubeWorld, rounds: int) -> float:
 
 
 def _told(world: KubeWorld, kind: type[Payload]) -> datetime:
-    """Return the time of the latest event of this type, according to the service that wrote it."""
+    """Return the recorded time of the latest event of this type."""
     times = (event.time for _, event in world.facts.events if isinstance(event.data, kind))
     return max(map(datetime.fromisoformat, times))
 
@@ -109,7 +107,7 @@ async def _world(plane: ControlPlane) -> AsyncIterator[KubeWorld]:
 
 
 async def measure(rounds: int) -> dict[str, float]:
-    """Run the benchmark once. Each figure is measured on a new cluster."""
+    """Run the benchmark once, and return its figures."""
     figures: dict[str, float] = {"rounds": rounds}
     with tempfile.TemporaryDirectory() as folder:
         plane = ControlPlane(binaries(), Path(folder))

@@ -1,24 +1,21 @@
-"""Measure several schedulers: their throughput, conflicts, and how soon a killed one is replaced.
+"""Measure several schedulers: their throughput, their conflicts, and a takeover.
 
     python -m tests.benchmarks.scale --json
     APPORTION_TEST_TLS=1 python -m tests.benchmarks.scale --json       the same over TLS
 
-Runs a fleet of 1,000 nodes of 8 devices and real processes: nats-server (every append fsynced),
-one, two and three schedulers, and the load in its own process.
+Runs nats-server, one to three schedulers and the load generator as real processes. The fleet has
+1,000 nodes of 8 devices.
 
-`placed_per_s` is measured from the first submission to the last observed placement, with at most
-`--window` pending pods. `conflict_rate` is the fraction of decisions that a fence refused. `p50_ms`
-and `p99_ms` are latencies from sending a submission until the load observes the placement. They are
-measured at `--rate` single submissions a second, after a warm-up.
+- `placed_per_s` counts placements while at most `--window` pods are pending.
+- `conflict_rate` is the fraction of decisions that the ledger refused.
+- `p50_ms` and `p99_ms` are from a submission to its placement, at `--rate` submissions a second.
+- `takeover_s` is the longest wait of a pod after one of three schedulers is killed.
+- `*_cpu_us` are CPU microseconds per pod.
+- `cores_allow_per_s` is how many pods this machine could place per second if no process waited.
+- `core_each_allows_per_s` is the same with one core for each process.
 
-For `takeover_s`, one of three schedulers under that load is killed (SIGKILL). It is the longest
-time that a pod then waits, from the kill or from its later submission to its placement.
-
-`*_cpu_us` are CPU microseconds per pod, which are more reliable than the clock when processes share
-few cores. `cores_allow_per_s` is how many pods this machine's cores could place per second if no
-process ever waited. `core_each_allows_per_s` is how many the busiest process could place if each
-process had its own core. The disk limits both figures too: see the events per second of
-`tests.benchmarks.raw`, and count two events for a pod."""
+The disk also limits the last two figures: see `tests.benchmarks.raw`, and count two events a pod.
+"""
 
 import argparse
 import asyncio
@@ -81,12 +78,12 @@ async def cluster(
 
 
 def urls_of(bus: Bus) -> Urls:
-    """Return the URLs with which the load generator writes as a watcher and reads as an auditor."""
+    """Return the NATS URLs with which the load generator writes and reads."""
     return Urls(bus.server.url_for("watcher"), bus.server.url_for("auditor"))
 
 
 async def told_by(services: list[ServiceProcess]) -> dict[str, float]:
-    """Add up each counter of the schedulers' metrics over all running schedulers."""
+    """Return the sum of each scheduler counter over all running schedulers."""
     told = dict.fromkeys(("taken", "refused", "again", "cpu_s"), 0.0)
     for service in services:
         if not service.running:
@@ -117,8 +114,7 @@ def once(seen: Seen) -> Seen:
 async def apart(load: Callable[..., Seen], *given: object) -> Seen:
     """Run `load` in a new process, and return the times that it recorded.
 
-    Each load needs a new process: over TLS each ledger has its own CA, and a process trusts only
-    the CA that it started with."""
+    Each load needs a new process, because a process trusts only the CA that it started with."""
     spawned = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max_workers=1, mp_context=spawned) as pool:
         return once(await asyncio.get_running_loop().run_in_executor(pool, load, *given))
@@ -175,7 +171,7 @@ async def latency(folder: Path, args: argparse.Namespace) -> dict[str, float]:
 
 
 async def takeover(folder: Path, args: argparse.Namespace) -> dict[str, float]:
-    """Kill one of three schedulers. Return how long its pods wait for the other two."""
+    """Kill one of three schedulers. Return how long its pods wait for another scheduler."""
     pods = round((KILL_AFTER_S + PACED_S) * args.rate)
     async with cluster(folder, args.nodes, MOST_SCHEDULERS) as (bus, services):
         load = asyncio.create_task(apart(pace, urls_of(bus), pods, args.rate))

@@ -2,10 +2,12 @@
 
     python -m tests.benchmarks.up --times 5 --json
 
-`first_s` is the time from the command line to the first placement. `ready_s` is the time until all
-services are ready. `cpu_s` is the CPU time that all processes have used when the sample pods are
-decided. `pss_mib` is their memory at that moment, with shared pages counted once. All figures are
-medians. The benchmark needs Linux, and an idle machine for the first two figures."""
+All figures are medians:
+
+- `first_s` is the time from the start of the command to the first placement.
+- `ready_s` is the time until all services are ready.
+- `cpu_s` is the CPU time of all processes until the sample pods are placed or refused.
+- `pss_mib` is their memory at that time, with shared pages counted once."""
 
 import contextlib
 import os

@@ -2,11 +2,9 @@
 
     python -m tests.benchmarks.verbs --json
 
-Runs 1,000 simulated nodes with 8,000 GPUs and 3,000 pods with shares, and real processes
-(nats-server, agent, scheduler, binder, gateway). Each verb runs `--times` times as a process of its
-own, with its output in a pipe. A verb's figures are the median wall-clock seconds, the median CPU
-seconds including its start, and the number of lines printed. The target is 0.4 CPU seconds, or 1.5
-for verbs that print tables of thousands of rows (`WHOLE`)."""
+The cluster has 1,000 simulated nodes with 8,000 GPUs, and 3,000 pods. The services are real
+processes. Each verb runs `--times` times; its figures are the medians and the lines printed. The
+target is 0.4 CPU seconds, or 1.5 for verbs that print thousands of rows (`WHOLE`)."""
 
 from __future__ import annotations
 
@@ -121,10 +119,7 @@ async def cluster(folder: Path, nodes: int, pods: int) -> AsyncIterator[tuple[Bu
 
 
 def run(command: list[str], environment: dict[str, str]) -> tuple[float, float, int, str]:
-    """Run a command.
-
-    Return its wall-clock seconds, CPU seconds, number of printed lines, and error output if it
-    failed."""
+    """Run a command. Return its seconds, CPU seconds, lines printed, and any error output."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
         began = time.perf_counter()
         process = subprocess.Popen(command, stdout=out, stderr=errors, env=environment)
@@ -140,7 +135,7 @@ def run(command: list[str], environment: dict[str, str]) -> tuple[float, float, 
 def timed(
     verb: str, files: dict[str, str], environment: dict[str, str], times: int
 ) -> dict[str, Any]:
-    """Run one verb `times` times, and return its figures."""
+    """Run one verb `times` times, and return its median times."""
 
     def command(of: str) -> list[str]:
         return [*APPORTION, *(files.get(of, "") if w == "FILE" else w for w in of.split())]

@@ -2,18 +2,15 @@
 
     python -m tests.benchmarks.waiting --nodes 10000 --policy binpack --json
 
-The fleet is that of the benchmark `decide`, 70 % full. `cold_ms` is the longest time to place a pod
-with a new shape, from submission to placement, including folds; `cold_p50_ms` is the median.
+The fleet is that of the benchmark `decide`, 70 % full.
 
-Then pods of twenty more shapes are refused because no device is large enough, and stay pending;
-`unschedulable` is their number. `ratio` is the decisions per second with them divided by those of a
-fleet without them. The two fleets are measured alternately in the same run, each in its own
-process. `refused_again` is how many of the pending pods the engine refused again. `helped_ms` is
-measured from the report of a node with a large enough device until the engine has placed the first
-pending pod there.
-
-`event_ms` is the cost of each type of event for a scheduler with 512 shapes, half of which fit
-nowhere. `worst_event` is the type with the highest cost (see `event_costs`)."""
+- `cold_ms` and `cold_p50_ms` are the longest and the median time to place a pod of a new shape.
+- `unschedulable` is how many pods stay pending because no device is large enough.
+- `ratio` is the decisions per second with these pods, divided by those without them.
+- `refused_again` is how many of these pods the engine refused again.
+- `helped_ms` is from the report of a larger device to the first placement of such a pod on it.
+- `event_ms` is the cost of each type of event for a scheduler with 512 shapes.
+- `worst_event` is the type of event with the highest cost."""
 
 import time
 from collections.abc import Sequence
@@ -54,7 +51,7 @@ class Waiting(Fleet):
     _refused: ClassVar[dict[str, int]]
 
     def cold_ms(self) -> list[float]:
-        """Place pods of new shapes. Return the milliseconds that each of them took."""
+        """Place a few pods, each of a new shape. Return the milliseconds for each."""
         return self._alone.submit(self._cold_ms).result()
 
     def refuse(self, pods: int) -> int:

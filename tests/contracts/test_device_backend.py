@@ -1,5 +1,4 @@
-"""Contract tests of the device backends, simulated and real: the behavior on which the agent
-relies."""
+"""Contract tests of what the agent expects of each device backend, simulated or real."""
 
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, suppress
@@ -131,9 +130,8 @@ async def test_a_process_is_in_a_load_once(
 async def test_memory_is_held_of_cgroups_that_are_there(
     backend: DeviceBackend, tmp_path: Path
 ) -> None:
-    """A backend does not limit the memory of a folder that is not a cgroup.
-
-    A backend that cannot limit memory, or does not know the device, raises NotMade."""
+    """A backend sets no memory limit for a missing cgroup, and raises NotMade for an unknown
+    device."""
     with pytest.raises(NotMade):
         await backend.hold_memory("GPU-nowhere", tmp_path, 1 << 30)
     for device in await backend.inventory():

@@ -1,8 +1,8 @@
-"""Tests of the library that limits a container to its share of a GPU, over the fake driver.
+"""Tests of libvgpu.so, the library that limits a container to its share of a GPU, with a fake
+driver.
 
-`APPORTION_LIBVGPU=/path/to/libvgpu.so` names a built HAMi-core (its `build.sh`, or a CMake build of
-type Debug). Without it, these tests print a note and use only a stand-in. The stand-in obeys the
-limits in the container's environment and in the shared region file."""
+Set `APPORTION_LIBVGPU=/path/to/libvgpu.so` to test a real HAMi-core: build it with its `build.sh`,
+or with CMake as type Debug. Otherwise only a stand-in for the library is tested."""
 
 import os
 import re
@@ -72,9 +72,8 @@ class Place(NamedTuple):
         return made
 
     def advised(self) -> list[bool]:
-        """Run one round in which the agent controls the running containers.
-
-        Return, for each container, whether the agent now limits its compute."""
+        """Run the agent's control round once, and return for each container whether its compute is
+        limited."""
         assert not self.regions.round(self.kept.values(), time.time(), RECENT_S)
         return [region.cores_held for _, _, region in self.regions.read()]
 
@@ -94,8 +93,8 @@ class Place(NamedTuple):
 
 @pytest.fixture(params=["a stand-in", "libvgpu.so"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    """Provide a node with one GPU, once with the stand-in library and once with libvgpu.so. All
-    mounts of the containers are below one folder."""
+    """Provide a node with one GPU, once with a stand-in for libvgpu.so and once with the real
+    library."""
     if request.param == "libvgpu.so" and not GIVEN:
         pytest.skip("APPORTION_LIBVGPU names no built libvgpu.so; only a stand-in was tried")
     if reason := missing():
@@ -128,18 +127,16 @@ def test_B3_memory_beyond_the_share_is_refused(place: Place) -> None:
 
 
 def test_B3_an_empty_environment_lifts_no_limit(place: Place) -> None:
-    """A process that a container starts with an empty environment is still limited to the share.
+    """A process with an empty environment is still limited to its container's share.
 
-    Without environment variables, the library finds the limits in HAMi-core's default region file.
-    """
+    The library then finds the limits in HAMi-core's default region file."""
     bare = ("/usr/bin/env", "-i", *(f"{name}={value}" for name, value in place.given.items()))
     said = place.run(place.share("a"), *bare, place.probe, "alloc:400", "alloc:400")
     assert said[-1] == "alloc:400 CUDA_ERROR_OUT_OF_MEMORY"
 
 
 def test_D7_the_share_is_all_that_a_container_sees(place: Place) -> None:
-    """A container sees only its share as the GPU's memory, in CUDA and in NVML, which nvidia-smi
-    uses."""
+    """In a container, CUDA and nvidia-smi show only the container's share of the GPU's memory."""
     made = place.share("a")
     said = place.run(made, place.probe, "alloc:400", "info")
     assert "free_mib=300 total_mib=700" in said[-1]
@@ -191,8 +188,7 @@ def test_D6_a_container_without_a_limit_of_compute_waits_for_the_first_priority(
 ) -> None:
     """A container without a compute limit waits while a container of priority 0 uses the GPU.
 
-    The waiting container has a lower priority, and neither has a compute limit. HAMi-core itself
-    obeys priorities only for compute limits below 100 percent."""
+    HAMi-core itself obeys priorities only for compute limits below 100 percent."""
     high = place.share("high", cores=cores, controls={"CUDA_TASK_PRIORITY": "0"})
     low = place.share("low", cores=cores)
 
@@ -235,17 +231,17 @@ def test_a_limit_that_a_container_raised_is_restored_while_it_runs(place: Place)
 
 
 def launched(place: Place, shares: list[Grant]) -> list[float]:
-    """Run a program in the container of each share, all at the same time, while the agent controls
-    the containers.
+    """Run a program in each share's container at the same time, while the agent controls the
+    containers.
 
-    Return how many GPU kernels each program launched, relative to a program without limits, because
-    a busy machine slows all of them alike. If the machine stalls, run the programs again."""
+    Return how many GPU kernels each program launched, relative to a program without limits. If the
+    machine stalls, run the programs again."""
     what = "a while in which this machine does not stand still"
     return wait_until(lambda: measured(place, shares), what)
 
 
 def measured(place: Place, shares: list[Grant]) -> list[float]:
-    """Do one run for `launched`. Return an empty list if this machine stalled during the run."""
+    """Return the result of `launched` from one run, or an empty list if this machine stalled."""
     with ExitStack() as stack:
         spin = f"spin:{1000 * SPIN_S:.0f}"
         running = [stack.enter_context(held_by_nobody(place, spin))]

@@ -37,7 +37,7 @@ async def dry(world: KubeWorld, document: dict[str, Any], *options: str) -> Any:
 async def test_D3_a_pod_that_names_no_scheduler_is_filled_in_and_bound(world: KubeWorld) -> None:
     """The webhook adds the scheduler and the GPU count to a pod that requests only GPU memory.
 
-    The pod is then bound. Users cannot change the annotation with its shares."""
+    The pod is then bound. Users cannot change the annotation that records its shares."""
     await world.plane.apply(kube_node("n1"))
     await world.agents(("n1", "1xT4"))
     for verb in ("watcher", "scheduler", "binder"):
@@ -116,10 +116,10 @@ async def test_a_slip_of_the_pen_is_a_warning_that_kubectl_shows(world: KubeWorl
 
 
 async def test_a_dead_webhook_blocks_nothing_but_what_asks_for_that(world: KubeWorld) -> None:
-    """While the webhook is down, the API server refuses only pods that need the webhook's check.
+    """While the webhook is down, the API server refuses only pods that need the webhook.
 
-    Outside kube-system, these are pods that request a device or have one of our annotations. If a
-    namespace is labelled to require the webhook, all its pods need the check."""
+    These are pods that request a device or have our annotations, but none in kube-system. In a
+    namespace whose label requires the webhook, all pods are refused."""
     plane = world.plane
     await plane.user("create", "namespace", "strict", ok=None)
     await plane.user(

@@ -107,8 +107,7 @@ def test_every_setting_has_its_rule() -> None:
 
 
 def test_what_is_ended_when_it_hangs_has_time_to_start() -> None:
-    """Every container with a liveness probe has at least two minutes to start before it is
-    killed."""
+    """Every container with a liveness probe has at least two minutes to start."""
     found = documents(rendered("--set", "extender.enabled=true"))
     seconds = {}
     for (_, name), each in found.items():
@@ -260,7 +259,7 @@ def test_the_gateway_is_over_https_where_it_has_a_certificate() -> None:
 def test_the_gateway_is_told_where_browsers_reach_it() -> None:
     """The chart passes `gateway.publicUrl` to the gateway.
 
-    It refuses an invalid URL, and a URL without a configured login, and names the setting."""
+    It refuses a URL that is invalid or has no login configured."""
     named = "gateway.publicUrl=https://apportion.example.com"
     pod = documents(rendered("--set", named))["Deployment", "gateway"]["spec"]["template"]["spec"]
     assert "--public-url=https://apportion.example.com" in pod["containers"][0]["args"]
@@ -273,7 +272,7 @@ def test_the_gateway_is_told_where_browsers_reach_it() -> None:
 
 
 def test_the_ledger_is_encrypted_unless_it_is_said() -> None:
-    """By default, client connections and routes between the NATS servers are encrypted.
+    """By default, the chart encrypts client connections and the routes between NATS servers.
 
     The certificate comes from the chart, from cert-manager, or from an existing Secret."""
     found = documents(rendered())
@@ -573,7 +572,7 @@ def test_what_kustomize_applies_is_rendered_from_it() -> None:
 
 
 class Server(NamedTuple):
-    """A running NATS server of the ledger: the port for its clients, and its process."""
+    """A running NATS server of the ledger."""
 
     port: int
     process: asyncio.subprocess.Process

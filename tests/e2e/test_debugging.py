@@ -1,7 +1,6 @@
-"""Our admission policies do not break `kubectl debug` or the restore of pods from a backup.
+"""`kubectl debug` and the restore of a backup work under our admission policies.
 
-The guide docs/tasks/pod-policies.md describes these cases. Here the real tool runs on a real API
-server."""
+The guide docs/tasks/pod-policies.md describes these cases."""
 
 import json
 
@@ -28,9 +27,9 @@ async def debug(plane: ControlPlane, *words: str, ok: bool) -> str:
 
 @pytest.mark.parametrize("profile", PROFILES)
 async def test_a_container_to_look_with(world: KubeWorld, profile: str) -> None:
-    """`kubectl debug` adds no container to a GPU pod if the debug profile could exceed the share.
+    """A policy refuses `kubectl debug` on a GPU pod if the profile could exceed the share.
 
-    Such profiles are allowed for a pod without devices, and other profiles for all pods."""
+    Other profiles, and other pods, are not affected."""
     plane, refused = world.plane, PROFILES[profile]
     await plane.apply(kube_pod("shared", share()), kube_pod("other", {}))
     async with holding(plane, without()):

@@ -171,7 +171,7 @@ async def test_H14_a_claim_for_a_partition_gets_one_at_a_place_of_its_own(
 async def test_H14_a_claim_that_cannot_be_read_is_refused_by_the_name_of_its_field(
     dra: KubeWorld, kubelet: RealKubelet
 ) -> None:
-    """A pod is refused if its claim is missing, in use by another pod, or not readable for us.
+    """A pod is refused if its claim is missing, invalid, or in use by another pod.
 
     The refusal has the reason. The pod starts once its claim exists and is free."""
     await begin(dra, kubelet, "1xA100-80GB")

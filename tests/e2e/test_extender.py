@@ -116,9 +116,9 @@ async def unbound(world: KubeWorld) -> list[str]:
 
 
 async def test_kube_scheduler_has_the_last_word_on_nodes(world: KubeWorld, tmp_path: Path) -> None:
-    """Among the nodes that the extender finds possible, kube-scheduler chooses by its own rules.
+    """kube-scheduler applies its own preferences, taints, selectors and CPU limits.
 
-    These are preferences, taints, selectors and CPU amounts."""
+    It chooses among the nodes that the extender finds possible."""
     nodes = (
         kube_node("n1", labels={"zone": "a"}),
         kube_node("n2", labels={"zone": "b"}),
@@ -154,8 +154,7 @@ async def test_B2_a_policy_file_with_predicates_schedules_vcuda_pods(
 ) -> None:
     """kube-scheduler works with a policy file that was written for gpu-manager (vCUDA).
 
-    With that file, kube-scheduler sends whole Node objects to `/scheduler/predicates`, and pods get
-    vCUDA's annotations."""
+    It calls `/scheduler/predicates`, and pods get vCUDA's annotations."""
     url = await system(world)
     with policy_scheduler(world.plane, tmp_path, url):
         limits = {"tencent.com/vcuda-core": "50", "tencent.com/vcuda-memory": "20"}

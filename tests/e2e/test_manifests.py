@@ -1,4 +1,4 @@
-"""Each sample manifest is created with kubectl, on nodes of every kind, and bound as expected."""
+"""Each sample manifest is created with kubectl, and its pods are bound as expected."""
 
 import json
 from collections import Counter
@@ -28,7 +28,7 @@ MIG_NODE, MPS_NODE, NPU_NODE = "a100-mig-1", "l40s-mps-1", "ascend-1"
 class Expected(NamedTuple):
     """The expected result of a manifest: its number of pods, and the keys of their annotations.
 
-    If the pods fit only one node, `node` is its name; otherwise `node` is empty."""
+    `node` is set if the pods fit only that node."""
 
     pods: int
     keys: tuple[str, ...] = ()

@@ -1,8 +1,7 @@
-"""Two pods at a time on a real kubelet, with random kills: each pod gets its own share.
+"""Random kills on a real kubelet: each of two pods at a time still gets its own share.
 
 There are four rounds; `APPORTION_NODE_ROUNDS=200` makes it two hundred. `APPORTION_NODE_SEED` sets
-the random seed. At the end the test prints how many seconds passed between each pod's binding and
-the allocation of its shares."""
+the random seed. The test prints how long each pod waited from its binding to its allocation."""
 
 import asyncio
 import os
@@ -61,7 +60,7 @@ class Rounds:
         """Kill a container of the pod, and check that it restarts with the same share.
 
         `deed` is the round's fault. If it is "kill the agent", the agent is down while the
-        container ends. If it concerns neither a container nor the agent, do nothing."""
+        container ends. If it is neither this nor "kill a container", do nothing."""
         if deed not in {"kill a container", "kill the agent"}:
             return
         if deed == "kill the agent":
@@ -143,9 +142,7 @@ async def test_each_pod_gets_its_own_share_whatever_dies(
 async def test_an_agent_that_restarts_loses_no_pod_that_arrives_while_it_is_away(
     world: KubeWorld, kubelet: RealKubelet
 ) -> None:
-    """All pods that arrive before, while and after the agent restarts start with their shares.
-
-    Pods are bound only once the kubelet is ready for them."""
+    """Pods that are created before, while and after the agent restarts start with their shares."""
     agent = await started(world, kubelet)
     names = [f"arrives-{number}" for number in range(12)]
 

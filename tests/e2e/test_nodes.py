@@ -68,9 +68,7 @@ async def test_A1_every_sample_starts_with_what_the_ledger_decided(
 
 @asynccontextmanager
 async def telling(world: KubeWorld, kubelet: RealKubelet) -> AsyncIterator[None]:
-    """If the `async with` block fails, add the state of pods and node, and the kubelet's log.
-
-    They are notes of the exception."""
+    """If the block fails, add the state of pods and node and the kubelet's log to the exception."""
     try:
         yield
     except (AssertionError, TimeoutError) as error:
@@ -104,8 +102,7 @@ async def test_A4_allocatable_shows_number_memory_and_cores(
 async def pods_that_wrote_more(world: KubeWorld, kubelet: RealKubelet) -> None:
     """Check that pods start even if their manifests request more GPU memory than the node offers.
 
-    For such pods, Apportion raises the memory in the node's allocatable, and later lowers it again.
-    """
+    To admit such a pod, Apportion temporarily raises the memory in the node's allocatable."""
     await world.plane.apply(
         pod("above", {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 20_001})
     )

@@ -60,7 +60,7 @@ def crd(kind: str) -> dict[str, Any]:
 
 @contextmanager
 def cluster(folder: Path) -> Iterator[ControlPlane]:
-    """Run a cluster with a node, the namespaces of users, and the Prometheus Operator's kinds."""
+    """Run a cluster with one node, some namespaces, and the CRDs of the Prometheus Operator."""
     found, reason = find_binaries()
     if found is None:
         pytest.skip(reason)
@@ -86,8 +86,7 @@ def cluster(folder: Path) -> Iterator[ControlPlane]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_commands_of_a_page_run(page: str, tmp_path: Path) -> None:
-    """All command blocks of a page run in order. If the page expects the chart, it is installed
-    first."""
+    """All command blocks of a page run in order."""
     for name in ("examples", "deploy"):
         (tmp_path / name).symlink_to(ROOT / name)
     (tmp_path / "POD.yaml").symlink_to(ROOT / "examples/pods/hami.yaml")

@@ -26,8 +26,7 @@ class Schemas:
         self._schemas: dict[str, Any] = document["components"]["schemas"]
 
     def fields(self, name: str) -> dict[str, str]:
-        """Return the fields of a type, each with its type. For a list, it is the type of the
-        items."""
+        """Return the fields of a type, each with its type. For a list, return the items' type."""
         properties: Mapping[str, Any] = self._schemas[name].get("properties", {})
         return {field: _named(schema) for field, schema in properties.items()}
 
@@ -41,10 +40,7 @@ def _named(schema: Mapping[str, Any]) -> str:
 
 
 def _structs(kind: msgspec.inspect.Type) -> msgspec.inspect.StructType | None:
-    """Return the struct type in a field's type, or None if there is none.
-
-    The struct may be the type itself, a list's item type, or a part of a union such as `X | None`.
-    """
+    """Return the struct type in a field's type, a list or a union, or None if there is none."""
     match kind:
         case msgspec.inspect.StructType():
             return kind
@@ -60,8 +56,8 @@ def unknown(
 ) -> Iterator[str]:
     """Yield the path of each field that Apportion neither reads, refuses nor lists as harmless.
 
-    `name` is the type to search in the API's schemas, and `read` our struct for that type. `path`
-    is put before each field's name."""
+    `name` is a type in the API's schemas, and `read` is our struct for it. Each path begins with
+    `path`."""
     fields = {} if read is None else {field.encode_name: field.type for field in read.fields}
     for field, of in sorted(schemas.fields(name).items()):
         below = f"{path}{field}"
@@ -93,9 +89,7 @@ def test_H9_every_field_of_a_pod_is_read_or_refused_or_listed(control_plane: Con
 
 
 def test_nothing_is_listed_that_is_not_a_field(control_plane: ControlPlane) -> None:
-    """Every field in our list of harmless fields exists in the API.
-
-    A misspelt name would otherwise leave the real field undecided."""
+    """Every field in our list of harmless fields exists in the API."""
     schemas = Schemas(control_plane)
     missing = []
     for path in sorted(ignored_fields.every()):

@@ -44,8 +44,7 @@ async def waits_and_starts(world: KubeWorld, gang: str, pods: list[dict[str, Any
 
 
 async def test_a_gang_of_the_coscheduling_plugin(world: KubeWorld) -> None:
-    """A gang of the coscheduling plugin starts when as many labelled pods exist as its PodGroup
-    requires."""
+    """A gang of the coscheduling plugin starts once it has the pods that its PodGroup requires."""
     await system(world)
     await world.plane.apply(pod_group("scheduling.x-k8s.io/v1alpha1", minMember=3))
     pods = [labelled(f"p{n}") for n in range(3)]

@@ -84,9 +84,7 @@ async def test_a_pod_without_devices_that_was_put_onto_its_node_goes(world: Kube
 
 
 async def test_who_never_preempts_waits(world: KubeWorld) -> None:
-    """A pod with `preemptionPolicy: Never` stays pending and evicts no pod.
-
-    It does not get the GPU that an eviction freed for another pod."""
+    """A pod with `preemptionPolicy: Never` stays pending and evicts no pod."""
     await world.plane.apply(*CLASSES)
     await system(world)
     await holding(world, "low")

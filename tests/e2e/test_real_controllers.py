@@ -83,7 +83,7 @@ async def jobsets(world: KubeWorld, workloads: None, tmp_path: Path) -> AsyncIte
 async def leader_worker_sets(
     request: pytest.FixtureRequest, world: KubeWorld, workloads: None, tmp_path: Path
 ) -> AsyncIterator[None]:
-    """Run LeaderWorkerSet's controller. The fixture's parameter is its configuration."""
+    """Run LeaderWorkerSet's controller, with the fixture's parameter as its configuration."""
     settings = getattr(request, "param", {})
     api = "config.lws.x-k8s.io/v1alpha1"
     with running_manager(world.plane, LWS, tmp_path, api, **settings):
@@ -165,9 +165,7 @@ def labels_of(pod: dict[str, Any]) -> dict[str, str]:
 
 
 async def sound(world: KubeWorld) -> None:
-    """Check that no GPU is overcommitted, and that the ledger passes `apportion verify`.
-
-    The shares are read from the pods' annotations."""
+    """Check that no GPU is overcommitted, and that the ledger passes `apportion verify`."""
     used: Counter[str] = Counter()
     for pod in await living(world):
         for held in json.loads(pod["metadata"].get("annotations", {}).get(SHARES, "[]")):
@@ -212,8 +210,7 @@ def command(name: str, action: str, job: dict[str, Any]) -> dict[str, Any]:
 @needs(VC_CONTROLLER_MANAGER, "Volcano's vc-controller-manager")
 @pytest.mark.usefixtures("volcano")
 async def test_a_volcano_job_runs_is_aborted_and_resumes(world: KubeWorld) -> None:
-    """The pods of a Volcano Job are bound, end when the Job is aborted, and are bound after a
-    resume."""
+    """A Volcano Job's pods are bound, end when the Job is aborted, and are bound after a resume."""
     await system(world)
     await world.plane.apply(job("train", PODS))
     await world.facts.count(PodBound, PODS)
@@ -271,8 +268,7 @@ def jobset(*jobs: tuple[str, int, int], labels: Any = None, **annotations: str) 
 @needs(JOBSET, BUILT)
 @pytest.mark.usefixtures("jobsets")
 async def test_a_jobset_restarts_after_a_failure_and_resumes(world: KubeWorld) -> None:
-    """When a pod of a JobSet fails, all its pods are restarted. They also run again after a
-    suspension."""
+    """A JobSet's pods all run again after one of them fails, and after a suspension."""
     await fleet(world)
     await world.plane.apply(jobset(("driver", 1, 1), ("workers", 2, 2)))
     first = await settled(world, 5)
@@ -298,9 +294,9 @@ async def test_a_jobset_restarts_after_a_failure_and_resumes(world: KubeWorld) -
 @needs(JOBSET, BUILT)
 @pytest.mark.usefixtures("jobsets")
 async def test_jobs_of_a_jobset_have_racks_of_their_own(world: KubeWorld) -> None:
-    """If each job of a JobSet needs a rack of its own, the third job on two racks stays pending.
+    """Each job of a JobSet that requires it has a rack of its own.
 
-    It gets the rack of the first job that completes."""
+    The third job on two racks stays pending until another job completes."""
     await fleet(world)
     await world.plane.apply(jobset(("workers", 3, 2), exclusive_topology="rack"))
     # The first pod of each job is made at once, its others once that one is bound.
@@ -396,10 +392,9 @@ async def test_groups_of_a_leader_worker_set_have_racks_of_their_own(world: Kube
 @pytest.mark.usefixtures("leader_worker_sets")
 @pytest.mark.parametrize("leader_worker_sets", [VOLCANO], indirect=True, ids=["volcano"])
 async def test_a_group_that_is_a_gang_starts_together_again(world: KubeWorld) -> None:
-    """If a group of a LeaderWorkerSet is a gang, none of its pods is bound while only two of them
-    fit.
+    """If a LeaderWorkerSet's group is a gang, none of its pods is bound until all of them fit.
 
-    The group is also a gang after it was recreated."""
+    The same holds after the group was recreated."""
     await system(world)
     await world.plane.apply(leader_worker_set(1))
     await world.facts.count(PodSubmitted, PODS)

@@ -1,8 +1,6 @@
-"""kube-scheduler and Apportion agree on the possible nodes of hundreds of generated pods.
+"""kube-scheduler and Apportion find the same possible nodes for hundreds of generated pods.
 
-Both read the cluster from one API server. For kube-scheduler, an extender records which nodes pass
-its filters. For Apportion, the watcher's code reads the objects, and the engine filters the nodes.
-"""
+An extender records which nodes pass kube-scheduler's filters. Both read one API server."""
 
 from __future__ import annotations
 
@@ -113,10 +111,9 @@ def _waits(pod: Any) -> bool:
 
 
 async def read(plane: ControlPlane, *, without: str = "") -> tuple[Ledger, list[PodRejected]]:
-    """Return a ledger folded from the cluster's objects, and the pods that Apportion refuses.
+    """Return a ledger made from the cluster's objects, and the pods that Apportion refuses.
 
-    `without` names a node field that Apportion is not given, to test that the comparison notices.
-    """
+    `without` names a field of the nodes to leave out."""
     ledger = Ledger()
     reader = ObjectReader(frozenset(("default-scheduler",)), ManifestConfig())
     view = ClusterView(reader, ledger.state)
@@ -140,7 +137,7 @@ async def read(plane: ControlPlane, *, without: str = "") -> tuple[Ledger, list[
 
 
 def fitting(ledger: Ledger, pod: PodState) -> set[str]:
-    """Return the nodes that pass all filters of Apportion."""
+    """Return the nodes that pass all of Apportion's filters for the pod."""
     finder = ledger.engine._finder
     points = finder.class_of(pod).board.points
     return {name for at, name in enumerate(finder.columns.names) if name and points[at] != REFUSED}
@@ -161,8 +158,7 @@ def differences(ledger: Ledger, theirs: dict[str, set[str]]) -> list[str]:
 async def test_H10_both_find_the_same_nodes(world: KubeWorld, tmp_path: Path) -> None:
     """kube-scheduler and Apportion agree on the possible nodes of every pod.
 
-    The comparison itself is tested too: if Apportion is not given a node field, it finds
-    differences."""
+    If a field of the nodes is hidden from Apportion, the comparison reports differences."""
     plane = world.plane
     if plane.version < SINCE:
         pytest.skip("an API server before {}.{} drops fields that are drawn".format(*SINCE))

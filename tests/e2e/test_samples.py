@@ -1,8 +1,6 @@
-"""Each NVIDIA sample runs on a real kubelet with a fake driver, and its processes see only their
-shares.
+"""Each NVIDIA sample runs on a real kubelet with a fake driver, and sees only its shares.
 
-The samples pass through the webhook, as in a cluster. They are unchanged except for what this
-machine lacks: their images, and the CPU and memory of large nodes."""
+The samples pass through the webhook. Only their images and their CPU and memory are changed."""
 
 import json
 from collections.abc import Iterator
@@ -130,7 +128,6 @@ class Node:
 
 
 def _environment(process: int) -> dict[str, str]:
-    """Return the environment of a process, read from /proc."""
     raw = Path(f"/proc/{process}/environ").read_text()
     return dict(line.split("=", 1) for line in raw.split("\0") if line)
 

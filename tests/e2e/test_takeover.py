@@ -29,7 +29,7 @@ PATIENCE_S = 200.0
 
 
 class OldPlugin:
-    """A device plugin like Volcano's. Like that one, it does not support PreStartContainer."""
+    """A device plugin without PreStartContainer, as Volcano's is."""
 
     def __init__(self, resource: str, count: int) -> None:
         self.resource = resource
@@ -92,7 +92,7 @@ async def old_plugin(kubelet: RealKubelet) -> AsyncIterator[None]:
 async def test_A4_pods_with_memory_and_cores_start_on_a_node_that_volcano_had(
     world: KubeWorld, kubelet: RealKubelet
 ) -> None:
-    """After Apportion takes over a node, new pods start there while a pod of Volcano keeps running.
+    """After Apportion takes over a node of Volcano, new pods start there and old pods keep running.
 
     Pods still start after the kubelet and the agent restart."""
     card = simulated_devices(NODE, SPEC)[0].id

@@ -43,8 +43,7 @@ def job(name: str, pods: int) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("crds")
 async def test_a_job_starts_and_starts_again_once_resumed(world: KubeWorld) -> None:
-    """A Volcano Job's pods are bound, disappear when it is aborted, and are bound again after a
-    resume."""
+    """A Volcano Job's pods are bound, end when it is aborted, and are bound after a resume."""
     await system(world)
     await world.plane.apply(job("train", 2))
     for run in (1, 2):

@@ -58,7 +58,7 @@ def storage_class(name: str, provisioner: str) -> dict[str, Any]:
 
 
 def mounting(name: str, *claims: str, memory_mib: int = 1_000) -> dict[str, Any]:
-    """Return a pod with a GPU share that mounts these claims."""
+    """Return a pod that has a GPU share and mounts these claims."""
     volumes = [{"name": each, "persistentVolumeClaim": {"claimName": each}} for each in claims]
     return kube_pod(name, share(memory_mib), volumes=volumes)
 
@@ -97,7 +97,7 @@ async def test_H11_a_pod_goes_where_its_volume_is_and_waits_for_its_claim(world:
 async def test_H11_a_volume_is_kept_for_the_first_pod_of_a_claim(world: KubeWorld) -> None:
     """When a claim's first pod is placed on a volume's node, the volume is reserved for that claim.
 
-    The pod is bound only after the claim is."""
+    The pod is bound only after the claim is bound."""
     await two_nodes(world)
     await world.plane.apply(storage_class("local", "kubernetes.io/no-provisioner"))
     await world.plane.apply(volume("v", "n2", "local"), claim("data", "local"))
@@ -140,8 +140,7 @@ async def test_a_volume_is_made_where_the_pod_goes_and_a_failure_is_decided_anew
 
 
 async def test_only_one_pod_has_a_claim_that_is_for_one(world: KubeWorld) -> None:
-    """Only one pod at a time can use a ReadWriteOncePod claim; the next pod stays pending with that
-    reason."""
+    """A pod stays pending while another pod uses its ReadWriteOncePod claim."""
     await two_nodes(world)
     alone: dict[str, Any] = {"accessModes": ["ReadWriteOncePod"]}
     await world.plane.apply(claim(**alone), volume("v", "n2", **alone))
@@ -157,8 +156,7 @@ async def test_only_one_pod_has_a_claim_that_is_for_one(world: KubeWorld) -> Non
 
 
 async def test_H13_a_node_has_so_many_volumes_of_a_driver(world: KubeWorld) -> None:
-    """A CSI driver limits the number of volumes on a node. The pods of all schedulers count towards
-    it.
+    """A CSI driver limits the number of volumes on a node, across the pods of all schedulers.
 
     A pod beyond the limit stays pending, and its message names the limit."""
     await two_nodes(world)

@@ -18,9 +18,7 @@ _CHUNK = b"\0" * (1 << 20)
 
 
 class Disk:
-    """A mounted folder for one server's store.
-
-    `kind` is `loop`, `tmpfs` or `folder`."""
+    """The folder for one server's store, if possible on a filesystem of limited size."""
 
     def __init__(self, folder: Path, *, size_mib: int = SIZE_MIB) -> None:
         self.path = folder / "disk"

@@ -1,8 +1,6 @@
 """Collect the evidence of a failed round, so that the cause can be found.
 
-A history lists each fault and the servers' log lines in the order of time. A second list shows what
-each server has stored. Invariant: a kept folder has everything: stores, logs, and the loader's
-journal."""
+The history has each fault and the servers' log lines in order of time."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""The load generator of a round: a process that submits and withdraws pods at a given rate.
+"""The load generator of a round, which submits and withdraws pods at a given rate.
 
-It runs as `python -m tests.faults.loader`. After the ledger has acknowledged an append, the loader
-writes the append to its journal. Invariant: every line of the journal names an event that the
-ledger has promised to keep. If the loader is killed, a new one repeats the step in progress, with
-the same ids."""
+It runs as `python -m tests.faults.loader`. Invariant: its journal names only events that the ledger
+has acknowledged. If the loader is killed, a new one repeats the current step with the same ids."""
 
 from __future__ import annotations
 
@@ -49,7 +47,7 @@ class Journal:
         return [line for line in whole if line.endswith("\n")]
 
     def note(self, event_id: str, revision: int | None) -> None:
-        """Record that the event is in the ledger. `revision` is None if it is not known."""
+        """Record that the event is in the ledger, with its revision if known."""
         self._file.write(json.dumps([event_id, revision]) + "\n")
         self.done.add(event_id)
 

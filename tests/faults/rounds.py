@@ -119,7 +119,7 @@ async def play(
     seed: int, *, span_s: float, rate: float, kinds: Sequence[str] = KINDS, keep: bool = False,
     strikes_min: int = 0,
 ) -> Outcome:  # fmt: skip
-    """Play the round of this seed. Raise AssertionError if it fails or takes too long."""
+    """Run the round of this seed. Raise AssertionError if it fails or takes too long."""
     folder = Path(tempfile.mkdtemp(prefix=f"apportion-faults-{seed}-"))
     played = Round(seed, folder, rate, kinds)
     wrong = False

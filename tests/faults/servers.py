@@ -1,8 +1,7 @@
 """A cluster of three nats-servers on this machine, each with its own disk.
 
-The servers use the product's nats.conf with three additions: a name, the cluster, and a user who
-may only request a change of leader. Invariant: a method that kills, starts, suspends or resumes a
-server returns only after the server has reached that condition."""
+Invariant: a method that kills, starts, suspends or resumes a server returns only after the server
+has reached that condition."""
 
 from __future__ import annotations
 
@@ -50,8 +49,7 @@ cluster {
 
 
 class Holding(NamedTuple):
-    """The first and the last revision in a server's own store, and the leader that the server
-    reports."""
+    """The revisions in one server's own store, and the leader that it reports."""
 
     first: int
     last: int
@@ -143,10 +141,9 @@ class Server:
             return False
 
     async def holds(self) -> Holding | None:
-        """Return which revisions of the ledger are in the server's own store.
+        """Return the server's own range of revisions, or None if the server does not answer.
 
-        Return None if the server does not answer. A healthy server may lack records, because one
-        that has just started may not know of newer records yet."""
+        A healthy server may lack the newest records if it has just started."""
         url = f"http://127.0.0.1:{self._monitor_port}/jsz?acc=APPORTION&streams=true"
         try:
             async with (
@@ -162,7 +159,7 @@ class Server:
         return Holding(state["first_seq"], state["last_seq"], leader)
 
     async def healthy_or_ended(self) -> bool:
-        """Return True if the server is healthy, or if it has ended and cannot become healthy."""
+        """Return True if the server is healthy or does not run."""
         return not self.running or await self.healthy()
 
     def keep(self) -> None:
@@ -172,7 +169,6 @@ class Server:
             shutil.copytree(store, self._folder / "store")
 
     def log_tail(self, lines: int = 12) -> str:
-        """Return the last lines of the server's log."""
         text = self.log_path.read_text(errors="replace")
         return "\n".join(text.splitlines()[-lines:])
 

@@ -1,7 +1,6 @@
-"""The processes of one round: the services and the loader. Faults kill, suspend and restart them.
+"""The services and the load generator of one round, which faults kill, suspend and restart.
 
-Invariant: if a process has reported an append as acknowledged, the test still knows that after the
-process has ended."""
+Invariant: after a process is killed, the test still knows which appends were acknowledged."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ Acknowledged = tuple[str, int | None]
 
 
 class Service(ServiceProcess):
-    """A service process of a round. `name` tells instances of the same service apart."""
+    """A service process of a round."""
 
     def __init__(self, name: str, verb: str, url: str, *options: str) -> None:
         super().__init__(verb, url, "--log-level", "debug", *options)

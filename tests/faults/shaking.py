@@ -49,18 +49,14 @@ RECOVERY_S = 10.0
 
 
 class Deed(NamedTuple):
-    """One injected fault, for the round's history: its time of day and what it hit.
-
-    The time has the format of the servers' logs."""
+    """One injected fault: its time of day, as in the servers' logs, and what it hit."""
 
     time: str
     what: str
 
 
 class Shaking:
-    """Injects faults of the given kinds in one round.
-
-    `struck` counts the faults by kind, and `deeds` lists them."""
+    """Injects faults of the given kinds in one round, and records them."""
 
     def __init__(
         self,
@@ -83,7 +79,7 @@ class Shaking:
         self.deeds: list[Deed] = []
 
     async def reign(self, span_s: float, *, strikes_min: int = 0) -> None:
-        """Inject faults for `span_s` seconds, or longer until `strikes_min` faults have struck.
+        """Inject faults for `span_s` seconds, or longer until `strikes_min` faults have occurred.
 
         Then wait until the active faults have ended."""
         loop = asyncio.get_running_loop()
@@ -99,10 +95,7 @@ class Shaking:
                 task.result()
 
     async def mend(self) -> None:
-        """End all faults: wait until all servers are healthy, and start every process that is not
-        running.
-
-        A server that stopped because its disk was full is restarted."""
+        """End all faults: start every process, and wait until all servers are healthy."""
         for server in self._filled:
             if not await self._recovers(server):
                 self.struck[KINDS[-1]] += 1

@@ -105,15 +105,14 @@ async def test_a_client_fails_over_to_unnamed_servers(cluster: Cluster) -> None:
 
 
 class Said:
-    """Publishes test messages on several servers, and records which listener received which
-    message."""
+    """Publishes messages on several servers, and records which listener receives them."""
 
     def __init__(self) -> None:
         self.speakers: list[tuple[str, JetStreamLedger]] = []
         self.heard: dict[tuple[str, int], list[bytes]] = {}
 
     async def hear(self, listener: JetStreamLedger, role: str, number: int) -> None:
-        """Start a listener that connects to server `number` with this role."""
+        """Record the messages that `listener` receives, under its role and its server's number."""
         heard = self.heard[role, number] = []
 
         async def note(_subject: str, payload: bytes) -> None:
@@ -123,33 +122,32 @@ class Said:
             await listener.serve(subject, note)
 
     async def say(self, word: bytes) -> None:
-        """Publish this word once from every speaker."""
+        """Publish `word` once from every speaker."""
         for number, (role, speaker) in enumerate(self.speakers):
             await speaker.publish(f"apportion.beat.{role}.x", b"%s %d" % (word, number))
 
     def of(self, word: bytes) -> dict[tuple[str, int], list[bytes]]:
-        """Return the messages with this word that each listener received, by role and server."""
+        """Return which messages with the text `word` each listener received, by role and server."""
         return {
             at: sorted(each for each in heard if each.startswith(word))
             for at, heard in self.heard.items()
         }
 
     async def known(self, word: bytes) -> bool:
-        """Return True if every listener has received this word from every speaker."""
+        """Return True if every listener has received `word` from every speaker."""
         return all(len(set(each)) == len(self.speakers) for each in self.of(word).values())
 
     async def all_greeted(self) -> bool:
-        """Return True if a greeting from every speaker reaches the listeners on all servers."""
+        """Return True if each speaker's greeting reaches all listeners."""
         await self.say(b"hello")
         return await self.known(b"hello")
 
 
 async def test_a_broadcast_arrives_once_on_every_server(cluster: Cluster) -> None:
-    """Every listener receives each message exactly once, whether the speaker is on the same server
-    or not.
+    """Every listener on every server receives each message exactly once.
 
-    A server and its neighbours pass messages between NATS accounts in different ways. With a wrong
-    configuration, a message could take both ways and arrive twice."""
+    With a wrong configuration, a message could reach another server in two ways and arrive twice.
+    """
     said = Said()
     async with contextlib.AsyncExitStack() as stack:
 

@@ -88,7 +88,7 @@ async def verified(url: str) -> int:
 
 
 class Contents:
-    """What a ledger contains: the revisions of each event, by the id with which it was appended."""
+    """The revisions of each event in a ledger, by the id under which the event was appended."""
 
     def __init__(self) -> None:
         self.at: dict[str, list[int]] = {}
@@ -131,7 +131,7 @@ class Contents:
 def _appended_as(event: Event) -> str:
     """Return the id under which this event was appended.
 
-    It is the event's own id, or for an agent's event the id that the intake derives from it."""
+    For an agent's event, the intake derives that id."""
     service, _, node = event.source.partition("/")
     return append_id(node, event.id) if service == "agent" else event.id
 
@@ -160,10 +160,7 @@ async def _store(ledger: JetStreamLedger, name: str) -> str:
         return bool(leader == name)
 
     async def read() -> str:
-        """Return the digest of the leader's store.
-
-        Return "" if the server is no longer the leader. This can happen because a resumed server
-        may cause an election."""
+        """Return the digest of the leader's store, or "" if the server is no longer the leader."""
         await until(leads, f"{name} to lead the stream", interval_s=0.3)
         try:
             digest = await _digest(ledger)

@@ -1,4 +1,4 @@
-"""Record a small real ledger with a real scheduler, agent and binder; other writers are simulated.
+"""Record a small ledger with a real scheduler, agent and binder; other writers are simulated.
 
     python -m tests.golden.record_ledger tests/golden/ledgers/v1.jsonl
     python -m tests.golden.record_ledger tests/golden/ledgers/v1-agreement.jsonl
@@ -14,10 +14,9 @@
     python -m tests.golden.record_ledger tests/golden/ledgers/v1-intake.jsonl
     python -m tests.golden.record_ledger tests/golden/ledgers/v1-plugins.jsonl
 
-What the ledgers contain:
+The file's name decides what is recorded:
 
-- v1: every event type of the first version, with failing placements, a gang, a refusal that is
-  resolved when a pod ends, a failing device, and an event that contradicts earlier ones
+- v1: every event type of the first version
 - v1-agreement: the adoption of a cluster that existed before the ledger
 - v1-quotas: quotas of namespaces
 - v1-pods: pods with scheduling gates, changes and host ports
@@ -31,10 +30,7 @@ What the ledgers contain:
 - v1-intake: an agent that reports false facts
 - v1-plugins: devices that another system's device plugin registers
 
-A recorded ledger is never recorded again, because it stands for the ledgers that users have.
-`--digest` writes the digest of the folded state next to the ledger; it changes only if the state is
-encoded in another way. `--snapshot` writes the folded state as this build's snapshot, once for each
-format."""
+Never record a ledger again: it stands for the ledgers that users have."""
 
 import argparse
 import asyncio
@@ -136,9 +132,7 @@ BINDER = ("binder",)
 
 
 class Pens:
-    """Appends events to the ledger on behalf of the services and people who normally write them.
-
-    Each event is written with the NATS account of the role that may append its type."""
+    """Appends each event with the NATS account of the role that owns the event's type."""
 
     def __init__(self, bus: Bus, facts: Facts) -> None:
         self._bus = bus
@@ -232,7 +226,7 @@ async def _place(pens: Pens, facts: Facts) -> None:
 
 
 async def _end(pens: Pens, facts: Facts) -> None:
-    """Make devices fail and recover, let operators intervene, end pods, and remove a node."""
+    """Record device failures, cordons, ended pods and a removed node."""
     device = facts.of(NodeReported)[1].devices[0].id
     node = facts.of(NodeReported)[1].node
     await pens.write(
@@ -255,9 +249,7 @@ async def _end(pens: Pens, facts: Facts) -> None:
 
 
 async def agree(bus: Bus, facts: Facts) -> None:
-    """Record a ledger that was lost and is rebuilt from the cluster, and the normal use after that.
-
-    The rebuild takes place before any agent reports."""
+    """Record a lost ledger that is rebuilt from the cluster before any agent reports."""
     pens = Pens(bus, facts)
     claims = [
         PodAdopted(
@@ -288,9 +280,7 @@ async def agree(bus: Bus, facts: Facts) -> None:
 
 
 async def limit(bus: Bus, facts: Facts) -> None:
-    """Record a namespace whose pods wait for its quota. The quota is raised and then removed.
-
-    Another namespace has no quota."""
+    """Record pods that wait for a quota. The quota is raised and later removed."""
     pens = Pens(bus, facts)
     hard = {"limits.nvidia.com/gpumem": 5_000, "requests.nvidia.com/gpu": 4}
     told = QuotaObserved(namespace="research", quota="gpus", hard=hard, version=1)
@@ -313,8 +303,7 @@ async def limit(bus: Bus, facts: Facts) -> None:
 
 
 async def change(bus: Bus, facts: Facts) -> None:
-    """Record reports about nodes from Kubernetes, and pods that wait for scheduling gates, change,
-    and use host ports."""
+    """Record a Kubernetes cluster in which nodes, scheduling gates and requests change."""
     pens = Pens(bus, facts)
     web = shape(ask(2_000, cores=5), node=NodeConstraints(cpu_milli=2_000, ports=(HTTP,)))
     agents = ("agent", "--simulate", "2xA100-80GB", "--nodes", "3", "--node", "node-{}")
@@ -367,10 +356,7 @@ async def evict(bus: Bus, facts: Facts) -> None:
 
 
 async def mount(bus: Bus, facts: Facts) -> None:
-    """Record pods that wait for their volume claims and are then placed on nodes that can reach the
-    volumes.
-
-    One of the claims can be used by only one pod."""
+    """Record two pods that wait for a volume claim. Only one pod at a time can use the claim."""
     pens = Pens(bus, facts)
     zone = NodeExpression(key="zone", operator="In", values=("b",))
     data = VolumeClaimObserved(namespace="default", claim="data", state="unbound", version=3)
@@ -455,8 +441,7 @@ async def use(bus: Bus, facts: Facts) -> None:
 
 
 async def silence(bus: Bus, facts: Facts) -> None:
-    """Record nodes whose agents are lost. Pods wait for an agent or are placed elsewhere, and one
-    agent returns."""
+    """Record agents that are lost. Pods wait or are placed elsewhere, and one agent returns."""
     pens = Pens(bus, facts)
     agents = ("agent", "--simulate", "2xA100-80GB", "--nodes", "2", "--node", "node-{}")
     async with services(bus, agents, SCHEDULER, BINDER):
@@ -495,9 +480,7 @@ async def cordon(bus: Bus, facts: Facts) -> None:
 
 
 async def rule(bus: Bus, facts: Facts) -> None:
-    """Record an operator's event format and an event that an operator makes readers ignore.
-
-    No build writes events of the enabled format. The ignored event is a mistaken cordon."""
+    """Enable an event format that no build knows, and have readers ignore a mistaken cordon."""
     pens = Pens(bus, facts)
     agents = ("agent", "--simulate", "2xA100-80GB", "--nodes", "1", "--node", "node-{}")
     async with services(bus, agents, SCHEDULER, BINDER):
@@ -615,8 +598,7 @@ def write_digest(path: Path, state: State) -> None:
 
 
 def write_snapshot(path: Path, state: State) -> None:
-    """Write this state, folded from the ledger at `path`, to the snapshots folder in this build's
-    format."""
+    """Write a snapshot of this state, which was folded from the ledger at `path`."""
     name = f"format-{snapshot.FORMAT}-{path.stem}.snapshot"
     folder = path.parents[1] / "snapshots"
     folder.mkdir(exist_ok=True)

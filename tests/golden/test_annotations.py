@@ -1,9 +1,8 @@
-"""Tests of the annotations that other systems' device plugins read: each plugin finds exactly those
-that it expects.
+"""Tests of the annotations that we write for other systems' device plugins.
 
 Each test vector has a placement, and the annotations that the other system's scheduler would have
-written for it. They were worked out by hand from that system's encoding, never from our output. All
-vectors use the time 2026-03-01T09:30:00.123456789Z."""
+written for that placement. The expected values were worked out by hand from that system's encoding.
+"""
 
 from pathlib import Path
 

@@ -1,5 +1,4 @@
-"""Tests of the configuration guide: its table lists every key with its default, and the services
-that read the key."""
+"""The configuration guide lists every key with its default and the services that read the key."""
 
 from typing import Any
 

@@ -1,9 +1,7 @@
-"""Tests that read the committed example documents of all events, which later builds must still
-read.
+"""Tests with one committed example document of each event, which later builds must still read.
 
-Decoding and encoding such an event must give the same bytes. `PodPlaced.json` has the newest
-version. When an event type gets a new version, its old document is kept as `PodPlaced.1.json`, and
-reading it converts it to the new version."""
+When an event type gets a new version, its old document is kept, for example as `PodPlaced.1.json`.
+"""
 
 import json
 from pathlib import Path
@@ -71,8 +69,7 @@ def test_every_event_has_a_document() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_event_reencodes_to_the_same_bytes(name: str) -> None:
-    """Decoding and encoding an event gives the same bytes. The hash chain of placements needs
-    this."""
+    """An event that is decoded and encoded has the same bytes; the hash chain needs this."""
     found = event(name)
     assert type(found.data).__name__ == name
     assert encode(found) == document(name)

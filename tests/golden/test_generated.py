@@ -41,7 +41,7 @@ def test_committed_files_are_the_generated_ones() -> None:
 
 
 def test_the_page_on_security_is_the_generated_one() -> None:
-    """The tables of the security page are up to date: identities, attacks and checks."""
+    """The security page's tables of identities, attacks and checks are up to date."""
     text = PAGE.read_text("utf-8")
     generated.assert_none([PAGE] if page(text, rows()) != text else [])
 
@@ -117,10 +117,7 @@ def test_every_version_has_its_schema() -> None:
 
 
 def test_descriptions_may_change() -> None:
-    """A changed description in a schema needs no new version of the event.
-
-    If an event has a field that is named `description`, that field still counts as part of the
-    schema."""
+    """A new description in a schema needs no new event version, but a new field needs one."""
     schema = events.event_schema(ROW)
     assert events.fingerprint(schema | {"description": "x"}) == events.fingerprint(schema)
     properties = schema["properties"] | {"description": {"type": "string"}}

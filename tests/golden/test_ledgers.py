@@ -1,9 +1,7 @@
-"""Tests that fold whole ledgers, recorded once from a real run. Every later build must get the same
-state.
+"""Tests that fold recorded ledgers of a real run. Every later build must get the same state.
 
-If a recorded ledger folds to another state, a promise to users is broken. If the change is
-intended, the event gets a new version. If only the encoding of the state has changed, write the
-digest again with `record_ledger --digest`, and give the snapshot format a new number."""
+If a change of the fold is intended, the event gets a new version. If only the encoding of the state
+has changed, run `record_ledger --digest` and raise the number of the snapshot format."""
 
 import json
 from pathlib import Path

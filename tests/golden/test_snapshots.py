@@ -1,8 +1,7 @@
-"""Tests that restore snapshots, recorded once for each format that this build can read.
+"""Tests that restore recorded snapshots, one for each format that this build can read.
 
-If a ledger's oldest records were dropped, their content is only in a snapshot. If a change makes
-old snapshots unreadable, or restores them to another state, raise the format's number. Then record
-new snapshots with `record_ledger --snapshot`."""
+If a change breaks them, raise the format's number and record new snapshots with `record_ledger
+--snapshot`."""
 
 import json
 from pathlib import Path
@@ -20,8 +19,7 @@ SNAPSHOTS = sorted((GOLDEN / "snapshots").glob("format-*.snapshot"))
 
 @pytest.mark.parametrize("path", SNAPSHOTS, ids=[path.stem for path in SNAPSHOTS])
 def test_a_recorded_snapshot_is_the_state_of_its_ledger(path: Path) -> None:
-    """A recorded snapshot restores to the same state as folding the ledger that the snapshot's file
-    name gives."""
+    """A recorded snapshot restores to the state that its recorded ledger folds to."""
     _, _, ledger = path.stem.removeprefix("format-").partition("-")
     told = json.loads((GOLDEN / "ledgers" / f"{ledger}.digest.json").read_text())
     state = restore(path.read_bytes())

@@ -114,8 +114,7 @@ def naming(scheduler: str) -> ConfigurationChanged:
 async def test_pods_are_judged_by_the_configuration_and_by_each_that_comes(
     webhook: Webhook, facts: Facts
 ) -> None:
-    """The webhook uses the ledger's configuration from its first answer on. It applies each later
-    configuration without a restart, and folds no other event."""
+    """The webhook uses the ledger's configuration, and applies each later one without a restart."""
     assert await webhook.filled_in() == "first"
     await facts.submit("c")
     revision = await facts.write(naming("second"))

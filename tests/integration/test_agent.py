@@ -195,8 +195,9 @@ async def test_bad_orders(bus: Bus, words: dict[str, str], said: str) -> None:
 
 
 async def test_two_agents_of_one_node(bus: Bus, facts: Facts) -> None:
-    """If two agents with the same devices run for one node, they do no harm. If the second agent
-    has other devices, it logs a warning."""
+    """Two agents of a node with the same devices record each fact once.
+
+    If another agent reports different devices for the node, an agent logs a warning."""
     async with agent_of(bus) as one, agent_of(bus) as same:
         await asyncio.gather(one.ready(), same.ready())
         device = (await devices(facts))[0].id

@@ -1,8 +1,6 @@
-"""Bad events on a real ledger with every service running: a clear error, no crash, and no lost
-event.
+"""Bad events on a real ledger cause a clear error, no crash and no lost event in any service.
 
-The writers here are rogue on purpose: they append raw bytes with the rights of a real role.
-"""
+The tests append raw bytes with the NATS login of a real role."""
 
 import asyncio
 import contextlib
@@ -86,13 +84,13 @@ async def running_system(folder: Path) -> AsyncIterator[System]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def system(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[System]:
-    """Provide one system for all tests that leave it working; each test has its own pods."""
+    """Provide a system that several tests share, each with its own pods."""
     async with running_system(tmp_path_factory.mktemp("system")) as running:
         yield running
 
 
 def document(data: PodPlaced | PlacementVoided, **changes: object) -> bytes:
-    """Return an event as JSON, with top-level attributes or payload fields replaced."""
+    """Return an event as JSON, with the attributes or payload fields in `changes` replaced."""
     event = json.loads(encode(Event(id="rogue", source="rogue", time=TIME, data=data)))
     for name, value in changes.items():
         (event if name in event else event["data"])[name] = value

@@ -166,11 +166,7 @@ class Slow(LocalTarget):
 
 
 async def test_a_slow_bind_is_not_handed_to_another(bus: Bus, facts: Facts) -> None:
-    """While a bind takes longer than the acknowledgement timeout, the placement is not delivered to
-    another binder.
-
-    The test uses the real timeout, because a shorter one would expire when the machine stalls for a
-    second."""
+    """If a bind outlasts the acknowledgement timeout, no other binder gets the placement."""
     ledger, rival = await bus.connect("binder"), await bus.connect("binder")
     queue, same = [
         await each.work_queue("binder", [PLACEMENTS], ack_wait_s=ACK_WAIT_S, max_in_flight=10)

@@ -1,7 +1,6 @@
-"""docker-compose.yml as users run it: built, started, used, scaled, disturbed and taken down.
+"""Tests of docker-compose.yml as users run it. They need root and podman.
 
-The image is built by the Dockerfile. Every step uses the published ports or a container. The test
-needs root and podman; without them it is skipped, except under `.ci/run`."""
+Without them the tests are skipped, except under `.ci/run`."""
 
 import json
 import re
@@ -132,8 +131,7 @@ def test_keys_are_made_once(system: Compose) -> None:
 
 
 def test_the_image_has_the_compiled_wheel_on_the_python_of_debian(system: Compose) -> None:
-    """In the image the modules that the build lists for compilation are machine code, and all
-    others are bytecode. Python is Debian's."""
+    """The image has Debian's Python, and every module is compiled to machine code or bytecode."""
     code = """if True:
         import importlib.util, json, sys
         from pathlib import Path
@@ -158,10 +156,8 @@ def test_the_image_has_the_compiled_wheel_on_the_python_of_debian(system: Compos
 def test_a_release_knows_what_is_in_the_image(
     system: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The bill of materials lists the Debian packages in the image.
-
-    The digest that a release records for the image archive is the digest of the image's manifest.
-    """
+    """The bill of materials lists the image's Debian packages. The release records the digest of
+    the image's manifest."""
     for name, value in system.podman.environment().items():
         monkeypatch.setenv(name, value)
     listed = {each["name"]: each for each in bill(IMAGE)["components"]}

@@ -100,8 +100,7 @@ def test_agents_offer_what_it_says(up: Standalone, applied: dict[str, Any]) -> N
 
 
 def test_readers_and_the_scheduler_obey_it(up: Standalone, applied: dict[str, Any]) -> None:
-    """`submit` uses the configuration's resource names and default memory. The scheduler uses its
-    MIG groups and node policy."""
+    """`submit` and the scheduler use the configuration that was applied."""
     wait_until(lambda: len(devices(up, "shared-1")) == 1, "the agents to have read it")
     documents = [pod("filled", gpu=1), pod("half", mode="mig", gpu=1, mem=1000)]
     report = up.json("submit", "-f", "-", "--wait", stdin=b"\n---\n".join(documents))

@@ -1,9 +1,7 @@
-"""An operator's day: a node breaks at a known time, and the operator investigates.
+"""An operator investigates a node that broke at a known time.
 
-The day is played twice, each time with its own `apportion up` of 200 nodes: once with only the
-verbs, once in Chromium with only the console. Both use only what a newcomer sees: the verbs'
-output, and the links, buttons and text of pages. The verbs also act; the console is read-only here.
-"""
+One test uses only the CLI, and one only the console in Chromium. Each has its own `apportion up` of
+200 nodes."""
 
 from __future__ import annotations
 
@@ -50,7 +48,7 @@ HIT = (*(f"serving/{name}" for name in MOVABLE), "bio/fold-0")
 
 
 def pod(namespace: str, name: str, model: str, cards: int = 1) -> str:
-    """Return the manifest of a pod that requests whole GPUs of these models."""
+    """Return the manifest of a pod that requests `cards` whole GPUs of `model`."""
     return POD.format(namespace=namespace, name=name, model=model, cards=cards)
 
 
@@ -88,10 +86,9 @@ def start(up: Standalone) -> None:
 
 
 def break_it(up: Standalone, prices: Path) -> Day:
-    """After some quiet seconds, fail all GPUs of a node and submit a pod that needs one of them.
+    """Fail all GPUs of a node, and submit a pod that needs one of them.
 
-    The console's time bar steps back to a whole second. The quiet seconds ensure that this time is
-    before the failure and after all other events."""
+    Wait before the failure, because the console's time bar moves in whole seconds."""
     began = datetime.now(UTC)
     wait_until(lambda: (datetime.now(UTC) - began).total_seconds() > QUIET_S, "some quiet")
     day = Day(up, prices, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}")
@@ -107,8 +104,7 @@ def break_it(up: Standalone, prices: Path) -> Day:
 
 @pytest.fixture
 def day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Day]:
-    """Provide a cluster of 200 nodes that has run the morning's pods. One of its nodes has just
-    broken."""
+    """Provide a cluster of 200 nodes with the morning's pods, on which one node has just failed."""
     fleet, prices = tmp_path / "fleet.yaml", tmp_path / "prices.toml"
     prices.write_text(PRICES)
     monkeypatch.setenv("APPORTION_PRICES", str(prices))
@@ -123,7 +119,8 @@ def day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Day]:
 
 
 def test_with_the_verbs(day: Day) -> None:
-    """With the verbs the operator finds the affected pods, the reason, and the state before it.
+    """With CLI verbs the operator finds the affected pods, the cause, and the node's state before
+    the failure.
 
     The operator then plans for the node's loss, drains the node and reports the cost."""
     assert f"{CARDS} of" in line_of(day.said("doctor", code=1), "devices")
@@ -141,14 +138,14 @@ def test_with_the_verbs(day: Day) -> None:
 
 
 def line_of(table: str, name: str) -> str:
-    """Return the line of a table that begins with this word."""
+    """Return the line of a table that begins with `name`."""
     [line] = [line for line in table.splitlines() if line.split(" ")[0] == name]
     return line
 
 
 def who_was_hit(day: Day) -> None:
-    """Check that `who` lists the node's pods now and before the failure, and that `why` names the
-    failed device."""
+    """Check that `who` lists the same pods before and after the node's failure, and that `why`
+    names the failed device."""
     for asked in (("who", BROKEN), ("who", BROKEN, "--at", day.before)):
         said = day.said(*asked)
         assert all(pod in said for pod in HIT), said
@@ -172,8 +169,8 @@ def what_it_looked_like(day: Day) -> None:
 
 
 def what_would_happen(day: Day) -> None:
-    """Check that `plan --lose` finds an H100 for each service of the node that can move, and no GPU
-    for the pod that needs an H200."""
+    """Check the plan for the node's loss: its services would move to H100s, and no GPU fits the pod
+    that needs an H200."""
     held = day.said("who", BROKEN)
     planned = day.said("plan", "--lose", BROKEN, code=6)
     for name in MOVABLE:
@@ -183,9 +180,8 @@ def what_would_happen(day: Day) -> None:
 
 
 def drained(day: Day) -> None:
-    """Check that a drain does what was planned.
-
-    The node's cordon must show who drained the node and why."""
+    """Check that a drain moves the pods as planned, and that the cordon names the user and the
+    reason."""
     done = day.said("drain", BROKEN, "--reason", REASON, "--by", "ada", code=5)
     assert "bio/fold-0" in done
     assert day.said("who", BROKEN) == ""
@@ -235,8 +231,8 @@ def open_page(page: Page, name: str) -> None:
 
 
 def broken_card(page: Page) -> None:
-    """Follow the console's count of unhealthy GPUs to a failed device, then to its pods, and then
-    to a what-if of the node's loss."""
+    """In the console, follow links from the count of unhealthy GPUs to a what-if of the node's
+    loss."""
     page.get_by_role("link", name=f"{CARDS} unhealthy").click()
     page.get_by_text(f"{CARDS} GPUs", exact=True).click()
     page.get_by_role("link", name=f"{BROKEN} device 0").click()
@@ -294,11 +290,10 @@ def the_past(page: Page, before: str) -> None:
 
 
 def around_the_break(page: Page, before: str) -> None:
-    """Check that a comparison that starts at the known time shows exactly the failed GPUs as
+    """Check that a comparison from just before the failure shows exactly the failed GPUs as
     changed.
 
-    At first the form contains an earlier start. On a slow machine the fleet may not have been
-    complete at that time, so the test enters the known time."""
+    The page suggests an earlier start, so the test enters its own."""
     first, last = (page.get_by_label(name, exact=True) for name in ("From", "To"))
     shown = before.replace("T", " ")
     assert first.input_value() <= shown <= last.input_value()

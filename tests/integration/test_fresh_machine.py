@@ -1,5 +1,4 @@
-"""The README's two commands on a fresh machine, with and without caches; see
-tests.support.newcomer."""
+"""The README's two commands work on a fresh machine, with and without caches."""
 
 from pathlib import Path
 

@@ -123,8 +123,8 @@ async def all_is_there(bus: Bus, taken: list[int]) -> None:
 
 
 async def test_a_full_stream_stops_placing_and_goes_on_with_more_room(tmp_path: Path) -> None:
-    """On a full stream placing stops, with reason and fix at /readyz, in the log and in a metric.
-    `ledger resize` resumes it."""
+    """On a full stream the scheduler places no pods and reports why. `ledger resize` lets it
+    continue."""
     async with (
         running_bus(tmp_path / "nats", max_bytes=ROOM_BYTES) as bus,
         services(bus) as (scheduler, binder),
@@ -189,9 +189,8 @@ def test_up_says_that_a_full_ledger_places_nothing_and_goes_on(tmp_path: Path) -
 
 
 async def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
-    """On a full disk the server acknowledges nothing, or disables JetStream: which of them depends
-    on the file that fails first. After a restart with more room everything continues without
-    loss."""
+    """When the disk is full, the server loses no acknowledged event. With more room and a restart,
+    everything continues."""
     disk = Disk(tmp_path, size_mib=64)
     disk.mount()
     if not disk.can_fill:

@@ -49,7 +49,6 @@ class Load:
         self._last: subprocess.CompletedProcess[str] | None = None
 
     def start(self) -> None:
-        """Start submitting in the background."""
         self._thread.start()
 
     def _submit(self) -> None:
@@ -131,7 +130,8 @@ async def allocations(url: str, count: int) -> None:
 
 
 def check(cluster: StateFold, watched: Watched) -> None:
-    """Check that every pod is allocated by its only placement, and that every invariant holds."""
+    """Check that every pod is allocated after exactly one placement, and that every invariant
+    holds."""
     state = cluster.state
     assert watched.revision < state.revision * 0.8, "the load was nearly done before the shot"
     assert violations(state) == []

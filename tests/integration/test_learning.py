@@ -28,7 +28,7 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
 
 @pytest.fixture
 async def facts(bus: Bus) -> Facts:
-    """Open the ledger: provide its events so far and a way to append new ones."""
+    """Provide the ledger's events so far, and a way to append new ones."""
     reading = Facts(bus)
     await reading.open()
     return reading
@@ -53,8 +53,10 @@ def folded(facts: Facts) -> State:
 async def test_schedulers_learn_from_twenty_pods_and_again_from_forty(
     bus: Bus, facts: Facts
 ) -> None:
-    """Two schedulers together record prices once after 20 submitted pods and once after 40. Later
-    placements use the recorded prices."""
+    """Two schedulers together record prices of devices once after 20 submitted pods and once after
+    40.
+
+    Later placements use the recorded prices."""
     await facts.write(*(rack(f"n{number}", 8) for number in range(10)))
     async with scheduler_of(bus, "one") as one, scheduler_of(bus, "two") as two:
         await one.ready()
@@ -77,9 +79,7 @@ async def test_schedulers_learn_from_twenty_pods_and_again_from_forty(
 
 
 async def test_a_scheduler_that_starts_late_learns_once(bus: Bus, facts: Facts) -> None:
-    """A scheduler that starts after 100 pods were submitted learns prices only once.
-
-    It does not catch up on the earlier times at which it would have learnt."""
+    """A scheduler that starts after 100 submitted pods records prices only once."""
     await facts.write(*(rack(f"n{number}", 8) for number in range(4)))
     await submit(facts, 100)
     async with scheduler_of(bus, "one") as late:
@@ -99,8 +99,7 @@ async def test_a_scheduler_that_starts_late_learns_once(bus: Bus, facts: Facts) 
 
 
 async def test_without_devices_nothing_is_learnt(bus: Bus, facts: Facts) -> None:
-    """While the ledger has no devices, no prices are learnt. Once it has devices, the next
-    submitted pod triggers learning."""
+    """The scheduler records prices only if the ledger has devices when a pod is submitted."""
     await submit(facts, 40)
     async with scheduler_of(bus, "one") as scheduler:
         await scheduler.ready()

@@ -53,11 +53,9 @@ async def _folded(service: ServiceProcess, revision: int) -> None:
 async def test_services_stop_where_the_ledger_lost_what_they_folded(
     bus: Bus, tmp_path: Path, written_since: int
 ) -> None:
-    """Services stop when the server returns with an older store, even if new events have replaced
-    the lost ones.
+    """Services stop when the server returns with an older store.
 
-    If more events were written than lost, the newest revision is higher than before, so revisions
-    do not reveal the loss."""
+    They stop even if newer events have replaced the lost events."""
     store, backup = bus.data_dir / "store", tmp_path / "backup"
     async with AsyncExitStack() as running:
         services = [
@@ -86,8 +84,7 @@ async def test_services_stop_where_the_ledger_lost_what_they_folded(
 
 
 async def _write_elsewhere(bus: Bus, count: int) -> None:
-    """Start the server on a port that no service uses, and append `count` events that differ from
-    the lost ones."""
+    """Append `count` other events, while the server runs on a port that no service uses."""
     elsewhere = EmbeddedServer(bus.data_dir, port=-1)
     await elsewhere.start()
     async with await connect(elsewhere.url_for("watcher"), name="elsewhere") as ledger:

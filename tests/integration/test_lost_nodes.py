@@ -85,8 +85,7 @@ async def test_a_node_is_lost_and_returns(bus: Bus) -> None:
 
 
 async def test_a_device_that_has_failed_keeps_its_reason(bus: Bus) -> None:
-    """If a device has already failed, `simulate fail` changes nothing and reports that. Without a
-    reason it records a default one."""
+    """`simulate fail` of a failed device reports that, and changes at most the recorded reason."""
     facts = Facts(bus)
     await facts.open()
     async with AsyncExitStack() as stack:

@@ -112,8 +112,7 @@ async def test_every_name_is_told_and_nothing_alarms_in_health(tmp_path: Path) -
 
 
 def steady(pages: dict[str, str]) -> Iterator[dict[str, str]]:
-    """Yield each metric of the pages as a series in promtool's format. Its value stays the same for
-    an hour."""
+    """Yield a promtool series for each metric of the pages, with the same value for an hour."""
     for job, text in pages.items():
         for family in families(text):
             for sample in family.samples:
@@ -142,7 +141,7 @@ TROUBLE = {
 
 
 def test_each_alert_speaks_in_its_trouble_and_no_other_does(tmp_path: Path) -> None:
-    """For each alert's problem, that alert fires and no other alert does."""
+    """Each alert fires on its own problem, and no other alert fires then."""
     assert TROUBLE.keys() == {rule["alert"] for rule in rules()}
     assert 8 <= len(TROUBLE) <= 12
     assert len(DASHBOARDS) <= 2
@@ -164,7 +163,7 @@ def test_promtool_takes_the_rules() -> None:
 
 
 def promtool_test(folder: Path, series: list[dict[str, str]], asked: list[dict[str, Any]]) -> None:
-    """Check with promtool that these series give the expected results of the rules' expressions.
+    """Check with promtool that the rules give the expected samples for these series.
 
     Each of `asked` is a query with its time and its expected samples."""
     case = {"interval": "1m", "input_series": series, "promql_expr_test": asked}

@@ -57,7 +57,7 @@ class Reading:
 
 @contextlib.asynccontextmanager
 async def reading(bus: Bus, state: State | None = None) -> AsyncIterator[Reading]:
-    """Provide a reader that runs for the length of a `with` block."""
+    """Provide a reader that runs until the block ends."""
     made = Reading(bus, state)
     await made.open()
     running = made.running = asyncio.create_task(made.reader.run())
@@ -70,8 +70,7 @@ async def reading(bus: Bus, state: State | None = None) -> AsyncIterator[Reading
 
 
 async def ruled(bus: Bus) -> State:
-    """Return an empty state into which the ledger's rules (enabled formats, ignored revisions) are
-    loaded, as every service does at its start."""
+    """Return the state with which every service starts: empty, except for the ledger's rules."""
     return await Snapshots((await bus.connect("scheduler")).wire).restore()
 
 
@@ -84,15 +83,14 @@ async def append_raw(bus: Bus, subject: str, payload: bytes) -> int:
 
 
 def document(uid: str, **attributes: object) -> bytes:
-    """Return a PodSubmitted event as JSON, with attributes of the envelope replaced."""
+    """Return a PodSubmitted event as JSON, with `attributes` replaced in its envelope."""
     data = PodSubmitted(uid=uid, namespace="d", name=uid, shape=Shape(), dialect="plain")
     event = json.loads(encode(Event(id=uid, source="test", time=TIME, data=data)))
     return json.dumps(event | attributes).encode()
 
 
 async def test_it_is_ready_once_it_has_caught_up(bus: Bus, facts: Facts) -> None:
-    """A reader is ready once it has folded all existing events, and passes on each change in
-    order."""
+    """A reader is ready once it has folded all existing events in order."""
     await facts.submit("a", "b", "c")
     async with reading(bus) as made:
         assert [reason.split()[-1] for reason in made.reader.not_ready()] == ["0"]
@@ -235,8 +233,7 @@ async def test_who_waits_for_what_will_not_be_folded_is_told(bus: Bus, facts: Fa
 async def test_a_fault_of_the_fold_halts_it(
     bus: Bus, facts: Facts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If folding an event raises an error, the reader halts, because a change may be half done. The
-    process stays alive."""
+    """If folding an event raises an error, the reader halts, and its process stays alive."""
     async with reading(bus) as made:
         monkeypatch.setattr(made.cluster, "apply", _faulty(made.cluster.apply, "b"))
         await facts.submit("a", "b", "c")
@@ -249,7 +246,7 @@ async def test_a_fault_of_the_fold_halts_it(
 async def test_what_is_set_aside_is_passed_over(bus: Bus, facts: Facts) -> None:
     """If an operator sets a revision aside, readers that start later ignore that revision's event.
 
-    A running reader ends if it halted before that revision or has already applied it."""
+    A reader that is running ends if it has applied the event, or has halted before it."""
     await facts.write(FormatEnabled(format="PodSubmitted", version=99, by="ada"))
     halting = await append_raw(bus, "workload.x", document("x", schemaversion=99))
     await facts.submit("a")
@@ -290,8 +287,6 @@ async def test_it_reads_on_after_the_server_crashed(bus: Bus, facts: Facts) -> N
 
 
 async def halted(made: Reading) -> None:
-    """Wait until the reader halts."""
-
     async def reason() -> str:
         return made.reader.halted
 

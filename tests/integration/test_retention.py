@@ -1,4 +1,5 @@
-"""Archiving and trimming the ledger: dropped events are in the archive, and services run on."""
+"""The ledger is archived and trimmed. The archive has the dropped events, and services keep
+running."""
 
 import asyncio
 import json
@@ -80,9 +81,9 @@ class World:
         draft.replace(self.manifests / "pods.yaml")
 
     async def snapshot_beyond(self, revision: int, *, only: bool = False) -> None:
-        """Wait until a snapshot is later than `revision`.
+        """Wait for a snapshot later than `revision`.
 
-        With `only`, wait until every snapshot that schedulers stored is."""
+        With `only`, wait until all snapshots that schedulers have stored are later."""
         snapshots = Snapshots((await self.bus.connect("operator")).wire)
 
         async def there() -> bool:
@@ -97,8 +98,7 @@ class World:
         return state.first_seq, state.last_seq
 
     async def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run one verb as the operator. For dropping events, the verb also has bootstrap's
-        credentials."""
+        """Run a verb as the operator, who also has bootstrap's credentials to drop events."""
         url = self.bus.server.url_for
         environ = {
             **os.environ,
@@ -198,8 +198,7 @@ async def test_what_is_bound_and_not_answered_outlives_the_trim(world: World) ->
 async def test_nothing_is_dropped_that_is_needed(world: World, tmp_path: Path) -> None:
     """`ledger trim` refuses an altered or foreign archive, and a ledger without a usable snapshot.
 
-    It drops only events that are old enough, are in the archive, and precede each unbound
-    placement."""
+    It drops only archived events of the given age, and none from the first unbound placement on."""
     for number in range(30):
         await world.facts.write(pod(f"p{number}", ask(10_000_000)), role="watcher")
     short = await world.archive("short.jsonl")

@@ -1,8 +1,6 @@
 """`apportion run -- podman run`: a real container gets its share as a CDI device.
 
-podman itself reads the specification that the agent writes into `/var/run/cdi` and removes when the
-container ends. The driver is the fake one, which is mounted into the container.
-"""
+The fake driver is mounted into the container."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -37,8 +35,7 @@ class Workstation(NamedTuple):
         return self.podman.environment()
 
     def container(self, *words: str) -> list[str]:
-        """Return a command line that runs `words` in a container into which only the driver is
-        mounted."""
+        """Return the arguments of `podman run` that run `words` with the fake driver mounted."""
         given = {"APPORTION_FAKE_NVIDIA": str(self.driver.path), "LD_LIBRARY_PATH": str(built())}
         options = [f"--volume={path}:{path}" for path in (self.driver.path, built())]
         options += [f"--env={name}={value}" for name, value in given.items()]
@@ -47,8 +44,7 @@ class Workstation(NamedTuple):
 
 @pytest.fixture(scope="module")
 def workstation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workstation]:
-    """Provide the workstation under an exclusive lock, because other tests remove leftover
-    containers."""
+    """Provide a workstation. A lock keeps other tests from removing its containers."""
     with alone(), pytest.MonkeyPatch.context() as patch:
         podman = prepare()
         driver = FakeDriver(tmp_path_factory.mktemp("driver"), "2xT4")
@@ -64,8 +60,8 @@ def workstation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workstatio
 def test_a_container_is_held_to_its_share_with_an_emptied_environment_too(
     workstation: Workstation,
 ) -> None:
-    """A container with an empty environment is still limited to its share, because region and
-    library are mounted."""
+    """A container with an empty environment is limited to its share, because HAMi-core is mounted
+    into it."""
     driver, up = workstation.driver, workstation.up
     probe = driver.probe
     kept = f"APPORTION_FAKE_NVIDIA={driver.path} LD_LIBRARY_PATH={built()}"
@@ -86,8 +82,7 @@ def test_a_container_is_held_to_its_share_with_an_emptied_environment_too(
 
 
 def test_a_container_in_the_background_keeps_its_share(workstation: Workstation) -> None:
-    """A detached container keeps its share after the engine's command has ended, until the
-    container ends."""
+    """A detached container keeps its share until it ends, although the command has returned."""
     up, podman = workstation.up, workstation.podman
     probe = str(workstation.driver.probe)
     words = ["--memory", "3000", "--", "podman", "run", "--rm", "--detach", "--interactive"]

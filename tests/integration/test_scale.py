@@ -40,8 +40,7 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
 
 @pytest.fixture
 async def facts(bus: Bus) -> Facts:
-    """Report a fleet of nodes in the ledger. Provide the ledger's events and a way to append new
-    ones."""
+    """Provide a ledger to which a fleet of nodes is reported."""
     reading = Facts(bus)
     await reading.open()
     await reading.write(*(rack(f"n{number:02}", 8) for number in range(NODES)))
@@ -74,8 +73,7 @@ class Schedulers:
         await self.agreed()
 
     async def agreed(self) -> tuple[str, ...]:
-        """Wait until every running scheduler lists the same schedulers, namely all that run. Return
-        that list."""
+        """Wait until every running scheduler lists all the running ones, and return that list."""
 
         async def one_list() -> tuple[str, ...]:
             lists = {members_of(each) for each in self.running.values()}
@@ -94,7 +92,7 @@ class Schedulers:
         await until(told, "each to have taken a decision")
 
     async def _told(self, name: str, outcome: str) -> float:
-        """Return a scheduler's count of decisions of this outcome."""
+        """Return how many decisions with this outcome the scheduler's metrics count."""
         _, text = await self.running[name].get("/metrics")
         samples = (sample for family in families(text) for sample in family.samples)
         return sum(
@@ -111,10 +109,9 @@ def members_of(service: ServiceProcess) -> tuple[str, ...]:
 
 
 def lists_of(service: ServiceProcess) -> list[list[str]]:
-    """Return the lists of schedulers that a scheduler logged after it first saw another scheduler.
+    """Return the member lists that this scheduler logged, without those in which it is alone.
 
-    On a busy machine there may be several lists, because heartbeats may be late.
-    """
+    On a busy machine there may be several lists, because heartbeats may be late."""
     lists = [line["here"] for line in service.log if line.get("event") == "members"]
     return [held for held in lists if len(held) > 1]
 
@@ -125,9 +122,7 @@ def life_of(name: str, members: Iterable[str]) -> str:
 
 
 def uids_of(life: str, members: tuple[str, ...], count: int) -> list[str]:
-    """Return `count` pod uids that belong to the scheduler with the entry `life`.
-
-    `members` are the entries of all schedulers that share the pods."""
+    """Return `count` pod uids that belong to the scheduler `life` when `members` share the pods."""
     endless = (f"{life.partition('/')[0]}-{number}" for number in range(100_000))
     return list(islice((uid for uid in endless if owner(uid, members) == life), count))
 
@@ -168,10 +163,9 @@ async def test_they_share_the_pods(bus: Bus, facts: Facts) -> None:
 
 
 async def test_they_keep_a_namespace_within_its_quota_together(bus: Bus, facts: Facts) -> None:
-    """For a namespace with a quota only one of three schedulers decides, so the namespace never
-    exceeds its quota. When pods of the namespace end, more are placed.
+    """Only one of three schedulers places the pods of a namespace with a quota.
 
-    These facts are not checked if a busy machine made a scheduler seem lost."""
+    The namespace never exceeds the quota. When some of its pods end, more are placed."""
     hard = {"requests.nvidia.com/gpu": 20, "limits.nvidia.com/gpumem": 70_000}
     await facts.write(QuotaObserved(namespace="team", quota="gpus", hard=hard))
     async with Schedulers(bus) as schedulers:
@@ -203,7 +197,7 @@ def most_held(facts: Facts, prefix: str) -> int:
 
 
 async def test_two_of_one_name_are_two(bus: Bus, facts: Facts) -> None:
-    """Two schedulers that were started with the same name share the pods like any two."""
+    """Two schedulers with the same name share the pods as schedulers with different names do."""
     async with Schedulers(bus) as schedulers:
         await schedulers.start("a")
         schedulers.running["the first"] = schedulers.running["a"]
@@ -252,8 +246,7 @@ async def test_joining_and_leaving_make_nobody_wait(
 ) -> None:
     """When schedulers join and leave while pods arrive, no placement is delayed.
 
-    The timeout for silent schedulers is disabled here, so a pod that depended on it would never be
-    placed."""
+    The timeout for silent schedulers is disabled, so the test fails if a pod has to wait for it."""
     build = tmp_path_factory.mktemp("patient")
     (build / "sitecustomize.py").write_text(PATIENT)
 
@@ -283,7 +276,6 @@ async def test_joining_and_leaving_make_nobody_wait(
 
 
 def first_list(service: ServiceProcess, member: str) -> str:
-    """Return the time at which a scheduler first logged a list of schedulers that contains
-    `member`."""
+    """Return the time of the scheduler's first log line that lists `member` as a scheduler."""
     lists = (line for line in service.log if line.get("event") == "members")
     return next(str(line["time"]) for line in lists if member in line["here"])

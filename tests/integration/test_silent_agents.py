@@ -1,8 +1,4 @@
-"""A suspended agent makes its node not ready. The node is reported, and is ready again once the
-agent resumes.
-
-The processes are real: a suspended one (SIGSTOP) keeps its connection, so the server still sees it.
-"""
+"""While an agent is suspended (SIGSTOP), its node is not ready."""
 
 import asyncio
 import subprocess

@@ -40,8 +40,7 @@ from tests.support.processes import ServiceProcess
 async def reading(
     ledger: JetStreamLedger, state: State | None = None
 ) -> AsyncIterator[tuple[State, Reader[Change]]]:
-    """Provide a reader that runs for the length of a `with` block and starts after the given
-    state."""
+    """Start a reader from `state`, and stop it when the block ends."""
     cluster = StateFold(state)
     reader = Reader(ledger, cluster, metrics=Metrics(), after=cluster.state.revision)
     running = asyncio.create_task(reader.run())
@@ -85,8 +84,7 @@ async def test_a_restart_folds_the_tail_alone_and_holds_the_same(bus: Bus, facts
 async def test_much_that_is_restored_is_old_to_the_garbage_collector(
     bus: Bus, facts: Facts, monkeypatch: pytest.MonkeyPatch, young_max: int, old: bool
 ) -> None:
-    """A large restored state is moved to the garbage collector's oldest generation, which saves a
-    useless scan. A small state is not moved."""
+    """Only a large restored state is moved to the garbage collector's oldest generation."""
     await facts.submit("a")
     snapshots = await snapshots_of(bus)
     await save_attested(bus, await folded(bus))
@@ -110,7 +108,7 @@ async def test_a_large_one_goes_in_many_pieces(bus: Bus, facts: Facts) -> None:
 
 
 async def test_pieces_that_two_wrote_in_turns_are_told_apart(bus: Bus, facts: Facts) -> None:
-    """If schedulers store snapshots at the same time, each one can still be read as a whole."""
+    """If schedulers store snapshots at the same time, each snapshot is read back unchanged."""
     await facts.submit("a")
     writers = [Bucket((await bus.connect("scheduler")).wire, BUCKET) for _ in range(3)]
     wholes = [bytes([n]) * (20 * CHUNK_BYTES + n) for n in range(len(writers))]
@@ -141,7 +139,7 @@ async def test_only_the_newest_are_kept_and_what_a_dead_writer_left_is_freed(
 
 
 class Deaf:
-    """A connection on which every reply to a read of the snapshots' bucket is lost."""
+    """A connection that gets no reply to any read of the snapshots' bucket."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -150,7 +148,7 @@ class Deaf:
         return getattr(self._wire, name)
 
     async def request(self, subject: str, payload: bytes, **options: Any) -> Message:
-        """Lose the reply of every read from the bucket."""
+        """Send the request, or raise LostReply if it reads the bucket."""
         if ".DIRECT.GET." in subject:
             raise LostReply("no answer")
         return await self._wire.request(subject, payload, **options)
@@ -246,7 +244,7 @@ async def test_one_from_the_future_or_of_another_ledger_is_set_aside(
 
 
 async def test_at_most(bus: Bus, facts: Facts) -> None:
-    """`restore(at_most=…)` uses no snapshot from after that revision."""
+    """`restore` uses no snapshot later than the revision `at_most`."""
     snapshots = await three(bus, facts)
     assert (await snapshots.restore(at_most=1)).revision == 1
     assert (await snapshots.restore(at_most=0)).revision == 0
@@ -263,7 +261,7 @@ async def test_only_schedulers_write(bus: Bus) -> None:
 
 
 async def test_without_a_bucket_the_whole_ledger_is_folded(tmp_path: Path) -> None:
-    """On a server without an account for snapshots the whole ledger is folded."""
+    """If the server has no bucket for snapshots, a service folds the whole ledger."""
     plain = PlainServer(tmp_path)
     await plain.start()
     try:
@@ -321,7 +319,7 @@ async def test_a_scheduler_writes_while_events_come_and_another_leaves_it_at_tha
 async def test_an_intake_remembers_only_the_snapshots_that_it_judges(
     bus: Bus, facts: Facts
 ) -> None:
-    """An intake keeps the result of checking a snapshot only until that snapshot is removed."""
+    """The intake service forgets its check of a snapshot once the snapshot is removed."""
     writer = await snapshots_of(bus)
     ledger = await bus.connect("intake")
     async with reading(ledger) as (state, reader):
@@ -351,8 +349,7 @@ async def folded_events(service: ServiceProcess) -> int:
 
 @pytest.mark.slow
 async def test_real_services_begin_with_the_snapshot(bus: Bus, facts: Facts) -> None:
-    """Killed and restarted services fold only the events after a snapshot, know the old pods, and
-    place new ones."""
+    """After a kill, services start from a snapshot, know the pods in it, and place new ones."""
     url = bus.server.url_for
     ledger = await bus.connect("scheduler")
     bucket = Bucket(ledger.wire, BUCKET)

@@ -1,10 +1,7 @@
-"""Two builds on one ledger: this one, and the next, which writes `PodPlaced` with an additional
-field.
+"""Services on one ledger are upgraded one by one from this build to the next, and rolled back.
 
-Services are upgraded one by one under load, also in the wrong order, and rolled back. Whatever the
-order, no service writes a format that is not enabled, and every pod is bound once. A service that
-cannot read a record halts before that record, reports it and acknowledges nothing.
-"""
+The next build writes `PodPlaced` with an additional field. Services write only enabled formats, and
+bind each pod once. A service halts before a record that it cannot read."""
 
 import asyncio
 import contextlib
@@ -118,7 +115,8 @@ class Ledger:
 
 
 class Load:
-    """Submits pods in manifests, each after the pods of the previous manifest are in the ledger."""
+    """Submits batches of pods as manifests, and waits after each batch until the ledger has its
+    pods."""
 
     def __init__(self, folder: Path, ledger: Ledger) -> None:
         self._folder = folder
@@ -168,7 +166,7 @@ class System:
         self.services: dict[str, ServiceProcess] = {}
 
     def add(self, name: str, verb: str, *options: str) -> ServiceProcess:
-        """Start one service, at first with this build."""
+        """Start a service of this build."""
         self.services[name] = ServiceProcess(verb, self.bus.server.url_for(verb), *options)
         return self.services[name]
 
@@ -196,12 +194,12 @@ class System:
         )
 
     async def halted(self, name: str, *words: str) -> None:
-        """Wait until the service is halted: alive but not ready. Its reason must contain these
-        words and the advice to upgrade."""
+        """Wait until the service is alive but not ready, and its reason has `words` and advises an
+        upgrade."""
         await self.says(name, *words, "upgrade Apportion")
 
     async def says(self, name: str, *words: str) -> None:
-        """Wait until the service is alive and not ready, and gives these words as the reason."""
+        """Wait until the service is alive but not ready, and its reason contains all of `words`."""
         service = self.services[name]
 
         async def says() -> bool:
@@ -237,7 +235,8 @@ class System:
 
 @pytest.fixture
 async def system(tmp_path: Path) -> AsyncIterator[System]:
-    """Provide every service of this build, ready, with two schedulers and two binders."""
+    """Start every service of this build, with two schedulers and two binders, and wait until all
+    are ready."""
     folder = tmp_path / "manifests"
     folder.mkdir()
     async with running_bus(tmp_path / "nats") as bus, contextlib.AsyncExitStack() as stack:
@@ -302,8 +301,10 @@ async def upgrade_one_scheduler(system: System) -> int:
 
 
 async def enable_what_it_writes(system: System) -> None:
-    """Check that a scheduler of the next build places pods in the old format until the new format
-    is enabled. Before that, `ledger enable` names the services that would halt."""
+    """Check that a scheduler of the next build keeps to the old format until the new one is
+    enabled.
+
+    Check also that `ledger enable` first names the services that would halt."""
     await system.change("scheduler a", system.newer)
     format_ = f"PodPlaced@{NEXT}"
     await system.says("scheduler a", f"this build writes {format_}, which is not enabled")
@@ -322,8 +323,8 @@ async def enable_what_it_writes(system: System) -> None:
 
 
 async def take_a_binder_back_too_late(system: System) -> None:
-    """Return a binder to this build after the next build has placed pods. Check that it binds none
-    of them, even if its snapshot already includes the placements."""
+    """Downgrade a binder after the next build has placed pods. Check that the old binder binds none
+    of these pods, even if its snapshot includes their placements."""
     await system.settled()
     assert await system.services["binder a"].stop() == 0
     await system.load.bring(STRANDED)
@@ -342,7 +343,7 @@ async def take_a_binder_back_too_late(system: System) -> None:
 
 
 async def take_the_writers_back(system: System) -> None:
-    """Return to this build once all pods are bound and a snapshot covers the newer events."""
+    """Downgrade the scheduler and the binder, and check that they write the old format again."""
     await system.snapshot(system.ledger.facts[-1].revision)
     for name in ("scheduler a", "binder b"):
         assert await system.services[name].stop() == 0
@@ -395,8 +396,7 @@ async def both_builds_tell_the_same(system: System, first: int) -> None:
 
 
 async def test_the_next_build_folds_what_was_recorded(tmp_path: Path) -> None:
-    """The next build folds each recorded ledger to its recorded digest. Converting old events to
-    the next build's version therefore does not change their meaning."""
+    """The next build has a newer event version, and folds recorded ledgers to the same digests."""
     ledgers = sorted(LEDGERS.glob("*.jsonl"))
     lines = (await run(next_build(tmp_path), "-c", TELL, *map(str, ledgers))).splitlines()
     for ledger, line in zip(ledgers, lines, strict=True):

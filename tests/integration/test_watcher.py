@@ -122,8 +122,8 @@ async def test_two_watchers_on_one_folder(bus: Bus, facts: Facts, folder: Path) 
 async def test_a_bad_file_is_named_and_the_others_go_on(
     bus: Bus, facts: Facts, folder: Path
 ) -> None:
-    """A bad file is logged with file, document, field and fix and counted; other files work, and a
-    corrected file clears the error."""
+    """The watcher logs and counts a bad file, and still submits the others. A correction clears the
+    error."""
     (folder / "a.yaml").write_text(POD.format(name="a", gpus=1))
     (folder / "bad.yaml").write_text("---\n" + POD.format(name="bad", gpus=-4))
     async with watcher_of(bus, folder) as watcher:
@@ -144,8 +144,8 @@ async def test_a_bad_file_is_named_and_the_others_go_on(
 
 
 async def test_pods_from_elsewhere_are_left_alone(bus: Bus, facts: Facts, folder: Path) -> None:
-    """The watcher leaves a user's own pods alone, and submits a deleted pod again while its
-    manifest exists."""
+    """The watcher does not touch pods that a user submitted. It submits a deleted pod again while
+    the pod's manifest exists."""
     await facts.submit("by-hand")
     (folder / "a.yaml").write_text(POD.format(name="a", gpus=1))
     async with watcher_of(bus, folder) as watcher:

@@ -1,7 +1,4 @@
-"""The wheel that `make wheel` builds works outside the checkout, with the modules listed for
-compilation as machine code.
-
-It is installed with only its dependencies, and run from outside the checkout."""
+"""The wheel that `make wheel` builds works outside the checkout, and has compiled modules."""
 
 import os
 import re
@@ -76,8 +73,8 @@ def test_it_says_on_which_systems_it_runs(wheel: Path) -> None:
 
 
 def test_it_runs_elsewhere(wheel: Path, tmp_path: Path) -> None:
-    """The wheel can be installed elsewhere, every listed module is imported from it, and a service
-    can start."""
+    """An installed wheel contains every compiled module, up to date, and each module can be
+    imported."""
     site = tmp_path / "site"
     install = ["install", "--quiet", "--no-deps", "--no-index", f"--target={site}", str(wheel)]
     checked([*pip(), "--python", sys.executable, *install], env=os.environ, timeout_s=300)

@@ -63,8 +63,7 @@ homes = {node: st.sampled_from((node,) * 19 + NODES) for node in NODES}
 
 @st.composite
 def devices(draw: st.DrawFn, node: str, index: int, *, die: bool = False) -> Device:
-    """Draw a device of `node` with this index. Some of the ids that it draws are also drawn for
-    other nodes."""
+    """Draw a device of `node` with this index. Its id may also be drawn for another node."""
     home, kind, (numa, healthy) = draw(homes[node]), DIE if die else draw(kinds), draw(states)
     linked = draw(lanes)
     return Device(

@@ -1,10 +1,7 @@
 """Hypothesis strategies that draw the history of a small, crowded cluster.
 
 A history is a list of steps: valid events, events that contradict earlier ones, and decisions of a
-scheduler. Names are few and amounts are small. So pods compete, several nodes report the same
-device, and folding the history refuses most events of a faulty writer. An `Effect` is a step that
-picks its pod only when a test plays the history. It takes a pod that is in the required phase, so
-that pods reach the end of their life cycle."""
+scheduler. Names are few and amounts are small, so pods compete and nodes report the same device."""
 
 import os
 from itertools import pairwise
@@ -106,9 +103,7 @@ T = TypeVar("T")
 
 
 def trying(examples: int) -> settings:
-    """Return Hypothesis settings that try this many examples, without a deadline.
-
-    Crowded histories are long, so a single example may be slow."""
+    """Return Hypothesis settings for this many examples, without a time limit for each example."""
     quiet = [HealthCheck.too_slow, HealthCheck.data_too_large]
     phases = [stage for stage in Stage if stage is not Stage.shrink or EFFORT == 1]
     return settings(
@@ -117,27 +112,22 @@ def trying(examples: int) -> settings:
 
 
 def weighed(*parts: tuple[int, st.SearchStrategy[T]]) -> st.SearchStrategy[T]:
-    """Return a strategy that picks one of these strategies, in proportion to the weights, and draws
-    from it."""
+    """Return a strategy that draws from one of these, chosen in proportion to the weights."""
     return st.sampled_from([part for weight, part in parts for _ in range(weight)]).flatmap(
         lambda part: part
     )
 
 
 class Effect(NamedTuple):
-    """A step of a history that becomes an event about a pod or device only when the history is
-    played.
+    """A step that becomes an event about a pod or device when the history is played."""
 
-    `kind` is the event's type. `pick` is an index into the list of pods or devices for which such
-    an event is possible at that time."""
-
-    kind: type[Payload]
-    pick: int
+    kind: type[Payload]  # the event's type
+    pick: int  # chooses among the pods or devices for which the event is possible
     final: bool = False
 
     def about(self, state: State) -> Payload | None:
-        """Return the event that this step becomes, or None if no pod or device is in a suitable
-        phase."""
+        """Return the event for this step, or None if `state` has no pod or device to which it can
+        happen."""
         if self.kind is DeviceHealthChanged:
             return self._about_device(state)
         phases = _PHASES[self.kind]
@@ -188,13 +178,10 @@ _PHASES: dict[type[Payload], set[Phase]] = {
 
 
 class Decide(NamedTuple):
-    """A step of a history in which a scheduler makes a decision of at most `events_max` events.
+    """A step of a history in which a scheduler decides, and the state folds its events."""
 
-    The decision's events are folded into the state. If `lost` is set, they are dropped instead, and
-    the scheduler must retry. If `rival` is set, another scheduler makes the decision."""
-
-    lost: bool = False
-    rival: bool = False
+    lost: bool = False  # drop the events instead; the scheduler must retry
+    rival: bool = False  # another scheduler decides
     events_max: int = 256
 
 

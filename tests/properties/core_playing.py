@@ -1,7 +1,6 @@
 """Play the histories that `core_histories` draws, and check every scheduling decision in them.
 
-The property tests of the engine, queues and quotas share this module. Invariant: a history consists
-only of events and decisions, so every failure found here could also happen to a real scheduler."""
+A history has only events and decisions, so a real scheduler could meet every failure found here."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -19,12 +18,9 @@ ROUNDS_MAX = 60
 
 
 def certain(decision: Decision) -> list[DecisionEvent]:
-    """Return the events of a decision, leaving out refusals and evictions.
+    """Return the events of a decision, without refusals and evictions.
 
-    An engine that has seen the whole history and a newly created engine must agree on the returned
-    events. They may differ in refusals, because the old engine may have reported a refusal earlier.
-    They may also differ in evictions, because an engine evicts pods only if it has no refusal to
-    report."""
+    A long-running engine and a new engine must agree on these events, but not on the others."""
     untold = (PodRefused, PodEvicted)
     return [event for event in decision.events if not isinstance(event, untold)]
 
@@ -41,9 +37,9 @@ def unheard(decision: Decision, ledger: Ledger) -> set[str]:
 
 
 def tried_again(fresh: Decision, decision: Decision) -> bool:
-    """Return True if `fresh`, the decision of a new engine, places a gang that `decision` does not.
+    """Return True if `fresh`, a new engine's decision, places a gang that `decision` does not.
 
-    The rule that both engines decide alike allows this difference."""
+    Tests that compare the two decisions allow this difference."""
     return bool(gangs_placed(fresh) - gangs_placed(decision))
 
 
@@ -88,8 +84,7 @@ def follow(
 ) -> None:
     """Play the history, and check the state's invariants after every event.
 
-    The events of each decision are folded inside the context `watched`, with which a caller can
-    check how the state changes."""
+    `watched` returns a context manager, within which the events of each decision are folded."""
     for step in steps:
         if not isinstance(step, Decide):
             data = told(ledger, step)
@@ -113,9 +108,7 @@ def fall_silent(ledger: Ledger) -> None:
 
 
 def changes(ledger: Ledger, steps: list[Step]) -> Iterator[Change]:
-    """Play the history, and yield each change of the state.
-
-    For each decision in the history, a new engine decides."""
+    """Play the history, and yield each change of the state. A new engine makes each decision."""
     for step in steps:
         if isinstance(step, Decide):
             events: list[Payload | None] = [*ledger.consider().events]

@@ -1,8 +1,4 @@
-"""Hypothesis strategies that draw histories with evictions: few devices, and many pods of all
-priorities.
-
-The property tests of preemption share this module. Invariant: every history drawn here could happen
-to a real scheduler."""
+"""Hypothesis strategies for histories with evictions: many pods compete for few devices."""
 
 from hypothesis import strategies as st
 
@@ -36,9 +32,7 @@ budgets = st.builds(
 
 
 def crowded_histories(*, longest: int = 32) -> st.SearchStrategy[list[Step]]:
-    """Draw a history with few devices and many pods. Disruption budgets protect some of the pods.
-
-    Some pods already use the devices when further pods of any priority arrive."""
+    """Draw a history in which many pods compete for few devices, some with disruption budgets."""
     comers = submissions(wanted=weighed((5, st.sampled_from(_LARGE)), (1, usual_shapes)))
     start = st.tuples(
         st.just([rack("roomy", 2), rack("other", 1), gang("team/x"), gang("team/y")]),

@@ -1,7 +1,5 @@
-"""Hypothesis strategies that draw any possible event.
-
-They are derived from the event types, so new events and fields are covered automatically. They
-often draw values at the bounds, because a schema and its codec may disagree there."""
+"""Hypothesis strategies that draw any possible event, often with values at the bounds of its
+schema."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,8 +1,7 @@
 """A slow reference implementation of the engine's choice of a node: it applies every filter to
 every node.
 
-It follows the documentation of filters, scores and orders, and uses no index and no packed arrays.
-It supports pods with the policies `binpack` and `spread` for nodes and devices."""
+It uses no index, and supports the policies `binpack` and `spread`."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -29,19 +28,14 @@ WHAT_IT_IS = (RefusalCode.NO_SUCH_DEVICE, RefusalCode.MODE_MISMATCH, RefusalCode
 
 
 class Choice(NamedTuple):
-    """The node that a full scan chooses for a pod, and why it rules out the others.
+    """The node that a full scan chooses for a pod, and the reasons against the other nodes."""
 
-    `node` is the chosen node, or "" if there is none. `shares` are the pod's shares on that node,
-    and `points` is its score. `refused` counts the refused nodes per reason. `taking` counts the
-    nodes that could run the pod. `fitting` also counts the nodes that pass every filter but cannot
-    give all containers their devices."""
-
-    node: str
+    node: str  # "" if no node is chosen
     shares: tuple[Share, ...]
     points: int
     refused: dict[RefusalCode, int]
-    taking: int
-    fitting: int
+    taking: int  # nodes that could run the pod
+    fitting: int  # nodes that pass every filter
 
 
 def choose(state: State, shape: Shape) -> Choice:
@@ -107,10 +101,7 @@ def refusal(shape: Shape, node: NodeState) -> RefusalCode | None:
 
 
 def reached(shape: Shape, ask: Ask, state: DeviceState) -> int:
-    """Return the rank of the first filter that refuses this device for the request, or `FITS` if
-    the device passes all.
-
-    The filters check first the device's kind, then its identity, then its free amounts."""
+    """Return the rank of the first filter that refuses this device for the request, or `FITS`."""
     wanted = demand(ask, state.device)
     failed = [refused_kind(ask, shape.devices, state.device)]
     if failed[0] in WHAT_IT_IS:
@@ -135,11 +126,9 @@ def assigned(shape: Shape, node: NodeState) -> tuple[Share, ...] | None:
 
 
 def score(shape: Shape, node: NodeState, *, shunned: bool) -> int:
-    """Return the node's score for this pod: the mean of its load and preference scores.
+    """Return the node's score: the mean of its load score and its preference scores.
 
-    If the pod prefers no nodes, the score is the load score alone. The load score is high on full
-    nodes, or on empty nodes with `spread`. `shunned` is True if a PreferNoSchedule taint makes the
-    pod avoid some node of the cluster."""
+    `shunned` is True if some node has a PreferNoSchedule taint that the pod does not tolerate."""
     if shape.asks:
         pairs = [
             [(d.device.memory_mib, d.memory_free_mib) for d in node.devices],
@@ -200,10 +189,7 @@ def _ease(ask: Ask, node: NodeState, at: int) -> tuple[bool, int, int, int]:
 def _searched(
     shape: Shape, ranked: list[int], devices: list[DeviceState]
 ) -> dict[int, list[Share]] | None:
-    """Find the first combination of devices that satisfies all requests together.
-
-    `ranked` is the order in which the requests are tried. Return the shares of each request, or
-    None if there is no such combination."""
+    """Return the shares of the first combination of devices that satisfies all requests."""
     if not ranked:
         return {}
     at, *later = ranked
@@ -227,10 +213,7 @@ def _searched(
 
 
 def _before(shape: Shape, state: DeviceState) -> tuple[int, ...]:
-    """Return a sort key that puts the devices to prefer for this shape first.
-
-    With `binpack` the fullest device comes first; with `spread` the one with the fewest pods, then
-    the emptiest. The device's index breaks ties."""
+    """Return a sort key that puts the device that this shape prefers first."""
     device = state.device
     load = _load([(device.memory_mib, state.memory_free_mib), (device.cores, state.cores_free)])
     if shape.device_policy == "spread":

@@ -1,12 +1,9 @@
-"""A program that reads histories, applies each to an empty state, and prints digests of the
-results.
+"""A program that reads histories and prints digests of their results.
 
     python -m tests.properties.replaying < histories
 
-Each line of the input is one history: a JSON list with an item `[subject, event]` for each event,
-and null for each point at which the engine decides. For each history, the program prints a line
-with the digest of the state and the SHA-256 of all decisions. A test runs it with several of
-Python's hash seeds."""
+Each input line is a history: a JSON list of `[subject, event]`, with null where the engine decides.
+Each output line has the digest of the state and the SHA-256 of all decisions."""
 
 import hashlib
 import json
@@ -27,8 +24,7 @@ from tests.support.ledger_of import event_of
 
 
 def written(steps: Iterable[Step], state: State) -> str:
-    """Return the history as one line of input for this program. Each `Effect` is replaced by the
-    event that it becomes in `state`."""
+    """Return the history as one line of input for this program, with each `Effect` as an event."""
     line: list[list[str] | None] = []
 
     def take(data: Payload) -> None:

@@ -117,7 +117,9 @@ def test_volcano_reads_the_containers_that_have_devices(
 @settings(max_examples=200, deadline=None)
 @given(containers(cut=True))
 def test_both_read_which_instance_it_is(held: list[tuple[Ask, list[Share]]]) -> None:
-    """HAMi identifies a MIG instance by profile and slices, and Volcano by group and position."""
+    """Our annotations for HAMi name a MIG instance by profile and slices.
+
+    Our annotations for Volcano name it by group and position."""
     _, place, notes = written("hami", held)
     allocations = msgspec.json.decode(notes["hami.io/vgpu-mig-allocations"])
     assert {
@@ -154,9 +156,7 @@ def test_our_annotations_have_the_whole_placement(
 def test_vcuda_reads_card_numbers_by_container(
     held: list[tuple[Ask, list[Share]]], prefix: str
 ) -> None:
-    """The vcuda plugin reads the device numbers of each container from the pod's annotations.
-
-    Apart from our own, all annotations have the prefix of the pod's dialect."""
+    """The vcuda plugin finds the device numbers of each container in the pod's annotations."""
     _, place, notes = written(f"{prefix}/vcuda", held)
     read = {
         int(key.rpartition("-")[2]): [int(index) for index in text.split(",")]

@@ -1,6 +1,6 @@
-"""Properties of the decisions that the scheduling engine makes after any history.
+"""Properties of the scheduling engine's decisions after any history.
 
-The decisions are valid and repeatable, come to an end, and depend only on the state."""
+The decisions are valid and repeatable, depend only on the state, and end after a few rounds."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,9 +40,8 @@ def test_decisions_end_without_new_events(steps: list[Step]) -> None:
 @SETTINGS
 @given(histories())
 def test_pods_pending_in_the_end_fit_nowhere(steps: list[Step]) -> None:
-    """When the engine has nothing left to decide, each pod is placed, refused, or still waiting.
-
-    A waiting pod waits for the rest of its gang or for its scheduling gates."""
+    """When the engine has nothing left to decide, each pod is placed, refused, gated, or waiting
+    for the rest of its gang."""
     ledger = Ledger()
     follow(ledger, steps)
     ledger.settle()
@@ -109,7 +108,5 @@ def own_devices(report: NodeReported) -> NodeReported:
 
 
 def test_refused_and_placed_are_told_apart() -> None:
-    """The type `DecisionEvent` includes both placements and refusals.
-
-    If it did not, the other tests of this module would compare nothing."""
+    """The type `DecisionEvent` includes both placements and refusals."""
     assert set(DecisionEvent.__args__) >= {PodPlaced, PodRefused}

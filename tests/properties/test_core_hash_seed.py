@@ -32,9 +32,7 @@ def lines() -> list[str]:
 
 @pytest.mark.parametrize("seed", ["0", "4711"])
 def test_hash_seeds_make_no_difference(seed: str) -> None:
-    """State and decisions do not depend on Python's hash seed.
-
-    So no code depends on the order in which a set is iterated."""
+    """State and decisions do not depend on Python's hash seed, nor on the order of any set."""
     process = subprocess.run(
         [sys.executable, "-m", "tests.properties.replaying"],
         input="\n".join(lines()),

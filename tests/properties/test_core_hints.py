@@ -1,8 +1,7 @@
 """Property: if an event makes a refused pod fit, the table of queueing hints lists that event's
 type.
 
-For each reason of a refusal, the table lists the event types after which the scheduler tries the
-pod again. The tests compare the table with the filters and limits, event by event."""
+The table lists, for each reason of a refusal, the events after which the scheduler tries again."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -107,8 +106,7 @@ def test_events_that_end_a_refusal_are_in_its_hints(
 ) -> None:
     """If an event makes a refused pod fit, the hints for the pod's refusal list that event's type.
 
-    Only the first pod that then fits is checked, because others may fit as a consequence. Gangs
-    that had too little room are left out, because any event may change their order."""
+    The test leaves out gangs that had too little room, because any event may change their order."""
     ledger = Ledger()
     follow(ledger, [*begun])
     for step in later:
@@ -127,9 +125,7 @@ def test_events_that_end_a_refusal_are_in_its_hints(
 
 
 def alone(step: Step) -> bool:
-    """Return False if this step submits or adopts a pod of a gang, and True for any other step.
-
-    Gangs are left out because a gang's placement may depend on any other step."""
+    """Return False if this step submits or adopts a pod of a gang, and True for any other step."""
     submitted = step.submitted if isinstance(step, PodAdopted) else step
     return not (isinstance(submitted, PodSubmitted) and submitted.group)
 
@@ -137,9 +133,7 @@ def alone(step: Step) -> bool:
 @trying(40)
 @given(crowds, exactly(steps(), 16))
 def test_every_pod_that_fits_is_woken(begun: list[Payload], later: list[Payload | Effect]) -> None:
-    """After each event, an engine with a history decides like a new engine.
-
-    So it tries every pod that now fits."""
+    """After each event, an engine with a history makes the same decision as a new engine."""
     played: list[Step] = [step for step in begun if alone(step)]
     for step in later:
         played += [step, Decide()] if alone(step) else []
@@ -151,10 +145,8 @@ def test_every_pod_that_fits_is_woken(begun: list[Payload], later: list[Payload 
 def test_what_a_refused_placement_gives_back_is_offered_again(
     begun: list[Payload], later: list[Payload | Effect], pick: int
 ) -> None:
-    """If the fold refuses a placement, the engine retries the pods that it had refused in the same
-    decision.
-
-    The fold refuses the placement because the placed pod has ended in the meantime."""
+    """If a placed pod ends before the fold gets its placement, the engine retries the pods that it
+    refused."""
     ledger = Ledger()
     follow(ledger, [step for step in begun if alone(step)])
     for step in later:

@@ -68,9 +68,9 @@ TOGETHER = (
 
 
 def noted(ask: AskColumns, columns: Columns, row: int) -> list[bool]:
-    """Return, for each device of one node, whether the device suffices for the request.
+    """Return, for each device of the node at `row`, whether the device suffices for the request.
 
-    `row` is the node's row in the index's columns. The node's CPU and memory are ignored."""
+    The node's CPU and memory are ignored."""
     alone = AskColumns(ask.ask, ask.constraints, ask.chain, ask.geometries, host_need=0)
     alone.rebuild(columns, columns.every)
     look = ScoreInput(columns, np.zeros(1, np.int32).data)
@@ -324,11 +324,10 @@ def test_classes_that_are_kept_answer_as_those_made_anew(
 
 
 def answers(class_: PlacementClass, columns: Columns) -> dict[str, tuple[int, int, int]]:
-    """Return three numbers for each node: what the placement class knows about the node.
+    """Return for each node its score, the rank of the filter that refuses it, and its chosen
+    device.
 
-    The first is the node's score. The second is the rank of the filter that refuses the node as a
-    whole. The third is the position of the chosen device, or -1 if the pod does not fit on the
-    node."""
+    The chosen device is its position on the node, or -1 if the pod does not fit."""
     return {
         columns.names[row]: (
             int(class_.board.points[row]),

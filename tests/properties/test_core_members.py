@@ -112,9 +112,9 @@ def fall_silent(members: Members) -> None:
 @trying(80)
 @given(histories())
 def test_each_pod_is_decided_by_its_owner_and_nobody_is_forgotten(steps: list[Step | Be]) -> None:
-    """Schedulers decide only their own pods, and forget none.
+    """Each pod is decided by the scheduler that owns it, and no pod is left out.
 
-    At the end of a history, a new scheduler finds no pod to place and no refusal to report."""
+    So at the end of a history, a new scheduler has nothing to place or to refuse."""
     members = Members(("s0",))
     play(members, steps)
     fall_silent(members)

@@ -1,7 +1,4 @@
-"""Properties of the evictions in any history.
-
-No decision evicts more pods than needed. The evictions free enough room for the pod that caused
-them. A gang is evicted as a whole."""
+"""Properties of evictions: no decision evicts more pods than needed, or only a part of a gang."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -26,8 +23,8 @@ SETTINGS = trying(60)
 
 
 def without(state: State, gone: set[str], only: str) -> State:
-    """Return a copy of the state in which the pods `gone` have ended and all nodes except `only`
-    are cordoned."""
+    """Return a copy of the state without the pods `gone`, in which all nodes except `only` are
+    cordoned."""
     copied = snapshot.restore(snapshot.take(state))
     for data in [PodGone(uid=uid) for uid in sorted(gone)] + [
         NodeCordoned(node=name, by="test", reason="another") for name in state.nodes if name != only
@@ -86,11 +83,9 @@ def watched(state: State) -> Iterator[None]:
 
 
 def check_need(state: State, leaving: set[str], events: list[PodEvicted]) -> None:
-    """Check that the pod that caused these evictions fits if all its victims end, but not if any
-    one of them stays.
+    """Check that the pod fits once all the victims of `events` end, but not if one of them stays.
 
-    The victims are the pods of `events`. Pods of lower priority in `leaving`, which are already
-    being evicted from the node, count as gone."""
+    Pods in `leaving` with a lower priority, which are already being evicted, count as gone."""
     uid, node = events[0].beneficiary, events[0].nominated
     going = {event.pod for event in events}
     lower = {
@@ -118,8 +113,7 @@ def watching(state: State) -> AbstractContextManager[None]:
 @SETTINGS
 @given(crowded_histories())
 def test_a_new_engine_evicts_no_pod_in_the_end(steps: list[Step]) -> None:
-    """When an engine has nothing left to decide, a newly created engine on the same state evicts no
-    pod either."""
+    """When an engine has nothing left to decide, a new engine on the same state evicts no pod."""
     ledger = Ledger()
     follow(ledger, steps)
     ledger.settle()
@@ -129,8 +123,7 @@ def test_a_new_engine_evicts_no_pod_in_the_end(steps: list[Step]) -> None:
 
 
 def test_evictions_are_drawn() -> None:
-    """The drawn histories contain enough evictions, including some of pods that a disruption budget
-    protects."""
+    """The drawn histories contain many evictions, some of pods protected by a disruption budget."""
     found: list[PodEvicted] = []
 
     @seed(5)

@@ -1,6 +1,6 @@
 """Property: in any history with queues, no decision exceeds a queue's limits.
 
-These tests count what a queue uses from the state alone, without the code that decides."""
+These tests compute a queue's usage from the state, without using the engine."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -93,7 +93,7 @@ def test_no_pod_is_missed_with_queues(steps: list[Step]) -> None:
 @SETTINGS
 @given(queued_histories())
 def test_pods_ending_in_a_queue_wake_the_next(steps: list[Step]) -> None:
-    """When a pod ends, the engine tries again the pods that did not fit into its queue's limits."""
+    """When a pod ends, the engine retries the pods that its queue's limits had kept out."""
     ledger = Ledger()
     follow(ledger, steps, within_limits)
     ledger.settle()

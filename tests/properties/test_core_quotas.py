@@ -1,6 +1,4 @@
-"""Property: in any history with quotas, no decision exceeds a namespace's quotas.
-
-These tests count what a namespace uses from the state alone, without the code that decides."""
+"""Property: in any history, no decision exceeds a namespace's quotas."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -57,8 +55,7 @@ def within_limits(state: State) -> Iterator[None]:
 @SETTINGS
 @given(limited_histories())
 def test_no_decision_takes_a_namespace_beyond_its_quota(steps: list[Step]) -> None:
-    """No decision exceeds a quota on counts, memory or cores, whatever the engine has decided
-    before."""
+    """No decision exceeds a namespace's quota on devices, memory or cores."""
     follow(Ledger(), steps, within_limits)
 
 

@@ -1,4 +1,4 @@
-"""Property: for any history, a usage report equals a count over all devices after every event."""
+"""Property: a usage report equals a sum over all devices that is recomputed after every event."""
 
 import csv
 import io
@@ -92,8 +92,8 @@ Counted = Counter[tuple[str, str, Part]]
 def looked(state: State, by: str) -> Iterator[tuple[tuple[str, str, Part], int, int]]:
     """Yield every part of every device in this state as (key, millionths of a device, MiB).
 
-    The key is (row of the report, device model, state of the part). The state is allocated, free,
-    cordoned or broken. `by` names what the report has rows for, such as "node"."""
+    The key has the report's row, the device model, and whether the part is allocated, free,
+    cordoned or unhealthy."""
     for node in state.nodes.values():
         held: Counter[str] = Counter()
         for pod in node.pods.values():
@@ -111,8 +111,7 @@ def rests(
 ) -> Iterator[tuple[tuple[str, str, Part], int, int]]:
     """Yield the unallocated part of each device of the node, as a (key, millionths, MiB) tuple.
 
-    `held` maps each device's id to how much of the device is allocated, in millionths. `row` is the
-    row of the report to which the parts belong."""
+    `held` has the allocated millionths of each device. `row` is the row of the report."""
     for each in node.devices:
         if each.present and node.present:
             part = Part.UNHEALTHY if not (each.healthy and node.ready) else Part.FREE
@@ -123,8 +122,7 @@ def rests(
 
 
 def told(meters: Meters) -> tuple[Counted, Counted]:
-    """Return what the usage meters add up to over all time steps: in millionths of a device, and in
-    MiB."""
+    """Return the totals of the usage meters, in millionths of a device and in MiB."""
     cards, mib = Counted(), Counted()
     for _, (row, model), sums in meters.cells():
         for part in Part:
@@ -136,8 +134,8 @@ def told(meters: Meters) -> tuple[Counted, Counted]:
 @SETTINGS
 @given(HISTORIES, BYS, PERIODS)
 def test_a_report_is_what_one_would_count(steps: list[Step], by: str, period: Period) -> None:
-    """A usage report for any period equals a count over all devices. The allocated, free, cordoned
-    and broken parts add up to the capacity."""
+    """For any period, a usage report equals a sum over all devices. The allocated, free, cordoned
+    and unhealthy parts add up to the capacity."""
     ledger = Ledger()
     start, end = period.start, period.end
     meters = Meters(start, end, period.step)

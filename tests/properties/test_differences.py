@@ -37,8 +37,7 @@ def happened(state: State, steps: list[Payload | Effect]) -> Iterator[Payload]:
 
 
 def rows(before: Picture, after: Picture) -> dict[str, Rows]:
-    """Return all differences between two pictures, which are copies of the state. The key is the
-    name of the list of differences."""
+    """Return all differences between two copies of the state, by the name of their list."""
     return {name: [tuple(row) for row in differ(before, after)] for name, differ in LISTS.items()}
 
 
@@ -66,8 +65,8 @@ def test_an_event_makes_no_difference_outside_of_what_it_touches(
 def test_each_difference_has_the_event_that_made_it(
     steps: list[Payload | Effect], drawn: st.DataObject
 ) -> None:
-    """Between any two revisions, the index of events finds, for every object that differs, the
-    event that changed it."""
+    """For every object that differs between two revisions, the index finds the event that changed
+    the object."""
     with TemporaryDirectory() as folder:
         index, checkpoints = open_index(Path(folder), "c")
         indexer = Indexer(State(), index, checkpoints)

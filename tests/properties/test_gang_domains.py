@@ -90,9 +90,7 @@ def test_pods_that_must_be_together(fleet_of: list[tuple[str, int]], size: int, 
 @given(nodes, st.integers(1, 8))
 def test_workers_that_must_be_near_a_leader(fleet_of: list[tuple[str, int]], workers: int) -> None:
     """A leader, and workers that must share its rack, are placed if some rack has room for all of
-    them.
-
-    The engine must therefore place the leader in such a rack."""
+    them."""
     pods = [member_of("leader", "leader", "", 1)]
     pods += [member_of(f"w{n}", "w", "leader", 1) for n in range(workers)]
     could = any(room >= 1 + workers for room in rooms(fleet_of).values())

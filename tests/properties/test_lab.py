@@ -46,15 +46,11 @@ def drafts(pods: list[PodSubmitted]) -> tuple[PodDraft, ...]:
 
 
 class Happened(NamedTuple):
-    """What really happened in the ledger after a plan was made.
+    """What really happened in the ledger after a plan was made."""
 
-    `before` has the uids of the pods that were placed when the plan was made. `gone` describes each
-    pod of `before` that was evicted. `again` maps the uid of an evicted pod to the uid of its
-    replacement."""
-
-    before: frozenset[str]
-    gone: list[str]
-    again: dict[str, str]
+    before: frozenset[str]  # the uids of the pods that were placed at that time
+    gone: list[str]  # descriptions of those that were evicted
+    again: dict[str, str]  # the uid of an evicted pod: the uid of its replacement
 
     def end(self, ledger: Ledger, uid: str) -> PodState | None:
         """Return the final state of the pod with this uid, or of the last pod that replaced it.
@@ -67,7 +63,7 @@ class Happened(NamedTuple):
 def happen(ledger: Ledger, before: frozenset[str]) -> Happened:
     """Let the engine decide until it has no more events.
 
-    Each evicted pod ends, and is created again with a new uid if its controller would do so."""
+    Each evicted pod ends. If `comes_again` is true for it, it is submitted again with a new uid."""
     happened = Happened(before, [], {})
     gangs = {name: group.observed for name, group in ledger.state.groups.items()}
     for _ in range(DECISIONS_MAX):
@@ -155,10 +151,10 @@ arrivals = st.lists(
 def lived(
     fleet: list[NodeReported], came: list[tuple[Any, ...]], *, watched: bool
 ) -> VirtualLedger:
-    """Return a ledger in virtual time with these nodes, whose pods have arrived and ended.
+    """Play a cluster's life in virtual time: pods arrive and end, and a node is cordoned at times.
 
-    `came` has one tuple for each pod: seconds after the previous pod, seconds of running time,
-    shape, priority and namespace."""
+    For each pod, `came` has the seconds since the previous pod, the pod's running time in seconds,
+    and its shape, priority and namespace."""
     ledger = VirtualLedger(watched=watched)
     ledger.write(*fleet)
     at_s = 0.0

@@ -1,7 +1,5 @@
-"""Property: signed receipts reveal the first place where the ledger's records were tampered with.
-
-The tests use a recorded ledger. Most kinds of tampering renumber the later records, as copying them
-to a new stream would. A deleted record leaves a gap instead."""
+"""Property: signed receipts reveal the first record of a recorded ledger that was changed, added or
+removed."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -105,7 +103,7 @@ KINDS = ("changed", "on another subject", "deleted", "dropped", "added", "moved"
 
 
 def tampered(kind: str, at: int, seed: int) -> list[Record]:
-    """Return the constant RECORDS, tampered with as `kind` says at index `at`."""
+    """Return the constant RECORDS with the change `kind` at index `at`."""
     random_ = random.Random(seed)
     records, record = list(RECORDS), RECORDS[at]
     if kind == "changed":
@@ -142,10 +140,9 @@ def first_difference(records: Sequence[Record]) -> int:
 def test_the_first_record_that_differs_is_named(
     signed: Signed, bare: Signed, kind: str, at: int, seed: int
 ) -> None:
-    """If the receipts include fingerprints of records, the check names the first record that was
-    tampered with.
+    """With fingerprints of records, the check names the first record that was tampered with.
 
-    Otherwise, it names the start of the segment that contains the record, or the missing end."""
+    Without them, it names the first record covered by the same receipt, or the missing end."""
     assume(kind != "deleted" or at)  # a ledger may begin later: see `ledger trim`
     records = tampered(kind, at, seed)
     first = first_difference(records)
@@ -170,9 +167,8 @@ def test_a_state_that_does_not_follow_is_named(signed: Signed) -> None:
 
 
 def test_unchanged_records_are_proven(signed: Signed) -> None:
-    """The check confirms unchanged records, and reports a problem if the ledger is empty.
-
-    A check that begins in the middle of a segment reports no problem with that segment."""
+    """The check confirms unchanged records, also if it starts between two receipts. It reports a
+    problem if the ledger is empty."""
     check, fold = signed.check(), StateFold(quiet=True)
     for record in RECORDS:
         fold.take(record)
@@ -232,10 +228,7 @@ def test_a_proof_of_another_record_proves_nothing(signed: Signed, index: int, wh
 
 @given(at=st.integers(0, 5_000), bit=st.integers(0, 7))
 def test_a_receipt_that_was_touched_is_refused(signed: Signed, at: int, bit: int) -> None:
-    """A receipt with a flipped bit is refused, unless the flip does not change what the receipt
-    says.
-
-    For example, the flip may turn one kind of white space into another."""
+    """A receipt with a flipped bit is refused, unless the bit has no meaning, as in white space."""
     whole = (signed.folder / f"receipt-{ENDS[1]:020}.json").read_bytes()
     data = bytearray(whole)
     data[at % len(data)] ^= 1 << bit

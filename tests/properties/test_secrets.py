@@ -1,8 +1,6 @@
 """Property: no event contains a pod's secrets, whatever the pod's dialect and history.
 
-The tests put a secret where users put secrets: environment, arguments, commands, probes, images,
-volumes, pull secrets, foreign annotations, and the status. They use sample pods of every dialect,
-and read each pod both from a manifest and from an API server."""
+The tests put a secret into every field that the events must not copy."""
 
 import copy
 import io

@@ -32,8 +32,7 @@ def test_no_slice_is_given_out_on_which_an_untold_pod_may_run(
 ) -> None:
     """Apportion allocates no MIG slice that a pod of another scheduler uses.
 
-    If the slice of such a pod is unknown, Apportion allocates no slice of the pod's device. If
-    `late` is set, the node reports its devices only after half of the steps."""
+    If the slice of such a pod is unknown, Apportion allocates no slice of the pod's device."""
     cluster, numbers = Cluster(), count()
     cluster.see("nodes", kube_node("n1"))
     running: dict[str, tuple[str, str, int | None]] = {}

@@ -1,3 +1,1 @@
-"""Attacks with one stolen identity. Each attack is made twice.
-
-Against the guarded system it must fail. With the guard removed it must succeed."""
+"""Attacks with one stolen identity. Each must fail, and must succeed once its guard is removed."""

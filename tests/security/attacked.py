@@ -1,8 +1,6 @@
-"""A ledger with additional users: an agent of one node, and an auditor with its own name.
+"""A real NATS server with two attackers as users: an agent of one node, and a named auditor.
 
-The server's configuration is generated from the permissions table, as in production. If a guard is
-a permission, a test removes the guard by widening that configuration. Invariant: attacks run
-against the real server."""
+To remove a guard that is a permission, a test edits the generated configuration."""
 
 from __future__ import annotations
 
@@ -120,7 +118,7 @@ def _port(urls: list[str]) -> int:
 async def attacked(
     folder: Path, widen: Widen = str, users: Sequence[User] = USERS
 ) -> AsyncIterator[Bus]:
-    """Yield a bus whose server has the attackers as users."""
+    """Run a NATS server that also accepts the attackers as users."""
     bus = Bus(folder)
     bus.server = AttackedServer(folder, widen, users)
     try:

@@ -1,13 +1,10 @@
-"""An attacker with an agent's or an auditor's password. It tries everything that the password
-permits.
+"""An attacker with an agent's or an auditor's password, which tries everything that it permits.
 
     python -m tests.security.attacker agent --seed 1      the URL is in APPORTION_NATS_URL
     python -m tests.security.attacker flood --node NODE    plausible usage records, without a pause
     python -m tests.security.attacker connections          as many connections as it gets
 
-Subjects are drawn from the identity's own permissions, with existing names for wildcards. Payloads
-and headers are half valid, half invalid. Each second the attacker prints its actions as a line of
-JSON, until it is stopped."""
+Half of the payloads are invalid. Each second the attacker prints its actions as a line of JSON."""
 
 from __future__ import annotations
 
@@ -53,7 +50,7 @@ GARBAGE: Final = (b"", b"{}", b"[" * 500, b"\xff\xfe", b'{"batch":1000000}', b"x
 
 
 class Attacker:
-    """An attacker with one identity, whose attacks are drawn from a seed."""
+    """An attacker with one identity, which attacks at random from a seed."""
 
     def __init__(self, ledger: JetStreamLedger, role: str, seed: int) -> None:
         self._ledger = ledger
@@ -71,7 +68,7 @@ class Attacker:
     async def read_along(self, ledger: JetStreamLedger) -> None:
         """Follow the ledger to learn what to attack.
 
-        This ends early if the reader fails, for example because an auditor's own attacks broke its
+        Ends early if the reader fails, for example because an auditor's own attacks broke its
         consumer."""
         reader: Reader[Any] = Reader(ledger, self._cluster, metrics=Metrics())
         try:
@@ -115,8 +112,7 @@ class Attacker:
         await self._send(subject, self._payload(subject))
 
     async def _listen(self) -> None:
-        """On every 50th call, subscribe to a subject pattern that the attacker may use.
-        Subscriptions stay open, so the other calls do nothing."""
+        """On every 50th call, subscribe to a subject pattern that the server permits."""
         if self.done["listen"] % 50 == 0:
             pattern = self._filled(self._chance.choice(self._may.subscribe))
             await self._ledger.serve(pattern, _ignore)
@@ -274,8 +270,9 @@ def _take_connections(url: str, done: Counter[str]) -> None:
 
 
 def _read_answer(opened: socket.socket) -> int:
-    """Return the number of errors before the reply to a PING. Raises ConnectionRefusedError if the
-    connection is closed."""
+    """Read until the reply to a PING. Return the number of errors before it.
+
+    Raises ConnectionRefusedError if the server closes the connection."""
     said = b""
     while b"PONG" not in said:
         more = opened.recv(65_536)

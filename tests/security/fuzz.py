@@ -1,15 +1,11 @@
-"""A fuzz test: attackers with stolen keys, and a hostile container, try everything for a chosen
-time.
+"""A fuzz test: attackers with stolen keys, and a hostile container, try everything they can.
 
     python -m tests.security.fuzz --seconds 3600 --seed 1
 
-It runs a real nats-server, real schedulers, intakes, binders and agents, and pods that start and
-end. The attackers are separate processes. One has an agent's key and one an auditor's key, and both
-try everything that they may. Others flood intakes and take connections with agents' keys
-(`tests.security.attacker`). A container attacks its node's agent (`tests.security.tenants`). For a
-quarter of the time, at intervals, all attackers except the container are suspended. At the end the
-ledger gets a small limit. An attacker with an agent's key fills it up to the reserve, other writers
-fill the rest, and then the limit is lifted.
+It runs a real nats-server, real services, and pods that start and end. The attackers are separate
+processes with the keys of agents and an auditor (`tests.security.attacker`). A container attacks
+its node's agent (`tests.security.tenants`). For a quarter of the time, all attackers except the
+container are suspended. At the end the ledger is filled to a small limit, and the limit is lifted.
 
 It prints the results as JSON, with each violated limit under `broken`; the exit code is then 1. The
 limits:
@@ -100,9 +96,7 @@ def say(text: str) -> None:
 
 
 class Watched:
-    """Reads the ledger during the fuzz, and keeps the state that its events give.
-
-    It notes which pods are placed and allocated, and every change that attackers must not cause."""
+    """Reads the ledger during the fuzz, and records every change that attackers must not cause."""
 
     def __init__(self) -> None:
         self.fold = StateFold(quiet=True)
@@ -115,11 +109,10 @@ class Watched:
 
     @property
     def state(self) -> State:
-        """Return the state that the ledger's events fold to."""
         return self.fold.state
 
     def take(self, record: Record) -> None:
-        """Fold the next record and note what it shows."""
+        """Fold the next record, and record any change that attackers must not cause."""
         try:
             event = decode(record.payload, subject=record.subject)
         except EventError as error:
@@ -152,7 +145,7 @@ class Watched:
 
 
 class Load:
-    """Submits pods at a steady rate. When too many are live, it ends the oldest."""
+    """Submits pods at a steady rate. When too many pods exist, it ends the oldest."""
 
     def __init__(self, bus: Bus, watched: Watched) -> None:
         self._bus = bus
@@ -200,7 +193,7 @@ class Load:
         return [uid for uid in uids if uid not in self._watched.allocated][-20:]
 
     async def not_placed(self, uids: list[str]) -> list[str]:
-        """Wait for a grace period, and return those of the pods that are still not placed."""
+        """Wait for a grace period, and return the pods that are still not placed."""
 
         async def placed() -> bool:
             return self._watched.placed.keys() >= set(uids)
@@ -228,7 +221,7 @@ def _draft(data: Any, identity: str) -> Draft:
 
 
 async def play(folder: Path, seconds: float, seed: int) -> dict[str, Any]:
-    """Run one fuzz and return its results."""
+    """Run attackers against a cluster once, and return the results."""
     async with attacked(folder, users=OF_NAMED_NODES) as bus, contextlib.AsyncExitStack() as stack:
         watched = Watched()
         reader = await bus.connect("gateway")
@@ -263,8 +256,9 @@ async def play(folder: Path, seconds: float, seed: int) -> dict[str, Any]:
 async def _turns(
     bus: Bus, load: Load, attackers: Attackers, seconds: float, found: dict[str, Any]
 ) -> tuple[list[str], list[str]]:
-    """Submit pods in turns, with the attackers suspended and then active. Return the pods submitted
-    while they were suspended, and the pods submitted during attacks."""
+    """Submit pods while the attackers are suspended and while they are active, in turns.
+
+    Return the pods of the quiet periods and those of the attacks."""
     turns = max(2, round(seconds / TURN_S))
     each_s = seconds / turns
     quiet: list[str] = []
@@ -288,8 +282,7 @@ async def _turns(
 
 
 async def _people(bus: Bus) -> list[str]:
-    """While attackers are active, connect as an operator and run `apportion ledger check`. Return
-    the errors; there should be none."""
+    """Connect as an operator, and run `apportion ledger check`. Return the errors."""
     await CLOCK.pause(4.0)
     refused = []
     try:
@@ -311,8 +304,7 @@ def _resident_mib(process: int) -> int:
 async def _filled(
     bus: Bus, services: dict[str, ServiceProcess], load: Load, seed: int
 ) -> dict[str, Any]:
-    """Fill a small ledger with a stolen agent's key, and then with other writers. Return the
-    results."""
+    """Let an agent's stolen key and then other writers fill a ledger. Return the results."""
     wire = (await bus.connect("bootstrap")).wire
     used = (await stream.read_info(wire)).state.bytes
     most = int((used + ROOM_BYTES) / (1 - RESERVE))
@@ -386,7 +378,7 @@ class Attackers:
         self._connections = Counter[str]()
 
     async def begin(self) -> None:
-        """Start all attackers and suspend them. The attacking containers always run."""
+        """Start all attacking processes, and suspend them."""
         for role, options in self._which.items():
             self._processes[role] = await self._start(role, *options)
         for role in self._which:
@@ -398,8 +390,7 @@ class Attackers:
 
     @contextlib.asynccontextmanager
     async def at_work(self) -> AsyncIterator[None]:
-        """Let all attackers work during the block. An additional process takes all the connections
-        that it gets."""
+        """Let all attackers run during the block, plus one that opens many connections."""
         self._signal(signal.SIGCONT)
         taking = await self._start("connections") if "agent" in self._which else None
         try:
@@ -442,7 +433,7 @@ class Attackers:
         return self._bus.data_dir / f"{role}.{kind}"
 
     def did_enough(self) -> bool:
-        """Return True if every attacker has made enough attempts, or has ended."""
+        """Return True if every attacker has ended or has made enough attempts."""
         return all(
             self._processes[role].returncode is not None
             or all(self._told(role).get(deed, 0) > ENOUGH for deed in ("permitted", "forbidden"))
@@ -542,7 +533,7 @@ async def _refused(services: dict[str, ServiceProcess]) -> dict[str, float]:
 
 
 async def _verb(bus: Bus, role: str, *arguments: str) -> tuple[int | None, str, str]:
-    """Run a verb as this role, and return its exit code, output and errors."""
+    """Run an `apportion` command as this role. Return its exit code, output and errors."""
     environment = {**os.environ, "APPORTION_NATS_URL": bus.server.url_for(role)}
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "apportion.cli.main", *arguments,
@@ -553,11 +544,7 @@ async def _verb(bus: Bus, role: str, *arguments: str) -> tuple[int | None, str, 
 
 
 async def _verify(bus: Bus) -> dict[str, Any]:
-    """Return the result of `apportion verify --json`, run as an auditor. It must report no
-    violation.
-
-    The auditor's copy of the ledger must be intact although another auditor has attacked it. The
-    fuzz signs its pod events as the watcher, so no event has a wrong owner."""
+    """Return the result of `apportion verify --json`, which must report no violation."""
     code, out, errors = await _verb(bus, "auditor", "verify", "--json")
     return {"exit_code": code, "told": json.loads(out) if out else {"said": errors}}
 

@@ -2,10 +2,8 @@
 
     python -m tests.security.slow_past SOCKET FOLDER [ARCHIVES [PRICES]]
 
-Reading a few events takes milliseconds, too short for a test to see the consumer that reads them.
-Reading millions takes longer. Here each consumer is deleted a little later, so that a test can
-count consumers from outside. The variable WITHOUT names the guard to remove. Invariant: both runs
-of a test are equally slow."""
+Each consumer is deleted a little later than usual, so that a test has time to count the consumers.
+The variable WITHOUT names the guard to remove. Invariant: both variants are equally slow."""
 
 import contextlib
 import os

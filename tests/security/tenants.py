@@ -1,12 +1,10 @@
-"""A node with a real agent and two containers. One of them attacks: it writes anything into its
-folder.
+"""A node with a real agent and two containers, one of which attacks.
 
     python -m tests.security.tenants --seed 1      URLs are in APPORTION_AGENT_URL and so on
 
-A pod with the attacking container starts, acts as its seed determines, and ends; then the next one
-starts. The agent must stay ready, restore the attacking container's limits, leave the other
-container alone and remove the folder. Each second the program prints its actions, and what went
-wrong, as a line of JSON. SIGTERM ends it."""
+The attacking container writes arbitrary data into its folder, and is replaced again and again. The
+agent must stay ready, protect the other container, and remove the folders of ended containers. Each
+second the program prints its counts and any harm done as a line of JSON. SIGTERM ends it."""
 
 from __future__ import annotations
 
@@ -57,8 +55,7 @@ COUNT: Final = 2_008_896
 
 
 class Container:
-    """A container that attacks the agent of its node. It writes into its own folder, at random from
-    a seed."""
+    """A container that attacks its node's agent by writing random files into its own folder."""
 
     def __init__(self, folder: Path, seed: int, *, most: int = 50) -> None:
         """Attack in this folder, with at most `most` new files at a time."""
@@ -138,8 +135,7 @@ class Container:
 
 
 class Tenants:
-    """The node under attack, with its agent. `told` counts the attacks, and `wrong` lists the harm
-    that the agent failed to prevent."""
+    """The node under attack, with its agent. It counts the attacks and records the harm done."""
 
     def __init__(self, folder: Path, pen: JetStreamLedger, seed: int) -> None:
         self._pen = pen

@@ -1,9 +1,6 @@
-"""Attack 1 between auditors: an auditor reads records meant for another auditor, and deletes that
-auditor's consumer.
+"""Attack 1 between auditors: an auditor reads another auditor's records, and deletes its consumer.
 
-Without the guard every auditor can create, read from and delete any consumer of the auditors'
-account. If an attacker knows a consumer's name, the attacker can take the records that wait there,
-or delete the consumer unnoticed."""
+Without the guard, every auditor can create, read from and delete any consumer of their account."""
 
 import asyncio
 import json
@@ -75,8 +72,7 @@ async def test_weak(tmp_path: Path) -> None:
 
 @pairs
 async def test_guarded(bus: Bus, attacker: str, reader: str) -> None:
-    """The server rejects each attempt on another auditor's consumer, and the owner reads every
-    record."""
+    """No auditor can change another auditor's consumer, whose owner still reads every record."""
     eve, theirs = await bus.connect(attacker), await bus.connect(reader)
     await (await bus.connect("watcher")).append([draft(payload=b'"a"'), draft(payload=b'"b"')])
     name = await waiting(theirs)
@@ -97,8 +93,7 @@ async def test_guarded(bus: Bus, attacker: str, reader: str) -> None:
 
 
 async def test_replies_of_a_tool_are_not_for_an_auditor_with_a_name(bus: Bus) -> None:
-    """Several tools share the identity of the default auditor. An auditor with its own name cannot
-    subscribe to the replies for that identity."""
+    """A named auditor cannot subscribe to replies for the default auditor."""
 
     async def hear(_subject: str, _payload: bytes) -> None:
         return None

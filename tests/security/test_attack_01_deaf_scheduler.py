@@ -1,9 +1,8 @@
-"""Attack 1: an auditor changes a scheduler's consumer so that the scheduler receives no more
-events.
+"""Attack 1: an auditor changes a scheduler's consumer, so that the scheduler receives no events.
 
-The names of consumers are public in the server's monitoring. Without the guard an auditor changes
-the filter of a scheduler's consumer by `CONSUMER.CREATE` with the action `update`. The server keeps
-sending heartbeats, so the scheduler stays ready with a lag of 0, but places no more pods."""
+The names of consumers are public in the server's monitoring. Without the guard, an auditor can
+change the consumer's filter with `CONSUMER.CREATE`. The server still sends heartbeats, so the
+scheduler stays ready with a lag of 0 but places no pods."""
 
 import json
 from collections.abc import AsyncIterator
@@ -30,7 +29,7 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
 
 
 async def retarget(wire: Wire, settings: dict[str, object]) -> None:
-    """Change the consumer with these settings so that it filters for a subject without messages."""
+    """Change the consumer's filter to a subject without messages."""
     config = {**settings, "filter_subject": NOTHING}
     body = {"stream_name": STREAM, "config": config, "action": "update"}
     await call_api(wire, f"CONSUMER.CREATE.{STREAM}.{config['name']}.{NOTHING}", body)

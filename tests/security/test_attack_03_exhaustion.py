@@ -1,8 +1,7 @@
-"""Attack 3: any client that reaches the gateway takes all of a shared resource, and keeps it.
+"""Attack 3: one client of the gateway takes all of a shared resource, and keeps it.
 
-Without the guards one client can take all 64 event streams, or both concurrent plans. Half-sent
-requests stay open for 90 seconds. Each read of `/events` from the beginning takes one of the
-thousand consumers that the server has for all clients."""
+Without the guards, one client can hold all 64 event streams, both concurrent plans, or all of the
+server's consumers. Half-sent requests stay open for 90 seconds."""
 
 import asyncio
 import contextlib
@@ -86,7 +85,7 @@ async def connect(
 
 
 async def status_of(port: int, path: str, client: str) -> tuple[int, asyncio.StreamWriter]:
-    """Return the status code of an answer, and the connection, which stays open."""
+    """Send a GET request. Return the status code, and the connection, which stays open."""
     sent = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
     reader, writer = await connect(port, sent, client)
     return int((await reader.readline()).split()[1]), writer
@@ -99,8 +98,7 @@ def close(writers: list[asyncio.StreamWriter]) -> None:
 
 @GUARDS
 async def test_one_client_takes_every_stream(bus: Bus, guarded: bool) -> None:
-    """One client cannot take every event stream of the gateway. Without the guard it can, and
-    another client gets no stream."""
+    """One client cannot take every event stream of the gateway."""
     async with gateway(bus, "" if guarded else without("limits each client")) as (_, port):
         taken = [await status_of(port, "/api/v1/events", "127.0.0.1") for _ in range(CLIENTS_MAX)]
         held = [status for status, _ in taken if status == 200]
@@ -130,8 +128,7 @@ async def test_half_sent_requests_stay(bus: Bus, guarded: bool) -> None:
 
 
 def plan(manifest: str) -> bytes:
-    """Return an HTTP request for a plan with streamed progress. Its response starts when the plan
-    does."""
+    """Return an HTTP request for a plan whose progress is streamed."""
     body = json.dumps({"manifest": manifest, "add": ["2x8xT4"]}).encode()
     head = f"{PLAN}Accept: application/x-ndjson\r\n"
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
@@ -168,7 +165,7 @@ async def test_reading_from_the_beginning_takes_consumers(bus: Bus, guarded: boo
     async with gateway(bus, first) as (_, port):
 
         async def read(number: int) -> int:
-            """Read up to the tenth event again and again, and return how often that succeeded."""
+            """Connect several times, and return how often the first ten events arrived."""
             found = 0
             sent = b"GET /api/v1/events?from=1 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
             for _ in range(ROUNDS):

@@ -68,8 +68,7 @@ class System:
                 await until(partial(_halted, service), f"{service.verb} to halt")
 
     async def verified(self) -> dict[str, Any]:
-        """Return the findings of `verify`, except those about an event's owner, because this test
-        signs its events with other identities."""
+        """Return the findings of `verify`, without those about wrong owners."""
         found: dict[str, Any] = json.loads(await self.run("verify", "--json", code=1))
         assert found["found"].pop("owner") > 0
         found["violations"] = [each for each in found["violations"] if each["check"] != "owner"]
@@ -136,9 +135,9 @@ async def test_an_invented_type_halts_nobody(tmp_path: Path, without: str) -> No
 
 @pytest.mark.parametrize("without", ["looks for what is set aside", ""], ids=["weak", "guarded"])
 async def test_what_halts_can_be_set_aside(tmp_path: Path, without: str) -> None:
-    """If an event's format was enabled and the build that reads it is gone, `ledger set-aside` lets
-    all services continue. The event stays in the ledger. `verify` names it, the user who set it
-    aside, and the reason."""
+    """If services halt at an event that no build can read, `ledger set-aside` lets them continue.
+
+    The event stays in the ledger. `verify` reports it with the reason and the operator's name."""
     async with running(tmp_path, without) as system:
         enabled = FormatEnabled(format="PodWeighed", version=1, by="ada")
         await system.facts.write(enabled, role="operator")

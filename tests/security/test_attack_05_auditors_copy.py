@@ -1,9 +1,8 @@
-"""Attack 5 between auditors: an auditor makes the server's own reply delete the copy of the ledger
-that all auditors share.
+"""Attack 5 between auditors: an auditor makes the NATS server delete the auditors' copy.
 
-The auditor pulls from its own empty consumer, and names a subject of the server's API as the reply
-subject. The server's reply is an empty message. On that API subject, an empty message is the order
-to delete the copy, to purge it, or to delete another auditor's consumer."""
+The auditor pulls from an empty consumer, and names an API subject as the reply subject. The
+server's reply is an empty message, which is a valid request on that subject. Such a request deletes
+or purges the copy, or deletes another auditor's consumer."""
 
 import contextlib
 from pathlib import Path
@@ -27,14 +26,15 @@ ORDERS = ("STREAM.DELETE", "STREAM.PURGE", "CONSUMER.DELETE")
 
 
 def order(what: str) -> str:
-    """Return the subject of the server's API on which an empty message gives the order `what`."""
+    """Return the subject on which an empty message makes the NATS server do `what`."""
     whose = f".{THEIRS}" if what.startswith("CONSUMER") else ""
     return f"$JS.API.{what}.{STREAM}{whose}"
 
 
 async def reader_of(bus: Bus) -> JetStreamLedger:
-    """Append an event, and wait until the auditors' copy has it. Return an auditor that has a
-    consumer of the copy."""
+    """Append an event, and wait until the auditors' copy has it.
+
+    Return an auditor that has a consumer of the copy."""
     await (await bus.connect("watcher")).append([draft()])
     reader = await bus.connect(TOOLS)
 
@@ -48,7 +48,7 @@ async def reader_of(bus: Bus) -> JetStreamLedger:
 
 
 async def whole(reader: JetStreamLedger) -> bool:
-    """Return True if the auditors' copy still has its event and the reader its consumer."""
+    """Return True if both the event in the auditors' copy and the reader's consumer still exist."""
     try:
         held = (await stream.read_info(reader.wire)).state.first_seq
         return held == 1 and (await consumers.read_info(reader.wire, THEIRS)).num_pending == 1
@@ -58,8 +58,9 @@ async def whole(reader: JetStreamLedger) -> bool:
 
 @pytest.mark.parametrize("what", ORDERS)
 async def test_weak(tmp_path: Path, what: str) -> None:
-    """If auditors are in the account of their copy, one of them can delete or purge it by choosing
-    the reply subject of a request."""
+    """If auditors are in the NATS account of their copy, one of them can delete or purge the copy.
+
+    To do so, the auditor names a subject of the stream API as the reply subject of a request."""
     with GUARDS["auditors beside their copy"]():
         async with attacked(tmp_path / "nats") as bus:
             reader = await reader_of(bus)
@@ -78,8 +79,7 @@ async def test_weak(tmp_path: Path, what: str) -> None:
 
 @pytest.mark.parametrize("attacker", [AUDITOR.name, TOOLS])
 async def test_guarded(tmp_path: Path, attacker: str) -> None:
-    """The server's reply cannot reach its API, whatever reply subject an auditor names. The copy
-    and the other auditors' consumers stay."""
+    """No reply of the server can reach its API, so the auditors' copy and consumers stay."""
     async with attacked(tmp_path / "nats") as bus:
         reader = await reader_of(bus)
         made = (await stream.read_info(reader.wire)).created

@@ -1,10 +1,8 @@
-"""Attack 5: a client that may append to the ledger uses the message id that a pod's placement will
-need.
+"""Attack 5: a client that may append uses the message id that a pod's placement will need.
 
-The server accepts each message id only once, on whatever subject. Without the guard the attacker
-can send a message with the id `<uid>/1/placed` on its own subject, which no reader treats as an
-event. Every placement of the pod is then rejected as a duplicate. The pod stays pending, and its
-schedulers keep restarting, for as long as the server remembers ids."""
+The server accepts each message id only once, on any subject. Without the guard the attacker can
+send a message with the id `<uid>/1/placed` on its own subject. Every placement of the pod is then
+rejected as a duplicate, for as long as the server remembers ids."""
 
 import base64
 import json
@@ -32,7 +30,7 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
 
 
 async def burn(bus: Bus, role: str, subject: str, *ids: str) -> None:
-    """Send messages that are not events, with ids that other writers will need."""
+    """Send invalid messages under ids that other writers' events will have."""
     wire = (await bus.connect(role)).wire
     for each in ids:
         await wire.request(subject, b"{}", timeout_s=5, headers={"Nats-Msg-Id": each})
@@ -42,10 +40,10 @@ async def burn(bus: Bus, role: str, subject: str, *ids: str) -> None:
 async def test_a_burnt_id_keeps_no_pod_from_its_place(
     bus: Bus, tmp_path: Path, guarded: bool
 ) -> None:
-    """If services have the ledger's key, no attacker can guess a placement's id, so the pod is
-    placed. Without the key a watcher uses the id first, and the pod is not placed.
+    """With the ledger's key, no watcher can guess the id of a placement, so the pod is placed.
 
-    An agent cannot make this attack in either case, because agents may not append."""
+    Without the key, a watcher uses the id first, and the pod is not placed. An agent cannot make
+    this attack in either case, because agents may not append."""
     key = tmp_path / "ledger.key"
     key.write_text(secrets.token_hex(32))
     options = [*NO_AGENTS, *(["--ledger-key", str(key)] if guarded else [])]

@@ -1,9 +1,8 @@
 """Attack 5 through delivery subjects: the creator of a consumer may name any subject for delivery.
 
-The server delivers to any subject that has a listener in the stream's account. It does not check
-whether the reader may publish there. Subjects that the account imports count as listeners; the
-server's own APIs do not. In the earlier configuration the account imported the API that purges the
-auditors' copy, so a gateway's consumer could purge the copy."""
+The server does not check whether the creator may publish on that subject. With an earlier
+configuration, a gateway's consumer could call the API that purges the auditors' copy of the ledger.
+"""
 
 import json
 from pathlib import Path
@@ -44,8 +43,7 @@ _REACHED = f'{{ service: {{ account: BETWEEN, subject: "audit.purge" }}, to: "{C
 
 
 def reached_from_the_ledger(configuration: str) -> str:
-    """Return the earlier server configuration, in which the ledger's account imports the API that
-    purges the auditors' copy."""
+    """Weaken a NATS configuration: let the ledger's account purge the auditors' copy."""
     ledger, mark, rest = configuration.partition("  AUDIT {\n")
     if "    imports: [\n" in ledger:
         ledger = ledger.replace("    imports: [\n", f"    imports: [\n      {_REACHED}\n", 1)
@@ -74,8 +72,9 @@ async def deliver(ledger: JetStreamLedger, subject: str) -> str:
 
 
 async def copied(bus: Bus, count: int) -> JetStreamLedger:
-    """Append an event, and wait until the auditors' copy has `count` events. Return an auditor's
-    connection."""
+    """Append an event, and wait until the auditors' copy of the ledger has `count` events.
+
+    Return an auditor's connection."""
     await (await bus.connect("watcher")).append([draft()])
     auditor = await bus.connect("auditor")
 
@@ -87,8 +86,7 @@ async def copied(bus: Bus, count: int) -> JetStreamLedger:
 
 
 async def test_weak(tmp_path: Path) -> None:
-    """If the ledger's account imports the purge API of the auditors' copy, a reader's consumer can
-    purge the copy."""
+    """If the ledger's account can reach the purge API, a consumer can purge the auditors' copy."""
     async with attacked(tmp_path / "nats", reached_from_the_ledger) as bus:
         auditor = await copied(bus, 1)
         assert await auditor.first_revision() == 1
@@ -102,8 +100,9 @@ async def test_weak(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", READERS)
 async def test_guarded(tmp_path: Path, name: str) -> None:
-    """A consumer with the purge API as its delivery subject delivers nothing. Other consumers work,
-    and the copy keeps all events."""
+    """A consumer that would deliver records to the purge API delivers nothing.
+
+    Other consumers work, and the auditors' copy keeps all events."""
     async with attacked(tmp_path / "nats") as bus:
         auditor = await copied(bus, 1)
         attacker, watcher = await bus.connect(name), await bus.connect("watcher")

@@ -1,10 +1,8 @@
-"""Attacks 1 and 5 by reply subjects: a client of the server's API chooses where the server sends
-its reply.
+"""Attacks 1 and 5: a client of the server's API chooses the subject of the server's reply.
 
-The server does not check whether the sender of a request may publish to its reply subject. Without
-the guard an auditor can have the server's reply stored as an event on a node's placement subject.
-Placements that were decided before are then refused as stale. Or the auditor names the API that
-purges the stream: an empty reply there purges the whole ledger."""
+Without the guard an auditor can have the server's reply stored as an event on a node's placement
+subject. Earlier placements are then refused as stale. An auditor can also purge the whole ledger,
+if it names the purge API as the reply subject of a request."""
 
 import asyncio
 import contextlib
@@ -60,8 +58,10 @@ async def ask_for_nothing(bus: Bus, name: str, reply: str) -> None:
 
 @pytest.mark.parametrize("name", BESIDE)
 async def test_weak_an_answer_is_an_event_and_an_order(tmp_path: Path, name: str) -> None:
-    """If all users are in the ledger's account, any of them can have a reply stored on a node's
-    subject, by using that as the reply subject. An auditor can also purge the ledger."""
+    """If all users are in the ledger's account, any of them can have a reply stored as an event.
+
+    To do so, a user names a node's subject as the reply subject. An auditor can also purge the
+    ledger."""
     with GUARDS[GUARD]():
         bus_of = attacked(tmp_path / "nats")
         async with bus_of as bus:
@@ -122,11 +122,9 @@ async def test_guarded_an_answer_goes_back_to_the_askers_account(tmp_path: Path,
 async def test_the_answer_of_a_service_is_an_event_and_an_order(
     tmp_path: Path, *, guarded: bool
 ) -> None:
-    """Neither an intake's reply nor the server's confirmation of an append can change the ledger,
-    whatever reply subject the requester names.
+    """A client cannot change the ledger by having a reply sent to a subject of its choice.
 
-    An agent's request names the purge API as its reply subject. The intake's empty reply stays in
-    the agent's account and does not reach that API."""
+    This is true of an intake's replies, and of the server's confirmations of appends."""
     with contextlib.nullcontext() if guarded else GUARDS[GUARD]():
         async with attacked(tmp_path / "nats") as bus:
             facts = Facts(bus)
@@ -170,9 +168,7 @@ async def test_the_answer_of_a_service_is_an_event_and_an_order(
 async def test_the_answer_to_who_takes_from_a_queue_is_an_order(
     tmp_path: Path, *, guarded: bool
 ) -> None:
-    """A binder cannot purge the ledger by naming the purge API as a reply subject.
-
-    It names that subject when it pulls from its queue, and when it acknowledges a record."""
+    """A binder cannot purge the ledger by naming the purge API as a reply subject."""
     with contextlib.nullcontext() if guarded else GUARDS[GUARD]():
         async with attacked(tmp_path / "nats") as bus:
             watcher, binder = await bus.connect("watcher"), await bus.connect("binder")
@@ -201,7 +197,7 @@ async def test_the_answer_to_who_takes_from_a_queue_is_an_order(
 
 @pytest.mark.parametrize("guarded", [False, True], ids=["weak", "guarded"])
 async def test_an_answer_is_no_request_to_a_third_account(tmp_path: Path, *, guarded: bool) -> None:
-    """A gateway cannot pass the server's reply to schedulers as if it were an extender's call."""
+    """Schedulers never receive the server's reply to a gateway as an extender's request."""
     with contextlib.nullcontext() if guarded else GUARDS[GUARD]():
         async with attacked(tmp_path / "nats") as bus:
             extender, scheduler = await bus.connect("extender"), await bus.connect("scheduler")

@@ -37,8 +37,9 @@ async def batch(bus: Bus) -> list[int]:
 
 
 async def test_weak_batches_of_others_are_refused(tmp_path: Path) -> None:
-    """Without the guard an agent may write to one subject of the ledger's stream, and can so block
-    the batches of all other writers."""
+    """Without the guard an agent can write to one subject of the ledger's stream.
+
+    In this way the agent blocks the batches of all other writers."""
     subject, everybodys = f"apportion.v1.inventory.{NODE}", "apportion.v1.inventory.*"
     given, taken = '{ service: "%s", accounts: [%s] }', "{ service: { account: %s, subject: "
 
@@ -59,7 +60,7 @@ async def test_weak_batches_of_others_are_refused(tmp_path: Path) -> None:
 
 
 async def test_guarded_there_is_nothing_to_open(tmp_path: Path) -> None:
-    """An agent can open no batch, because its reports go to an intake and not to a stream."""
+    """An agent cannot open a batch of appends, because it writes to an intake only."""
     async with attacked(tmp_path / "nats") as bus:
         for subject in (SUBJECT, f"apportion.v1.inventory.{NODE}"):
             await open_batches(bus, subject)

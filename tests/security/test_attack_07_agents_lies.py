@@ -1,9 +1,8 @@
-"""Attacks 4, 5 and 7 by a compromised node agent, which sends false reports and floods.
+"""Attacks 4, 5 and 7: a compromised node agent sends false reports, and floods the ledger.
 
-Without the guards the agent can empty another node, claim its GPUs, and report a GPU of 16 TiB. It
-can refer to future revisions, sign with another name, halt readers with an unknown type, and write
-9,000 events in five seconds. With the guards it may only send requests to an intake on its node's
-subject, and the intake checks each report."""
+Without the guards, the agent can empty another node, claim its GPUs, and halt readers with an
+unknown event type. With the guards, it may only send requests to an intake, which checks each
+report."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -45,8 +44,7 @@ SOME = 800
 
 
 class Lie(NamedTuple):
-    """A false report that an agent sends. `cause` is the reason with which the intake refuses it,
-    and `guard` names the check that finds it."""
+    """An agent's false report, the check that finds it, and the cause of its refusal."""
 
     data: Payload
     cause: str
@@ -56,7 +54,7 @@ class Lie(NamedTuple):
 
 
 def card(memory_mib: int) -> Device:
-    """Return a device that does not exist, with this much memory in MiB."""
+    """Return an invented device with this much memory."""
     return Device(
         id="GPU-lie", index=0, family="nvidia", model="NVIDIA Tesla T4", memory_mib=memory_mib,
         physical_memory_mib=memory_mib,
@@ -152,8 +150,7 @@ async def test_guarded_lies_are_refused_by_name(tmp_path: Path) -> None:
 
 
 async def test_guarded_what_nobody_knows_does_not_come_to_the_ledger(tmp_path: Path) -> None:
-    """Attack 4 by an agent: the intake refuses every event type or version that could halt a
-    reader."""
+    """The intake refuses an agent's event if its type or version could halt a reader."""
     async with world(tmp_path) as made:
         known = said(NOTHING)
         for payload, cause in (
@@ -169,8 +166,7 @@ async def test_guarded_what_nobody_knows_does_not_come_to_the_ledger(tmp_path: P
 
 
 async def test_an_intake_outlives_whatever_id_an_event_has(tmp_path: Path) -> None:
-    """An intake keeps working whatever id an agent's event has, even an id that the ledger would
-    reject or that was used before."""
+    """An intake keeps working even if an event of an agent has an invalid or used id."""
     async with world(tmp_path) as made:
         for name in ("é", "\n", "x" * 512):
             reported = structs.replace(NOTHING, driver=repr(name)[:9])
@@ -190,8 +186,9 @@ async def test_an_intake_outlives_whatever_id_an_event_has(tmp_path: Path) -> No
 
 
 async def test_weak_a_fence_is_burnt(tmp_path: Path) -> None:
-    """Attack 5: if the intake did not use ids of its own, an agent could append under the id of a
-    future placement. The server would then refuse the placement as a duplicate."""
+    """If an agent chooses event ids, it can use the id of a future placement.
+
+    The server then refuses that placement as a duplicate."""
     async with world(tmp_path, "appends under its own ids") as made:
         assert (await made.say(said(NOTHING, name="p1/1/placed"))).revision == 2
         scheduler = await made.bus.connect("scheduler")
@@ -200,7 +197,7 @@ async def test_weak_a_fence_is_burnt(tmp_path: Path) -> None:
 
 
 async def test_guarded_a_fence_cannot_be_burnt(tmp_path: Path) -> None:
-    """Attack 5: the intake appends the agent's event under another id, and the pod is placed."""
+    """An agent cannot use the id of a future placement, so the pod is placed."""
     async with world(tmp_path) as made:
         assert (await made.say(said(NOTHING, name="p1/1/placed"))).revision == 2
         url = made.bus.server.url_for("scheduler")

@@ -1,9 +1,7 @@
-"""Attack 8: a tenant assigns a pod to a node directly, so that the ledger charges the node's GPUs
-to that pod.
+"""Attack 8: a tenant assigns a pod to a node directly, so that its GPUs count as used.
 
-The API server has no admission policies in this test, so the watcher is the only guard. The pod
-never runs, because no agent gives it a device. Without the guard its GPUs are nevertheless
-unavailable to all other pods."""
+The pod never runs, because no agent gives it a device. Without the guard in the watcher, the GPUs
+are nevertheless unavailable to all other pods."""
 
 from typing import Any
 
@@ -20,8 +18,9 @@ WHOLE = share(15_000)
 
 
 async def attacked(world: KubeWorld, guard: str, notes: Any) -> Any:
-    """Create a forged pod with the annotations `notes` on a node of four GPUs. Start the services,
-    and return the watcher, which runs with the named guard removed."""
+    """Create a pod with forged annotations on a node of four GPUs. Start the services.
+
+    Return the watcher, which runs with the named guard removed."""
     await world.plane.apply(kube_node("n1"))
     await world.agents(("n1", "4xT4"))
     (report,) = await world.facts.count(NodeReported, 1)

@@ -21,7 +21,7 @@ HELD = "GPU-00000000-0000-0000-0000-000000000000,NVIDIA,16000,100:;"
 
 
 async def ask(plane: ControlPlane, who: str, verb: str, path: str, body: Any, *, ok: bool) -> str:
-    """Send this request to the API server as the user `who`, who may do anything to pods."""
+    """Send this request to the API server as the user `who`, with an administrator's rights."""
     text = json.dumps(body)
     if verb == "create":
         words = ("create", "--raw", path, "-f", "-")
@@ -47,8 +47,7 @@ WAYS = ("pod", "change", "status", "binding", "bindings")
 
 
 async def forge(plane: ControlPlane, who: str, way: str, key: str, *, ok: bool) -> str:
-    """Try to set the annotation `key` on a pod as the user `who`. `way` says by which request, such
-    as an update or a binding."""
+    """Try to set the annotation `key` on a pod as `who`, by the kind of request in `way`."""
     pods, name = "/api/v1/namespaces/default/pods", f"p-{way}"
     notes = {"metadata": {"annotations": {key: HELD}}}
     if way == "pod":
@@ -67,8 +66,10 @@ async def forge(plane: ControlPlane, who: str, way: str, key: str, *, ok: bool) 
 async def test_an_annotation_that_says_what_a_pod_holds(
     world: KubeWorld, guard: str, key: str
 ) -> None:
-    """A tenant cannot set the annotations that record a pod's devices: not when creating the pod,
-    nor by an update, a status or a binding."""
+    """A tenant cannot set the annotations that record a pod's devices.
+
+    The API server refuses every kind of request that would do so: create, update, status and
+    binding."""
     plane = world.plane
     await plane.apply(kube_node("n1"))
     weakened = without(MESSAGES[key]) if guard == "weak" else without()
@@ -81,7 +82,8 @@ async def test_an_annotation_that_says_what_a_pod_holds(
 
 
 async def test_those_whose_job_it_is_go_on(world: KubeWorld) -> None:
-    """Apportion's binder may set both kinds of annotations, and HAMi's scheduler only its own kind.
+    """Apportion's binder may set Apportion's and HAMi's annotations; HAMi's scheduler only HAMi's.
+
     Other changes to pods are allowed."""
     plane = world.plane
     await plane.apply(kube_node("n1"))

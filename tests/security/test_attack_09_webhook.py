@@ -26,8 +26,7 @@ FORGED = {"apportion.dev/shares": "[]"}
 
 
 def weak(webhooks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the webhooks with the guard removed. A single webhook then handles all new pods, and
-    the API server ignores it if it times out."""
+    """Return a single webhook for all new pods, which the API server skips if it times out."""
     found = [each for each in webhooks if each["name"] == "pods.admission.apportion.dev"]
     return hasty([{key: each[key] for key in each if key != "matchConditions"} for each in found])
 
@@ -38,8 +37,7 @@ def hasty(webhooks: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def review() -> bytes:
-    """Return an admission review of a pod with as many containers as fit, each with a device
-    request."""
+    """Return an admission review of 6 MB, for a pod of many containers with device requests."""
     one = {"name": "c12345", "image": "i", "resources": {"limits": share()}}
     pod, count = kube_pod("bomb", share()), POST_BYTES // len(json.dumps(one))
     pod["spec"]["containers"] = [one | {"name": f"c{at}"} for at in range(count)]
@@ -85,12 +83,11 @@ async def forge(world: KubeWorld, turn: int, *, ok: bool | None) -> list[str]:
 
 @pytest.mark.parametrize("guard", ["weak", "guarded"])
 async def test_a_flooded_webhook_lets_a_forged_pod_pass(world: KubeWorld, guard: str) -> None:
-    """Flooding the webhook admits no forged pod.
+    """A forged pod is refused even while the webhook is flooded.
 
-    Without the guard any client in the network can send 30 bodies of 6 MB. The API server then
-    gives up on the webhook, and admits pods with annotations that only Apportion may write. With
-    the guard the API server itself checks these annotations, and the webhook rejects oversized
-    bodies before reading them."""
+    The API server itself checks the annotations that only Apportion may write. The webhook rejects
+    oversized bodies before it reads them. Without the guard the API server gives up on the flooded
+    webhook, and admits forged pods."""
     await world.plane.apply(kube_node("n1"))
     if guard == "weak":
         first = without("limits of the webhook")
@@ -121,8 +118,7 @@ async def test_a_flooded_webhook_lets_a_forged_pod_pass(world: KubeWorld, guard:
 
 
 async def test_a_pod_of_thousands_of_containers_is_refused_by_name(world: KubeWorld) -> None:
-    """The webhook rejects a pod with thousands of containers, naming count and limit, but admits a
-    pod with many annotations."""
+    """The webhook rejects a pod with too many containers, and its message has the limit."""
     bomb = kube_pod("bomb", share())
     one = bomb["spec"]["containers"][0]
     bomb["spec"]["containers"] = [one | {"name": f"c{at}"} for at in range(2_000)]

@@ -1,7 +1,6 @@
 """Attack 10: any client in the network posts bodies of 60 MB to the extender.
 
-The extender takes 22 seconds to process one such body. Without the guard kube-scheduler, which
-calls the same port, has to wait in the meantime."""
+The extender needs 22 seconds for each. Without the guard, kube-scheduler has to wait so long."""
 
 import asyncio
 import contextlib

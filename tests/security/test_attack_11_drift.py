@@ -1,8 +1,7 @@
-"""Attack 11: the owner of bootstrap's identity sets `max_msgs_per_subject` to 1 on a live stream.
+"""Attack 11: a client with bootstrap's identity sets `max_msgs_per_subject` to 1 on the stream.
 
-The server then drops all but the newest event of each subject, and the previous event at each
-append. Without the guard services check the stream's settings only when they start, so history is
-lost unnoticed."""
+The server then keeps only the newest event of each subject. Without the guard, services check the
+stream's settings only when they start, so the loss is not noticed."""
 
 import asyncio
 import json
@@ -54,7 +53,7 @@ async def scheduling(bus: Bus, facts: Facts, first: str) -> ServiceProcess:
 
 
 async def told(scheduler: ServiceProcess, line: str) -> None:
-    """Wait for a line of the scheduler's metrics."""
+    """Wait until the scheduler's metrics contain this line."""
 
     async def there() -> bool:
         return line in (await scheduler.get("/metrics"))[1].splitlines()
@@ -69,8 +68,7 @@ async def stream_info(wire: Wire) -> dict[str, Any]:
 
 
 async def one_for_each_subject(wire: Wire, most: int) -> dict[str, Any]:
-    """Limit the stream's messages per subject to `most`, as bootstrap may, and return the stream's
-    new description."""
+    """Limit the stream to `most` messages per subject. Return the stream's new description."""
     info = await stream_info(wire)
     wanted = {**info["config"], "max_msgs_per_subject": most}
     await call_api(wire, f"STREAM.UPDATE.{STREAM}", wanted)
@@ -79,11 +77,10 @@ async def one_for_each_subject(wire: Wire, most: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("guarded", [False, True], ids=["weak", "guarded"])
 async def test_a_stream_that_drops_history_is_noticed(bus: Bus, guarded: bool) -> None:
-    """A scheduler stops deciding while the stream drops history, and resumes once the setting is
-    fixed. It reports the reason in its log, at /readyz and in a metric. The loss of events remains
-    visible.
+    """A scheduler stops deciding while the stream drops history, and resumes afterwards.
 
-    Without the checks the scheduler stays ready and places pods while events vanish."""
+    The scheduler logs the reason and is not ready in the meantime. Without the checks it stays
+    ready, and places pods while events vanish."""
     facts = Facts(bus)
     scheduler = await scheduling(
         bus, facts, HASTE + without("" if guarded else "looks at the ledger")
@@ -118,11 +115,9 @@ async def test_a_stream_that_drops_history_is_noticed(bus: Bus, guarded: bool) -
 
 
 async def test_what_the_stream_sends_on_and_takes_in_is_noticed(bus: Bus) -> None:
-    """A service notices if the stream republishes events, or takes in and transforms other
-    subjects.
+    """A service notices if the stream republishes events, or stores messages of other subjects.
 
-    Bootstrap may change these settings. It cannot receive republished events, because they stay in
-    the ledger's account, where bootstrap cannot listen."""
+    Bootstrap may change these settings, but does not receive the republished events."""
     boot, watcher = (await bus.connect("bootstrap")).wire, await bus.connect("watcher")
     config = (await stream_info(boot))["config"]
     heard: asyncio.Queue[bytes] = asyncio.Queue()

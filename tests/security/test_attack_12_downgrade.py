@@ -1,8 +1,8 @@
 """Attack 12: an impostor answers as the ledger's server, without TLS or with its own certificate.
 
-An attacker can answer at the server's address by ARP or DNS spoofing. Without the guard the
-attacker gets the password even from a connection to `tls://`: the client library continues without
-TLS if the server does not offer it."""
+An attacker can answer at the server's address by ARP or DNS spoofing. Without the guard the client
+library continues without TLS if the server does not offer it. The attacker then gets the password,
+even if the URL begins with `tls://`."""
 
 import asyncio
 import contextlib
@@ -39,7 +39,7 @@ class Impostor:
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
-        """Listen as the impostor for the length of the block."""
+        """Listen as the impostor until the block ends."""
         server = await asyncio.start_server(self._greet, HOST, 0)
         self.port = server.sockets[0].getsockname()[1]
         async with server:
@@ -86,7 +86,7 @@ async def test_a_server_without_tls_is_told_nothing(weak: str) -> None:
 
 
 class Ledger:
-    """A TLS server with the ledger; `ca` is the file with the CA that its clients trust."""
+    """A ledger on a TLS server, and the file with the CA that its clients trust."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -105,7 +105,6 @@ class Ledger:
         self.ca.write_bytes(self.authority.ca.read_bytes())
 
     async def restart(self) -> None:
-        """Restart the server with the current configuration."""
         await self.server.stop()
         await self.server.start()
 
@@ -128,8 +127,7 @@ async def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 @pytest.mark.parametrize("weak", ["believes its CA alone", ""], ids=["weak", "guarded"])
 async def test_a_server_of_another_ca_is_told_nothing(ledger: Ledger, weak: str) -> None:
-    """A client sends nothing to a server with another CA's certificate. Connections to the real
-    server continue."""
+    """A client sends no credentials to a server whose certificate is from another CA."""
     there = await ledger.connect()
     theirs = Authority(ledger.folder, "theirs").issue("impostor", HOST)
     impostor = NatsServer(

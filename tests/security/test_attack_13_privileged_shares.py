@@ -21,7 +21,7 @@ def pod(name: str, *, limits: Any = None, main: Any = None, **spec: Any) -> dict
 
 
 def mounting(path: str) -> dict[str, Any]:
-    """Return a pod with a share that mounts this folder of its node."""
+    """Return a pod that has a share, and that mounts this folder of its node."""
     return pod("mounts", volumes=[{"name": "v", "hostPath": {"path": path}}])
 
 
@@ -123,8 +123,7 @@ async def test_a_share_and_the_rest_of_the_node(world: KubeWorld, guard: str) ->
 
 
 async def test_all_others_go_on(world: KubeWorld) -> None:
-    """The admission policies allow data folders, privileged pods without a share, and all pods in
-    an exempted namespace."""
+    """The admission policies refuse no harmless pod, and no pod in an exempted namespace."""
     plane = world.plane
     labels = {"apportion.dev/unconfined": "allowed"}
     metadata = {"name": "let-off", "labels": labels}

@@ -1,7 +1,6 @@
-"""Attack 13, second half: a tenant sends requests to the gateway to see what other tenants run.
+"""Attack 13, second half: a tenant asks the gateway what other tenants run.
 
-Without the guard any client sees names, labels, owners and requests of every namespace in pods,
-`why`, history and the log. So a tenant learns what other tenants train, and when they lack GPUs."""
+Without the guard, the gateway shows every client the pods, owners and history of all namespaces."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

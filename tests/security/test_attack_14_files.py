@@ -1,8 +1,7 @@
-"""Attack 14: a user who may write files that a service reads abuses that service's rights.
+"""Attack 14: a user writes a file that makes a service waste time or reveal another file.
 
-Without the guards a file with hundreds of thousands of YAML documents keeps its reader busy for
-minutes. A symbolic link in the watcher's folder makes the watcher read a file that the user may not
-read, and log a line of that file in an error."""
+Without the guards, a file with very many YAML documents keeps its reader busy for minutes. A
+symbolic link makes the watcher read a secret file and log one of its lines."""
 
 import asyncio
 import json

@@ -1,8 +1,6 @@
 """Attack 15: a container writes anything into its HAMi-core region and its folder.
 
-This is a seeded fuzz of the code that an agent runs at regular intervals. Whatever a container
-writes, each run of that code ends, and its usage record can be encoded. The limits remain those in
-the ledger, the other container is not affected, and the folder is removed with its pod."""
+The agent still enforces the ledger's limits, protects the other container and reports usage."""
 
 import subprocess
 from collections.abc import Iterator
@@ -38,14 +36,13 @@ def look(regions: Regions) -> Look:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Path]:
-    """Provide the folder in which a node keeps its shares. `rm` removes it afterwards, because
-    pytest's removal recurses."""
+    """Provide a folder for a node's shares, and remove it afterwards."""
     yield tmp_path
     subprocess.run(["/bin/rm", "-rf", str(tmp_path)], check=True)
 
 
 def plan_of(node: Path, pod: str, priority: int = 1) -> RegionPlan:
-    """Return the region path and the limits that the ledger grants the pod "evil" or "good"."""
+    """Return the plan of a pod's region file: its path, and the limits from the ledger."""
     path = str(node / f"{pod}_main" / "share.cache")
     return RegionPlan(path, (CARD,), (GRANTED,), (10,), priority)
 
@@ -66,8 +63,7 @@ def test_whatever_a_container_writes_harms_no_other(node: Path, seed: int) -> No
     ],
 )
 def test_the_deeds_harm_an_agent_without_its_guard(node: Path, guard: str, harm: str) -> None:
-    """If any one guard is removed from the agent, the attacking container does harm for at least
-    one seed."""
+    """Without one of the agent's guards, the attacking container does harm."""
 
     def run_all() -> None:
         for seed in range(8):
@@ -80,8 +76,7 @@ def test_the_deeds_harm_an_agent_without_its_guard(node: Path, guard: str, harm:
 
 @pytest.mark.parametrize("guard", ["", "takes rank and devices from the ledger"])
 def test_no_container_stops_another_by_its_own_region(node: Path, guard: str) -> None:
-    """A container's region claims top priority and a kernel that never ends. This does not stop the
-    other container."""
+    """A container that claims top priority in its own region does not stop another container."""
     regions = Regions(Places(node, node, node).state)
     plans = [plan_of(node, pod) for pod in ("evil", "good")]
     with guarded_but(guard):

@@ -1,4 +1,4 @@
-"""Attack 16: a stolen agent's key fills the ledger, or takes the connections of the server."""
+"""Attack 16: with an agent's stolen key, an attacker fills the ledger or takes all connections."""
 
 import asyncio
 import json
@@ -79,8 +79,9 @@ async def metric(service: ServiceProcess, name: str) -> float:
 
 @pytest.mark.parametrize("guard", ["", "leaves a reserve"])
 async def test_agents_leave_the_last_room_to_others(bus: Bus, guard: str) -> None:
-    """An intake reserves some of the ledger's space for other services. If less is free, it asks
-    agents to send their reports again later. Without the guard it appends them."""
+    """If little space is left in the ledger, an intake keeps it for other services.
+
+    The intake then asks agents to send their reports later."""
     await fill(bus, 0.96)
     url = bus.server.url_for
     async with ServiceProcess("intake", url("intake"), first=HASTE + without(guard)) as intake:
@@ -135,13 +136,11 @@ class Asked(msgspec.Struct):
     answers: list[bytes] = []
 
     async def answer(self, payload: bytes) -> None:
-        """Store the intake's answer."""
         self.answers.append(payload)
 
 
 def appended_of(records: Iterable[UsageRecorded]) -> list[int]:
-    """Send these usage records of node `n1` one by one to an intake. Return the size in bytes of
-    each record that it appends."""
+    """Let an intake append these usage records of node `n1`, and return the size of each event."""
     held = Ledger(rack("n1", 1), pod("p1", ask(1_000)), placed("p1", "n1", [share("n1-g0")]))
     held.play(PodBound(pod="p1", node="n1", attempt=1))
     appended: list[int] = []
@@ -176,8 +175,7 @@ def appended_of(records: Iterable[UsageRecorded]) -> list[int]:
 
 @pytest.mark.parametrize("guard", ["", "budgets a node's hour"])
 def test_a_node_appends_so_many_bytes_in_an_hour(guard: str) -> None:
-    """An intake appends a limited number of bytes per node and hour, even of maximum-size
-    records."""
+    """An intake limits the bytes per node and hour, even for records of maximum size."""
     programs = tuple(
         UnsharedUsed(
             device="n1-g0", command=f"{number}" * (TEXT_MAX // 2), seconds=1,
@@ -273,8 +271,7 @@ def test_a_key_of_named_nodes_gets_few_subscriptions() -> None:
 @pytest.mark.parametrize("guard", ["", "asks what a pod held"])
 @pytest.mark.parametrize("bound", [0, 1])
 def test_an_invented_pod_is_charged_nothing(guard: str, bound: int) -> None:
-    """An intake does not record usage that an agent reports for an invented pod, because the pod's
-    namespace would be charged."""
+    """An intake records no usage for a pod that an agent invented."""
     used = ShareUsed(
         pod="invented", namespace="victim", name="invented", container="main", device="n1-g0",
         seconds=3_600, memory_mib=1_000, memory_mib_seconds=36_000, memory_mib_peak=10, bound=bound,
@@ -285,8 +282,7 @@ def test_an_invented_pod_is_charged_nothing(guard: str, bound: int) -> None:
 
 
 def test_a_new_ledger_of_compose_has_a_limit() -> None:
-    """With docker-compose.yml, a new ledger may use two fifths of the server's storage, because the
-    auditors' copy and the snapshots need room too."""
+    """docker-compose.yml limits a new ledger to two fifths of the server's storage."""
     text = Path("docker-compose.yml").read_text()
     (most,) = re.findall(r'"--max-bytes=\$\{APPORTION_MAX_BYTES:-(\d+)\}"', text)
     (store,) = re.findall(r"NATS_MAX_STORE: \$\{APPORTION_MAX_STORE:-(\d+)GB\}", text)

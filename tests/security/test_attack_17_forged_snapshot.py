@@ -1,8 +1,7 @@
 """Attack 17: the owner of a scheduler's key writes false snapshots, or purges the existing ones.
 
-Without the guard a restarted service starts from a false snapshot in which a pod has lost its GPU,
-so another pod is placed on that GPU. If a ledger's first events were trimmed, no service can start
-without snapshots."""
+Without the guard a restarted service starts from a false snapshot in which a pod has lost its GPU.
+Another pod is then placed on that GPU."""
 
 import asyncio
 import json
@@ -61,19 +60,19 @@ async def snapshots_of(bus: Bus, role: str) -> Snapshots:
 
 
 async def forge(bus: Bus) -> None:
-    """Write a snapshot without the victim pod, with a scheduler's key."""
+    """With a scheduler's key, write a snapshot that lacks the victim pod."""
     state = await folded(bus)
     del state.pods["victim"]
     await (await snapshots_of(bus, "scheduler")).save(Taking(state).finish())
 
 
 async def attested(bus: Bus) -> list[Stored]:
-    """Return the snapshots that an intake has attested, which are those that services may use."""
+    """Return the snapshots that an intake has attested. Services use only these."""
     return await (await snapshots_of(bus, "operator")).stored()
 
 
 async def says(intake: ServiceProcess, metric: str) -> bool:
-    """Return True if the intake's metrics have this line."""
+    """Return True if the intake exports this metric line."""
     return metric in (await intake.get("/metrics"))[1].splitlines()
 
 
@@ -153,8 +152,9 @@ async def test_a_forged_revision_hides_no_snapshot(bus: Bus, facts: Facts, revis
 
 
 async def test_an_entry_that_is_too_deep_stops_no_service(bus: Bus, facts: Facts) -> None:
-    """A snapshot entry that is nested too deeply stops no service. A restarted service folds the
-    ledger instead, and the intake continues."""
+    """A snapshot that is nested too deeply stops no service.
+
+    A restarted service folds the ledger instead."""
     wire = (await bus.connect("scheduler")).wire
     deep = b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
     await wire.request(f"$O.{BUCKET}.M.deep", deep, timeout_s=5.0, headers={})
@@ -168,8 +168,7 @@ async def test_an_entry_that_is_too_deep_stops_no_service(bus: Bus, facts: Facts
 
 
 async def test_no_service_attests_in_the_intakes_place(bus: Bus) -> None:
-    """An attestation confirms that a snapshot is correct. Only an intake can write one; no other
-    role can write it directly or through a consumer's delivery subject."""
+    """Only an intake can write an attestation, which confirms that a snapshot is correct."""
     for role in ("scheduler", "binder", "gateway", "agent", "operator", "bootstrap"):
         with pytest.raises(NotPermitted):
             await (await snapshots_of(bus, role)).attest([(1, "x")])
@@ -189,9 +188,9 @@ async def test_no_service_attests_in_the_intakes_place(bus: Bus) -> None:
 async def test_a_trimmed_ledger_begins_without_the_schedulers_bucket(
     bus: Bus, facts: Facts, guard: str
 ) -> None:
-    """A trimmed ledger starts from a snapshot in bootstrap's bucket, which a scheduler can neither
-    purge nor write. Without the guard there is no such snapshot. If a scheduler then purges the
-    schedulers' bucket, no service can start."""
+    """A trimmed ledger starts from a snapshot that schedulers can neither purge nor write.
+
+    Without the guard, a scheduler can purge all snapshots, and then no service can start."""
     scheduler = await snapshots_of(bus, "scheduler")
     await scheduler.save(Taking(await folded(bus)).finish())
     await attest_all(bus)

@@ -52,7 +52,7 @@ CREATE = f"CONSUMER.CREATE.{STREAM}"
 
 @asynccontextmanager
 async def world(folder: Path) -> AsyncIterator[Bus]:
-    """Provide a ledger with another node, and another tenant's pod at revision 2."""
+    """Provide a ledger with a node and a pod that the compromised agent must not read about."""
     async with attacked(folder / "nats") as bus:
         facts = Facts(bus)
         await facts.open()
@@ -68,8 +68,7 @@ async def snapshots_of(bus: Bus, name: str) -> Snapshots:
 
 
 async def test_weak_a_key_of_one_node_reads_all(tmp_path: Path) -> None:
-    """Without the guard a node's key reads records, every subject, the names in subjects, and the
-    snapshots."""
+    """Without the guard, one node's key can read every record, subject and snapshot."""
     with GUARDS[PERMISSIONS]():
         async with world(tmp_path) as bus:
             agent = await bus.connect(AGENT.name)
@@ -87,8 +86,7 @@ async def test_weak_a_key_of_one_node_reads_all(tmp_path: Path) -> None:
 
 
 async def test_guarded_the_server_answers_it_nothing(tmp_path: Path) -> None:
-    """The key of one node's agent gives no access to the server's API. It cannot subscribe to
-    events, or to messages for other users."""
+    """An agent cannot use the NATS API, and cannot subscribe to events or other users' messages."""
     async with world(tmp_path) as bus:
         agent = await bus.connect(AGENT.name)
         store = "$JS.STORE.API"
@@ -179,8 +177,7 @@ NEVER = {
 
 
 async def test_an_intake_asks_for_its_node_alone(tmp_path: Path) -> None:
-    """An agent reads the ledger through an intake. The intake refuses every request beyond the
-    agent's own node and the data that all nodes need."""
+    """An intake refuses an agent's request for data that its own node does not need."""
     async with (
         world(tmp_path) as bus,
         ServiceProcess("intake", bus.server.url_for("intake")) as intake,
@@ -197,7 +194,7 @@ async def test_an_intake_asks_for_its_node_alone(tmp_path: Path) -> None:
 
 
 async def test_weak_an_intake_asks_for_whatever_an_agent_would_know(tmp_path: Path) -> None:
-    """If its guard is removed, an intake reads data of other nodes for an agent."""
+    """Without its check of requests, an intake reads other nodes' data for an agent."""
     async with world(tmp_path) as bus:
         url = bus.server.url_for("intake")
         async with ServiceProcess("intake", url, first=without(INTAKE)) as intake:
@@ -248,10 +245,7 @@ async def test_the_agent_of_one_node_works_restarts_and_begins_on_a_trimmed_ledg
 
 
 async def test_an_intake_and_an_agent_live_through_the_upgrade_of_the_rules(tmp_path: Path) -> None:
-    """With an earlier build's server permissions, an intake works and an agent reads the ledger
-    itself.
-
-    After the permissions are upgraded, the agent reads through the intake."""
+    """An intake and an agent work before and after an upgrade of the NATS permissions."""
     with GUARDS[PERMISSIONS]():
         earlier = attacked(tmp_path / "nats", of_earlier_build)
         bus = await earlier.__aenter__()
@@ -279,16 +273,14 @@ async def test_an_intake_and_an_agent_live_through_the_upgrade_of_the_rules(tmp_
 
 
 def of_earlier_build(text: str) -> str:
-    """Return the server's configuration without the permission that lets agents send read requests
-    to an intake."""
+    """Return a NATS configuration in which agents may not send read requests to an intake."""
     return "\n".join(line for line in text.splitlines() if "apportion.reading" not in line)
 
 
 async def test_an_intake_that_may_not_listen_to_agents_connects_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An intake without the right to listen to agents reconnects, because a callout gives new
-    rights only to new connections."""
+    """An intake without the right to listen to agents reconnects, to get new rights."""
     monkeypatch.setattr(reads, "LISTEN_AGAIN_S", 0.01)
     async with attacked(tmp_path / "nats", of_earlier_build) as bus:
         ledger, metrics, cluster = await bus.connect("intake"), Metrics(), StateFold()
@@ -304,8 +296,7 @@ async def test_an_intake_that_may_not_listen_to_agents_connects_again(
 
 
 async def has_consumer(wire: Wire) -> bool:
-    """Return True if the agent's consumer, which an intake creates, exists and the agent listens to
-    it."""
+    """Return True if an intake has created the agent's consumer and the agent listens to it."""
     with contextlib.suppress(ApiRefused, NotServed):  # a server that reloads serves no API
         info = await call_api(wire, f"CONSUMER.INFO.{STREAM}.{OWN}")
         return bool(json.loads(info)["push_bound"])

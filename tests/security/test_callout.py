@@ -1,8 +1,8 @@
-"""The auth callout exchanges a ServiceAccount's token for a role in the ledger. A forged, expired
-or foreign token gets no role.
+"""The auth callout exchanges a ServiceAccount's token for a role in the ledger.
 
-A real API server reviews the tokens, a real nats-server calls the callout, and the callout grants
-only the permissions in the chart."""
+A token that is forged, expired or meant for another audience gets no role. A real API server
+reviews the tokens, and a real nats-server calls the callout. The callout grants only the
+permissions in the chart."""
 
 import asyncio
 import base64
@@ -50,8 +50,7 @@ OPENED = 160
 
 
 class Cluster:
-    """A cluster with nodes, and with pods that have Apportion's ServiceAccounts and tokens. All
-    names are those of the chart."""
+    """A cluster with nodes, and with pods that have Apportion's ServiceAccounts and tokens."""
 
     def __init__(self, plane: ControlPlane) -> None:
         self._plane = plane
@@ -123,8 +122,7 @@ class Bus:
         return await self.come(name or pod, await self.cluster.token(role, pod))
 
     async def connect(self, role: str) -> JetStreamLedger:
-        """Connect with the role's password if the role has one, otherwise as a service; `Facts`
-        calls this method."""
+        """Connect with the role's password, or as a service if the role has none."""
         if role not in PASSWORDS:
             return await self.start(role)
         ledger = await connect(self.server.url(role), name=f"test {role}")
@@ -153,7 +151,6 @@ class Bus:
         assert not token or token not in str(self.callout.log) + self.server.log
 
     async def close(self) -> None:
-        """Close every connection."""
         for ledger in self._open:
             await ledger.close()
 
@@ -264,13 +261,12 @@ async def test_real_services_work_by_tokens(bus: Bus) -> None:
 
 
 def attacked(guard: str) -> pytest.MarkDecorator:
-    """Return a pytest marker that runs a test twice: once with the named guard, and once without
-    it."""
+    """Return a pytest marker that runs a test twice: with the named guard and without it."""
     return pytest.mark.parametrize("bus", [guard, ""], indirect=True, ids=["weak", "guarded"])
 
 
 async def _heard(ledger: JetStreamLedger, subject: str) -> bool:
-    """Return True if the server permits a request on this subject. No service answers it."""
+    """Return True if the NATS server lets this client send requests on the subject."""
     for _ in range(20):
         await ledger.wire.wait_connected(SOON_S)
         try:
@@ -301,8 +297,7 @@ async def test_an_agent_speaks_for_the_node_of_its_pod(
 
 @attacked("asks for its audience")
 async def test_a_token_for_somebody_else_is_none(bus: Bus, request: pytest.FixtureRequest) -> None:
-    """A pod's token for another audience is rejected, so a service that receives the token cannot
-    misuse it."""
+    """A pod's token for another audience is rejected."""
     await bus.cluster.pod("scheduler-x1", "scheduler")
     foreign = await bus.cluster.token("scheduler", "scheduler-x1", audience="vault")
     if "weak" in request.node.callspec.id:
@@ -316,8 +311,9 @@ async def test_a_token_for_somebody_else_is_none(bus: Bus, request: pytest.Fixtu
 async def test_made_up_tokens_cost_few_reviews_and_delay_nobody(
     bus: Bus, control_plane: ControlPlane, request: pytest.FixtureRequest
 ) -> None:
-    """One host sends invented tokens as fast as it can. The callout has few of them reviewed, and a
-    watcher on another host still connects."""
+    """While one host sends many invented tokens, a watcher on another host still connects.
+
+    The API server reviews few of the tokens."""
     await bus.cluster.pod("watcher-x1", "watcher")
     token = await bus.cluster.token("watcher", "watcher-x1")
     before = await _reviews(control_plane)
@@ -345,9 +341,7 @@ def _made_up(number: int) -> str:
 
 
 async def _show(port: int, tokens: list[str]) -> None:
-    """Connect with each token in turn, from an IP address that no other client uses.
-
-    Wait for the server's answer to each connection."""
+    """Connect with each token in turn from an otherwise unused IP address."""
     for token in tokens:
         reader, writer = await asyncio.open_connection(HOST, port, local_addr=("127.0.0.9", 0))
         hello = json.dumps({"verbose": False, "user": "watcher-x9", "pass": token})
@@ -361,8 +355,7 @@ async def _show(port: int, tokens: list[str]) -> None:
 async def test_a_stolen_token_opens_few_connections_and_delays_no_other_agent(
     bus: Bus, request: pytest.FixtureRequest
 ) -> None:
-    """A stolen pod's token opens only a few connections, and the agent of another node still
-    connects."""
+    """A stolen pod's token opens only a few connections, so another node's agent still connects."""
     for pod, node in (("agent-x1", "node-a"), ("agent-x2", "node-b")):
         await bus.cluster.pod(pod, "agent", node)
     stolen = await bus.cluster.token("agent", "agent-x1")
@@ -378,8 +371,7 @@ async def test_a_stolen_token_opens_few_connections_and_delays_no_other_agent(
 
 
 async def _held(stack: AsyncExitStack, port: int, user: str, token: str) -> bool:
-    """Open a connection that stays open until the stack closes. Return True if the server accepted
-    it."""
+    """Open a connection until the stack closes. Return True if the server accepted it."""
     reader, writer = await asyncio.open_connection(HOST, port)
     stack.callback(writer.close)
     hello = json.dumps({"verbose": False, "user": user, "pass": token})
@@ -391,8 +383,9 @@ async def _held(stack: AsyncExitStack, port: int, user: str, token: str) -> bool
 
 
 async def test_a_token_that_does_not_count_is_refused(bus: Bus) -> None:
-    """The callout refuses a missing or forged token, a token of an ended pod or of another pod, and
-    a token of an account without a role."""
+    """The callout refuses missing and forged tokens, and tokens of ended pods or of other pods.
+
+    It also refuses a token of an account without a role."""
     await bus.cluster.pod("scheduler-x1", "scheduler")
     good = await bus.cluster.token("scheduler", "scheduler-x1")
     head, claims, signature = good.split(".")

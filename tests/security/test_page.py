@@ -1,5 +1,4 @@
-"""The page docs/reference/security.md is complete: each attack and each check on it names tests,
-and these tests exist."""
+"""docs/reference/security.md names at least one existing test for each attack and each check."""
 
 import msgspec
 
@@ -12,14 +11,14 @@ MARKS = "".join(
 
 
 def test_nothing_is_missing() -> None:
-    """The security page names a worst case for each role, and at least one existing test for each
-    attack and each fulfilled check."""
+    """The security page has a worst case for each role, and a test for each attack and check."""
     assert list(problems(rows())) == []
 
 
 def test_what_is_missing_is_named() -> None:
-    """The page's check finds a role without attacks, an attack without tests, and a named test that
-    does not exist."""
+    """The check of the security page finds roles without attacks, and attacks without tests.
+
+    It also finds a named test that does not exist."""
     made = rows()
     point = msgspec.structs.replace(made.point[0], tests=("tests/unit/test_gone.py",))
     untried = msgspec.structs.replace(made.attack[0], id=99)
@@ -32,7 +31,7 @@ def test_what_is_missing_is_named() -> None:
 
 
 def test_a_function_is_looked_for_in_its_file() -> None:
-    """The check of the page finds a missing test function even if the named file exists."""
+    """If the security page names a test that its file does not contain, the check reports it."""
     here = "tests/security/test_page.py"
     assert list(absent([here, f"{here}::test_what_is_missing_is_named", f"{here}::test_no"])) == [
         f"{here}::test_no"

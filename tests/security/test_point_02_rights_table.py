@@ -1,5 +1,4 @@
-"""Points 2 to 7 of the security review: a table of everything that each account may do at the API
-server.
+"""Points 2 to 7: a table lists everything that each account may do at the API server.
 
 The test fails for a right without a row, and for a row without a right."""
 
@@ -47,8 +46,7 @@ def wanted() -> set[Right]:
 
 
 def granted(objects: list[dict[str, Any]]) -> Iterator[Right]:
-    """Yield each right that a role gives to an account to which it is bound, as (account, resource,
-    verb)."""
+    """Yield each right that a role gives to an account, as (account, resource, verb)."""
     roles = {(each["kind"], each["metadata"]["name"]): each for each in objects}
     for binding in objects:
         if not binding["kind"].endswith("RoleBinding"):
@@ -75,7 +73,7 @@ def test_every_right_stands_in_the_table() -> None:
 
 
 def test_a_right_that_nobody_listed_is_found() -> None:
-    """The check finds a right that an additional rule gives and the table does not list."""
+    """The check finds a right that the table does not list."""
     weak = objects()
     (role,) = [each for each in weak if each["metadata"]["name"] == "apportion-watcher"
                and each["kind"] == "ClusterRole"]  # fmt: skip

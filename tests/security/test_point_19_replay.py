@@ -47,9 +47,7 @@ async def voided(bus: Bus, facts: Facts) -> tuple[str, bytes]:
 
 @pytest.mark.parametrize("without", ["holds a placement to its turn", ""], ids=["weak", "guarded"])
 async def test_an_old_placement_is_no_placement(bus: Bus, without: str) -> None:
-    """No reader applies a replayed placement, because its attempt number and its predecessor on the
-    node are outdated. The scheduler logs the replay. Once the node is uncordoned, the pod is placed
-    and bound.
+    """A replayed placement changes nothing, because its attempt number is outdated.
 
     Without the guard the pod is bound to the cordoned node."""
     facts = Facts(bus)

@@ -1,8 +1,6 @@
-"""Point 22: if a reader fails to apply an event, its process survives and its state stays correct.
+"""Point 22: if a service cannot fold an event, it stops folding but its process survives.
 
-This is a fault and not an attack: the fold of one build fails at a valid event. A reader that
-skipped the event would continue with a state that differs from all others, and silently lose the
-event."""
+A service that skipped the event would continue with a state that differs from all others."""
 
 import asyncio
 import json
@@ -40,8 +38,7 @@ def scheduler(bus: Bus, name: str, first: str) -> ServiceProcess:
 
 
 async def set_aside(bus: Bus, revision: int) -> int:
-    """Run `ledger set-aside` for a revision, and return the revision of the event that records
-    this.
+    """Run `ledger set-aside` for a revision. Return the revision of the resulting event.
 
     The option `--force` is needed, because this build can read the event that is set aside."""
     words = ("ledger", "set-aside", str(revision), "--reason", "a fault", "--force", "--json")
@@ -55,12 +52,11 @@ async def set_aside(bus: Bus, revision: int) -> int:
 
 @pytest.mark.parametrize("without", ["halts at its own fault", ""], ids=["weak", "guarded"])
 async def test_a_fault_of_the_fold_is_not_passed_over(bus: Bus, without: str) -> None:
-    """If a scheduler's fold fails at an event, the scheduler halts before that event until the
-    event is set aside. It is not ready, and reports revision and reason, also in a metric.
+    """If a scheduler's fold fails at an event, the scheduler halts before that event.
 
-    The event here is a cordon of the only node. A second scheduler, whose build has no fault,
-    refuses the next pod. Without the guard the faulty scheduler stays ready and places that pod on
-    the cordoned node."""
+    The scheduler is not ready until the event is set aside. Here the event is a cordon of the only
+    node. Without the guard the faulty scheduler stays ready, and places a pod on the cordoned node.
+    """
     facts = Facts(bus)
     await facts.open()
     async with scheduler(bus, "faulty", FAULTY + taken_out(without)) as faulty:

@@ -44,8 +44,9 @@ async def deaf(bus: Bus) -> socket.socket:
 
 
 def limit_that_was_exceeded(log: Path) -> int:
-    """Return the byte limit that a disconnected reader had exceeded, from the server's log; 0 if
-    the server disconnected it for another cause."""
+    """Return the byte limit that a reader exceeded, according to the server's log.
+
+    Return 0 if the server disconnected the reader for another cause."""
     found = re.search(r"Slow Consumer Detected: MaxPending of (\d+) Exceeded", log.read_text())
     return int(found[1]) if found else 0
 

@@ -32,10 +32,7 @@ spec:
 
 
 async def test_nothing_of_it_reaches_the_ledger_or_a_log(tmp_path: Path) -> None:
-    """No environment, command, image, volume or foreign annotation of a pod reaches the ledger or a
-    log.
-
-    The test searches for the values in the events' bytes and in the watcher's log."""
+    """A pod's environment, commands, images and volumes appear in no event and no log."""
     manifests = tmp_path / "manifests"
     await asyncio.to_thread(manifests.mkdir)
     await asyncio.to_thread((manifests / "pod.yaml").write_text, POD)

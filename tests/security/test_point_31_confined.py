@@ -21,8 +21,9 @@ EXCEPTIONS = {
 
 
 async def judged(world: KubeWorld, template: dict[str, Any], *, ok: bool) -> str:
-    """Create a pod from this template in a namespace that enforces the standard, and return the API
-    server's reply."""
+    """Create a pod from this template where the API server enforces a pod security standard.
+
+    Return the API server's reply."""
     label = {"pod-security.kubernetes.io/enforce": "restricted"}
     space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE, "labels": label}}
     await world.plane.apply(space)
@@ -57,8 +58,7 @@ async def test_what_an_agent_does_not_keep_is_what_is_listed(world: KubeWorld) -
 
 
 async def test_a_pod_that_is_root_is_found(world: KubeWorld) -> None:
-    """If the scheduler's pod lacks `runAsNonRoot`, the API server refuses it and names what is
-    missing."""
+    """The API server refuses the scheduler's pod without `runAsNonRoot`, and names that field."""
     (scheduler,) = [template for name, template in pods() if name == "scheduler"]
     weak = json.loads(json.dumps(scheduler))
     del weak["spec"]["securityContext"]["runAsNonRoot"]

@@ -39,8 +39,7 @@ def wide(spec: dict[str, Any]) -> list[str]:
 
 
 def test_what_is_not_named_is_denied() -> None:
-    """Network policies deny all traffic of every pod in the namespace, in both directions, by
-    default."""
+    """By default, network policies deny all traffic of every pod in the namespace."""
     deny = policies()["default-deny"]
     assert deny == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
     assert [rule for spec in policies().values() for rule in wide(spec)] == []
@@ -48,9 +47,7 @@ def test_what_is_not_named_is_denied() -> None:
 
 @pytest.mark.parametrize("app", sorted(pods()))
 def test_every_pod_has_its_flows_and_no_more(app: str) -> None:
-    """Each pod's network policy permits exactly the connections that the pod needs.
-
-    These lead to the ledger and the API server, and come from the pod's clients."""
+    """Each pod's network policy permits exactly the connections that the pod needs."""
     spec, pod = policies()[app], pods()[app]
     assert spec["podSelector"] == {"matchLabels": {"app": app}}
     if app == "nats":
@@ -68,8 +65,9 @@ def test_every_pod_has_its_flows_and_no_more(app: str) -> None:
 
 
 def test_the_ledger_is_reached_by_those_who_know_it() -> None:
-    """The network policies let a pod reach the ledger exactly if the pod is configured with the
-    ledger's URL."""
+    """Exactly the pods that are configured with the ledger's URL can reach the ledger.
+
+    The network policies keep out all other pods."""
     first, *_ = policies()["nats"]["ingress"]
     (peer,) = first["from"]
     (expression,) = peer["podSelector"]["matchExpressions"]
@@ -78,5 +76,5 @@ def test_the_ledger_is_reached_by_those_who_know_it() -> None:
 
 
 def test_a_rule_without_a_port_is_found() -> None:
-    """The check finds a policy rule without a port, and the real policies have none."""
+    """The check finds a policy rule without a port. The real policies have no such rule."""
     assert wide({"egress": [{"to": [{"podSelector": {}}]}]})

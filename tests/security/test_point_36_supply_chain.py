@@ -1,5 +1,4 @@
-"""Point 36: our release has a bill of materials in CycloneDX format, and is signed with its
-provenance."""
+"""Point 36: our release has a CycloneDX bill of materials and a signed provenance."""
 
 import base64
 import io

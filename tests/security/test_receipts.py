@@ -1,8 +1,7 @@
 """Point 20: the operator of the ledger's servers rewrites the ledger's history.
 
-The operator deletes the stream and appends everything again with one event changed, or replaces the
-store. The chain of hashes, the schemas and the invariants are intact, so `verify` finds nothing.
-But another party has signed the ledger's earlier content, and keeps the receipts elsewhere."""
+The operator changes one event and appends all events again with correct hashes, so `verify` finds
+nothing. Receipts that another party has signed and keeps elsewhere reveal the change."""
 
 import asyncio
 import json
@@ -31,8 +30,7 @@ MORE = 7
 
 
 class Place:
-    """A ledger on a server of its own, with a folder of receipts. It runs the command line for a
-    test."""
+    """A ledger on a server of its own, and a folder of receipts. Tests run `apportion` on it."""
 
     def __init__(self, folder: Path, ledger: JetStreamLedger, url: str) -> None:
         self.folder = folder
@@ -43,7 +41,7 @@ class Place:
         self.public = ("--key", f"{self.key}.pub")
 
     async def run(self, *arguments: str, code: int = 0, gateway: str = "") -> str:
-        """Run a verb and check its exit code. Return stdout, or stderr if stdout is empty."""
+        """Run `apportion` with these arguments and check its exit code. Return what it printed."""
         environ = {**os.environ, "APPORTION_NATS_URL": self.url, "APPORTION_GATEWAY": gateway}
         command = [sys.executable, "-m", "apportion.cli.main", *arguments]
         done = await asyncio.to_thread(
@@ -77,8 +75,7 @@ class Place:
 
 @pytest.fixture
 async def place(tmp_path: Path) -> AsyncIterator[Place]:
-    """Provide a ledger with two receipts: one for all but the last few events, and one for
-    those."""
+    """Provide a ledger with two receipts, of which the second covers only the last few events."""
     server = PlainServer(tmp_path / "plain")
     await server.start()
     ledger = await connect(server.url, name="test")
@@ -98,8 +95,7 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
 
 
 def forged() -> tuple[int, list[Record]]:
-    """Return a revision, and the recorded history with only the time of that revision's event
-    changed."""
+    """Return a revision, and the recorded history with a false time for that revision's event."""
     for index, each in enumerate(RECORDS):
         event = json.loads(each.payload)
         if event["type"].endswith("/PodGone"):
@@ -111,11 +107,9 @@ def forged() -> tuple[int, list[Record]]:
 
 
 async def test_a_history_that_was_written_anew(place: Place) -> None:
-    """Without receipts, `verify` accepts a rewritten history. With receipts it names the first
-    changed event.
+    """Without receipts `verify` accepts a rewritten ledger; with receipts it finds the change.
 
-    `receipt write` refuses to continue the receipts of the original history on the rewritten one.
-    """
+    `receipt write` refuses to add receipts for the rewritten ledger to those of the original."""
     whole = await place.verify(*place.receipts, *place.public)
     assert (whole["receipts"], whole["proven"], whole["proven_to"]) == (
         2,
@@ -160,8 +154,9 @@ async def test_whoever_signs_goes_on_from_what_he_signed(place: Place) -> None:
 
 
 async def test_one_decision_is_shown_offline(place: Place) -> None:
-    """A proof of one decision needs no ledger, network or other event, and is valid only for that
-    decision."""
+    """The proof of one decision can be verified offline and without other events.
+
+    It is not valid for any other decision."""
     gateway = ServiceProcess("gateway", place.url, "--listen", "127.0.0.1:0")
     async with gateway:
         url = (await gateway.logged("answering"))["console"].rstrip("/")

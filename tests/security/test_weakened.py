@@ -10,15 +10,13 @@ from tests.security.weakened import GUARDS
 
 @pytest.mark.parametrize("name", GUARDS)
 def test_every_guard_can_be_taken_out(name: str) -> None:
-    """Every guard can be removed. Removing it replaces a function, and that function still exists
-    under its name."""
+    """Every guard can be removed: the functions that a removal replaces still exist."""
     with GUARDS[name]():
         pass
 
 
 def test_a_guard_of_another_name_is_refused() -> None:
-    """A misspelt name of a guard is an error. Otherwise a test would attack the guarded system and
-    report it as unguarded."""
+    """Removing a guard of an unknown name is an error."""
     command = [sys.executable, "-m", "tests.security.weakened", "no-such", "--", "version"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 1

@@ -1,11 +1,11 @@
-"""Apportion with one of its guards removed: an attack must succeed there, or it proves nothing.
+"""Apportion with one of its guards removed, to show that an attack succeeds without the guard.
 
-An attack may fail because it is badly made. So each test of this folder makes the same attack
-twice: against the guard, and without it. `GUARDS` names every guard that is code. If a guard is a
-permission or a manifest, the test removes it by generating them from a wider table.
+Each test of this folder makes the same attack with and without the guard. `GUARDS` names every
+guard that is code. For a guard that is a permission or a manifest, the test edits the
+configuration.
 
-To run a service with a guard removed: `python -m tests.security.weakened GUARD -- agent --node n1
-...`."""
+To run a service without a guard: `python -m tests.security.weakened GUARD -- agent --node n1 ...`.
+"""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ from tests.security.weakened_intake import INTAKE_GUARDS
 
 @contextlib.contextmanager
 def looks_at_the_ledger() -> Iterator[None]:
-    """Remove a guard, so that services check the ledger's settings only when they start."""
+    """Let services check the ledger's settings only when they start."""
     from apportion.runtime.service.soundness import Soundness  # noqa: PLC0415
 
     async def never(*_: object) -> None:
@@ -52,8 +52,7 @@ def doubts_annotations() -> Iterator[None]:
 
 @contextlib.contextmanager
 def holds_what_was_asked() -> Iterator[None]:
-    """Remove a guard, so that the ledger assumes that a pod without a device annotation uses every
-    GPU of its node."""
+    """Let the watcher assume that a pod without a device annotation uses every GPU of its node."""
     from apportion.watcher.kubernetes import facts  # noqa: PLC0415
 
     def nothing(*_: object) -> None:
@@ -83,10 +82,7 @@ def stays_in_the_folder() -> Iterator[None]:
 
 @contextlib.contextmanager
 def limits_of(service: str) -> Iterator[None]:
-    """Remove a guard, so that the service reads bodies of any size, and any number of them, from
-    any client.
-
-    `service` names the module whose `LIMITS` are replaced."""
+    """Remove a service's limits on request bodies and connections."""
     from apportion.runtime.service import own_machine  # noqa: PLC0415
     from apportion.runtime.service.limits import Limits  # noqa: PLC0415
 
@@ -105,9 +101,7 @@ def limits_of(service: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def asks_its_book() -> Iterator[None]:
-    """Remove a guard, so that an agent gives a pod whatever devices the pod's annotation names.
-
-    It does so even if it has no record of having given these devices to the pod."""
+    """Let an agent give a pod any devices that the pod's annotation names."""
     from apportion.agent.shares.preparing import SharePreparing  # noqa: PLC0415
 
     with mock.patch.object(SharePreparing, "_check_doubtful", return_value=None):
@@ -128,8 +122,7 @@ def without(guard: str) -> str:
 
 @contextlib.contextmanager
 def says_nothing_before_tls() -> Iterator[None]:
-    """Remove a guard, so that the NATS client continues without TLS if the server does not offer
-    it, as the library does by default."""
+    """Let the NATS client continue without TLS if the server does not offer it."""
     from apportion.runtime.jetstream.nats_client import Client, LeavingClient  # noqa: PLC0415
 
     with mock.patch.object(LeavingClient, "_connect_command", Client._connect_command):
@@ -217,8 +210,9 @@ def asks_for_its_audience() -> Iterator[None]:
 
 @contextlib.contextmanager
 def holds_a_placement_to_its_turn() -> Iterator[None]:
-    """Remove a guard, so that readers apply a placement even if its attempt number is outdated, or
-    if it does not follow the node's newest placement."""
+    """Remove a guard, so that readers apply a placement with an outdated attempt number.
+
+    They also apply a placement that does not follow the node's newest placement."""
     from msgspec import structs  # noqa: PLC0415
 
     from apportion.core.ledger.fold import HANDLERS  # noqa: PLC0415
@@ -239,7 +233,7 @@ def holds_a_placement_to_its_turn() -> Iterator[None]:
 
 @contextlib.contextmanager
 def halts_at_its_own_fault() -> Iterator[None]:
-    """Remove a guard, so that a reader skips an event at which its fold fails."""
+    """Let a reader skip an event at which its fold fails."""
     from apportion.runtime.ledger.reader import Reader  # noqa: PLC0415
 
     def careless(self: Any, record: Any, event: object) -> Any:
@@ -324,7 +318,7 @@ def reads_the_past_by_turns() -> Iterator[None]:
 
 @contextlib.contextmanager
 def masks_by_turns() -> Iterator[None]:
-    """Remove a guard, so that the gateway redacts all answers at once, on its event loop."""
+    """Let the gateway redact all answers at once, on its event loop."""
     from apportion.gateway.access import gate  # noqa: PLC0415
     from apportion.gateway.api import api  # noqa: PLC0415
     from apportion.runtime.service.limits import Turns  # noqa: PLC0415
@@ -366,8 +360,7 @@ def shows_what_is_seen() -> Iterator[None]:
 
 @contextlib.contextmanager
 def auditors_apart() -> Iterator[None]:
-    """Remove a guard, so that auditors are in the ledger's NATS account, and may create and change
-    any consumer."""
+    """Put auditors into the ledger's NATS account, where they can change any consumer."""
     from apportion.core.identity import permissions, roles  # noqa: PLC0415
 
     auditor = roles.BY_NAME["auditor"]
@@ -381,8 +374,7 @@ def auditors_apart() -> Iterator[None]:
 
 @contextlib.contextmanager
 def auditors_by_name() -> Iterator[None]:
-    """Remove a guard, so that an auditor may create, read from and delete any consumer in the
-    auditors' account."""
+    """Let an auditor create, read from and delete any consumer in the auditors' account."""
     from apportion.core.identity import permissions  # noqa: PLC0415
 
     with (
@@ -394,7 +386,7 @@ def auditors_by_name() -> Iterator[None]:
 
 @contextlib.contextmanager
 def auditors_beside_their_copy() -> Iterator[None]:
-    """Remove a guard, so that auditors are in the same NATS account as their copy of the ledger."""
+    """Put auditors into the NATS account that has their copy of the ledger."""
     from apportion.core.identity import roles  # noqa: PLC0415
 
     within = msgspec.structs.replace(roles.BY_NAME["auditor"], account=roles.AUDIT)
@@ -404,7 +396,7 @@ def auditors_beside_their_copy() -> Iterator[None]:
 
 @contextlib.contextmanager
 def one_node_reads_its_part() -> Iterator[None]:
-    """Remove a guard, so that the key of one node's agent reads the whole ledger."""
+    """Let the key of one node's agent read the whole ledger."""
     from apportion.core.identity.identity import Identity  # noqa: PLC0415
 
     with mock.patch.object(Identity, "one_node", property(lambda _: False)):
@@ -413,7 +405,7 @@ def one_node_reads_its_part() -> Iterator[None]:
 
 @contextlib.contextmanager
 def a_token_opens_few_connections() -> Iterator[None]:
-    """Remove a guard, so that a token opens as many connections as its account may have."""
+    """Remove the limit on connections per token."""
     from apportion.callout import tokens  # noqa: PLC0415
 
     with mock.patch.object(tokens, "OPENED_BURST", 1e9):
@@ -461,7 +453,7 @@ def guarded_but(guard: str) -> AbstractContextManager[None]:
 
 
 def main() -> None:
-    """Run a verb of the command line with a guard removed. The arguments name both."""
+    """Run an `apportion` command without a guard. The arguments name the command and the guard."""
     guard, separator, *arguments = sys.argv[1:]
     if separator != "--" or guard not in GUARDS:
         sys.exit(f"usage: python -m tests.security.weakened {{{','.join(GUARDS)}}} -- VERB ...")

@@ -11,8 +11,7 @@ from unittest import mock
 
 @contextlib.contextmanager
 def clips_what_a_region_says() -> Iterator[None]:
-    """Remove a guard, so that the agent believes any number in a container's region, and does not
-    limit their sums."""
+    """Remove a guard, so that the agent believes any number in a container's region."""
     from apportion.agent.usage import account, uses  # noqa: PLC0415
     from apportion.core.grants import region  # noqa: PLC0415
 
@@ -62,8 +61,7 @@ def reads_one_file_of_a_container() -> Iterator[None]:
 
 @contextlib.contextmanager
 def takes_limits_from_the_ledger() -> Iterator[None]:
-    """Remove a guard, so that the agent keeps limits that a container has overwritten in its
-    region."""
+    """Let the agent keep the limits that a container has written into its own region."""
     from apportion.core.grants.region import Region  # noqa: PLC0415
 
     with mock.patch.object(Region, "hold", return_value=False):
@@ -72,8 +70,7 @@ def takes_limits_from_the_ledger() -> Iterator[None]:
 
 @contextlib.contextmanager
 def takes_rank_and_devices_from_the_ledger() -> Iterator[None]:
-    """Remove a guard, so that the agent reads a container's priority and devices from the
-    container's own region."""
+    """Let the agent trust the priority and devices that a container writes into its own region."""
     from apportion.agent.shares import regions  # noqa: PLC0415
     from apportion.core.grants.feedback import Contender  # noqa: PLC0415
     from apportion.core.grants.region import Region  # noqa: PLC0415

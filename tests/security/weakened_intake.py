@@ -31,8 +31,7 @@ def answers_into_the_askers_account() -> Iterator[None]:
 
 @contextlib.contextmanager
 def schedulers_answer_where_the_server_says() -> Iterator[None]:
-    """Remove a guard, so that a scheduler may publish to the reply subject of any message that it
-    receives."""
+    """Let a scheduler publish to the reply subject of any message that it receives."""
     from apportion.core.identity import roles  # noqa: PLC0415
 
     answering = msgspec.structs.replace(roles.BY_NAME["scheduler"], answering=True)
@@ -42,7 +41,7 @@ def schedulers_answer_where_the_server_says() -> Iterator[None]:
 
 @contextlib.contextmanager
 def takes_the_sender_for_the_node() -> Iterator[None]:
-    """Remove a guard, so that an agent can report for any node that it names in the event."""
+    """Let an agent report for any node that it names in the event."""
     from datetime import datetime  # noqa: PLC0415
 
     from apportion.core.intake.judging import Refusal  # noqa: PLC0415
@@ -70,7 +69,7 @@ def knows_how_large_cards_are() -> Iterator[None]:
 
 @contextlib.contextmanager
 def knows_whose_cards_are() -> Iterator[None]:
-    """Remove a guard, so that an intake accepts another node's devices in a report."""
+    """Let an intake accept a report that lists another node's devices."""
     from apportion.core.intake import judging  # noqa: PLC0415
 
     with mock.patch.object(judging, "other_owner", return_value=None):
@@ -101,7 +100,7 @@ def looks_at_the_signature() -> Iterator[None]:
 
 @contextlib.contextmanager
 def appends_under_its_own_ids() -> Iterator[None]:
-    """Remove a guard, so that an intake appends under the id that an agent chose."""
+    """Let an intake use the event id that an agent chose."""
     from apportion.intake import taking  # noqa: PLC0415
 
     with mock.patch.object(taking, "append_id", lambda _node, event_id: event_id):
@@ -110,7 +109,7 @@ def appends_under_its_own_ids() -> Iterator[None]:
 
 @contextlib.contextmanager
 def bounds_what_one_says() -> Iterator[None]:
-    """Remove a guard, so that an intake accepts any number of events from one agent."""
+    """Let an intake accept any number of events from one agent."""
     from apportion.intake import taking  # noqa: PLC0415
 
     with (
@@ -124,7 +123,7 @@ def bounds_what_one_says() -> Iterator[None]:
 
 @contextlib.contextmanager
 def attests_what_it_has_folded() -> Iterator[None]:
-    """Remove a guard, so that an intake attests every readable snapshot, even a false one."""
+    """Let an intake attest every readable snapshot, even a false one."""
     from apportion.intake import reads  # noqa: PLC0415
 
     with mock.patch.object(reads, "_same", return_value=True):
@@ -155,7 +154,7 @@ def asks_for_its_node_alone() -> Iterator[None]:
 
 @contextlib.contextmanager
 def budgets_a_nodes_hour() -> Iterator[None]:
-    """Remove a guard, so that a node may append any number of bytes and records."""
+    """Let a node append any number of bytes and records."""
     from apportion.intake.taking import Lane  # noqa: PLC0415
 
     with mock.patch.object(Lane, "may_append", return_value=True):
@@ -164,8 +163,7 @@ def budgets_a_nodes_hour() -> Iterator[None]:
 
 @contextlib.contextmanager
 def asks_what_a_pod_held() -> Iterator[None]:
-    """Remove a guard, so that an intake accepts usage of pods that do not exist or are on another
-    node."""
+    """Let an intake accept usage of pods that its node does not run."""
     from apportion.intake.taking import Holdings  # noqa: PLC0415
 
     async def never(*_: object) -> None:
@@ -197,8 +195,7 @@ def misses_what_was_attested() -> Iterator[None]:
 
 @contextlib.contextmanager
 def keeps_the_beginning_apart() -> Iterator[None]:
-    """Remove a guard, so that services on a trimmed ledger start from a snapshot that schedulers
-    can purge."""
+    """Let services on a trimmed ledger start from a snapshot that schedulers can purge."""
     from apportion.runtime.jetstream.snapshots import Beginning, Snapshots  # noqa: PLC0415
 
     async def nowhere(_: Snapshots, _beginning: Beginning) -> None:
@@ -210,8 +207,7 @@ def keeps_the_beginning_apart() -> Iterator[None]:
 
 @contextlib.contextmanager
 def is_unready_when_full() -> Iterator[None]:
-    """Remove a guard, so that a service stays ready on a full ledger, as long as no setting of the
-    ledger has changed."""
+    """Let a service stay ready when the ledger is full."""
     from apportion.runtime.service import soundness  # noqa: PLC0415
 
     def drifted(self: soundness.Soundness) -> list[str]:

@@ -4,11 +4,11 @@ Invariants checked after every event:
 - the auditor's own fold satisfies core's invariants, and agrees with a second set of books;
 - the hash chain of placements is intact, and the writer had the right to write the event;
 - a gang is complete when it is first placed;
-- no pod is placed on a node or device that was closed at the event's basis, which is the revision
-  from which the scheduler decided;
+- no pod is placed on a node or device that was already closed when the scheduler decided;
 - a new engine makes the same decisions from the same state.
 
-If the fold refuses an event of an honest writer, the event must have been correct at its basis."""
+If the fold refuses an event of an honest writer, the event must have been correct at its basis,
+which is the revision from which the writer decided."""
 
 from __future__ import annotations
 
@@ -84,12 +84,7 @@ class Accepted(Protocol):
 
 
 class Auditor:
-    """Checks a run's ledger with its own fold and books, and keeps the first problem that it finds.
-
-    `shards` maps the first payload of each decision to the shard of the scheduler that decided.
-    `connections` counts how often each process has connected, because each connection starts with a
-    full flood budget. `on_accepted` is called for each event that the fold accepts. `oldest`
-    returns the first revision that the server still has."""
+    """Checks a run's ledger with its own fold and books, and complains about each problem."""
 
     def __init__(
         self, complain: Callable[[str], None], now_s: Callable[[], float], oldest: Callable[[], int]
@@ -119,7 +114,7 @@ class Auditor:
         return self._now_s() - (self._stored_at_s[-1] if self._stored_at_s else 0.0)
 
     def take(self, stored: Stored) -> None:
-        """Check one append. Pass this method to `MemoryServer.watch`."""
+        """Check one record as soon as it is appended."""
         for record, identity in zip(stored.records, stored.ids, strict=True):
             text = record.payload.decode("utf-8", "backslashreplace")
             self.log.append(
@@ -140,8 +135,7 @@ class Auditor:
         self._check_gangs(first_of_gang, events)
 
     def folded(self, who: str, into: StateFold, revision: int) -> None:
-        """Compare the state of the reader `who` with the auditor's, if the auditor kept a digest at
-        `revision`."""
+        """Check that the reader `who` has the same state as the auditor at this revision."""
         expected = self.checkpoints.get(revision)
         if expected is not None and digest(into.state) != expected:
             self._complain(f"{who} holds another state than the auditor at revision {revision}")
@@ -223,7 +217,7 @@ class Auditor:
             self._accepted(record.revision, event, gangs, honest=honest)
 
     def _look_at(self, record: Record, data: Any, *, honest: bool) -> None:
-        """Check that an honest placement event continues its node's hash chain.
+        """Check that a placement event continues its node's hash chain.
 
         If a rogue wrote the event, only note which pod it is about."""
         if not honest:
@@ -264,10 +258,10 @@ class Auditor:
                 )
 
     def _check_refused(self, revision: int, event: Event, why: str) -> None:
-        """Report a problem if an honest event that the fold refused was already wrong at its basis.
+        """Report a problem if the fold refused an honest event that was already wrong at its basis.
 
-        An event that was right at its basis may be refused because it came late. `why` is the
-        fold's reason. Events about pods that a rogue has written about are not checked."""
+        An event may be refused if it only came late. `why` is the fold's reason. Events about pods
+        that a rogue has written about are not checked."""
         data = event.data
         uid = getattr(data, "pod", "") or getattr(data, "uid", "")
         if uid in self._told_by_rogues:
@@ -312,12 +306,9 @@ class Auditor:
         return any(pod is not None and pod.life.at(basis) != pod.life.now for pod in known)
 
     def _crossed(self, data: object, basis: int) -> bool:
-        """Return True if this event conflicts with another writer's, and neither writer had read
-        the other's event.
+        """Return True if this event conflicts with one that its writer had not read yet.
 
-        An adoption can conflict with a placement on the same node or of the same pod. One watcher's
-        submission or rejection of a pod can conflict with another watcher's adoption of that pod.
-        No fence prevents these conflicts, because an adopted pod already runs on its node."""
+        Only adoptions may conflict, because an adopted pod already runs on its node."""
         if isinstance(data, PodSubmitted | PodRejected):
             return _adopted_since(self.state, data.uid, basis)
         if not isinstance(data, PodAdopted | PodPlaced):
@@ -331,8 +322,7 @@ class Auditor:
         return elsewhere or any(pod.adopted and pod.uid != data.pod for pod in since)
 
     def _is_old(self, basis: int) -> bool:
-        """Return True if the event's basis was stored longer ago than the server's duplicate
-        window."""
+        """Return True if the record `basis` is older than the server's duplicate window."""
         if basis >= len(self._stored_at_s):
             return False
         return self._now_s() - self._stored_at_s[basis] > DUPLICATE_WINDOW_S
@@ -362,11 +352,7 @@ class Auditor:
             )
 
     def _decided_anew(self, shard: Shard, time: str) -> Iterator[list[tuple[Any, ...]]]:
-        """Yield the placements of every decision that a new engine of this shard might make now.
-
-        The decisions differ in three settings: whether schedulers try their own nodes first, how
-        many decisions were refused before (each makes the next decision smaller), and how many
-        nodes a decision may examine."""
+        """Yield the placements of each decision that a scheduler of this shard could make now."""
         for refused in range(REFUSALS_MAX + 1):
             for looks_max, apart in product((UNBOUNDED, LOOKS_MAX), (False, True)):
                 engine = Engine(self.state, now=micros_of(time) or 0)
@@ -388,10 +374,7 @@ class Auditor:
 
 
 def _harmless(said: Payload, cards: set[str]) -> bool:
-    """Return True if an accepted report of a hostile agent does no harm.
-
-    The report may name no devices, or only devices that another node once had. The fold refuses
-    such a device if the other node still has it. Otherwise the device may really have moved."""
+    """Return True if a hostile agent's report invents no devices and its node fits no pod."""
     if not isinstance(said, NodeReported) or any(card.id not in cards for card in said.devices):
         return False
     host = structs.replace(said.host, cpu_milli=0)  # no pod fits there, however much it reports
@@ -399,9 +382,9 @@ def _harmless(said: Payload, cards: set[str]) -> bool:
 
 
 def _unread(data: object, why: str) -> bool:
-    """Return True if the fold refused a hostile agent's report because a device is another node's.
+    """Return True if the fold refused a hostile agent's report because of another node's device.
 
-    An intake may accept such a report if it had not yet read which node has the device."""
+    An intake may accept such a report before it has read which node has the device."""
     hostile_report = isinstance(data, NodeReported) and data.node == hostile.NODE
     return hostile_report and "is reported by node" in why
 
@@ -420,16 +403,14 @@ def _placements(events: list[Any]) -> list[tuple[Any, ...]]:
 
 
 def _is_of(found: list[Any], again: list[Any]) -> bool:
-    """Return True if the placements `found` equal `again` or its beginning.
+    """Return True if `again` starts with the placements in `found`.
 
-    An engine with much to decide leaves some placements to its next decision."""
+    An engine leaves some placements to its next decision if it has many."""
     return found == again or (bool(found) and found == again[: len(found)])
 
 
 def _is_elsewhere(state: State, data: object) -> bool:
-    """Return True if a pod is adopted on a device that has moved to another node.
-
-    The node no longer has that device, so its limits do not apply."""
+    """Return True if the event adopts a pod on a device that has moved to another node."""
     if not isinstance(data, PodAdopted):
         return False
     known = state.nodes[data.node].by_id

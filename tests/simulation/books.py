@@ -1,8 +1,8 @@
 """A second set of books over the same events, written independently of core's fold.
 
-The books contain less than the fold: placements, their resources, and which devices were open when.
-They derive it in another way, so that a bug of the fold does not hide itself. Invariant: an entry
-at a revision never depends on a later event."""
+The books contain less than the fold: only pods, devices and placements with their resources. They
+are computed in another way, so that a bug of the fold does not hide itself. Invariant: an entry at
+a revision never depends on a later event."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ LEFT = "gone from the cluster"
 
 
 class History:
-    """A value that changes over time, with the revision of each change."""
+    """A value that changes over time, and its value at each revision."""
 
     def __init__(self, first: Any) -> None:
         self._revisions = [0]
@@ -52,7 +52,6 @@ class History:
 
     @property
     def now(self) -> Any:
-        """Return the newest value."""
         return self._values[-1]
 
     def set(self, revision: int, value: Any) -> None:
@@ -61,29 +60,23 @@ class History:
         self._values.append(value)
 
     def at(self, revision: int) -> Any:
-        """Return the value at that revision, inclusive."""
+        """Return the value as it was right after this revision."""
         return self._values[bisect_right(self._revisions, revision) - 1]
 
 
 @dataclass
 class Standing:
-    """What the books know about one pod.
-
-    `life` is the history of the pod's (phase, attempt). `adopted` is the revision of the pod's
-    adoption, or 0 if the pod was submitted."""
+    """One pod, as the second set of books records it."""
 
     group: str
-    life: History = field(default_factory=lambda: History((GONE, 0)))
+    life: History = field(default_factory=lambda: History((GONE, 0)))  # Of (phase, attempt).
     placed: PodPlaced | None = None
     last_attempt: int = 0
-    adopted: int = 0
+    adopted: int = 0  # The revision of the adoption, or 0 if the pod was submitted.
 
 
 class Books:
-    """The auditor's own record of pods, devices and gangs, and of why devices were closed to new
-    pods.
-
-    It is derived from the events that the fold accepted."""
+    """The auditor's own record of pods, devices and gangs, made from the accepted events."""
 
     def __init__(self) -> None:
         self.pods: dict[str, Standing] = {}
@@ -98,7 +91,7 @@ class Books:
         self._least: dict[str, History] = defaultdict(lambda: History(1))
 
     def why_closed(self, device: str, node: str, revision: int) -> str:
-        """Return why no new pod could use the device at that revision, or "" if it was open."""
+        """Return why the device accepted no new pod at that revision, or "" if it did."""
         for what, key in (("node", node), ("device", device)):
             for history in (self._shut, self._sick, self._cordon, self._silent):
                 if why := history[f"{what} {key}"].at(revision):
@@ -128,7 +121,7 @@ class Books:
         )
 
     def take(self, revision: int, data: Any) -> str:
-        """Record an event that the fold accepted. Return what is wrong with it, or ""."""
+        """Record an event that the fold accepted. Return the error in the event, or ""."""
         match data:
             case NodeReported():
                 self._report(revision, data)
@@ -272,8 +265,7 @@ class Books:
 def _why_shut(data: NodeObserved) -> str:
     """Return why the node is closed to new pods, or "".
 
-    A node is also closed if other schedulers' pods use NVIDIA devices there without naming them,
-    because every simulated pod needs such a device."""
+    A node is also closed if pods of other schedulers use unknown NVIDIA devices there."""
     if not data.ready or data.unschedulable:
         return "not ready"
     return "held by nobody knows whom" if data.unnamed_families else ""

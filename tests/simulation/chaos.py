@@ -161,8 +161,7 @@ class Chaos:
         self._world.shelf.forge(self._chance)
 
     def _trim(self) -> None:
-        """Drop the events that `apportion ledger trim --older-than 0` would drop (see
-        runtime.retention)."""
+        """Drop old events, as `apportion ledger trim --older-than 0` does."""
         pods = self._world.auditor.state.pods.values()
         waiting = [pod.placed_revision for pod in pods if pod.phase is Phase.PLACED]
         if begins := self._world.shelf.begin():
@@ -296,7 +295,7 @@ class Chaos:
         )
 
     def _let_go(self) -> None:
-        """Report as gone a pod that still runs in the cluster, as an operator may do."""
+        """Report a pod as gone while it still runs, as an operator may do."""
         phases = (Phase.BOUND, Phase.ALLOCATED)
         pods = self._world.auditor.state.pods.values()
         running = [pod.uid for pod in pods if pod.phase in phases]

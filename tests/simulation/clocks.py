@@ -12,8 +12,7 @@ EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class SkewedClock:
-    """A clock in virtual time. Its wall clock is wrong by `skew_s`; its monotonic clock is
-    exact."""
+    """A clock in virtual time, whose wall clock is wrong by `skew_s` seconds."""
 
     def __init__(self, chance: random.Random, *, skew_s: float) -> None:
         self._chance = chance

@@ -1,8 +1,7 @@
 """A simulated cluster: an in-memory API server, its users, kubelets and controllers, and faults.
 
-Users and kubelets always reach the API server at once; only Apportion's services use a simulated
-network. Invariant: the cluster always comes to rest, because kubelets end the deleted pods of their
-nodes, and a garbage collector ends pods whose node is missing."""
+Only Apportion's services use a simulated network. Invariant: kubelets end deleted pods, and a
+garbage collector ends pods whose node is missing."""
 
 from __future__ import annotations
 
@@ -44,9 +43,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Cluster:
-    """A simulated cluster in which the services find pods and bind them; implements `Side`.
-
-    `nodes` exist from the start. One of them may leave for good."""
+    """A simulated cluster, in which the services find pods and bind them."""
 
     quiet_s = IDLE_S + 10.0
 
@@ -168,8 +165,7 @@ class Cluster:
     # ------------------------------------------------------------------ pods on nodes
 
     def _wrote(self, write: Write) -> None:
-        """React to a change of a pod as its kubelet, its scheduler or the garbage collector
-        would."""
+        """React to a changed pod: bind it, start it, or delete it."""
         if write.resource != "pods" or write.type == "DELETED":
             return
         pod = write.object
@@ -223,10 +219,7 @@ class Cluster:
             self._say_phase(chosen["name"], chosen["uid"], phase, "Evicted")
 
     def heed(self, stored: Stored) -> None:
-        """Fail each pod for which an agent has recorded AllocationFailed, as the pod's kubelet
-        would.
-
-        Pass this method to the ledger's server."""
+        """Fail each pod for which an agent has recorded AllocationFailed, as a kubelet would."""
         for record in stored.records:
             if ".allocation." not in record.subject:
                 continue
@@ -250,7 +243,7 @@ class Cluster:
     def _take_slice(self) -> None:
         """Bind a HAMi pod to a slice of a MIG device.
 
-        As with HAMi up to 2.9, the pod may not record which slice it uses."""
+        The pod does not always record which slice it uses, as with HAMi up to 2.9."""
         chance, devices = self._slices, self._books.devices
         cut = sorted(
             name

@@ -1,8 +1,6 @@
-"""A compromised agent: it has the rights of one node's agent, and reports anything.
+"""A compromised agent, which has the rights of one node's agent and sends false reports.
 
-It sends requests to intakes on its own subject, because the server permits nothing else. Its node
-has no device, so no pod is ever placed there, and its only true report is one without devices. Each
-event that an intake appends for it has the agent's node in its id."""
+No pod is ever placed on its node, because the node has no device."""
 
 from __future__ import annotations
 
@@ -58,8 +56,7 @@ class Hostile:
         return iter([self._chance.choice(makers)(state)])
 
     def flood(self) -> Iterator[bytes]:
-        """Yield changes of the agent's node, as many as an intake accepts before it must have
-        answered some."""
+        """Yield as many changes of its node as an agent may send without an answer."""
         for _ in range(UNANSWERED_MAX):
             host = structs.replace(NOTHING.host, cpu_milli=next(self._numbers))
             yield self._said(structs.replace(NOTHING, host=host))
@@ -71,9 +68,7 @@ class Hostile:
         return encode(Event(id=identity, source=f"agent/{by}", time=time, data=data, basis=basis))
 
     def _another_node(self, state: State) -> bytes:
-        """Return a false report about another node.
-
-        It claims that the node is empty, or that one of the node's devices has failed."""
+        """Return a false report that another node is empty or that its device has failed."""
         node = self._victim(state)
         known = state.nodes.get(node)
         data: Payload = structs.replace(NOTHING, node=node)
@@ -93,7 +88,7 @@ class Hostile:
         return self._said(structs.replace(NOTHING, devices=(_card(MEMORY_MIB_MAX),)))
 
     def _answers(self, state: State) -> bytes:
-        """Return a false allocation for another node's pod, in the name of either node."""
+        """Return a false report about the allocation of another node's pod."""
         pods = [pod for pod in state.pods.values() if pod.placement is not None]
         if not pods:
             return self._said(SharesAllocated(pod="nobody", node=NODE, attempt=1, devices=()))
@@ -127,7 +122,7 @@ class Hostile:
         return of_a_later_version(found)
 
     def _fence(self, state: State) -> bytes:
-        """Return a permitted event with the id that a pending pod's next placement will have."""
+        """Return an event under the id that a pending pod's next placement will have."""
         waiting = [pod for pod in state.pods.values() if pod.phase is Phase.PENDING]
         name = ""
         if waiting:

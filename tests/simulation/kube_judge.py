@@ -1,13 +1,11 @@
-"""Checks that cluster and ledger agree, at every write to either of them and at the end.
+"""Checks that the cluster and the ledger agree.
 
 Invariants checked at every write:
 - A pod is bound at most once, and only according to a placement in the ledger.
 - The shares of bound pods never overcommit a device.
 - The ledger records a binding only after it has happened.
-- The ledger withdraws a placement only if the pod is not bound, and releases no pod that runs.
-- If a pod runs on an unknown slice of a MIG device, nothing else is placed on that device.
-
-At the end, the ledger offers no slice on which such a pod may run."""
+- The ledger withdraws a placement only if the pod is not bound, and releases no running pod.
+- If a pod runs on an unknown slice of a MIG device, no other pod is placed on that device."""
 
 from __future__ import annotations
 
@@ -48,7 +46,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 class Standing(NamedTuple):
-    """One pod, as its object in the API server describes it. The judge keeps one for each pod."""
+    """One pod, as its object in the API server describes it."""
 
     name: str
     ours: bool
@@ -160,7 +158,7 @@ class Judge:
             self._check(revision, event.data)
 
     def _check(self, revision: int, data: Any) -> None:
-        """Check that the cluster confirms what a binder or a watcher reported in `data`."""
+        """Check an event of a binder or a watcher against the cluster's actual pods."""
         match data:
             case PodBound():
                 if self._bound.get(data.pod) != (data.node, str(data.attempt)):
@@ -193,7 +191,7 @@ class Judge:
         return (pod for pod in self._pods.values() if pod.card == card and not pod.ended)
 
     def _check_slices(self, revision: int, data: PodPlaced) -> None:
-        """Check that no device of this placement has a HAMi pod that runs on an unknown slice."""
+        """Complain if a placement uses a device on which a HAMi pod runs on an unknown slice."""
         for uid, pod in self._pods.items():
             on = [share for share in data.shares if share.device == pod.card]
             if on and pod.start is None and not pod.ended and uid in self._live:
@@ -216,9 +214,7 @@ class Judge:
                 yield f"{pod.card} offers slices {free}, and pod {pod.name} may run there"
 
     def _let_go(self, uid: str) -> None:
-        """Note that an operator released this pod in the ledger.
-
-        From now on, other pods may get the pod's devices."""
+        """Note that an operator released this pod, so that other pods may get its devices."""
         if uid in self._pods:
             self._by_hand[uid] = {share.device for share in _held(self._pods[uid])}
 
@@ -264,7 +260,7 @@ class Judge:
                 yield f"node {node.name} is in the ledger and not in the cluster"
 
     def _cpu_differs(self, name: str, about: dict[str, Any], known: NodeState) -> Iterator[str]:
-        """Yield a problem if the ledger's free CPU of a node is not what the kubelet has left.
+        """Yield a problem if the ledger and the kubelet disagree on a node's free CPU.
 
         After a resize, the CPU that a kubelet has given to a pod may differ from the pod's spec."""
         running = (

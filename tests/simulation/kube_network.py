@@ -1,8 +1,8 @@
 """The simulated network between a process and the API server, with the run's faults.
 
-A request in transit is independent of its sender: it arrives even if the sender was killed.
-Invariants: a lost answer is lost only for its sender. A link delivers the lines of a watch in the
-server's order, and without gaps until it breaks. Nothing passes a dead link."""
+Invariants: a request in transit arrives even if its sender is killed. A link delivers the lines of
+a watch in the server's order, and without gaps until the link breaks. Nothing passes a dead link.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _FAILED = tuple(
 
 
 class Front:
-    """The API server as all clients see it, either up or down."""
+    """The API server, which can be up or down for all clients at once."""
 
     def __init__(self, server: MemoryKube, weather: Weather) -> None:
         self.server = server
@@ -93,7 +93,7 @@ class FaultyKubeLink:
     def _arrive(
         self, method: str, act: Callable[[], Answer], answer: asyncio.Future[Answer]
     ) -> None:
-        """Deliver the request to the server, or lose it. This does not depend on the sender."""
+        """Deliver the request to the server, or lose it."""
         strikes, chance = self._weather.strikes, self._chance
         writes = method not in READS
         loop = asyncio.get_running_loop()
@@ -124,12 +124,12 @@ class FaultyKubeLink:
             answer.set_result(found)
 
     def _lose(self, answer: asyncio.Future[Answer]) -> None:
-        """Let the sender's request fail: at once, or when its timeout passes."""
+        """Let the sender's request fail, either at once or after its timeout."""
         if not answer.done() and self._chance.random() < 0.6:
             answer.set_exception(KubeUnavailable("the connection was lost"))
 
     async def carry(self, lines: list[bytes], idle_s: float) -> tuple[list[bytes], bool]:
-        """Deliver these lines of a watch. If the link is cut, deliver them once it is mended."""
+        """Deliver these lines of a watch. If the link is cut, wait until it works again."""
         strikes, chance = self._weather.strikes, self._chance
         await rest(chance.uniform(*TRIP_S))
         if strikes("watch event late", chance):
@@ -149,7 +149,7 @@ class FaultyKubeLink:
 
 
 class KubeAccess:
-    """How one process reaches the API server. It outlives restarts of the process."""
+    """One process's access to the API server, which is kept when the process restarts."""
 
     def __init__(self, front: Front, name: str) -> None:
         self._front = front
@@ -172,18 +172,16 @@ class KubeAccess:
             link.kill()
 
     def cut(self) -> None:
-        """Cut the network between this process and the API server."""
         self._whole.clear()
         for link in self._links:
             link.lose_all()
 
     def mend(self) -> None:
-        """Mend the network between this process and the API server."""
         self._whole.set()
 
 
 class SimulatedCluster(KubeChoice, frozen=True):
-    """Connects a service to the simulated API server instead of the one that its options choose."""
+    """Connects a service to the simulated API server."""
 
     access: KubeAccess | None = None
 

@@ -39,7 +39,7 @@ class Users:
         self._members: dict[str, list[str]] = {}
 
     def stir(self) -> None:
-        """Let users act once or several times."""
+        """Simulate a few actions of users."""
         self._pods = {name: pod for name, pod in self._pods.items() if self._there(name)}
         for _ in range(self._chance.choice((1, 1, 2, 4))):
             deed = self._chance.random()

@@ -1,8 +1,7 @@
-"""An event loop in virtual time: it never really waits, and every run of a program is the same.
+"""An event loop in virtual time: when all tasks sleep, the clock jumps to the next timer.
 
-If all tasks sleep, the clock jumps to the next timer. Invariants: the same calls in the same order
-give the same run on every machine and under any hash seed, because tasks and futures are hashed by
-number and not by address. A loop with nothing left to do raises an error instead of hanging."""
+Invariant: the same calls in the same order give the same run on every machine and under any hash
+seed. A loop with nothing left to do raises an error instead of hanging."""
 
 from __future__ import annotations
 
@@ -84,7 +83,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._now_s = max(self._now_s, timers[0].when())
 
     def create_future(self) -> asyncio.Future[Any]:
-        """Return a future that is hashed by its number."""
+        """Return a future whose hash is a serial number, so that it is the same in every run."""
         future = _NumberedFuture(loop=self)
         future.number = next(self._numbers)
         return future

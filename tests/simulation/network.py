@@ -1,8 +1,7 @@
 """The simulated network to the ledger: one link for each connection, with the run's faults.
 
-A message in transit is independent of its sender: it arrives even if the sender was killed.
-Invariants: a lost answer is lost only for its sender. Nothing passes a cut link until it is mended,
-and nothing ever passes a dead link."""
+Invariants: a message in transit arrives even if its sender is killed. Nothing passes a cut link
+until it is mended, and nothing ever passes a dead link."""
 
 from __future__ import annotations
 
@@ -120,7 +119,7 @@ class FaultyLink:
         return answer
 
     def _arrive(self, what: str, act: Callable[[], object], number: int) -> None:
-        """Deliver the message to the server. This does not depend on the sender."""
+        """Deliver the message to the server, even if its sender was killed."""
         result: object = None
         failure: LedgerError | None = None
         try:
@@ -143,14 +142,14 @@ class FaultyLink:
             answer.set_result(result)
 
     def _lose(self, number: int) -> None:
-        """Let the sender's request fail: at once, or when its timeout passes."""
+        """Let the sender's request fail, either at once or after its timeout."""
         answer = self._waiting.get(number)
         if answer is not None and not answer.done() and self._chance.random() < 0.7:
             answer.set_exception(LostReply("the connection was lost before the answer"))
 
 
 def _repeat(act: Callable[[], object]) -> None:
-    """Deliver a message again or late. Ignore the server's answer."""
+    """Deliver a message again or late. Ignore the answer."""
     try:
         act()
     except LedgerError:

@@ -1,8 +1,7 @@
 """Deliberately broken variants of the real code, each of which the simulation must notice.
 
-A check that cannot fail proves nothing. There is a variant for each guarantee. It breaks one code
-path of the services or of core within a `with` block, and states how many seeds the simulation may
-need to notice it."""
+Each variant breaks one code path within a `with` block. It states how many seeds the simulation may
+need to notice the fault."""
 
 from __future__ import annotations
 
@@ -65,17 +64,13 @@ Patch = pytest.MonkeyPatch
 
 
 class Planted(NamedTuple):
-    """A broken variant of the code, and the seeds with which the simulation must notice it.
-
-    There are `seeds` seeds, beginning with `first`. When they were last chosen, `first` or a seed
-    soon after it showed the problem. The faults in `rates` are on in all these runs, because some
-    variants need a race. `cluster` is True if the runs have a cluster."""
+    """A broken variant of the code, and the seeds with which the simulation must notice it."""
 
     name: str
     plant: Callable[[Patch], None]
-    seeds: int
-    rates: Mapping[str, float] = {}
-    cluster: bool = False
+    seeds: int  # How many seeds are tried, counting up from `first`.
+    rates: Mapping[str, float] = {}  # Faults that are on in all runs: some variants need a race.
+    cluster: bool = False  # Whether the runs have a cluster.
     first: int = 0
 
     def adjust(self, weather: Weather) -> None:
@@ -84,7 +79,7 @@ class Planted(NamedTuple):
 
 
 def _no_node_fence(patch: Patch) -> None:
-    """Make a scheduler append placements without the fence that protects their node."""
+    """Make a scheduler append placements without checking that the node has not changed since."""
     real = cycle.fence
 
     def fence(*arguments: Any) -> list[Draft]:
@@ -94,9 +89,7 @@ def _no_node_fence(patch: Patch) -> None:
 
 
 def _no_pod_fence(patch: Patch) -> None:
-    """Make a scheduler append a repeated placement under a new id.
-
-    The server then does not refuse it as a duplicate."""
+    """Let a scheduler place a pod again under a new id, which the server does not refuse."""
     numbers = itertools.count()
     real = cycle._id
     patch.setattr(cycle, "_id", lambda event, state: f"{real(event, state)}/{next(numbers)}")
@@ -167,14 +160,14 @@ def _decides_before_folding(patch: Patch) -> None:
 
 
 def _override(patch: Patch, module: ModuleType, of: type, **methods: Any) -> None:
-    """Replace the class `of` in this module by a subclass with these methods.
+    """In this module, replace a class by a subclass with these methods.
 
     Methods of a compiled class cannot be replaced themselves."""
     patch.setattr(module, of.__name__, type(of.__name__, (of,), methods))
 
 
 def _lost_undo(patch: Patch) -> None:
-    """Make the engine keep reservations that it should release."""
+    """Make the engine keep the reservations of a plan that it has rolled back."""
 
     def roll_back(self: Reservations, checkpoint: int = 0) -> None:
         self._newest = None
@@ -184,8 +177,7 @@ def _lost_undo(patch: Patch) -> None:
 
 
 def _refused_pods_lost(patch: Patch) -> None:
-    """If the ledger refuses a decision, make the engine drop its pods instead of deciding them
-    again."""
+    """Make the engine drop the pods of a decision that the ledger refused."""
 
     def retry(self: Engine, decision: Decision) -> None:
         del self, decision
@@ -194,11 +186,9 @@ def _refused_pods_lost(patch: Patch) -> None:
 
 
 def _unschedulable_for_what_never_came(patch: Patch) -> None:
-    """If the ledger refuses a decision, make the engine forget the pods that did not fit next to
-    it.
+    """If a pod did not fit because of a decision that is then refused, never retry the pod.
 
-    The engine should retry these pods. The table of hints is changed too, because its hints would
-    otherwise cause the retry."""
+    The table of hints is changed too, because its hints would otherwise cause the retry."""
     whom = enumerate(hints.BY_EVENT[PodPlaced])
     taken = tuple(0 if happened & REFUSED else asks for happened, asks in whom)
     patch.setitem(hints.BY_EVENT, PodPlaced, taken)
@@ -213,7 +203,7 @@ def _unschedulable_for_what_never_came(patch: Patch) -> None:
 
 
 def _double_release(patch: Patch) -> None:
-    """Make a pod that has ended release its shares twice."""
+    """Release the shares of a pod twice when the pod ends."""
     real = HANDLERS[PodGone]
 
     def gone(context: Any, data: PodGone) -> Any:
@@ -229,7 +219,7 @@ def _double_release(patch: Patch) -> None:
 
 
 def _attempt_not_raised(patch: Patch) -> None:
-    """After a placement was withdrawn, make the next attempt have the same number."""
+    """Make the attempt after a withdrawn placement have the same number as before."""
     real = HANDLERS[PlacementVoided]
 
     def voided(context: Any, data: PlacementVoided) -> Any:
@@ -242,7 +232,7 @@ def _attempt_not_raised(patch: Patch) -> None:
 
 
 def _unsorted_tie(patch: Patch) -> None:
-    """Make the engine choose among nodes of equal score by its own history instead of by name."""
+    """Break the rule that among nodes of equal score the engine chooses by name."""
 
     def rank(self: RowOrder, name: str) -> int:
         del name
@@ -307,7 +297,7 @@ def _gangs_in_part(patch: Patch) -> None:
 
 
 def _unschedulable_for_ever(patch: Patch) -> None:
-    """Make the engine retry no pod when another pod ends."""
+    """Make the engine retry no pending pod when another pod ends."""
     patch.delitem(hints.BY_EVENT, PodGone)
 
 
@@ -369,7 +359,7 @@ def _gives_up(patch: Patch) -> None:
 
 
 def _compares_too_early(patch: Patch) -> None:
-    """Make a watcher use a new id for each append, so that two watchers append everything twice."""
+    """Give each append a new id, so that two watchers append everything twice."""
     numbers = itertools.count()
     real = Watching._append
 
@@ -426,9 +416,7 @@ def _void_of_the_living(patch: Patch) -> None:
 
 
 def _snapshot_off_by_one(patch: Patch) -> None:
-    """Make a service restore a snapshot with a revision that is one too high.
-
-    Intakes that attest snapshots are left as they are, because they would refuse all snapshots."""
+    """Make a service restore a snapshot with a revision that is one too high."""
     real = Snapshots.restore
 
     async def restore(self: Snapshots, *, at_most: int | None = None) -> State:
@@ -440,8 +428,7 @@ def _snapshot_off_by_one(patch: Patch) -> None:
 
 
 def _snapshot_believed(patch: Patch) -> None:
-    """Make readers start with an empty state if a snapshot is damaged, without reporting the
-    damage."""
+    """Let readers start with an empty state if a snapshot is damaged, without an error."""
 
     async def load(self: Snapshots, stored: Any) -> State | None:
         try:
@@ -465,7 +452,7 @@ def _dead_members_stay(patch: Patch) -> None:
 
 
 def _gained_not_woken(patch: Patch) -> None:
-    """Make a scheduler never try to place the pods that it takes over from another scheduler."""
+    """Make a scheduler ignore the pods that it takes over from another scheduler."""
 
     def own(self: Waiting, shard: Shard) -> None:
         self.shard = shard
@@ -477,9 +464,7 @@ UNHEARD = {"unheard member": 1.0}
 
 
 def _fences_upon_what_was_dropped(patch: Patch) -> None:
-    """Make a scheduler keep using fences on records that the ledger has dropped.
-
-    It does so even after the server has refused such a fence."""
+    """Make a scheduler refer to a dropped record again after the server has refused that."""
 
     async def refused(self: Fences, refusal: FenceRefused, ledger: object) -> None:
         del self, refusal, ledger

@@ -33,8 +33,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def _conflict_is_success(patch: Patch) -> None:
-    """If the API server reports a conflict, make a binder assume that it has bound the pod
-    itself."""
+    """If the API server reports a conflict, let a binder assume that it has bound the pod."""
     real = KubernetesTarget._refused
 
     async def refused(self: KubernetesTarget, placed: PodPlaced, answer: Answer) -> Any:
@@ -93,7 +92,7 @@ def _bound_without_annotations(patch: Patch) -> None:
 
 
 def _bound_by_whomever(patch: Patch) -> None:
-    """Make a binder assume that a bound pod is on the node of its placement, without checking."""
+    """Let a binder assume that a bound pod is on the node of its placement."""
     real = kubernetes_target._found
 
     def found(placed: PodPlaced, pod: Any, refusal: Any) -> Any:
@@ -103,7 +102,7 @@ def _bound_by_whomever(patch: Patch) -> None:
 
 
 def _said_before_done(patch: Patch) -> None:
-    """Make a binder record a binding before it happens."""
+    """Make a binder record a binding before it binds the pod."""
     real = Binding._bind
 
     async def bind(self: Binding, placed: PodPlaced) -> Outcome:
@@ -183,7 +182,7 @@ def _ended_pods_hold(patch: Patch) -> None:
 
 
 def _nodes_stay(patch: Patch) -> None:
-    """Make a watcher not report that a node has left the cluster."""
+    """Make a watcher ignore that a node has left the cluster."""
     real = Facts.nodes
 
     def nodes(self: Facts, names: Iterable[str]) -> Iterator[Fact]:
@@ -193,9 +192,7 @@ def _nodes_stay(patch: Patch) -> None:
 
 
 def _spent_ids_believed(patch: Patch) -> None:
-    """If an event's id was used before, make a watcher assume that this event is already stored.
-
-    After a restart, the ledger then misses the changes."""
+    """Make a watcher assume that an event is stored if its id was used before."""
 
     class Unasked:
         def __init__(self, ledger: Any) -> None:
@@ -219,14 +216,14 @@ def _spent_ids_believed(patch: Patch) -> None:
 
 
 def _taken_back_unasked(patch: Patch) -> None:
-    """Make a watcher adopt a pod again that the ledger has released, without asking the API server.
+    """Let a watcher adopt a released pod again without asking the API server.
 
-    If the watcher has missed the pod's end, it thus adopts an ended pod."""
+    If the watcher has missed the pod's end, it adopts an ended pod."""
     patch.setattr(Doubts, "note", lambda _self, _uid, _revision: None)
 
 
 def _compares_what_moved_on(patch: Patch) -> None:
-    """Make a watcher compare the current pods with an outdated state of the ledger."""
+    """Make a watcher compare pods with the ledger even if the ledger has changed since."""
     patch.setattr(KubernetesWatching, "_unchanged", lambda _self, uids: list(uids))
 
 
@@ -246,8 +243,7 @@ def _untold_slices_offered(patch: Patch) -> None:
 
 
 def _shrunk_at_once(patch: Patch) -> None:
-    """If a pod is to shrink, make a watcher count its new size before the kubelet has applied
-    it."""
+    """Make a watcher count a pod's smaller size before the kubelet has applied the resize."""
     patch.setattr(kubernetes_objects._Given, "parts", kubernetes_objects._NOT_GIVEN)
 
 

@@ -1,7 +1,6 @@
-"""Runs of unmodified code. Each is played once in a process, however many tests use it.
+"""Runs of unmodified code, each played once in a process, however many tests use it.
 
-A run depends only on its seed, rates and side, so playing it twice shows nothing new. Invariant: no
-planted fault is active here; tests with a planted fault call `run` instead."""
+Tests with a planted fault call `run` instead."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from tests.simulation.world import Outcome, run
 def played(
     seed: int, *, rates: Mapping[str, float] | None = None, cluster: bool | None = None
 ) -> Outcome:
-    """Return the run of this seed with these rates.
+    """Run the simulation with this seed and these fault rates, and return its outcome.
 
     If `cluster` is None, the seed decides whether the run has a cluster."""
     side = bool(Weather(seed, cluster=cluster).cluster)

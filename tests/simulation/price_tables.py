@@ -1,8 +1,7 @@
-"""A shared cache of price tables, so that each is computed only once in a run.
+"""A cache of price tables that all schedulers of a run share.
 
-In production, every process computes its own tables. Here all schedulers share one process with the
-auditor and its many new engines, and separate tables would take a third of a run's time. Invariant:
-equal prices and devices give equal tables, so sharing makes no difference."""
+In production, every process computes its own tables. Here, computing them separately would take a
+third of a run's time. Equal prices and devices give equal tables, so sharing changes no result."""
 
 from __future__ import annotations
 

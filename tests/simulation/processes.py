@@ -1,8 +1,7 @@
 """The services as simulated processes, which run real code and can be killed and restarted.
 
-A process can be killed at any `await`. Invariant: a killed process has no further effect. Its link
-dies before its tasks are cancelled, so its `finally` blocks reach nothing. The restarted process
-has no memory."""
+A process can be killed at any `await`. Invariant: a killed process has no further effect, because
+its link dies before its tasks are cancelled. The restarted process has no memory."""
 
 from __future__ import annotations
 
@@ -91,10 +90,9 @@ class SimulatedLedger(MemoryLedger):
     basis = -1
 
     async def append(self, drafts: Sequence[Draft]) -> list[int]:
-        """Append the drafts. Before a decision, check that the scheduler has folded its previous
-        decisions.
+        """Append the drafts. Complain if the process has not folded its previous decision.
 
-        Appends with the same basis are one decision."""
+        Appends with the same basis belong to one decision."""
         first = decode(drafts[0].payload, subject=drafts[0].subject)
         decides = isinstance(first.data, DecisionEvent)
         if decides and first.basis < self.acknowledged and first.basis != self.basis:
@@ -203,9 +201,9 @@ class Process:
         self._task.add_done_callback(lambda task: self._ended(task, links))
 
     def _connector(self, life: str, links: list[FaultyLink]) -> lifecycle.Connect:
-        """Return the function with which this run of the process connects and reconnects.
+        """Return a function that connects this process to the ledger.
 
-        `links` collects the links that the function opens."""
+        The function appends each link that it opens to `links`."""
         numbers = itertools.count(1)
 
         async def connect() -> Ledger:
@@ -256,14 +254,12 @@ class Process:
         task.cancel()
 
     def cut(self) -> None:
-        """Cut the network between this process and the ledger."""
         self._cut = True
         for link in self._links:
             link.cut()
 
     def mute(self) -> None:
-        """Drop the plain messages (heartbeats and commands) of this process. Everything else still
-        passes."""
+        """Drop the heartbeats and commands of this process, but no other messages."""
         self._muted = True
         for link in self._links:
             link.muted = True
@@ -274,7 +270,6 @@ class Process:
             link.muted = False
 
     def mend(self) -> None:
-        """Mend the network between this process and the ledger."""
         self.unmute()
         self._cut = False
         for link in self._links:

@@ -1,8 +1,7 @@
-"""Seeds that once found a real bug. They must pass now and in the future.
+"""Seeds that once found a bug and must pass now.
 
-What a seed does depends on every random number that is drawn, so an old seed may no longer reach
-its bug. Where that matters, the bug is also a planted fault or has a test of its own, which is
-named here."""
+After other changes, a seed may no longer reach its bug. Where that matters, the entry names a
+planted fault or a test for the bug."""
 
 from __future__ import annotations
 
@@ -10,14 +9,12 @@ from typing import NamedTuple
 
 
 class Regression(NamedTuple):
-    """A seed, the bug that it found, and the test that would find the bug again.
-
-    `cluster` states whether the run has a cluster."""
+    """A seed, the bug that it found, and the test that would find the bug again."""
 
     seed: int
     found: str
     held_by: str
-    cluster: bool = False
+    cluster: bool = False  # Whether the run has a cluster.
 
 
 REGRESSIONS = (

@@ -29,14 +29,14 @@ GARBAGE = (
 
 
 class Rogue:
-    """Makes random events that no honest service would write."""
+    """Makes invalid events that no honest service would write."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
         self._numbers = itertools.count(1)
 
     def draft(self, state: State) -> tuple[str, Draft]:
-        """Return a role, and a bad event to append in that role."""
+        """Return a role, and an invalid event to append in that role."""
         makers = (self._garbage, self._misplaced, self._placement, self._placement, self._bound)
         role, subject, payload = self._chance.choice(makers)(state)
         return role, Draft(subject, f"rogue/{next(self._numbers)}", payload)
@@ -81,7 +81,7 @@ class Rogue:
         )
 
     def _bound(self, state: State) -> tuple[str, str, bytes]:
-        """Return a binding of a pod that is not placed, or of another attempt."""
+        """Return a PodBound event for a pod that is not placed."""
         pending = [pod.uid for pod in state.pods.values() if pod.phase is Phase.PENDING]
         pod = self._chance.choice(pending) if pending else "nobody"
         node = self._node(state)

@@ -1,7 +1,7 @@
 """Checks after the faults have ended: every pod that fits is placed, and nothing more happens.
 
 Two judges decide whether a pending pod fits: a new engine, and the second set of books. The books
-work without an engine, and only for simple pods."""
+judge only simple pods."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def undone(world: World) -> Iterator[str]:
-    """Yield a description of all work that is still open. A system that has settled has none."""
+    """Yield a description of each piece of work that is still open."""
     state = world.auditor.state
     yield from world.side.differences(state)
     for pod in state.pods.values():
@@ -42,9 +42,7 @@ def undone(world: World) -> Iterator[str]:
 
 
 def _not_there(node: NodeState) -> Iterator[str]:
-    """Yield the devices that a node has reported, but that the ledger no longer counts as its own.
-
-    The node's next full report corrects this."""
+    """Yield the devices that the node reported but that the state marks as absent."""
     if node.reported is None or node.gone:
         return
     for device in node.reported.devices:
@@ -53,7 +51,7 @@ def _not_there(node: NodeState) -> Iterator[str]:
 
 
 def _unplaced(world: World) -> Iterator[str]:
-    """Yield a problem for each pending pod that fits, according to a new engine or to the books."""
+    """Yield a problem for each pending pod that could be placed now."""
     state = world.auditor.state
     for event in decided(Engine(state)).events:
         # The reasons of a refusal may have changed since it was reported, but not the refusal.
@@ -67,7 +65,7 @@ def _unplaced(world: World) -> Iterator[str]:
 
 
 def _fits(pod: PodState, books: Books) -> Iterator[str]:
-    """Yield a problem if this pod fits according to the books.
+    """Yield a problem if this pending pod fits according to the books.
 
     Only pods with a single device request are checked."""
     shape = pod.submitted.shape

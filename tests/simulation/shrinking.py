@@ -1,7 +1,6 @@
 """Reduce a failing run to fewer kinds of fault and fewer user requests, so that it still fails.
 
-A smaller run leaves less to read in the search for the cause. Invariant: the case that is returned
-failed when it was last tried."""
+Invariant: the case that is returned failed when it was last tried."""
 
 from __future__ import annotations
 
@@ -19,14 +18,11 @@ SEPARATOR = "; "  # kinds of fault have commas in their names
 
 @dataclass(frozen=True)
 class Case:
-    """A run to try: its seed, the kinds of fault to leave out, and the maximum number of user
-    requests.
-
-    `cluster` says whether the run has a cluster; None leaves that to the seed."""
+    """One simulation run: its seed, and the faults and requests that are left out."""
 
     seed: int
-    spared: frozenset[str] = frozenset()
-    wishes_max: int = WISHES[1]
+    spared: frozenset[str] = frozenset()  # Kinds of fault to leave out.
+    wishes_max: int = WISHES[1]  # The maximum number of user requests.
     cluster: bool | None = None
 
     def command(self) -> str:

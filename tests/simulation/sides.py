@@ -1,6 +1,6 @@
-"""What watchers read and binders write in a simulation: a folder of manifests, or a cluster.
+"""Where a simulation's pods come from: a folder of manifests, or a cluster.
 
-Invariant: both can list their differences from the ledger without using the services."""
+Invariant: both can list their differences from the ledger without the services."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.simulation.wishes import Wishes
 
 
 class Side(Protocol):
-    """The place where a simulation's pods come from and are bound: a folder or a cluster."""
+    """Where a simulation's pods come from: a folder of manifests or a cluster."""
 
     quiet_s: float
     """Longer than any service pauses between two tries."""
@@ -31,25 +31,23 @@ class Side(Protocol):
         server."""
 
     def watcher(self, access: KubeAccess | None) -> Body:
-        """Return the function that a watcher process of this side runs."""
+        """Return the function that a simulated watcher process runs."""
 
     def binder(self, access: KubeAccess | None) -> Body:
-        """Return the function that a binder process of this side runs."""
+        """Return the function that a simulated binder process runs."""
 
     def stir(self) -> None:
-        """Let users act."""
+        """Let simulated users make a few changes."""
 
     def mend(self) -> None:
-        """End every fault of this side."""
+        """End all faults."""
 
     def differences(self, state: State) -> Iterator[str]:
-        """Yield every object that is missing from the ledger or differs from it."""
+        """Yield every object of the cluster that the ledger lacks or describes differently."""
 
 
 class Folder:
-    """The side of a simulation without an API server: a folder of manifests.
-
-    Pods come from simulated users' requests, and a binding has no effect."""
+    """The pods of a simulation without an API server: they come from a folder of manifests."""
 
     quiet_s = 40.0
 

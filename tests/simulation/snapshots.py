@@ -96,9 +96,8 @@ class _MemoryBucket:
     async def get(self, entry: Entry, *, size_max: int) -> bytes:
         """Return the object's bytes.
 
-        Raises BadObject for a forged snapshot and for half of the damaged ones, because their bytes
-        do not have the listed digest. The other half is returned, so that the snapshot's own digest
-        must reveal the damage."""
+        Raises BadObject for a forged snapshot and for half of the damaged ones. The other half is
+        returned, so that the reader must notice the damage by the snapshot's own digest."""
         del size_max
         try:
             held = await self._ledger.ask("snapshot", lambda: dict(self._shelf.held))

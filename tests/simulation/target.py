@@ -1,4 +1,4 @@
-"""The target of simulated bindings. It fails for a while, fails for good, or does not answer.
+"""Simulate the system that binds pods: a binding can succeed, fail, or get no answer.
 
 Invariant: a binding that is reported as failed has had no effect."""
 
@@ -16,9 +16,7 @@ HUNG_S = 60.0
 
 
 class FailingTarget:
-    """Accepts the simulated binders' requests, or fails them; implements `binder.target.Target`.
-
-    All binders share one target, as they share one API server."""
+    """The API server for all simulated binders. Some of their requests fail."""
 
     def __init__(self, weather: Weather) -> None:
         self._weather = weather

@@ -8,8 +8,7 @@ from tests.simulation.loop import NothingLeft, Spinning, after_steps, rest, run_
 
 
 def test_an_hour_takes_no_time_and_timers_go_off_in_order() -> None:
-    """Sleeping on the virtual loop takes no real time, and timers fire in order at their exact
-    time."""
+    """On the virtual loop, sleeping takes no real time, and timers fire in order and on time."""
     seen: list[tuple[str, float]] = []
 
     async def nap(name: str, seconds: float) -> None:

@@ -24,7 +24,7 @@ def alone(_membership: Membership, _others: list[str]) -> list[str]:
 
 
 class Mistaken:
-    """Gives each scheduler a wrong list of the others, which changes until the faults end."""
+    """Gives each scheduler a wrong list of the other schedulers, until the faults end."""
 
     def __init__(self, weather: Weather) -> None:
         self._weather = weather
@@ -56,7 +56,7 @@ def deluded(patch: pytest.MonkeyPatch, view: View) -> None:
 
 
 def refusals(patch: pytest.MonkeyPatch) -> Counter[str]:
-    """From now on, count the appends of schedulers that the server refuses, by error."""
+    """From now on, count refused placements by the type of the ledger's error."""
     counted: Counter[str] = Counter()
     real = MemoryServer.append
 
@@ -92,9 +92,9 @@ def heard(weather: Weather) -> None:
 
 @pytest.mark.timeout(900)  # this lane runs at the lowest priority
 def test_mistaken_lists_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Schedulers with wrong lists of members break no invariant, and all pods that fit are placed.
+    """Schedulers that have wrong lists of each other break no invariant.
 
-    Fences refuse their conflicting placements."""
+    The ledger refuses their conflicting placements, and all pods that fit are placed."""
     counted = refusals(monkeypatch)
 
     def adjust(weather: Weather) -> None:
@@ -109,10 +109,9 @@ def test_mistaken_lists_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.timeout(900)  # this lane runs at the lowest priority
 def test_right_lists_spare_most_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Schedulers that divide the pods have fewer than half of the conflicts of those that do not.
+    """If schedulers divide the pods, the ledger refuses far fewer duplicate placements.
 
-    Schedulers that each decide every pod do no harm either, because the ledger refuses duplicates.
-    """
+    If each scheduler decides every pod instead, the refusals prevent any harm."""
     counts = {}
     for name, adjust in (("shared", heard), ("alone", delays)):
         with monkeypatch.context() as patch:

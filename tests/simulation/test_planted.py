@@ -1,4 +1,4 @@
-"""The simulation notices every planted fault within the number of seeds stated for it.
+"""The simulation notices every planted fault within the fault's number of seeds.
 
 The same seed passes without the fault, so it was the fault that was noticed."""
 

@@ -31,8 +31,7 @@ PER_TEST = 20
     ],
 )
 def test_nothing_is_ever_wrong(first: int) -> None:
-    """In no run does an event break an invariant. After the faults, every pod that fits is
-    placed."""
+    """No event breaks an invariant, and after the faults every pod that fits is placed."""
     for seed in range(first, first + PER_TEST):
         outcome = played(seed)
         assert not outcome.trouble, outcome.told()
@@ -40,9 +39,7 @@ def test_nothing_is_ever_wrong(first: int) -> None:
 
 @pytest.mark.timeout(900)  # this lane runs at the lowest priority
 def test_every_fault_strikes() -> None:
-    """Every kind of fault strikes in at least one of the first forty seeds.
-
-    A fault that never strikes would prove nothing."""
+    """Every kind of fault occurs in at least one of the first forty seeds."""
     missing = set(KINDS)
     for seed in range(40):
         missing -= played(seed).struck.keys()

@@ -1,8 +1,8 @@
-"""The faults of a run: which kinds are on, how often each occurs, and how often each has struck.
+"""The faults of a run: which kinds can occur, how often, and how often each has occurred.
 
-Each kind of fault is on in about half of the seeds, so that it occurs alone and with others.
-Invariant: all randomness comes from the seed, with a separate random stream for each purpose. So an
-additional draw for one purpose does not change the others."""
+Each kind is enabled in about half of the seeds, so that it occurs alone and with others. Each
+purpose has its own random stream, so an additional draw in one stream does not change the others.
+"""
 
 from __future__ import annotations
 
@@ -90,19 +90,17 @@ CLUSTER_SHARE = 0.25
 
 @dataclass
 class Weather:
-    """The faults of one run: the rate of each fault that is on, and how often each has struck.
+    """The faults of one run: the rate of each fault, and how often each has struck.
 
-    For faults of network and target, a rate is a probability per message or call. For all other
-    faults, it is a probability per virtual second. `calm` ends all faults, and faults in `spared`
-    never strike. If `cluster` is True, pods come from an API server and are bound there. If
-    `cluster` is None, the seed decides."""
+    For faults of the network and of bindings, a rate is a probability per message or call. For all
+    other faults, it is a probability per virtual second."""
 
     seed: int
-    spared: frozenset[str] = frozenset()
-    cluster: bool | None = None
+    spared: frozenset[str] = frozenset()  # Faults that never strike.
+    cluster: bool | None = None  # With an API server; if None, the seed decides.
     rates: dict[str, float] = field(default_factory=dict)
     struck: Counter[str] = field(default_factory=Counter)
-    calm: bool = False
+    calm: bool = False  # True ends all faults.
     scale: float = 1.0
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@ CORES = (0, 0, 10, 25, 30, 50, 100)
 
 
 class Wishes(Source):
-    """The requests of all simulated users. All watchers of a run read them."""
+    """The pods and gangs that all simulated users request."""
 
     def __init__(self, chance: random.Random, *, pods_max: int) -> None:
         self._chance = chance
@@ -41,12 +41,12 @@ class Wishes(Source):
         return int(number)
 
     async def observe(self, configuration: Configuration | None = None) -> Observation:
-        """Return the current requests. They do not depend on the configuration."""
+        """Return the pods and gangs that users request now."""
         del configuration
         return self._observation
 
     async def changed(self) -> None:
-        """Return after one interval, even if the requests have not changed."""
+        """Wait for one interval, whether or not the requests change."""
         await rest(LOOK_EVERY_S)
 
     @property
@@ -55,7 +55,7 @@ class Wishes(Source):
         return list(self._pods)
 
     def stir(self) -> None:
-        """Let users act once or several times."""
+        """Simulate one or several actions of users."""
         for _ in range(self._chance.choice((1, 1, 2, 4))):
             self._do()
         self._observation = Observation(

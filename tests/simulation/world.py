@@ -71,7 +71,7 @@ PAGE = 5
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a run. `trouble` is the first problem, or empty if there was none."""
+    """The result of a run, with its first problem if there was one."""
 
     seed: int
     trouble: str
@@ -82,8 +82,7 @@ class Outcome:
     log: list[str] = field(repr=False, default_factory=list)
 
     def told(self) -> str:
-        """Return the problem as text, with the last events and a command that makes the run
-        smaller."""
+        """Return the problem as text, with the last events and a command that shrinks the run."""
         shown = "\n".join(f"  {line[:240]}" for line in self.log[-LAST_EVENTS:])
         return (
             f"seed {self.seed}, event {self.events}, at {self.virtual_s:.3f} s:\n  {self.trouble}\n"
@@ -232,11 +231,10 @@ class World:
         )
 
     async def _poke(self) -> None:
-        """Append an event without effect three times, and check that no scheduler reacts.
+        """Append three events without effect, and check that the third causes no other event.
 
-        After the first two, a scheduler may still report a refusal of a pod: the reasons may have
-        changed, or a gang's failed attempt may bring up a pod that was not considered before. At
-        any time a node may send its full inventory, as it does every five minutes."""
+        After the first two, a scheduler may still report a refusal of a pod. At any time a node may
+        send its full inventory."""
         told = f"{SUBJECTS}.pending."
         whole = f"{SUBJECTS}.inventory."
         for allowed in (told, told, "nothing"):
@@ -260,8 +258,7 @@ def _agent(name: str, nodes: list[SimulatedNode]) -> Body:
 
 
 def _drop(*_entry: object) -> NoReturn:
-    """Drop a log entry before it is rendered. Rendering a traceback would take longer than the
-    run."""
+    """Drop a log entry, because formatting tracebacks would take longer than the run."""
     raise structlog.DropEvent
 
 
@@ -285,10 +282,7 @@ def _quiet(*, logs: bool) -> Iterator[None]:
 
 @contextmanager
 def _as_here(seed: int) -> Iterator[None]:
-    """Set up the services for a simulation until the block ends.
-
-    Their own random numbers come from the seed, the API server's lists have small pages, and the
-    flood limit is low."""
+    """Seed the services' random numbers and lower two of their limits, until the block ends."""
     before = random.getstate()
     random.seed(f"{seed}/jitter")
     with pytest.MonkeyPatch.context() as patch:
@@ -307,10 +301,10 @@ def run(
     wishes_max: int = WISHES[1],
     cluster: bool | None = None,
 ) -> Outcome:
-    """Play one whole run, and return its outcome. `adjust` may change the faults first.
+    """Run one seed, and return the outcome.
 
-    Kinds of fault in `spared` never strike, and users make at most `wishes_max` requests. `cluster`
-    forces a run with or without a cluster; None leaves that to the seed."""
+    `adjust` may change the faults first, and kinds of fault in `spared` never occur. If `cluster`
+    is None, the seed determines whether there is a cluster."""
     weather = Weather(seed, spared, cluster)
     if adjust is not None:
         adjust(weather)

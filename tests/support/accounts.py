@@ -1,6 +1,6 @@
 """An in-memory ledger with a usage account. The test sets the hour at which each event happens.
 
-Invariant: the period starts at hour 0, and events come in order of time."""
+Invariant: the account starts at hour 0, and events come in order of time."""
 
 from typing import Self
 
@@ -17,15 +17,14 @@ from tests.support.ledger_of import Ledger
 
 
 class Accounted:
-    """An in-memory ledger whose usage account covers `hours` hours. `by` says what the report has
-    one row for, such as "namespace"."""
+    """An in-memory ledger with a usage account of `hours` hours."""
 
     def __init__(
         self, by: str = "namespace", *, hours: float = 10, step: int = 0, idle: int = IDLE
     ) -> None:
         self.ledger = Ledger()
         self.period = Period(0, int(hours * HOUR), step * HOUR)
-        self.by = by_of(by)
+        self.by = by_of(by)  # What each row of the report is about.
         self.meters = Meters(0, self.period.end, self.period.step)
         self.account = Account(self.ledger.state, self.by, self.meters, idle)
 
@@ -36,7 +35,7 @@ class Accounted:
         return self
 
     def reading(self) -> Reading:
-        """Close the account at the end of the period, and return its data."""
+        """Close the account at the end of its period, and return the usage data."""
         self.account.finish()
         revision = self.ledger.state.revision
         return Reading(revision, self.by, self.period, self.meters, self.account)
@@ -48,5 +47,4 @@ class Accounted:
         return {row.key: row for row in self.report().rows}
 
     def idle(self, prices: Prices | None = None) -> IdleAnswer:
-        """Return the report of idle shares."""
         return idle_answer(self.reading(), prices)

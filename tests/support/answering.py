@@ -48,7 +48,7 @@ def answering(answers: Mapping[str, Answer]) -> Iterator[str]:
 
 
 def answers_of(ledger: Ledger) -> dict[str, Answer]:
-    """Return a gateway's answers about the nodes and devices of a ledger without pods."""
+    """Return a gateway's answers about the nodes and devices of a ledger, with no pods."""
     nodes = ledger.state.nodes.values()
     cards = tuple(each for node in nodes for each in device_answers(node))
     shown: dict[str, Any] = {
@@ -62,5 +62,5 @@ def answers_of(ledger: Ledger) -> dict[str, Answer]:
 
 
 def without_pods(name: str) -> dict[str, Answer]:
-    """Return the gateway's additional answers for `name`, the name of a pod that never existed."""
+    """Return the gateway's history of a pod that never existed."""
     return {f"history/pods/{name}": PodNames(revision=9, items=())}

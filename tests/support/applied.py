@@ -16,13 +16,13 @@ _RUNNING = ("Deployment", "DaemonSet", "StatefulSet", "Job")
 
 
 def objects(pattern: str = "*.yaml") -> Iterator[dict[str, Any]]:
-    """Yield every object that kustomize would apply from files that match `pattern`."""
+    """Yield every object that kustomize would apply from the files that match `pattern`."""
     for path in sorted(MANIFESTS.rglob(pattern)):
         yield from filter(None, yaml.safe_load_all(path.read_text("utf-8")))
 
 
 def pods() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each pod template, after the name of the object that contains it."""
+    """Yield the name of each object with a pod template, and the template."""
     for each in objects():
         made = each["spec"]["jobTemplate"] if each["kind"] == "CronJob" else each
         if each["kind"] in (*_RUNNING, "CronJob"):

@@ -10,10 +10,9 @@ HOST = "127.0.0.1"
 
 
 def given_certificate(folder: Path) -> tuple[Authority, tuple[str, ...]]:
-    """Issue a certificate named "tls" in `folder`. Return its certificate authority, and the
-    options that make a service use the certificate.
+    """Issue a certificate in `folder`. Return its CA, and the options with which a service uses it.
 
-    The test can renew the certificate by issuing "tls" again."""
+    A test can renew the certificate by issuing "tls" again."""
     authority = Authority(folder)
     pair = authority.issue("tls", HOST)
     return authority, ("--tls-cert", str(pair.certificate), "--tls-key", str(pair.key))

@@ -83,13 +83,12 @@ class Command:
         return code
 
     def everything(self) -> list[int]:
-        """Return the process ids of the command and its guardian, the process that records the end
-        of the run."""
+        """Return the process ids of the command and of the guardian that records its end."""
         names = (entry.name for entry in Path("/proc").iterdir())
         return [pid for pid in map(int, filter(str.isdecimal, names)) if self._is(pid)]
 
     def kill_everything(self) -> None:
-        """Kill the command and its guardian with SIGKILL."""
+        """Kill all processes of the command's run with SIGKILL."""
         for pid in self.everything():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -27,9 +27,7 @@ APPORTION = ROOT / ".venv/bin/apportion"
 
 
 class Compose:
-    """A project that runs docker-compose.yml under its own name, with its own ports.
-
-    `take_keys` copies the operator's keys into the local folder `keys`."""
+    """A Compose project with a name and ports of its own, started from docker-compose.yml."""
 
     def __init__(self, podman: Podman, project: str, keys: Path) -> None:
         self.podman = podman
@@ -48,8 +46,7 @@ class Compose:
         )
 
     def up(self, **scale: int) -> None:
-        """Start all services of the compose file. `scale` maps a service's name to its number of
-        containers."""
+        """Start all services of the compose file, with `scale` containers of each named service."""
         # podman-compose accepts one --scale at a time, docker compose several.
         for words in [["--scale", f"{name}={n}"] for name, n in scale.items()] or [[]]:
             self._compose("up", "--detach", "--no-build", *words, timeout_s=300)
@@ -128,8 +125,7 @@ class Compose:
         self.podman.run("start", "--attach", container)
 
     def kill(self, container: str) -> None:
-        """Kill the container with SIGKILL, as the kernel would. podman may then restart the
-        container."""
+        """Kill the container with SIGKILL. podman may then restart it."""
         os.kill(int(self.facts(container)["State"]["Pid"]), signal.SIGKILL)
 
     def stop(self, container: str) -> int:
@@ -159,9 +155,8 @@ class Compose:
 def build_image(podman: Podman) -> None:
     """Build the product's image with wheels from the cache, once for all tests.
 
-    The modules are compiled without optimization, which takes a fifth of the time. The cache makes
-    the next build faster. `tests/integration/test_wheel.py` tests the optimized build that ships.
-    """
+    The modules are compiled without optimization, which is faster.
+    `tests/integration/test_wheel.py` tests the optimized build that ships."""
     tell("building the image of docker-compose.yml")
     wheels = f"--volume={prepare_wheels()}:/wheels:ro"
     offline = "--build-arg=PIP_NO_INDEX=1 --build-arg=PIP_FIND_LINKS=/wheels"

@@ -1,8 +1,6 @@
-"""Run a process in the environment of a container that has a grant (the mounts and variables that
-the agent prepares).
+"""Run a process with the mounts and variables that the agent prepares for a container.
 
-The process has its own mount namespace, where `/etc`, `/tmp` and `/usr/local` contain only the
-grant's mounts. Invariant: nothing on the machine is changed or left behind."""
+The process has its own mount namespace. Invariant: nothing on the machine is changed."""
 
 from __future__ import annotations
 
@@ -42,7 +40,7 @@ def command_of(edits: Edits, folder: Path, *command: str) -> list[str]:
 
 
 def environment(edits: Edits, driver: Mapping[str, str]) -> dict[str, str]:
-    """Return the process's environment: the variables of the driver and of the grant."""
+    """Return the variables of the driver and those that the agent prepared for the container."""
     return {"PATH": os.defpath, **driver, **edits.env}
 
 
@@ -64,8 +62,7 @@ def run(edits: Edits, folder: Path, driver: Mapping[str, str], *command: str) ->
 def holding(
     edits: Edits, folder: Path, driver: Mapping[str, str], *command: str
 ) -> Iterator[subprocess.Popen[str]]:
-    """Run the command with the mounts and environment of a container. Yield its process, and kill
-    it when the block ends."""
+    """Run the command with a container's mounts and environment until the block ends."""
     process = subprocess.Popen(
         command_of(edits, folder, *command),
         env=environment(edits, driver),

@@ -1,9 +1,8 @@
-"""Run a real Kubernetes API server for a test: etcd and kube-apiserver, on ports that no other test
-uses.
+"""Run a real Kubernetes API server for a test: etcd and kube-apiserver, on ports of their own.
 
 There is no kubelet and no controller, so tests create nodes and set the status of pods themselves.
-Every client except the administrator is a service account with the project's RBAC. Invariant: no
-process is left running, whatever a test does."""
+Except for the administrator, every client is a service account with the project's RBAC. Invariant:
+no process is left running."""
 
 from __future__ import annotations
 
@@ -102,7 +101,6 @@ class ControlPlane:
             self.kubectl("apply", "-k", str(RBAC))
 
     def start_etcd(self) -> None:
-        """Start etcd on its data folder."""
         client, peer = (f"http://127.0.0.1:{port}" for port in self._ports[:2])
         self._etcd = self._spawn(
             "etcd",
@@ -153,11 +151,9 @@ class ControlPlane:
         return {"kube-apiserver": self._server.pid, "etcd": self._etcd.pid}
 
     def _admission(self) -> list[str]:
-        """Return the options of kube-apiserver that turn off admission plugins and turn on
-        PodGroups.
+        """Return the options of kube-apiserver for admission plugins and PodGroups.
 
-        No controllers run here that would create ServiceAccounts, remove taints, or remove the
-        finalizers of volumes and PodGroups."""
+        The plugins that are turned off rely on controllers that do not run here."""
         if self._whole:
             return []
         off = "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition"

@@ -9,7 +9,7 @@ from apportion.core.placement.engine import EVENTS_MAX, LOOKS_MAX, Decision, Eng
 def decided(
     engine: Engine, *, events_max: int = EVENTS_MAX, looks_max: int = LOOKS_MAX
 ) -> Decision:
-    """Return the next decision that has events, or an empty one if the engine has nothing left."""
+    """Return the next decision that has events, or an empty one if nothing is left to decide."""
     while True:
         decision = engine.decide(events_max=events_max, looks_max=looks_max)
         if decision.events or not decision.more:

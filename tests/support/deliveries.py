@@ -1,5 +1,4 @@
-"""Fetch a given number of records from a work queue, in several fetches if one returns only some of
-them."""
+"""Fetch a given number of records from a work queue, with as many fetches as needed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Extract the commands that README and the documentation show.
+"""Extract the commands from README and the documentation.
 
-A ```console block has commands behind `$ `, each followed by its output; a ```sh block has only
-commands. Lines that end in a backslash are joined, and a here-document belongs to its command."""
+A ```console block has commands behind `$ `, each followed by its output. A ```sh block has only
+commands."""
 
 import re
 import shlex
@@ -23,7 +23,6 @@ def pages() -> tuple[str, ...]:
 
 
 def text_of(page: str) -> str:
-    """Return the text of a page."""
     return (ROOT / page).read_text("utf-8")
 
 

@@ -1,7 +1,7 @@
-"""Define an event with three versions, for tests of how older versions are read.
+"""An event with three versions, for tests of how older versions are read.
 
-No current event has more than one version. This `PodGone` replaces the real one. Version 1 has an
-optional `reason`. Version 2 requires it and adds `exit_code`. Version 3 renames it to `why`."""
+This `PodGone` replaces the real one. Version 1 has an optional `reason`, version 2 requires it and
+adds `exit_code`, and version 3 renames `reason` to `why`."""
 
 from typing import Any
 

@@ -31,10 +31,9 @@ P = TypeVar("P", bound=Payload)
 
 
 class Facts:
-    """A reader of all events of a ledger. It can also append events.
+    """A reader of all events of a ledger, which can also append events.
 
-    Records that are not valid events are listed in `refused`. As the ledger requires, a placement
-    that is written here names the previous placement on its node."""
+    Records that are not valid events are kept in `refused`."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
@@ -69,7 +68,7 @@ class Facts:
         return self.events[-1][0] if self.events else 0
 
     async def until(self, check: Callable[[], Any], what: str, timeout_s: float = WAIT_S) -> Any:
-        """Wait until `check` returns something true about the events read so far. Return it."""
+        """Wait until `check` returns a true value, and return that value."""
 
         async def seen() -> Any:
             return check()
@@ -111,8 +110,7 @@ class Facts:
         )
 
     def chain(self, node: str) -> str:
-        """Return the value that the next placement on the node must have in `previous`, to continue
-        the chain of placements."""
+        """Return the value of `previous` that the node's next placement must have."""
         return self._chain.get(node, "")
 
     async def submit_unless_there(self, uid: str) -> None:
@@ -145,8 +143,9 @@ class Facts:
         self, uid: str, node: str, *shares: Share, borrowed: tuple[Share, ...] = (),
         bound: bool = True,
     ) -> None:  # fmt: skip
-        """Append a placement with these shares of a pod whose name is its uid, and submit the pod
-        first if it is unknown. If `bound` is True, also append the pod's binding."""
+        """Append a placement of the pod with these shares. Submit the pod first if it is unknown.
+
+        The pod's name is its uid. If `bound` is True, also append the pod's binding."""
         placed = PodPlaced(
             pod=uid,
             namespace="default",

@@ -1,11 +1,7 @@
 """Simulate a kubelet without containers: its sockets, its records and the order of its calls.
 
-The simulation is fast. It follows the device manager of Kubernetes 1.36
-(`pkg/kubelet/cm/devicemanager`). The kubelet calls `Allocate` when it admits a pod. It writes its
-checkpoint atomically, after an admission and after a plugin reports devices. Its PodResources API
-leaves out init containers. It calls `PreStartContainer` before every container start; if the plugin
-refuses, the start fails or is retried. The CDI files say how a container is edited, as in a
-runtime. Invariant: no two live pods have the same device slot."""
+The simulation follows the device manager of Kubernetes 1.36 (`pkg/kubelet/cm/devicemanager`).
+Invariant: no two live pods have the same device slot."""
 
 from __future__ import annotations
 
@@ -52,7 +48,7 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Entry:
-    """The devices of one resource that one container has, as in the kubelet's checkpoint."""
+    """The devices of one resource in one container, as recorded in the kubelet's checkpoint."""
 
     pod: str
     namespace: str
@@ -65,12 +61,7 @@ class Entry:
 
 
 class FakeKubelet:
-    """The simulated kubelet of one node, with its files below its own folder.
-
-    `async with` starts the kubelet. `took_s` has the duration of each of the plugin's answers, by
-    call. `heard` is True if the kubelet has heard from the API server; it lists its pods only then.
-    `knows_cdi` is True if its runtime supports CDI; otherwise a container gets what `Allocate`
-    answered."""
+    """The simulated kubelet of one node, with its own folder. `async with` starts the kubelet."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -83,9 +74,9 @@ class FakeKubelet:
         self._endpoints: dict[str, Endpoint] = {}
         self._entries: list[Entry] = []
         self.registrations = 0
-        self.heard = True
-        self.knows_cdi = True
-        self.took_s: dict[calls.Call, list[float]] = {}
+        self.heard = True  # From the API server; the kubelet lists its pods only then.
+        self.knows_cdi = True  # If False, a container gets what `Allocate` answered.
+        self.took_s: dict[calls.Call, list[float]] = {}  # How long each answer took.
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -174,9 +165,7 @@ class FakeKubelet:
         return next(e.ids for e in self._entries if (e.pod, e.container) == (pod, container))
 
     async def plugin(self) -> Any:
-        """Wait for the ResourceClaim plugin's socket, and register the plugin.
-
-        Return the plugin's description of itself."""
+        """Wait for the ResourceClaim plugin's socket. Return the plugin's registration data."""
         path = self.folder / "plugins_registry" / f"{DRIVER}-reg.sock"
 
         async def registered() -> Any:
@@ -192,21 +181,23 @@ class FakeKubelet:
         return await until(registered, "a DRA plugin", interval_s=0.1)
 
     async def prepare(self, *claims: tuple[str, str]) -> dict[str, Any]:
-        """Ask the plugin to prepare ResourceClaims, given as (uid, namespace). Return the answer
-        for each claim, by uid."""
+        """Ask the plugin to prepare ResourceClaims, given as (uid, namespace).
+
+        Return the plugin's answers by uid."""
         answer = await self._claims(calls.PREPARE_CLAIMS, claims)
         return dict(answer.claims)
 
     async def unprepare(self, *claims: tuple[str, str]) -> dict[str, Any]:
-        """Ask the plugin to unprepare ResourceClaims, given as (uid, namespace). Return the answer
-        for each claim, by uid."""
+        """Ask the plugin to unprepare ResourceClaims, given as (uid, namespace).
+
+        Return the plugin's answers by uid."""
         answer = await self._claims(calls.UNPREPARE_CLAIMS, claims)
         return dict(answer.claims)
 
     async def healths(self, wanted: dict[str, int]) -> dict[str, str]:
-        """Watch device health until it equals `wanted` (1 healthy, 2 unhealthy).
+        """Wait until each device's health equals `wanted` (1 healthy, 2 unhealthy), by name.
 
-        `wanted` is by device name. Return the health messages of the devices, also by name."""
+        Return the health messages of the devices, by name."""
         endpoint = (await self.plugin()).endpoint
         async with grpc.aio.insecure_channel(f"unix:{endpoint}") as channel:
             async for answer in calls.WATCH_HEALTH.on(channel)(pb.Empty(), timeout=PRE_START_S):
@@ -227,8 +218,7 @@ class FakeKubelet:
         self._entries = [entry for entry in self._entries if entry.pod != pod]
 
     def forget(self, pod: str) -> None:
-        """Forget the pod's devices, like a kubelet that lost its checkpoint. Its containers keep
-        running."""
+        """Forget the pod's devices but keep its containers, as after the loss of the checkpoint."""
         self._entries = [
             replace(entry, ids=()) if entry.pod == pod else entry for entry in self._entries
         ]

@@ -7,7 +7,7 @@ from apportion_schemas import EventError
 
 
 def taken(fold: StateFold, record: Record) -> Change:
-    """Fold the next record under the rules now in force, and return the resulting change."""
+    """Fold the next record, and return the resulting change."""
     try:
         event = fold.rules.read(record.revision, record.subject, record.payload)
     except EventError as error:

@@ -1,9 +1,7 @@
 """Compare a renderer's sentences with golden files, which a person reviews when they change.
 
-`test_x.golden` next to `test_x.py` has a section for each test, with the output for each input. A
-test asserts facts; only this comparison checks wording. After a change of wording, `pytest
---write-golden FILE` rewrites the sections of the tests that it runs. The diff is reviewed with the
-change."""
+`test_x.golden` next to `test_x.py` has a section for each test. `pytest --write-golden FILE`
+rewrites the sections of the tests that it runs."""
 
 import ast
 import re
@@ -17,10 +15,10 @@ HEAD = "What {} makes its product say. `pytest --write-golden` writes it; read w
 
 
 class Golden(Protocol):
-    """Compares the texts of a test with its section of a golden file, as a fixture."""
+    """A fixture that compares the texts of a test with its section of a golden file."""
 
     def __call__(self, texts: Mapping[str, str]) -> None:
-        """Fail if the test's section differs from `texts`, which are keyed by their input.
+        """Fail if `texts` differ from the test's section of the golden file.
 
         With `--write-golden`, write the section instead."""
 

@@ -1,7 +1,6 @@
 """Generate events of a small cluster in any order, including events that contradict each other.
 
-There are few names, so that events interact: pods are placed twice, devices move between nodes,
-gangs come and go. Hypothesis shrinks an example to the few events that matter."""
+There are few names, so that events often concern the same pods, devices and gangs."""
 
 import itertools
 from collections.abc import Iterator

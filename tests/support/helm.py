@@ -33,9 +33,7 @@ def find_helm() -> tuple[Path | None, str]:
 
 
 def helm(*words: str, kubeconfig: Path | None = None, ok: bool = True) -> str:
-    """Run helm and return its output, or its error if `ok` is False.
-
-    Without helm the test is skipped, or fails if helm is required."""
+    """Run helm and return its output, or its error if `ok` is False."""
     binary, reason = find_helm()
     if binary is None:
         (pytest.fail if REQUIRED in os.environ else pytest.skip)(reason)

@@ -17,19 +17,17 @@ _intakes: dict[int, ServiceProcess | None] = {}
 
 
 def may_have_agents(bus: Bus) -> None:
-    """Register this test's ledger, so that the first agent started on it also starts an intake."""
+    """Let the first agent that a test starts on this ledger start an intake too."""
     _ledgers[bus.server.port] = bus
 
 
 def there(url: str) -> None:
-    """Record that the test starts its own intake on the ledger at `url`, so that no other is
-    started."""
+    """Record that the test starts its own intake on the ledger at `url`."""
     _intakes.setdefault(_port(url), None)
 
 
 async def beside(url: str) -> None:
-    """Start an intake on the ledger at this URL, unless the ledger already has one or does not
-    belong to a test."""
+    """Start an intake on the ledger at this URL if the test needs one and it has none."""
     from tests.support.processes import ServiceProcess  # noqa: PLC0415 - they start one another
 
     port = _port(url)

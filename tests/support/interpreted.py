@@ -1,9 +1,6 @@
-"""Run tests in a copy of the tree without its compiled modules.
+"""Run tests in a copy of the tree without its compiled modules, because Python prefers them.
 
-Python prefers a compiled module to its source. To test the sources, the copy has no compiled
-modules.
-
-    python -m tests.support.interpreted tests/unit      run pytest on such a copy"""
+python -m tests.support.interpreted tests/unit      run pytest on such a copy"""
 
 import os
 import shutil
@@ -32,7 +29,7 @@ def environment(copy: Path) -> dict[str, str]:
 
 
 def main() -> int:
-    """Run pytest on a copy, and return its exit status."""
+    """Run pytest on a copy of the tree without compiled modules, and return its exit status."""
     with tempfile.TemporaryDirectory(prefix="apportion-interpreted-") as folder:
         copy = Path(folder)
         copy_tree(copy)

@@ -1,5 +1,4 @@
-"""A client of a test's API server that reuses one connection, which is cheaper than running
-kubectl.
+"""A client of a test's API server that reuses one connection, because running kubectl is slower.
 
 Resources are named as in kubectl: `pods`, `pod`, `pvc`, `queues.scheduling.volcano.sh`. Invariant:
 a refused request raises AssertionError, as in `ControlPlane.kubectl`."""
@@ -46,7 +45,7 @@ class Resource(NamedTuple):
 
 
 class KubeApi:
-    """A client that uses one API server as its administrator."""
+    """A client of one API server with administrator rights."""
 
     def __init__(self, url: str, certificate: Path, token: str) -> None:
         self._address = urlsplit(url).netloc
@@ -86,8 +85,7 @@ class KubeApi:
         return True
 
     def get(self, kind: str, name: str = "", namespace: str = "") -> Any:
-        """Return one object, or a list of all objects of a kind. Each item of a list has its `kind`
-        set."""
+        """Return one object, or a list of all objects of a kind. Each list item has its `kind`."""
         resource = self.resource(kind)
         found = self.request("GET", resource.path(namespace, name))
         if not name:
@@ -134,7 +132,6 @@ class KubeApi:
         assert well, f"DELETE {path}: {status} {answer}"
 
     def _of(self, document: dict[str, Any]) -> Resource:
-        """Return the resource to which an object belongs."""
         kind, version = document["kind"], document["apiVersion"]
         group = version.partition("/")[0] if "/" in version else ""
         found = self.resource(f"{kind.lower()}.{group}")

@@ -20,10 +20,9 @@ def resource_claim(name: str, *requests: dict[str, Any]) -> dict[str, Any]:
 
 
 def request(name: str = "gpu", cel: str = "", **fields: Any) -> dict[str, Any]:
-    """Return a device request for our DeviceClass, with this name and CEL selector.
+    """Return a device request for our DeviceClass.
 
-    The fields `memory` and `cores` set the capacity that it requests. Other fields are copied into
-    the request."""
+    `memory` and `cores` set the requested capacity. Other fields are copied into the request."""
     amounts = {key: fields.pop(key) for key in ("memory", "cores") if key in fields}
     exactly: dict[str, Any] = {"deviceClassName": CLASS, **fields}
     if amounts:

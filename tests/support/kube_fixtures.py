@@ -19,7 +19,7 @@ PLANE = pytest.StashKey[ControlPlane]()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip all Kubernetes tests with one reason, so that pytest reports the reason only once."""
+    """Skip every test that needs a control plane if its programs are missing."""
     _, reason = find_binaries()
     if not reason or os.environ.get(REQUIRED) == "1":
         return

@@ -54,8 +54,7 @@ def share(memory_mib: int = 1000, cores: int = 0) -> dict[str, str]:
 
 
 def managed_fields(document: dict[str, Any], manager: str = "kubectl") -> list[dict[str, Any]]:
-    """Return the managedFields of an object in which `manager` owns every field that our code
-    checks."""
+    """Return managedFields in which `manager` owns every field that our code checks."""
     notes = document["metadata"].get("annotations") or {}
     fields = {
         "f:metadata": {"f:annotations": {".": {}, **{f"f:{key}": {} for key in notes}}},

@@ -20,8 +20,7 @@ from tests.support.processes import ServiceProcess
 
 
 class KubeWorld:
-    """The system under test in one test. `plane` is the cluster's control plane, and `facts` reads
-    the ledger."""
+    """The system under test in one test: a control plane, a ledger, and Apportion's services."""
 
     def __init__(self, plane: ControlPlane, bus: Bus, facts: Facts, stack: AsyncExitStack) -> None:
         self.plane = plane
@@ -31,10 +30,9 @@ class KubeWorld:
         self._running: list[ServiceProcess] = []
 
     def service(self, verb: str, *options: str, first: str = "") -> ServiceProcess:
-        """Return a service that is not started yet. It gets access to the cluster if its verb needs
-        that.
+        """Return a service that is not started yet, with access to the cluster if it needs it.
 
-        `first` is Python code that the service's process runs before the verb."""
+        `first` is Python code that the service's process runs first."""
         kube: tuple[str, ...] = ()
         if verb in {"watcher", "binder"}:
             kube = ("--kubeconfig", str(self.plane.kubeconfig_of(verb)))
@@ -57,8 +55,7 @@ class KubeWorld:
                 assert await process.stop() == 0
 
     async def agents(self, *fleet: tuple[str, str]) -> None:
-        """Start an agent that simulates devices. `fleet` gives each node and its devices, as in
-        `("n1", "2xA100-80GB")`."""
+        """Start an agent for each node and its simulated devices, such as `("n1", "2xT4")`."""
         for node, devices in fleet:
             await self.start("agent", "--simulate", devices, "--node", node)
 
@@ -81,7 +78,6 @@ class KubeWorld:
         await asyncio.to_thread(self.plane.api.request, "DELETE", path, NOW)
 
     async def pod(self, name: str, *, namespace: str = "default") -> Any:
-        """Return a pod from the API server."""
         return await self.plane.get("pod", name, namespace=namespace)
 
     async def bound(self, name: str, *, namespace: str = "default") -> Any:

@@ -1,4 +1,4 @@
-"""An in-memory ledger for tests: the real fold applies events, and the real engine decides.
+"""An in-memory ledger for tests, with the real fold and the real engine.
 
     Ledger().report(rack("n1", 2)).submit(pod("p1", ask(4096))).decide()
 
@@ -68,8 +68,7 @@ class Ledger:
     def contradict(self, data: Payload) -> str:
         """Fold an event that the fold must refuse, and return the reason.
 
-        The fold records the refusal in the state and must change nothing else. The exception is a
-        refused placement, which also uses up its attempt; other tests check that."""
+        Except for a placement, the fold must change nothing but its list of refused events."""
         before = facts(self.state)
         refused = self.take(data).refused
         assert refused, f"{data} was taken"
@@ -80,16 +79,16 @@ class Ledger:
         return refused
 
     def gone(self, *uids: str) -> Self:
-        """Fold the end of these pods."""
+        """Fold the events that end these pods."""
         return self.play(*(PodGone(uid=uid) for uid in uids))
 
     def bound(self, uid: str) -> Self:
-        """Fold the binding of the pod to the node where it was placed."""
+        """Fold the event that binds the pod to its node."""
         at = self.placement(uid)
         return self.play(PodBound(pod=uid, node=at.node, attempt=at.attempt))
 
     def allocated(self, uid: str) -> Self:
-        """Fold the allocation of the pod's shares to its containers."""
+        """Fold an event that allocates the pod's shares to its containers."""
         at = self.placement(uid)
         ids = tuple(share.device for share in at.shares)
         return self.play(SharesAllocated(pod=uid, node=at.node, attempt=at.attempt, devices=ids))
@@ -106,7 +105,7 @@ class Ledger:
         return events
 
     def settle(self) -> Self:
-        """Let the engine decide and fold its events, repeatedly, until a decision has no events."""
+        """Run decisions and fold their events, until a decision has no events."""
         for _ in range(1000):
             if not self.decide():
                 return self
@@ -121,15 +120,12 @@ class Ledger:
         return self.state.pods[uid]
 
     def node(self, name: str = "n1") -> NodeState:
-        """Return the node with this name."""
         return self.state.nodes[name]
 
     def device(self, name: str) -> DeviceState:
-        """Return the device with this id."""
         return self.node(self.state.node_of_device[name]).by_id[name]
 
     def placement(self, uid: str) -> PodPlaced:
-        """Return the placement of a placed pod."""
         pod = self.state.pods[uid]
         assert pod.placement is not None, f"pod {uid} has no place: {pod.refusal}"
         return placed_of(pod, pod.placement)
@@ -140,7 +136,6 @@ class Ledger:
         return found.node if found else ""
 
     def shares(self, uid: str) -> tuple[Share, ...]:
-        """Return the pod's shares."""
         return self.placement(uid).shares
 
     def devices(self, uid: str) -> list[str]:
@@ -148,13 +143,12 @@ class Ledger:
         return [share.device for share in self.shares(uid)]
 
     def refusal(self, uid: str) -> PodRefused:
-        """Return the pod's refusal."""
         found = self.state.pods[uid].refusal
         assert found is not None, f"pod {uid} has not been refused"
         return found
 
     def reasons(self, uid: str) -> dict[RefusalCode, int]:
-        """Return, for each reason in the pod's refusal, how many nodes it rules out."""
+        """Return how many nodes each reason in the pod's refusal rules out."""
         return self.refusal(uid).reasons
 
     def digest(self) -> str:

@@ -1,12 +1,10 @@
 """End the processes that a killed test session left, such as a nats-server in its own session.
 
-A watcher process reads from standard input the id of every process that `subprocess` and `asyncio`
-start. If the input closes without a final message, the session was killed. The watcher then ends
-the processes that still run, with SIGTERM and after `PATIENCE_S` with SIGKILL. Invariant: the
-watcher signals a process only if its start time is still the reported one. A new process with a
-reused id is therefore safe.
+    python tests/support/leftovers.py      the watcher; process ids come on standard input
 
-    python tests/support/leftovers.py      the watcher; process ids come on standard input"""
+A watcher process learns the id of every process that the session starts. If its input closes
+without a final message, the session was killed, and the watcher ends what still runs. Invariant: it
+checks each process's start time, so it never ends a new process with a reused id."""
 
 from __future__ import annotations
 
@@ -34,8 +32,9 @@ _watchers: list[tuple[int, int]] = []
 
 
 def watch() -> None:
-    """From now on, report every process that this process starts to the watcher, which ends them if
-    the session is killed."""
+    """Report every child process of this process to the watcher from now on.
+
+    The watcher ends the reported processes if the session is killed."""
     if sys.platform == "linux":
         subprocess.Popen.__init__ = _init_and_report  # type: ignore[method-assign,assignment]
 

@@ -1,8 +1,4 @@
-"""Replace every sentence of the product with a dummy text, to show that no program parses one.
-
-`replaced` patches this process's renderers: functions of `core/explain/text` that return a text,
-and functions whose names mark them as renderers. `reworded` changes a JSON answer between a gateway
-and its client."""
+"""Replace every sentence of the product with a dummy text, to show that no program parses one."""
 
 from __future__ import annotations
 
@@ -39,7 +35,7 @@ def replaced(replace: Callable[[Any, str, Any], None]) -> int:
     """Replace all functions that render sentences, in every module that uses them.
 
     `replace` is called with a module, a name in the module, and the new value. Return how many
-    names of functions were replaced."""
+    names were replaced."""
     product = [each for key, each in sorted(sys.modules.items()) if key.startswith("apportion.")]
     bound: dict[Any, list[tuple[Any, str]]] = {}
     for user in product:
@@ -77,7 +73,7 @@ def reworded(value: Any, *, is_sentence: bool = False) -> Any:
 
 
 def differences(before: Any, after: Any, path: str = "") -> Iterator[str]:
-    """Yield the paths of all differences between two JSON answers, except sentences."""
+    """Yield the paths of all differences between two JSON answers, apart from sentences."""
     if isinstance(before, dict) and isinstance(after, dict) and before.keys() == after.keys():
         for key in before:
             yield from differences(before[key], after[key], f"{path}.{key}")

@@ -1,8 +1,6 @@
 """Run controllers of other projects with their webhooks, and simulate kubelets for their pods.
 
-JobSet, LeaderWorkerSet and Kueue share a layout: a program with one configuration file, and
-manifests written by kubebuilder. Invariant: after a test the API server calls none of their
-webhooks."""
+Invariant: after a test, the API server calls none of their webhooks."""
 
 from __future__ import annotations
 
@@ -61,11 +59,10 @@ def running(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
 def running_manager(
     plane: ControlPlane, variable: str, folder: Path, api: str, **settings: Any
 ) -> Iterator[None]:
-    """Run another project's controller manager, with its custom resources and webhooks, until the
-    block ends.
+    """Run another project's controller manager with its CRDs and webhooks until the block ends.
 
-    The environment variable named by `variable` gives the folder of the program. `api` is the
-    apiVersion of the program's configuration file, and `settings` are fields of that file."""
+    The environment variable `variable` has the program's folder. `api` and `settings` are the
+    apiVersion and the fields of its configuration file."""
     built, name = Path(os.environ[variable]), api.split(".")[1]
     port = free_port()
     authority = Authority(folder)

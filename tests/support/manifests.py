@@ -15,7 +15,6 @@ Limits = Mapping[str, object]
 
 
 def container(name: str = "main", limits: Limits | None = None, **fields: Any) -> dict[str, Any]:
-    """Return a container with these limits."""
     return {"name": name, "image": "app", "resources": {"limits": dict(limits or {})}, **fields}
 
 
@@ -46,7 +45,7 @@ def task(limits: Limits | None = None, **fields: Any) -> dict[str, Any]:
 
 
 def read(document: object, **dialects: Any) -> Manifest:
-    """Read the manifest `document`, with `dialects` as the configuration of the dialects."""
+    """Read a manifest with these settings of the dialects."""
     return read_document(document, ManifestConfig(dialects=DialectConfig(**dialects)))
 
 

@@ -1,11 +1,9 @@
-"""Run the engines of several schedulers over one in-memory state. Each scheduler has its shard (its
-part of the pods and nodes).
+"""Run the engines of several schedulers over one in-memory state.
 
     Members(["a", "b"], rack("n1", 8)).submit(pod("p1", ask(4096))).decide_by("a")
 
-All engines share one state, so each scheduler sees the others' decisions at once. Tests can check
-which scheduler decides and where, but not what happens while a decision is on its way to the
-ledger."""
+Each scheduler has its own shard, and sees the others' decisions at once. So tests can check which
+scheduler places a pod, but not what happens while a decision is on its way to the ledger."""
 
 from collections.abc import Sequence
 from typing import Self
@@ -19,7 +17,7 @@ from tests.support.ledger_of import Ledger
 
 
 class Members(Ledger):
-    """An in-memory ledger with several schedulers. `engines` has the engine of each live one."""
+    """An in-memory ledger with several schedulers, and the engine of each live scheduler."""
 
     def __init__(self, names: Sequence[str], *payloads: Payload) -> None:
         self.engines: dict[str, Engine] = {}
@@ -28,7 +26,7 @@ class Members(Ledger):
         self.play(*payloads)
 
     def be(self, *names: str) -> Self:
-        """Make exactly these schedulers live, and announce them to all engines."""
+        """Make exactly these schedulers live, and tell each engine its new shard."""
         for name in names:
             self.engines.setdefault(name, Engine(self.state))
         self.engines = {name: self.engines[name] for name in names}
@@ -37,7 +35,7 @@ class Members(Ledger):
         return self
 
     def take(self, data: Payload) -> Change:
-        """Fold one event, which the fold may refuse, and show the change to every engine."""
+        """Fold one event, and show the change to every engine."""
         change = super().take(data)
         for engine in self.engines.values():
             engine.observe(change)
@@ -54,7 +52,7 @@ class Members(Ledger):
     def decide_by(self, name: str, *, apart: bool = False) -> list[Payload]:
         """Let one scheduler decide, fold the events, and return them.
 
-        With `apart`, the scheduler tries the nodes of its own shard first."""
+        With `apart`, it tries the nodes of its own shard first."""
         events: list[Payload] = [*self.decided_by(name, apart=apart).events]
         self.play(*events)
         return events

@@ -1,8 +1,7 @@
-"""A reader of the in-memory ledger. It implements `Subscription`, the reader's interface of the
-real ledger.
+"""A reader of the in-memory ledger.
 
-Invariant: whatever the simulated network does, a record is delivered once and in revision order. If
-a record is missing, a reader of the whole ledger ends with LedgerHole."""
+Invariant: each record is delivered once and in revision order. If a record is missing, a reader of
+the whole ledger ends with LedgerHole."""
 
 from __future__ import annotations
 
@@ -25,9 +24,7 @@ if TYPE_CHECKING:
 
 
 class MemoryFollower:
-    """One reader of the in-memory ledger.
-
-    `deliver` is its callback. It is public, so that tests can distinguish readers."""
+    """One reader of the in-memory ledger."""
 
     def __init__(
         self,

@@ -49,7 +49,7 @@ class Where(NamedTuple):
 
     @property
     def prefix(self) -> str:
-        """Return the common prefix of the keys of all objects that the path names."""
+        """Return the prefix of the keys of all objects on this path."""
         return f"{self.namespace}/" if self.namespace else ""
 
     def missing(self) -> Refused:
@@ -63,15 +63,12 @@ class Where(NamedTuple):
 
 
 class MemoryKube:
-    """The API server of one cluster. Like Kubernetes 1.21, it checks the uid of a binding.
-
-    `more_kinds` are kinds, as (API version, resource), that the server lists in addition to its
-    own. `fewer_kinds` are kinds that it does not serve."""
+    """The API server of one cluster. Like Kubernetes 1.21, it checks the uid of a binding."""
 
     def __init__(self) -> None:
         self.store = Store()
-        self.more_kinds: set[tuple[str, str]] = set()
-        self.fewer_kinds: set[tuple[str, str]] = set()
+        self.more_kinds: set[tuple[str, str]] = set()  # (API version, resource), also listed.
+        self.fewer_kinds: set[tuple[str, str]] = set()  # Not served.
         self._numbers = itertools.count(1)
 
     def handle(
@@ -282,8 +279,9 @@ def _where(path: str) -> Where:
 
 
 def _grace_s(where: Where, about: dict[str, Any], options: dict[str, Any]) -> int:
-    """Return the grace period of a deletion in seconds: 0 for pods that have no node or have
-    ended."""
+    """Return the grace period of a deletion in seconds.
+
+    It is 0 for pods that have no node or have ended."""
     if where.resource != "pods" or not about["spec"].get("nodeName"):
         return 0
     if about["status"]["phase"] in ENDED:
@@ -300,10 +298,7 @@ def _may_leave(about: dict[str, Any]) -> bool:
 
 
 def _merged(before: Any, patch: Any, *, strategic: bool) -> Any:
-    """Return `before` with a JSON merge patch applied.
-
-    If `strategic`, apply it as a strategic merge patch, which merges conditions of the same type.
-    """
+    """Return `before` after a JSON merge patch or a strategic merge patch."""
     if not isinstance(patch, dict):
         return patch
     after = dict(before) if isinstance(before, dict) else {}

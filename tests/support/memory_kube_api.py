@@ -1,8 +1,6 @@
-"""Connect clients to the in-memory API server, as `runtime.kube.client` does to a real one.
+"""Clients of the in-memory API server. A `KubeLink` simulates the network between them.
 
-Requests and answers are bytes. A `KubeLink` simulates the network, and can do to a request
-everything that a network can. Invariant: a client cannot distinguish this connection from a real
-one; the contract suite runs against both."""
+Invariant: these clients behave as `runtime.kube.client` does with a real API server."""
 
 from __future__ import annotations
 

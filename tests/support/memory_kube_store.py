@@ -1,9 +1,8 @@
-"""Store the objects of the in-memory Kubernetes API server, with their versions and all past
-writes.
+"""The objects of the in-memory Kubernetes API server, with their versions and all past writes.
 
-The store simulates etcd and the API server's watch cache. Invariants: every write has a version of
-its own, higher than all earlier ones. All pages of a list show the same version. A watch receives
-every write after its version in order, or an error that the past was compacted."""
+Invariants: every write has a higher version than all earlier ones. All pages of a list show the
+same version. A watch receives every later write in order, or an error once a compaction has removed
+some of them."""
 
 from __future__ import annotations
 
@@ -50,24 +49,21 @@ KINDS = {
 
 
 class Forgotten(Exception):
-    """Raised if past writes, or the rest of a list, are not available after a compaction."""
+    """Raised if a compaction has removed the requested writes or the rest of a list."""
 
 
 class Write(NamedTuple):
-    """One write of an object. `resource` is the object's kind as in API paths.
+    """One write of an object."""
 
-    `object` is the object's state after the write."""
-
-    resource: str
+    resource: str  # The object's kind, as in API paths.
     type: str
     key: str
-    object: dict[str, Any]
+    object: dict[str, Any]  # Its state after the write.
     version: int
 
 
 class Page(NamedTuple):
-    """One page of a list, as of `version`. `rest` is the token of the next page, or "" on the last
-    page."""
+    """One page of a list, and the token of the next page, or "" on the last one."""
 
     items: list[bytes]
     version: int
@@ -75,17 +71,15 @@ class Page(NamedTuple):
 
 
 class Feed:
-    """A watch on the store, which starts after a version.
-
-    `news` is set when there are new writes. A `broken` watch returns nothing more."""
+    """A watch on the store, which receives all writes after a given version."""
 
     def __init__(self, store: Store, resource: str, prefix: str, version: int) -> None:
         self._store = store
         self._resource = resource
         self._prefix = prefix
         self._version = version
-        self.news = asyncio.Event()
-        self.broken = False
+        self.news = asyncio.Event()  # Set when there are new writes.
+        self.broken = False  # If True, `take` returns nothing more.
 
     def take(self) -> list[bytes]:
         """Return the watch's lines for all writes since the last call. Raises Forgotten if a
@@ -97,11 +91,9 @@ class Feed:
         return [each.line for each in found if each.key.startswith(self._prefix)]
 
     def bookmark(self) -> list[bytes]:
-        """Return a bookmark line for the current version. First, `take` must have returned every
-        write.
+        """Return a bookmark line for the current version. Call `take` before this method.
 
-        Return nothing if the store's version is older than the watch's. A real server waits for
-        that version."""
+        Return nothing if the watch's version is newer than the store's."""
         if self._version > self._store.version:
             return []
         self._version = self._store.version
@@ -142,8 +134,7 @@ class Store:
         return self.version, {kind: dict(found) for kind, found in self._objects.items()}
 
     def restore(self, copy: tuple[int, dict[str, dict[str, bytes]]]) -> None:
-        """Replace all objects by those of a copy, as after restoring etcd. Open watches are not
-        notified."""
+        """Replace all objects by those of a copy, without an event for any watch."""
         self.version, objects = copy
         self._objects = {kind: dict(found) for kind, found in objects.items()}
         self._rests.clear()
@@ -223,7 +214,7 @@ class Store:
         self._feeds[resource].pop(feed, None)
 
     def since(self, resource: str, version: int) -> list[_Past]:
-        """Return the writes after the version. Raises Forgotten."""
+        """Return the writes after this version. Raises Forgotten if a compaction removed some."""
         if version < self._forgotten:
             raise Forgotten
         past = self._past[resource]
@@ -248,8 +239,6 @@ class Store:
 
 
 def typed(resource: str, raw: bytes) -> bytes:
-    """Return the object with its kind and API version added.
-
-    In lists, Kubernetes leaves both out of the items; everywhere else, objects have them."""
+    """Return the object with its kind and API version, which list items lack."""
     kind = KINDS[resource]
     return b'{"kind":"%b","apiVersion":"%b",%b' % (kind.name.encode(), kind.api.encode(), raw[1:])

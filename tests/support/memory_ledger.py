@@ -1,9 +1,7 @@
-"""Simulate the ledger in memory: every rule of `runtime.ledger.port.Ledger`, without sockets.
+"""Simulate the ledger in memory: a server, its connections, and the network between them.
 
-`MemoryServer` is the server, a `MemoryLedger` is one connection, and its `Link` is the network
-between them. A link can do to a message everything that a network can. The rules for drafts are the
-real ones. Invariant: one contract suite passes against this and nats-server, so that results of the
-simulation hold for the real ledger."""
+Invariant: one contract suite passes against this and nats-server, so that results of the simulation
+hold for the real ledger."""
 
 from __future__ import annotations
 
@@ -45,11 +43,12 @@ class Link(Protocol):
         LostReply if the answer was lost."""
 
     async def send(self, what: str, act: Callable[[], object]) -> None:
-        """Let the server run `act`, unless the message is lost. There is no answer. Raises
-        LedgerUnavailable."""
+        """Let the server run `act`, without an answer. The message may be lost.
+
+        Raises LedgerUnavailable if the message was not sent."""
 
     async def carry(self) -> int:
-        """Wait until records can arrive, and return how many may arrive at once."""
+        """Wait until the link can deliver records, and return how many it can deliver at once."""
 
 
 class PerfectLink:
@@ -69,9 +68,7 @@ class PerfectLink:
 
 
 class MemoryLedger:
-    """One connection to the in-memory ledger in one role; implements `Ledger` of the port.
-
-    `writer` identifies the connection in tests."""
+    """One connection to the in-memory ledger, in one role."""
 
     def __init__(
         self, server: MemoryServer, *, role: str, writer: str = "", link: Link | None = None
@@ -227,9 +224,7 @@ class MemoryLedger:
         await self._link.send(what, act)
 
     async def _question(self, what: str, act: Callable[[], T]) -> T:
-        """Send a request that the caller may repeat.
-
-        Because of that, a lost answer raises LedgerUnavailable instead of LostReply."""
+        """Send a request that the caller may repeat. A lost answer raises LedgerUnavailable."""
         try:
             return await self.ask(what, act)
         except LostReply as lost:
@@ -263,8 +258,7 @@ async def _hand_over(take: Callable[[Request], None], request: Request, link: Li
 
 
 class _Asked:
-    """A request that a client sent over the in-memory ledger. It implements `Request` of the
-    ledger's interface."""
+    """A request that a client sent over the in-memory ledger."""
 
     def __init__(
         self,
@@ -311,7 +305,7 @@ class _Worker:
             await asyncio.wait({news}, timeout=left_s)
 
     async def leave(self) -> None:
-        """Leave the queue. There are no records to give back: `fetch` returns all that it takes."""
+        """Leave the queue. The worker has no records to give back."""
 
     async def waiting(self) -> int:
         try:

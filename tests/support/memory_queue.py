@@ -98,10 +98,7 @@ class MemoryQueue:
         self.wake()
 
     def restart(self, revision: int, delay_s: float) -> None:
-        """Restart a record's redelivery timer; any worker may do this.
-
-        A worker's `progress` passes the queue's usual delay, and its `retry` passes a chosen delay.
-        """
+        """Restart a record's redelivery timer with this delay. Any worker may do this."""
         if revision in self._held:
             self._held[revision].cancel()
             self._held[revision] = self._timer(revision, delay_s)

@@ -1,11 +1,8 @@
-"""Simulate the ledger's server in memory: the stream with its fences, shared queues, and plain
-messages.
+"""Simulate the ledger's server in memory: the stream, its queues, and plain messages.
 
-A fence is the revision that a writer expects to be the last one on a subject. Simulations use this
-server in place of nats-server; one contract suite runs against both. Invariants: an append is
-stored whole or not at all. Revisions count from 1 without a gap. An id is accepted once within the
-duplicate window. A fence is checked against what is stored, never against what a client believes.
-"""
+One contract suite runs against this server and nats-server. Invariants: an append is stored whole
+or not at all. Revisions count from 1 without a gap. An id is accepted once within the duplicate
+window. An append can name the last revision of a subject, and is refused if that is outdated."""
 
 from __future__ import annotations
 
@@ -57,8 +54,7 @@ class Stored(NamedTuple):
 
 
 class MemoryServer:
-    """The server: one stream, and the queues and handlers that all connections share. `full`
-    simulates a full disk."""
+    """The in-memory NATS server: one stream, and what all connections share."""
 
     def __init__(
         self, *, max_bytes: int = -1, duplicate_window_s: float = DUPLICATE_WINDOW_S
@@ -68,7 +64,7 @@ class MemoryServer:
         self.queues: dict[str, MemoryQueue] = {}
         self.handlers: dict[int, tuple[str, str, Take]] = {}
         self.bytes = 0
-        self.full = False
+        self.full = False  # Simulates a full disk.
         self.first_revision = 1
         self._max_bytes = max_bytes
         self._window_s = duplicate_window_s
@@ -82,7 +78,6 @@ class MemoryServer:
 
     @property
     def last_revision(self) -> int:
-        """Return the newest revision of the stream."""
         return len(self.records)
 
     def last_on_subject(self, subject: str) -> int:
@@ -103,7 +98,7 @@ class MemoryServer:
             queue.drop(last)
 
     def lose_subject(self, subject: str) -> None:
-        """Forget the last revision of this subject, as if nothing had been written to it."""
+        """Forget the last revision of this subject."""
         self._on_subject.pop(subject, None)
 
     def watch(self, call: Callable[[Stored], None]) -> None:

@@ -1,7 +1,7 @@
 """Run a real nats-server for a test, with a fresh store, a free port, and connections for any role.
 
-The module also simulates failures: a proxy that delays answers, a server that is killed and
-restarted on the same store, and a plain server without our access rules."""
+The module also simulates failures: delayed answers, a killed and restarted server, and a server
+without our access rules."""
 
 import asyncio
 import contextlib
@@ -91,7 +91,6 @@ class Bus:
         await self.server.start()
 
     async def stop(self) -> None:
-        """Close every connection, and stop the server."""
         await intakes.end(self._port)
         for ledger in self._ledgers:
             await ledger.close()
@@ -127,8 +126,7 @@ async def remake_stream(wire: Wire, config: dict[str, Any]) -> None:
 
 
 class PlainServer:
-    """A nats-server without users or permissions, for setups that our own configuration would never
-    allow."""
+    """A nats-server without users or permissions."""
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir

@@ -30,10 +30,9 @@ def tls_block(pair: Pair, clients: Path | None = None) -> str:
 
 
 class NatsServer:
-    """One nats-server. Use it in `async with`, which always ends the server.
+    """One nats-server, which ends with its `async with` block.
 
-    `passwords` maps each user to a password. The server's configuration can contain them as
-    variables `$NATS_...`."""
+    The configuration can use the users' passwords as variables `$NATS_...`."""
 
     def __init__(
         self, folder: Path, configuration: str, passwords: Mapping[str, str] | None = None
@@ -59,7 +58,6 @@ class NatsServer:
 
     @property
     def pid(self) -> int:
-        """Return the process id of the server."""
         assert self._process is not None
         return self._process.pid
 

@@ -12,11 +12,9 @@ from tests.tidy.tree import ROOT, files
 
 
 def placements(folder: Path) -> dict[str, str]:
-    """Run `make up` twice, first cold and then warm, and stop each run with Ctrl-C. Return the
-    results by key.
+    """Run `make up` first cold and then warm, and stop each run with Ctrl-C.
 
-    `cold` and `warm` are the seconds to the first placement. `cold-left` and `warm-left` are the
-    numbers of left-over processes."""
+    Return the seconds to the first placement and the number of left-over processes of each run."""
     with alone():
         podman, image = fresh_machine()
         wheels = prepare_wheels()

@@ -1,10 +1,8 @@
 """Create a later build of Apportion, in which `PodPlaced` has a new version with one more field.
 
-The schemas are changed as CONTRIBUTING's recipe for adding a field describes. The old module moves
-to `older` and gets a function `lift`, which converts old payloads. The struct gets the field, and
-the event gets the new version. Writers of placements fill the field. Everything else is as in this
-checkout. A process runs the new build if the copy comes first in its module path. The new build's
-fold ignores the field, so both builds encode a state in the same way."""
+The schemas are changed as CONTRIBUTING's recipe for adding a field describes. Writers of placements
+fill the field, and the fold ignores it. All other code is the same as in this checkout. A process
+runs the new build if the copy comes first in its module path."""
 
 import inspect
 import re
@@ -49,7 +47,7 @@ def encode(event):
 
 
 def next_build(folder: Path) -> Path:
-    """Create the next build in this folder. Return the module path by which Python imports it."""
+    """Create a later build of Apportion in `folder`. Return the folder to import it from."""
     package = Path(inspect.getfile(apportion_schemas)).parent
     copy = folder / package.name
     shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))

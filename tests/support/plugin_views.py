@@ -36,9 +36,7 @@ def hami_containers(text: str) -> list[list[Record]]:
 
 
 def volcano_containers(text: str) -> list[list[Record]]:
-    """Parse Volcano's annotation, and return a list of devices for each container that has any.
-
-    Semicolons separate the containers."""
+    """Parse Volcano's annotation into a list of devices for each container that has any."""
     return [records(segment) for segment in text.split(";")]
 
 

@@ -48,8 +48,9 @@ def pod(uid: str = "p1", *asks: Ask, **fields: Any) -> PodSubmitted:
 
 
 def gang(name: str = "team/job", min_available: int = 2, **fields: Any) -> PodGroupObserved:
-    """Return the event that declares a gang, of which at least `min_available` pods must be placed
-    together."""
+    """Return the event that declares a gang.
+
+    At least `min_available` of its pods must be placed together."""
     return PodGroupObserved(group=name, min_available=min_available, **fields)
 
 
@@ -72,7 +73,7 @@ def instance(profile: str, start: int, size: int) -> MigInstance:
 def placed(
     uid: str = "p1", node: str = "n1", shares: Iterable[Share] = (), **fields: Any
 ) -> PodPlaced:
-    """Return a placement as written by a scheduler, or by a client that acts as a scheduler."""
+    """Return a scheduler's placement of a pod."""
     fields.setdefault("namespace", "default")
     fields.setdefault("name", uid)
     fields.setdefault("attempt", 1)

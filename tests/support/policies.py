@@ -37,7 +37,7 @@ def without(*markers: str) -> Callable[[dict[str, Any]], None]:
 async def holding(
     plane: ControlPlane, weaken: Callable[[dict[str, Any]], None]
 ) -> AsyncIterator[None]:
-    """Install the policies of our manifests, and have them enforced until the block ends.
+    """Install the policies of our manifests, and delete them when the block ends.
 
     `weaken` may edit each policy before it is installed."""
     documents: list[dict[str, Any]] = []
@@ -60,9 +60,7 @@ async def holding(
 
 
 def _probe(name: str) -> dict[str, Any]:
-    """Return an extra policy that is installed after ours.
-
-    Once the API server enforces the extra policy, it enforces ours too."""
+    """Return a policy whose enforcement shows that the API server enforces earlier policies too."""
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]}
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
@@ -86,9 +84,7 @@ def _bound(policy: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _in_force(plane: ControlPlane, name: str, *, not_any_more: bool = False) -> None:
-    """Wait until the API server enforces the policy.
-
-    With `not_any_more`, wait until it no longer enforces it. Either takes the server a while."""
+    """Wait until the API server enforces the policy, or no longer does (`not_any_more`)."""
 
     async def so() -> bool:
         said = await plane.user("create", "configmap", name, "--dry-run=server", ok=None)

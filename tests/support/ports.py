@@ -1,9 +1,7 @@
-"""Reserve ports for one test process. This is the only module of the tests that chooses ports.
+"""Reserve ports for one test process. All tests must take their ports from this module.
 
-A port chosen by the kernel may be in use by the time a server listens on it. Another test's
-connection may use it as its source port. A client that waits for that server may even connect to
-itself. Invariants: no port is in the kernel's ephemeral range. No two processes that use this
-module get the same port, and no process gets a port twice."""
+A port that the kernel chooses can be taken before a server listens on it. Invariants: no port here
+is in the kernel's ephemeral range, and no two processes get the same port."""
 
 from __future__ import annotations
 
@@ -26,11 +24,10 @@ def _blocks() -> list[int]:
 
 
 def _hold(block: int) -> bool:
-    """Reserve a block of ports until this process ends. Return False if another process has
-    reserved it.
+    """Reserve a block of ports until this process ends. Return False if another process has it.
 
-    The reservation is an abstract socket name, which is valid across users, like ports, and leaves
-    no file behind."""
+    The reservation is an abstract socket name, which all users see and which leaves no file behind.
+    """
     with socket.socket(socket.AF_UNIX) as holder, contextlib.suppress(OSError):
         holder.bind(f"\0apportion-tests-ports-{block}")
         holder.detach()  # stays open until the process ends
@@ -60,7 +57,6 @@ class Ports:
         raise AssertionError("other processes hold all ports that tests may take")
 
     def take(self) -> int:
-        """Return the next free port."""
         return next(self._ports)
 
 

@@ -1,8 +1,6 @@
-"""Build the prices of pod shapes by hand, and compute scores from them with slow reference
-formulas.
+"""Build prices of pod shapes by hand, and compute scores with slow reference formulas.
 
-The formulas share no code with the price tables that they check. They recurse over pods, and model
-a device only by its free percentage."""
+The formulas share no code with the price tables that they check."""
 
 from dataclasses import dataclass
 from math import floor, isqrt
@@ -30,7 +28,6 @@ def priced(wanted: Ask | None, value: int, cpu_milli: int = 1000, **fields: Any)
 
 
 def whole(count: int = 1) -> Ask:
-    """Return a request for whole devices."""
     return cards(count, container="any")
 
 
@@ -41,18 +38,16 @@ def learnt(*shapes: PricedShape) -> PricesLearnt:
 
 @dataclass(frozen=True)
 class Left:
-    """The free resources of a node.
-
-    `devices` has the free percentage of each device, with `IDLE` for devices not in use."""
+    """The free resources of a node."""
 
     cpu_milli: int
     memory_mib: int
     devices: tuple[int, ...]
 
     def without(self, cpu_milli: int, memory_mib: int, *devices: int) -> "Left":
-        """Return what is left after a pod takes this CPU and memory.
+        """Return what is left of the node after a pod takes this CPU and memory.
 
-        `devices` is the free percentage of each device after that."""
+        `devices` is the new free percentage of each device."""
         return Left(self.cpu_milli - cpu_milli, self.memory_mib - memory_mib, devices)
 
 
@@ -65,9 +60,7 @@ def size_of(shape: PricedShape) -> int:
 
 
 def share_value(shapes: tuple[PricedShape, ...], left: int, cpu_price: int) -> int:
-    """Return the highest total value of shares that fit in `left` percent of a device.
-
-    Every sequence of shapes is tried."""
+    """Return the highest total value of shares that fit in `left` percent of a device."""
     best = 0
     for shape in shapes:
         if 0 < size_of(shape) <= min(left, 99):
@@ -92,9 +85,7 @@ def idle_value(shapes: tuple[PricedShape, ...], count: int, cpu_price: int) -> i
 
 
 def node_value(shapes: tuple[PricedShape, ...], node: Left) -> int:
-    """Return V, the value of the node's free CPU and devices.
-
-    The CPU price is the one that makes V smallest."""
+    """Return the value of the node's free CPU and devices, at the CPU price where it is lowest."""
     alone = [s.value // s.cpu_milli for s in shapes if s.ask is None]
     values = []
     for step in CPU_STEPS:
@@ -125,8 +116,9 @@ def node_variety(shapes: tuple[PricedShape, ...], node: Left) -> int:
 
 
 def node_fragments(shapes: tuple[PricedShape, ...], node: Left) -> int:
-    """Return F: how much free device capacity a random pod could not use, in percent, times the
-    number of pods."""
+    """Return how much free device capacity of the node a random pod could not use.
+
+    The result is in percent of a device, added up over the pods of all shapes."""
     expected = 0
     for shape in shapes:
         lefts = [min(left, 100) for left in node.devices]

@@ -24,12 +24,10 @@ READ_S = 30
 
 
 class ServiceProcess:
-    """A process of `apportion <verb> ...` on one ledger. Use it in `async with`, which always ends
-    it.
+    """A process of `apportion <verb> ...` on one ledger, which ends with its `async with` block.
 
-    If `build` is set, the process runs the product in that folder instead of this checkout; a
-    change takes effect at the next start. `first` is Python code that the process runs before the
-    verb."""
+    If `build` is set, the process runs the product in that folder instead of this checkout. `first`
+    is Python code that the process runs before the verb."""
 
     def __init__(
         self, verb: str, url: str, *options: str, build: Path | None = None, first: str = ""
@@ -86,12 +84,10 @@ class ServiceProcess:
 
     @property
     def running(self) -> bool:
-        """Return True if the process is running."""
         return self._process is not None and self._process.returncode is None
 
     @property
     def pid(self) -> int:
-        """Return the id of the process."""
         assert self._process is not None
         return self._process.pid
 

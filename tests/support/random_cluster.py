@@ -1,7 +1,7 @@
 """Create a random cluster from a seed: nodes, placed pods, and pending pods.
 
-Nodes and pods have no devices, but the fields by which kube-scheduler filters. Amounts are few and
-small, so that most pods fit some nodes and not others."""
+There are no devices; the nodes and pods have the fields by which kube-scheduler filters. Amounts
+are few and small, so that most pods fit some nodes and not others."""
 
 from __future__ import annotations
 
@@ -158,10 +158,7 @@ class RandomCluster:
         return term
 
     def _selector(self) -> dict[str, Any]:
-        """Return a random label selector of one of three kinds.
-
-        The API server rejects the third kind, which selects by the label `version`, if it is used
-        together with `matchLabelKeys` of that label."""
+        """Return a random label selector of one of three kinds."""
         chance = self._chance
         app = chance.choice(APPS)
         kinds: list[dict[str, Any]] = [
@@ -213,5 +210,5 @@ class RandomCluster:
 
 
 def _may_have_keys(term: dict[str, Any]) -> bool:
-    """Return True if the API server accepts `matchLabelKeys` of label `version` in this term."""
+    """Return True if the term may have `matchLabelKeys` of the label `version`."""
     return "labelSelector" in term and "version" not in str(term["labelSelector"])

@@ -19,9 +19,7 @@ GONE = "gone"
 
 
 class RandomStorage:
-    """The storage objects of a random cluster, drawn from a seed.
-
-    `claims` are the names of the claims that a pod may mount."""
+    """The storage objects of a random cluster, drawn from a seed."""
 
     def __init__(
         self, chance: random.Random, namespaces: tuple[str, ...], nodes: list[str]
@@ -41,9 +39,7 @@ class RandomStorage:
                     self.objects += self._claim(namespace, name, kind)
 
     def mounts(self) -> list[dict[str, Any]]:
-        """Return the volumes of one pod, with at most one claim for a free local volume.
-
-        With two, it would be undefined which claim gets which volume."""
+        """Return the volumes of one pod, with at most one claim for a free local volume."""
         chance = self._chance
         names = chance.sample(self.claims, chance.choice((1, 1, 2)))
         if sum(name.startswith("local") for name in names) > 1:
@@ -114,7 +110,7 @@ class RandomStorage:
         return found
 
     def _rooms(self) -> list[dict[str, Any]]:
-        """Return CSIStorageCapacity objects that give one storage class capacity on some nodes."""
+        """Return a CSIDriver and the CSIStorageCapacity objects of some nodes."""
         driver = _of("CSIDriver", "room.example.com", spec={"storageCapacity": True})
         rooms = [
             _of(
@@ -147,9 +143,7 @@ def _of(kind: str, name: str, *, namespace: str = "", **fields: Any) -> dict[str
 
 
 def _classes() -> list[dict[str, Any]]:
-    """Return storage classes of every kind.
-
-    Some have no provisioner, zones or capacity tracking, and one binds its volumes immediately."""
+    """Return storage classes of every kind."""
     waits = {"volumeBindingMode": "WaitForFirstConsumer"}
     zones = [{"matchLabelExpressions": [{"key": ZONE, "values": ["a", "b"]}]}]
     return [

@@ -1,10 +1,8 @@
-"""Run a real kubelet on this machine, as a node of the tests' API server. Its container runtime is
-the one in `cri`.
+"""Run a real kubelet on this machine as a node of the tests' API server, with the runtime in `cri`.
 
-It needs root, and the binaries of a control plane, which are built together with the kubelet.
-Kubelet and runtime share a mount namespace of their own, because the path of the device plugins'
-folder is hard-coded. Invariant: the kubelet leaves no process, no mount, and no file outside its
-folder."""
+It needs root and the binaries of a control plane. The kubelet and its runtime have their own mount
+namespace, because the path of the device plugins' folder is hard-coded. Invariant: the kubelet
+leaves no process, no mount, and no file outside its folder."""
 
 from __future__ import annotations
 
@@ -41,9 +39,7 @@ def missing() -> str:
 
 
 class RealKubelet:
-    """A real kubelet with its container runtime, whose files are below a short folder.
-
-    `async with` starts and ends both."""
+    """A real kubelet with its container runtime. `async with` starts and ends both."""
 
     def __init__(self, plane: ControlPlane, binary: Path, folder: Path, node: str) -> None:
         self.folder = folder
@@ -85,10 +81,7 @@ class RealKubelet:
         return (self.folder / "kubelet.log").read_text(errors="replace")[-4000:]
 
     async def start(self) -> None:
-        """Start the kubelet in its runtime's mount namespace, and wait until its node is ready.
-
-        First mark the node as not ready. No controller runs here that would do so after the kubelet
-        was killed."""
+        """Mark the node as not ready, start the kubelet, and wait until the node is ready."""
         kubelet = [
             *("/usr/bin/nsenter", f"--target={self._running['runtime'].pid}", "--mount"),
             f"--wd={ROOT}",
@@ -110,8 +103,7 @@ class RealKubelet:
         await self._end("kubelet", signal.SIGKILL)
 
     def created(self, pod: str, container: str) -> list[dict[str, Any]]:
-        """Return a record for each time the container was created: its environment, mounts and CDI
-        devices."""
+        """Return the environment, mounts and CDI devices of each creation of the container."""
         path = self.containers / "created.jsonl"
         lines = path.read_text().splitlines(keepends=True) if path.exists() else []
         # the last line may be incomplete
@@ -145,10 +137,9 @@ class RealKubelet:
         os.kill(await self.pid(pod, container), signal.SIGKILL)
 
     async def pid(self, pod: str, container: str) -> int:
-        """Return the process id of the container, once the container runs.
+        """Return the process id of the pod's container, once the container runs.
 
-        A kubelet that died between creating and starting a container creates the container again.
-        So each attempt checks the newest one."""
+        Each attempt checks the newest container, because the kubelet may have created it again."""
 
         async def there() -> int:
             attempt = self.created(pod, container)[-1]["attempt"]

@@ -20,9 +20,7 @@ LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.so")
 
 
 class Scratch:
-    """A copy of the product in a folder, in which a test follows a recipe.
-
-    `path` is the module path from which Python imports the copy."""
+    """A copy of the product in a folder, which a test can edit and run."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -49,7 +47,6 @@ class Scratch:
             assert found, f"the recipe of {title} forgets {path}"
 
     def add(self, path: str, text: str) -> None:
-        """Add a new file to the copy."""
         assert not (self.folder / path).exists(), path
         (self.folder / path).write_text(text)
         self._touched.add(path)
@@ -62,7 +59,6 @@ class Scratch:
         self._touched.add(path)
 
     def append(self, path: str, text: str) -> None:
-        """Append text to a file of the copy."""
         with (self.folder / path).open("a") as file:
             file.write(text)
         self._touched.add(path)

@@ -1,7 +1,7 @@
-"""Run `apportion up` as a user does, with a data folder, and run other verbs against it.
+"""Run `apportion up` as a user does, and other verbs against it.
 
-All processes of a run inherit an environment variable that marks them. The ledger's server has the
-data folder on its command line. So a test can search the whole machine for left-over processes."""
+A test can find a run's left-over processes by an environment variable that they inherit. The
+ledger's server has the data folder on its command line."""
 
 from __future__ import annotations
 
@@ -78,7 +78,6 @@ class Standalone:
 
     @property
     def output(self) -> str:
-        """Return everything that `up` has printed so far."""
         return "\n".join(self.lines)
 
     @property
@@ -154,7 +153,7 @@ class Standalone:
     def left(self, *, itself: bool = False) -> list[int]:
         """Return the ids of all processes of this run that still exist on this machine.
 
-        The process of `up` itself is included only with `itself`."""
+        With `itself`, include the process of `apportion up`."""
         own = self._process.pid if self._process and self.running and not itself else 0
         return [pid for pid in _pids() if pid != own and self._ours(pid)]
 

@@ -1,13 +1,12 @@
 """Start services and CLI verbs as forks of a process that has already imported their modules.
 
-Imports are most of the cost of a short-lived verb or service, and a run of the tests starts
-thousands. `use(True)` makes `subprocess` and `asyncio` fork wherever a test would start `python -m
-apportion.cli.main ...` or a service. All other programs are executed as usual. Commands that change
-how Python itself behaves (`PYTHONPATH`, a locale, a terminal) are also executed. `apportion up`
-forks its services from a helper process; in tests, this helper is a fork of that `up`. Invariants:
-a fork is a child of the test's process, with its own process id, exit status, signals, environment,
-working directory and descriptors. `/proc` shows its own command line and environment. Forks share
-nothing with each other except the imported modules.
+This saves the imports, which are most of the cost of a short-lived verb. After `use(True)`,
+`subprocess` and `asyncio` fork for each command that runs a service or `python -m
+apportion.cli.main`. They execute all other commands as usual, also those that change how Python
+starts (`PYTHONPATH`, a locale, a terminal).
+
+Invariant: a fork looks like a new process. It is a child of the test's process with its own id,
+exit status, signals, environment and descriptors, and `/proc` shows its own command line.
 
     python -m tests.support.starts      the process to fork from; requests come on standard input"""
 
@@ -131,10 +130,9 @@ def _forkable(words: Sequence[str], environment: Mapping[str, str]) -> bool:
 
 
 def _order(order: bytes, files: Sequence[int]) -> int:
-    """Send an order to fork a process, and return the process id.
+    """Request a fork, and return its process id.
 
-    A test that times out never reads the answer to its order. The next order skips that answer and
-    kills the process that was forked for it."""
+    If an earlier test timed out, first read the answer to its request and kill that fork."""
     with _lock:
         if not _orders:
             _start()
@@ -217,8 +215,8 @@ def _serve() -> None:
 def _fork_for_up(popen: subprocess.Popen[Any], *given: Any) -> None:
     """Replace `Popen._execute_child` in a forked `apportion up`.
 
-    `up` starts a helper process, from which it forks its services. This function makes the helper a
-    fork of `up`, with all modules imported. All other processes are executed."""
+    Fork `up` for its helper process, from which it starts its services. Execute all other commands.
+    """
     asked = Asked(*given)
     words = [os.fspath(each) for each in asked.args] if isinstance(asked.args, list | tuple) else []
     if words[:3] != [sys.executable, *UP_FORKS] or len(list(Path("/proc/self/task").iterdir())) > 1:

@@ -19,7 +19,7 @@ def assert_same(one: State, other: State) -> None:
 
 
 def orders(state: State) -> list[Any]:
-    """Return the keys of every map of the state in order, and what a digest leaves out."""
+    """Return the order of the state's maps, and other facts that its digest leaves out."""
     return [
         list(state.nodes), list(state.pods), list(state.groups), list(state.queues),
         [(name, list(quotas)) for name, quotas in state.quotas.items()],

@@ -2,8 +2,7 @@
 
 
 class StoredBytes(bytearray):
-    """A bytearray with the interface of `region.Stored`, through which a usage region is read and
-    written."""
+    """A usage region in memory."""
 
     def read(self, at: int, count: int) -> bytes:
         """Return `count` bytes, starting at offset `at`."""

@@ -1,5 +1,4 @@
-"""Run a verb of the command line on its own terminal, for output that only terminals get: colours
-and live screens."""
+"""Run an `apportion` command on a terminal of its own, to test colours and live screens."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from tests.support.standalone import APPORTION
 
 
 class Terminal:
-    """One verb on its own terminal. Use it in `with`, which always ends the verb."""
+    """One `apportion` command on a terminal of its own. Use it in `with`, which ends it."""
 
     def __init__(self, *words: str, data: Path | None) -> None:
         self._words = words

@@ -1,4 +1,4 @@
-"""Write token files for a gateway without a cluster, in which each user's token is their name."""
+"""Write token files for a gateway without a cluster. Each user's token is the user's name."""
 
 from hashlib import sha256
 from pathlib import Path
@@ -16,8 +16,8 @@ def digest_of(token: str) -> str:
 def rows(**people: str) -> str:
     """Return the text of a token file.
 
-    Each keyword argument is one user. Its value is TOML text with the other fields of the user's
-    row."""
+    Each keyword argument is a user's name. Its value is TOML text with the other fields of that
+    user."""
     return "\n".join(
         f'[[token]]\nname = "{name}"\nsha256 = "{digest_of(name)}"\n{rest}\n'
         for name, rest in people.items()

@@ -1,8 +1,7 @@
 """Create a ledger in virtual time with the real engine, as input for replays.
 
-Pods arrive and end at times that a test sets, and the engine decides at once. Invariant: every
-record is one that a scheduler, a user or a node could have written. Records are in order of time,
-and the placements on a node form a chain."""
+Pods arrive and end at times that a test sets. Invariant: the records look like those of a real
+ledger: they are in order of time, and each placement names the previous one on its node."""
 
 from __future__ import annotations
 
@@ -37,8 +36,7 @@ BEGIN_S = 1_800_000_000.0
 class VirtualLedger:
     """An in-memory ledger in virtual time, whose records a test can replay.
 
-    `records` has all records so far. `placed` has the node and time of every placement. With
-    `watched`, an evicted pod is submitted again under its name, as by its controller."""
+    With `watched`, an evicted pod is submitted again under its name, as a controller would."""
 
     def __init__(self, *, watched: bool = False) -> None:
         self._watched = watched
@@ -52,7 +50,6 @@ class VirtualLedger:
 
     @property
     def state(self) -> State:
-        """Return the state after everything written so far."""
         return self._fold.state
 
     def write(self, *payloads: Payload) -> None:
@@ -76,7 +73,7 @@ class VirtualLedger:
         self.write(pod)
 
     def settle(self) -> None:
-        """Let the engine decide until a decision has no events. End each evicted pod."""
+        """Let the engine decide until nothing is left to decide. End each evicted pod."""
         while events := decided(self._engine).events:
             for data in events:
                 self.write(data)
@@ -116,9 +113,9 @@ class VirtualLedger:
         return seconds_of(decode(record.payload, subject=record.subject).time)
 
     def recorded(self, *, after: int = 0, begin_s: float = 0.0, end_s: float) -> Recorded:
-        """Return a recording of the ledger between `begin_s` and `end_s`, for a replay.
+        """Return a recording for a replay, from `begin_s` to `end_s` seconds after the start.
 
-        Both are seconds after the start. Only revisions above `after` are recorded."""
+        Only revisions above `after` are recorded."""
         limits = Limits(
             after=after, upto=self.state.revision, begin_s=BEGIN_S + begin_s, end_s=BEGIN_S + end_s
         )

@@ -1,8 +1,6 @@
-"""Run real services on an in-memory ledger in virtual time: waiting takes no real time.
+"""Run real services on an in-memory ledger in virtual time, so that waiting takes no real time.
 
-Invariant: the services and their messages are real; only ledger and time are simulated. Use this
-module for tests of a few services without faults. `tests.simulation` runs all services, with
-faults."""
+Use this module for tests of a few services without faults; `tests.simulation` runs all of them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Simulate Volcano's controllers: for each Job, create its PodGroup and its pods.
 
-Tests need this because Apportion replaces only Volcano's scheduler. Each pod follows its template
-in the Job, with the scheduler that the Job names."""
+Tests need this because Apportion replaces only Volcano's scheduler."""
 
 from __future__ import annotations
 
@@ -75,7 +74,6 @@ async def end_job(world: KubeWorld, namespace: str, name: str) -> None:
 
 
 def group_name(job: dict[str, Any]) -> str:
-    """Return the name of the Job's PodGroup."""
     return f"{job['metadata']['name']}-{job['metadata']['uid']}"
 
 

@@ -1,10 +1,6 @@
-"""Build Volcano's custom resource definitions (CRDs) as its oldest supported and its newest release
-install them.
+"""Build Volcano's CRDs as its oldest supported release and its newest release install them.
 
-The table has scope, names, subresources, printer columns and fields of Volcano 1.8 and of its
-newest release. The PodGroup has no `status` subresource; Queue and Job have one. `any` means
-arbitrary content. Rows that start with `+` are missing in 1.8, which also does not limit any
-values. The PodGroup of the coscheduling plugin is included."""
+In `FIELDS`, a row that starts with `+` is missing in 1.8, and `any` means arbitrary content."""
 
 from __future__ import annotations
 

@@ -34,10 +34,7 @@ def _as_they_are(webhooks: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 class Webhook:
-    """The admission webhook in a test's cluster. The API server reaches it at `port` of this
-    machine.
-
-    `authority` signs its certificate, in place of cert-manager."""
+    """The admission webhook in a test's cluster. Its certificate is signed by the test's own CA."""
 
     def __init__(self, world: KubeWorld, folder: Path) -> None:
         self.world = world
@@ -45,7 +42,9 @@ class Webhook:
         self.authority, self._files = given_certificate(folder)
 
     async def install(self, change: Change = _as_they_are) -> None:
-        """Apply the manifests with our address and CA. First, `change` may edit the webhooks."""
+        """Apply the manifests with this machine's address and the test's CA.
+
+        `change` may edit the webhooks first."""
         plane = self.world.plane
         trusted = base64.b64encode(self.authority.ca.read_bytes()).decode()
         documents = []
@@ -88,11 +87,10 @@ class Webhook:
 async def running_webhook(
     world: KubeWorld, *options: str, change: Change = _as_they_are, first: str = ""
 ) -> AsyncIterator[Webhook]:
-    """Run the webhook in this test's cluster until the block ends. Yield it once the API server
-    calls it.
+    """Run the webhook until the block ends. Yield it once the API server calls it.
 
-    `change` edits the webhook's configuration. `first` is Python code that the service's process
-    runs before the verb."""
+    `change` edits the webhook's configuration. `first` is Python code for its process to run first.
+    """
     with TemporaryDirectory() as folder:
         webhook = Webhook(world, Path(folder))
         try:

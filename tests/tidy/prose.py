@@ -1,8 +1,7 @@
 """Find code that parses sentences written for people; code must read facts from fields instead.
 
-A text counts as a sentence if it comes from a field that holds sentences, from a function that
-renders text, from an error, or from a variable assigned from any of these. JavaScript is scanned as
-plain text, where only such fields and variables are recognised."""
+A text counts as a sentence if it comes from a field that holds sentences, a function that renders
+text, or an error."""
 
 import ast
 import re
@@ -43,7 +42,7 @@ PATTERNS: Final = frozenset((
 
 
 def reads(path: str, source: str) -> Iterator[Offence]:
-    """Yield each location in a product module where a sentence is parsed or searched."""
+    """Yield each expression in services/ that parses or searches a sentence."""
     if not path.startswith("services/") or path in OUTSIDE:
         return
     tree = parsed(source)
@@ -79,7 +78,7 @@ def _named(scope: ast.AST) -> frozenset[str]:
 
 
 def _read(node: ast.AST) -> ast.expr | None:
-    """Return the expression whose text this node parses or searches, or None if there is none."""
+    """Return the expression that this node parses or searches as text, or None."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         if node.func.attr in PATTERNS and node.args and _is_pattern(node.func.value):
             return node.args[-1]

@@ -1,7 +1,6 @@
 """Check purity rules that lint and import contracts cannot express.
 
-Core and schemas use no builtin whose result differs between processes, and do not iterate over a
-set in its own order. Tests wait for a condition, never for a duration."""
+Core and schemas must not iterate over unsorted sets, or call builtins with random results."""
 
 import ast
 from collections.abc import Iterator
@@ -45,7 +44,7 @@ def _is_set(node: ast.expr) -> bool:
 
 
 def sleeps(path: str, source: str) -> Iterator[Offence]:
-    """Yield sleeps in tests and tools, however imported. `asyncio.sleep(0)` is allowed."""
+    """Yield each call of a sleep function in tests and tools. `asyncio.sleep(0)` is allowed."""
     if not path.startswith(("tests/", "tools/")) or path == POLLING:
         return
     tree = parsed(source)

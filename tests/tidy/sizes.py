@@ -1,7 +1,4 @@
-"""Limit the length of functions, classes and files.
-
-The limits stop files from growing without end; they are no reason to split code that reads well in
-one piece. Docstrings are not counted. Ruff's `max-complexity` limits branches."""
+"""Limit the length of functions, classes and files. Ruff's `max-complexity` limits branches."""
 
 import ast
 from collections.abc import Iterator, Mapping
@@ -56,14 +53,14 @@ def long_classes(path: str, source: str) -> Iterator[Offence]:
 
 
 def long_functions(path: str, source: str) -> Iterator[Offence]:
-    """Yield functions over the limit."""
+    """Yield the functions that have more lines than the limit."""
     for name, line, size in functions(source):
         if size > FUNCTION_HARD:
             yield Offence(path, line, f"{name} has {size} lines; {FUNCTION_HARD} is the limit")
 
 
 def long_files(sources: Mapping[str, str]) -> Iterator[Offence]:
-    """Yield files over the limit."""
+    """Yield the files that have more lines than the limit."""
     for path, source in sources.items():
         lines = source.count("\n")
         if lines > FILE_HARD:

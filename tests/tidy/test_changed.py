@@ -18,9 +18,8 @@ def test_a_module_of_the_product_reaches_the_tests_that_import_it() -> None:
 
 
 def test_a_test_that_starts_processes_may_run_any_module() -> None:
-    """With `processes=True`, a changed module also selects the tests that start processes.
-
-    A test also counts if it imports a helper that starts processes."""
+    """With `processes=True`, a changed module also selects all tests that start processes, directly
+    or in a helper."""
     sources = {
         "services/apportion/core/a.py": "",
         "tests/support/starter.py": "START = 'apportion.cli.main'\n",
@@ -31,7 +30,7 @@ def test_a_test_that_starts_processes_may_run_any_module() -> None:
 
 
 def test_what_is_not_python_reaches_those_that_name_it() -> None:
-    """A changed document, fixture or deleted module selects the tests that name it."""
+    """If a document, a fixture or a deleted module changes, the tests that name it are selected."""
     sources = {
         "tests/unit/test_page.py": "PAGE = 'docs/page.md'\n",
         "tests/unit/test_other.py": "import apportion.gone\n",

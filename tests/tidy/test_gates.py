@@ -115,8 +115,7 @@ def test_layers_hold(broken: str, at: int) -> None:
 
 
 def test_a_circle_of_imports_is_found(broken: str) -> None:
-    """An import cycle between two modules of one folder is reported, although no layer separates
-    them."""
+    """An import cycle between two modules of one folder is reported."""
     under = [
         part for part in CONTRACTS.split(broken) if "imports itself" in part.partition("\n")[0]
     ]

@@ -1,6 +1,4 @@
-"""The code base's structure (such as folder sizes and import cycles) is within its limits.
-
-The counts that are compared with these limits are right."""
+"""The code base's structure (such as folder sizes and import cycles) is within its limits."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +22,7 @@ def test_the_structure_holds(name: str) -> None:
 
 
 def test_only_structural_figures_owe() -> None:
-    """A figure has an allowance above its limit only if a test enforces the figure."""
+    """Only figures whose limit is enforced by a test may have an allowance above the limit."""
     assert all(figure.structural for figure in FIGURES if figure.owed)
 
 
@@ -126,9 +124,9 @@ def test_a_small_module_with_one_importer(tmp_path: Path, source: str, *, counts
     ],
 )
 def test_one_line_over_a_budget_is_reported(tmp_path: Path, name: str, source: str) -> None:
-    """Functions, classes and files that are too long are counted, even if only by one line.
+    """A function, class or file that is too long by one line is counted.
 
-    A function whose complexity warning is suppressed is counted too."""
+    A function is also counted if its complexity warning is suppressed."""
     assert len(count(name)(house(tmp_path, a=source))) == 1
     assert count(name)(house(tmp_path, a="x = 1\n")) == []
 

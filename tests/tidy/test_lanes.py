@@ -35,7 +35,7 @@ def _below(path: str, folders: tuple[str, ...] | list[str]) -> bool:
 
 
 def test_every_test_is_in_one_lane() -> None:
-    """Every test file is in exactly one lane, because CI would never run it otherwise."""
+    """Every test file is in exactly one lane, because CI does not run a file without a lane."""
     times = Counter(path for lane in LANES for path in taken(lane))
     assert times == dict.fromkeys(TESTS, 1)
 
@@ -87,9 +87,7 @@ def test_a_run_without_lanes_fails() -> None:
 def test_what_a_lane_starts_keeps_what_it_compiled(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A lane's processes cache bytecode even if PYTHONDONTWRITEBYTECODE is set.
-
-    `ran` returns their output, exit status and CPU time."""
+    """A lane's processes cache bytecode even if PYTHONDONTWRITEBYTECODE is set."""
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     environ = environment(str(tmp_path))
     asked = "import sys; print(sys.dont_write_bytecode)"

@@ -1,4 +1,4 @@
-"""The console's pictures and the README's recording are committed, and their tools print help."""
+"""The console's pictures and the README's recording are complete and committed."""
 
 import pytest
 from PIL import Image, ImageSequence

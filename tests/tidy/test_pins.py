@@ -45,8 +45,7 @@ def test_pinned_references_are_accepted(line: str) -> None:
 
 
 def test_every_file_that_is_refreshed_pins_something() -> None:
-    """Every file whose digests `tools.pins` refreshes contains one; otherwise its check could not
-    fail."""
+    """Every file in which `tools.pins` refreshes digests contains a digest."""
     for name in pins.FILES:
         assert pins.PINNED.search((pins.ROOT / name).read_text("utf-8")), name
     assert len(pins.pinned()) == 2

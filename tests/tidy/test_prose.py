@@ -91,7 +91,7 @@ def test_no_script_reads_a_sentence() -> None:
 
 
 def test_the_exempt_module_only_changes_how_a_text_looks() -> None:
-    """The module that may parse sentences exports only text, so no page can get facts from one."""
+    """The console's module that may parse sentences exports only functions that format text."""
     [path] = prose.TYPOGRAPHY
     text = SCRIPTS[path]
     exported = [line.split()[2] for line in text.splitlines() if line.startswith("export const ")]

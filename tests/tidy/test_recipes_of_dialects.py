@@ -1,8 +1,7 @@
 """CONTRIBUTING's recipes for adding a dialect and a device vendor work in a copy of the repository.
 
-Each test follows a recipe with exactly the number of files that the recipe names. The addition must
-then appear in check, submit, the webhook, lint, the doctor, the chart's file, limits, simulation,
-the policies' pattern and the output of `make generate`."""
+Each test edits exactly as many files as its recipe names. The addition must then appear in every
+interface."""
 
 import shutil
 from collections.abc import Mapping
@@ -176,7 +175,7 @@ def added(copy: Path, edits: Edits, files: Mapping[str, str]) -> int:
 
 
 def test_a_dialect_is_a_module_and_a_row(tmp_path: Path) -> None:
-    """A new dialect for existing devices takes one new module and one entry in the list of
+    """Adding a dialect for existing devices takes one new module and one row in the list of
     dialects."""
     module = MODULE.replace("FAMILY", "cambricon")
     assert added(tmp_path, ROW, {f"{DIALECTS}/acme.py": module}) == 2
@@ -184,8 +183,7 @@ def test_a_dialect_is_a_module_and_a_row(tmp_path: Path) -> None:
 
 
 def test_a_vendor_is_its_data_its_dialect_and_its_domain(tmp_path: Path) -> None:
-    """A new vendor needs changes in two data files and two dialect files, and the policies include
-    its domain."""
+    """Adding a vendor changes five files. The admission policies then guard the vendor's domain."""
     files = {
         f"{DIALECTS}/acme.py": MODULE.replace("FAMILY", "acme"),
         f"{DEVICES}/catalogue/acme.toml": CATALOGUE,

@@ -1,8 +1,7 @@
 """CONTRIBUTING's recipes for adding a filter, a score and a refusal code work in a copy.
 
-Each test follows a recipe with exactly the number of files that the recipe names. The addition must
-then appear in the scheduler, the API answers, the command line's help, the console's list, the
-manual's page and what-if."""
+Each test edits exactly as many files as its recipe names. The addition must then appear in every
+interface."""
 
 import json
 import os
@@ -153,10 +152,7 @@ def answers(copy: Path, program: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("edits", "node"), [(FILTER, "moon-1"), (REFUSAL, "n1")])
 def test_a_filter_and_a_refusal_code_are_two_files(tmp_path: Path, edits: Edits, node: str) -> None:
-    """A new filter and a new refusal code each take changes in two files.
-
-    One is the file with the enum of refusal codes. The other has the filters or the list of causes.
-    """
+    """Adding a filter or a refusal code changes two files."""
     assert follow(tmp_path, edits) == 2
     found = answers(tmp_path, f"NODE = {node!r}\n{REFUSED}")
     if edits is FILTER:

@@ -83,7 +83,7 @@ def test_texts_have_no_retired_phrase() -> None:
 
 
 def test_unfinished_work_has_an_issue() -> None:
-    """Every mark of unfinished work names an issue."""
+    """Every comment that marks unfinished work names an issue."""
     none(o for path, text in tree.text_files().items() for o in words.open_tasks(path, text))
 
 
@@ -93,8 +93,8 @@ def test_nothing_names_this_machine() -> None:
 
 
 def test_core_and_schemas_are_pure() -> None:
-    """Core and schemas contain no impure code: equal logs give equal decisions under any hash
-    seed."""
+    """Core and schemas contain no impure code, so that the same log always gives the same
+    decisions."""
     none(o for path, source in SOURCES.items() for o in purity.impure(path, source))
 
 

@@ -81,7 +81,7 @@ def test_vague_name(path: str) -> None:
 
 
 def test_a_name_may_contain_a_vague_word() -> None:
-    """A name is accepted if a vague word is only a part of one of its words."""
+    """A name like `database` is accepted, although it contains the vague word `base`."""
     assert not list(words.vague_name("services/apportion/core/database.py"))
 
 
@@ -104,7 +104,7 @@ def test_retired_words() -> None:
 
 
 def test_unfinished_work() -> None:
-    """A mark of unfinished work without an issue number is reported."""
+    """A comment that marks unfinished work without an issue number is reported."""
     mark = "TO" + "DO"
     assert list(words.open_tasks(CORE, f"# {mark} later\n"))
     assert list(words.open_tasks(CORE, f"# {mark}(me): #5\n"))
@@ -125,7 +125,7 @@ def test_unfinished_work() -> None:
     ],
 )
 def test_words_of_one_machine(line: str) -> None:
-    """Package registries, mirrors and local folders are reported as one machine's words."""
+    """Package registries, mirrors and local folders in a file are reported."""
     assert list(words.machine_words("deploy/x", line))
 
 
@@ -139,7 +139,7 @@ def test_words_of_one_machine(line: str) -> None:
     ],
 )
 def test_words_of_everyone(line: str) -> None:
-    """Kubernetes resource names, links and plain words are not reported as one machine's words."""
+    """The check for one machine's paths and hosts accepts Kubernetes resource names and links."""
     assert not list(words.machine_words("deploy/x", line))
 
 

@@ -1,7 +1,4 @@
-"""The documentation builds as a site: every page is in its navigation, and every link resolves.
-
-In its strict mode, mkdocs fails on any warning. mkdocs.yml enables warnings for pages outside the
-navigation, broken links and missing anchors."""
+"""The documentation builds as a site: every page is in its navigation, and every link resolves."""
 
 import os
 import re
@@ -102,7 +99,7 @@ def dead_links(path: str, text: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("path", [*OUTSIDE, *PAGES])
 def test_links_resolve(path: str) -> None:
-    """In a checkout too, links in documents lead to existing pages, headings and files."""
+    """In the repository, each link of a document leads to an existing page, heading or file."""
     assert not list(dead_links(path, (ROOT / path).read_text("utf-8")))
 
 
@@ -144,9 +141,9 @@ def test_a_misread_list_is_found() -> None:
 
 
 def test_links_out_of_the_documentation() -> None:
-    """A link out of the documentation, to another file of the repository, is changed on the site.
+    """A link from a page to a file outside the documentation becomes plain text on the site.
 
-    It becomes plain text, or a link below `repo_url`."""
+    If `repo_url` is set, the link leads to the file in the repository instead."""
     link = '[a test](../../tests/tidy/tree.py "Its sentence.") [b](pods.md) [c](../../gone.py)'
     rest = "[b](pods.md) [c](../../gone.py)"
     assert for_site(link, "concepts/ledger.md") == f"a test {rest}"
@@ -156,5 +153,5 @@ def test_links_out_of_the_documentation() -> None:
 
 
 def test_bars_in_code_of_tables() -> None:
-    """If code in a table contains `|`, GitHub gets an escaped one and the site a plain one."""
+    """A `|` in a table's code is escaped for GitHub, and plain on the site."""
     assert for_site("| `a\\|b` | c\\|d |\n`e\\|f`", "index.md") == "| `a|b` | c\\|d |\n`e\\|f`"

@@ -39,8 +39,7 @@ def python_files() -> dict[str, str]:
 
 @cache
 def parsed(source: str) -> ast.Module:
-    """Return a file's syntax tree. Callers must not change it, because eight rules share the
-    tree."""
+    """Return a file's syntax tree. It is cached for all rules, so callers must not change it."""
     return ast.parse(source)
 
 

@@ -146,7 +146,7 @@ MERGE_MARKS = ("<" * 7 + " ", ">" * 7 + " ")
 
 
 def open_tasks(path: str, text: str) -> Iterator[Offence]:
-    """Yield marks of unfinished work without an issue, and merge conflict marks."""
+    """Yield each mark of unfinished work without an issue number, and each merge conflict mark."""
     for number, line in enumerate(text.splitlines(), 1):
         if line.startswith(MERGE_MARKS):
             yield Offence(path, number, "is one side of a merge: choose, and take the marks out")

@@ -1,8 +1,8 @@
 """The `apportion admission` command and its process.
 
 The webhook reads one subject of the ledger, the configuration, and writes nothing. Invariant: once
-it has read a configuration, it judges pods by the newest one that it has read, even while the
-ledger is unreachable."""
+it has read a configuration, it answers by the newest one that it has read, even while the ledger is
+unreachable."""
 
 import sys
 from functools import partial

@@ -76,11 +76,10 @@ _decode = from_outside(msgspec.json.Decoder(_Review).decode)
 
 
 class Reviews:
-    """Answers reviews by the configuration in force.
+    """Answers admission reviews by the configuration in force.
 
-    `unready` returns why no review can be answered yet, or "". `schedulers` are the names of our
-    schedulers; new pods get `scheduler` by default. Only the user `writer` may write our
-    annotations. `dra` permits ResourceClaims."""
+    `unready` returns why no review can be answered yet, or "". New pods get the scheduler
+    `scheduler`, one of `schedulers`. Only the user `writer` may write our annotations."""
 
     def __init__(
         self,

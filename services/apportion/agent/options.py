@@ -90,7 +90,7 @@ _OPTIONS = (
 
 
 def places_options(command: Command) -> Command:
-    """Add these options to a command. Its argument `places` gets them; None: hand out no shares."""
+    """Add these options to a command. Pass them as `places`, which is None without shares."""
 
     def run(**given: Any) -> None:
         if given["kubelet"] and given["runs"]:

@@ -60,7 +60,7 @@ class Places(Struct, frozen=True):
         return self.state / "ld.so.preload"
 
     def of_grants(self) -> grants.Node:
-        """Return the node's paths that a grant (what a container gets) can contain."""
+        """Return the paths on the node that a container may be granted."""
         return grants.Node(
             shares=str(self.state / "shares"),
             mps=str(self.mps),

@@ -1,7 +1,7 @@
 """Simulated devices that fail and recover on command; see `core.devices.simulating`.
 
-Commands arrive by request and reply: fail or recover a device, lose or return the node. Invariant:
-a command changes the device, never the ledger; the event follows as for any device."""
+Commands arrive as NATS requests: fail or recover a device, lose or return the node. Invariant: a
+command changes only the device. The agent then reports the change, as for any device."""
 
 import asyncio
 import uuid

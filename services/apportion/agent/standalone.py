@@ -1,8 +1,9 @@
 """The agent on a machine without a kubelet, where `apportion run` starts commands.
 
-Invariants: `apportion run` gets its answer only once everything that the share needs exists. A run
-is a command with all its processes, represented by a pod. The run stays in the books until every
-visible process has ended, even across restarts of its parent, this agent or the machine."""
+A run is a command with all its processes, represented by a pod. Invariants: `apportion run` gets
+its answer only once everything that the share needs exists. The agent keeps the record of a run
+until every visible process has ended, even across restarts of the command, the agent or the
+machine."""
 
 from __future__ import annotations
 
@@ -216,7 +217,7 @@ class Runs:
         self._book.note(pod, Run(life, in_container, seen))
 
     def end(self, pod: str) -> None:
-        """Remove a command from the books. Raises OSError."""
+        """Remove the record of a command. Raises OSError."""
         self._book.strike(pod)
 
     def on_host(self, pod: str) -> bool:

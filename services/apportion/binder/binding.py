@@ -56,14 +56,12 @@ class Bound(msgspec.Struct, frozen=True):
 class Failed(msgspec.Struct, frozen=True):
     """Outcome of a bind, eviction or resize that did not succeed.
 
-    `final` is True if no retry can help. `unknown`: the API server did not answer, so the placement
-    is never given up, because its devices may be in use. `waits`: the pod needs something that will
-    become available, so the number of tries is not limited."""
+    If `unknown`, the devices may be in use, so the placement is never given up."""
 
     message: str
-    final: bool
-    unknown: bool = False
-    waits: bool = False
+    final: bool  # no retry can help
+    unknown: bool = False  # the API server did not answer
+    waits: bool = False  # retry without limit, for something that will become available
 
 
 Outcome = Bound | Failed
@@ -90,7 +88,7 @@ class LocalTarget:
         return Bound()
 
     async def evict(self, evicted: PodEvicted) -> Failed | None:
-        """Do nothing, because the pod's source reads the event in the ledger and ends the pod."""
+        """Do nothing: the source of the pod reads the event in the ledger and ends the pod."""
 
     async def resize(self, resized: PodResized) -> Failed | None:  # noqa: ARG002 - as above
         """Do nothing, because the ledger already has the new shares."""

@@ -1,7 +1,7 @@
 """Reads and writes NATS's JSON Web Tokens: authorization requests and their answers.
 
-Invariant: an unreadable request is refused as a whole, and an answer copies from the request
-only the keys that the server itself made."""
+Invariants: an unreadable request is refused as a whole. An answer copies nothing from the request
+except the keys that the server itself made."""
 
 import base64
 import binascii
@@ -24,7 +24,7 @@ PAYLOAD_MAX_BYTES: Final = 1 << 20  # nats-server's limit for one message
 
 
 class NoRequest(ValueError):
-    """The error that the bytes are not an authorization request of a nats-server."""
+    """The error for bytes that are not an authorization request of a nats-server."""
 
 
 class _Server(Struct, frozen=True):

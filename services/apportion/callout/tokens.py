@@ -1,8 +1,8 @@
 """Reviews ServiceAccount tokens at the API server, which returns account, pod and node.
 
-Invariants: a token counts only if the API server accepts it for our audience; the node is the pod's
-own. A host whose tokens are refused gets one review per second. It delays no other host, and no
-client that was accepted before. One token opens a limited number of connections."""
+Invariants: a token counts only if the API server accepts it for our audience. The node is the node
+of the token's pod. A host whose tokens are refused gets one review per second. It delays no other
+host, and no client that was accepted before. One token opens a limited number of connections."""
 
 import time
 from collections import OrderedDict
@@ -34,11 +34,11 @@ _EXTRA: Final = "authentication.kubernetes.io/"
 
 
 class NoToken(ValueError):
-    """The error that a token is refused; the message has the reason but not the token."""
+    """The error for a refused token. The message has the reason but not the token."""
 
 
 class Limited(Exception):
-    """The error that a token is not reviewed, after too many refusals or connections."""
+    """The error for a token that is not reviewed, after too many refusals or connections."""
 
 
 class Reviewed(Struct, frozen=True):

@@ -22,7 +22,7 @@ INTERRUPTED = 130  # by Ctrl-C, as shells report SIGINT
 
 
 class NotFound(click.ClickException):
-    """The error that an object is missing or a write refused; `answer` is the gateway's error."""
+    """The error for a missing object or a refused write. `answer` is the gateway's error."""
 
     exit_code = REFUSED
 
@@ -37,22 +37,22 @@ class NotFound(click.ClickException):
 
 
 class Wrong(click.ClickException):
-    """The error that the arguments or options are wrong."""
+    """The error for wrong arguments or options."""
 
     exit_code = USAGE
 
 
 class Unreachable(click.ClickException):
-    """The error that the ledger or the gateway does not answer."""
+    """The error for a ledger or gateway that does not answer."""
 
     exit_code = UNREACHABLE
 
 
 class NotLetIn(Unreachable):
-    """The error that the gateway requires a login, or denies access."""
+    """The error for a gateway that requires a login, or denies access."""
 
 
 class Outdated(click.ClickException):
-    """The error that the result depends on events of a newer build."""
+    """The error for a result that depends on events of a newer build."""
 
     exit_code = OUTDATED

@@ -1,4 +1,4 @@
-"""The root of the command line: a table of verbs, each imported only when it runs.
+"""The root of the command line, with a table of verbs. Each verb is imported only when it runs.
 
 Invariant: importing this module imports no service. `apportion --help` needs only click."""
 

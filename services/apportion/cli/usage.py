@@ -1,6 +1,6 @@
 """Answer wrong usage with hints, also for users of similar tools.
 
-Invariant: nothing is guessed and done. Wrong usage fails with an error that says what to write."""
+Invariant: a verb never guesses. Wrong usage fails with an error that says what to write."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def known_elsewhere(word: str) -> None:
 
 
 def hinting(*, argument: str = "", renamed: Mapping[str, str] | None = None) -> type[click.Command]:
-    """Return a class of commands without arguments, which suggest what to write instead of them.
+    """Return a class of commands that take no arguments, and that suggest a fix if they get some.
 
     `argument` is the hint for a first argument. `renamed` maps other tools' options to ours."""
 
@@ -186,7 +186,7 @@ def once(_context: click.Context, _option: click.Parameter, given: tuple[str, ..
 
 
 def reasoned(_context: click.Context, _option: click.Parameter, given: str) -> str:
-    """Refuse an empty reason; the error explains what it is for (a click callback)."""
+    """Refuse an empty --reason, and explain what a reason is for (a click callback)."""
     if not given.strip():
         raise click.UsageError(SAY_WHY)
     return given

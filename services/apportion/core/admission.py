@@ -1,7 +1,7 @@
 """Decide whether the admission webhook admits a pod, and how it changes the pod.
 
-Invariant: a pod without our devices is rejected only if it has one of our annotations. It is
-changed only if `overwriteEnv` is set: its containers then cannot see GPUs."""
+Invariant: a pod that requests none of our devices is rejected only if it has one of our
+annotations. It is changed only to hide GPUs from its containers (`overwriteEnv`)."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -32,7 +32,7 @@ Patch = dict[str, Any]
 
 
 class Rules(Struct, frozen=True, kw_only=True):
-    """The settings of the webhook; `writer` is the only user who may set our annotations."""
+    """The settings of the webhook. Only the user `writer` may set our annotations."""
 
     config: ManifestConfig = ManifestConfig()
     names: SchedulerNames = SchedulerNames()
@@ -43,11 +43,11 @@ class Rules(Struct, frozen=True, kw_only=True):
 
 
 class Asked(Struct, frozen=True, kw_only=True):
-    """An admission request; `pod` and `before` are the new and the old object, not yet decoded."""
+    """An admission request with the pod's new and old object, not decoded."""
 
     operation: str
-    pod: Any
-    before: Any = None
+    pod: Any  # the new object
+    before: Any = None  # the old object
     namespace: str = "default"
     user: str = ""
 
@@ -81,7 +81,7 @@ def _refuse_own(before: Any, after: Any, when: str = "") -> None:
     """Raise `ManifestError` if one of our annotations was set or changed.
 
     Our annotations record a pod's allocation, so a user could mislead other components with them.
-    Invariant: no pod is created with one, and only the binder's account changes one."""
+    Only the binder's account may write them."""
     was, now = (
         {
             key: value
@@ -156,7 +156,7 @@ _FOREIGN: Final = "nvidia.com/"  # resources of NVIDIA's own device plugin
 
 
 def _hidden(spec: Mapping[str, Any], rules: Rules) -> Iterator[Patch]:
-    """Yield patches that hide the node's GPUs from containers that request none."""
+    """Yield patches that hide GPUs from the containers that request none."""
     ours, dialects = claimed(rules.config.dialects), rules.config.dialects
     for base, container in _containers(spec) if rules.overwrite_env else ():
         resources = part(container, "resources")
@@ -236,5 +236,5 @@ def _filled(
 
 
 def _asks(draft: PodDraft) -> tuple[Ask, ...]:
-    """Return the device requests of all containers: first those with devices of their own."""
+    """Return the device requests of all containers; those that borrow devices come last."""
     return (*joined(draft.shape.asks), *draft.borrowing)

@@ -1,8 +1,8 @@
 """Binds pods for kube-scheduler: passes its choice to our schedulers and awaits the result.
 
-A scheduler places the pod on the chosen node behind the usual fences, and a binder binds the pod.
-The extender answers when the ledger has the outcome. Invariant: an answer without an error means
-that the pod is bound to that node in the ledger. Repeating a request is harmless."""
+A scheduler places the pod on the chosen node, a binder binds it, and the extender answers when the
+ledger has the outcome. Invariant: an answer without an error means that the pod is bound to that
+node in the ledger. Repeating a request is harmless."""
 
 import asyncio
 import contextlib
@@ -63,9 +63,9 @@ class ExtenderBinding:
     async def decided(self) -> None:
         """Wait until all earlier choices are placed or refused, or a timeout passes.
 
-        kube-scheduler filters for the next pod while the last one is being bound. Without the wait,
-        both would get the same devices. kube-scheduler would then not retry the refused pod until
-        something else happens in the cluster."""
+        kube-scheduler filters nodes for the next pod while it binds the last one. Without this
+        wait, both pods would get the same devices, and the refused pod would not be retried soon.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DECIDED_TIMEOUT_S):
                 await self._decided.wait()
@@ -147,7 +147,7 @@ class ExtenderBinding:
         return heard.error
 
     def _outcome(self, uid: str, node: str, attempt: int, refused_revision: int) -> str | None:
-        """Return "" if the pod is bound to `node`, an error if it cannot be, else None."""
+        """Return "" once the pod is bound to `node`, or an error if it never will be, else None."""
         pod = self._state().pods.get(uid)
         if pod is None:
             return "the pod no longer exists"

@@ -146,7 +146,7 @@ class Extender:
         return draft
 
     def prioritized(self, args: FilterArgs) -> bytes:
-        """Return the `HostPriorityList`: the best node has 10, the worst fitting node 0."""
+        """Return the `HostPriorityList`, in which nodes have scores from 0 to 10 (best)."""
         filter_result, _ = self._look(args)
         scores = scaled(filter_result.fits)
         return _encode([{"Host": name, "Score": scores.get(name, 0)} for name in args.names])
@@ -157,7 +157,7 @@ class Extender:
 
 
 def scaled(points: dict[str, int]) -> dict[str, int]:
-    """Scale points linearly to scores of 0 to 10; if all are equal, each has 10."""
+    """Scale points linearly to scores from 0 to 10; equal points all become 10."""
     if not points:
         return {}
     least, most = min(points.values()), max(points.values())

@@ -1,7 +1,7 @@
 """Decodes requests from any version of kube-scheduler to an extender.
 
-Field names are lower case in older versions and upper case in newer ones; Go accepts both, and so
-do we. Invariant: node objects are passed on as the bytes received; only their name is read."""
+Field names are lower case in older versions and upper case in newer ones; both are accepted.
+Invariant: node objects are passed on as the bytes received; only their name is read."""
 
 from typing import Annotated, Any, NamedTuple
 

@@ -41,7 +41,7 @@ class Feed(StateFold):
             self._pods.setdefault(pod.full_name, {})[pod.uid] = pod
 
     def apply(self, record: Record, event: Event) -> Change:
-        """Implement `Fold.apply` of the ledger's reader."""
+        """Fold the event, update the pods by name, and add the record to the window."""
         change = super().apply(record, event)
         data, pod = change.data, change.pod
         if pod is None or change.refused:
@@ -60,7 +60,7 @@ class Feed(StateFold):
         return change
 
     def refuse(self, record: Record, reason: str) -> Change:
-        """Implement `Fold.refuse` of the ledger's reader."""
+        """Skip an unreadable record, but add it to the window."""
         change = super().refuse(record, reason)
         self._note(record)
         return change

@@ -1,8 +1,7 @@
-"""Cached, encoded rows of all nodes, so that the fleet picture costs only what changed.
+"""Cached, encoded rows of all nodes. The console's fleet picture gets only the rows that changed.
 
-Each event moves its node to the end of one ordered map, so the nodes that changed since a revision
-are the end of that map. Invariant: an answer has one revision, that of the state when it was made.
-"""
+Each event moves its node to the end of one ordered map. So the end of the map has the nodes that
+changed since a given revision. Invariant: all rows of an answer are of the same revision."""
 
 import asyncio
 from collections import Counter
@@ -65,7 +64,7 @@ class FleetRows:
             self._rows.pop(name, None)
 
     async def answer(self, after: int) -> FleetAnswer:
-        """Return nodes that changed after revision `after`, or all nodes if that is not known."""
+        """Return the nodes that changed after revision `after`; all nodes if these are unknown."""
         whole = after < self._begin or after > self._state.revision
         since = -1 if whole else after
         while len(stale := [it for it in self.behind(since) if it not in self._rows]) > SLICE_NODES:
@@ -126,11 +125,10 @@ _Key = tuple[Family, tuple[str, ...]]
 
 
 class FleetSums:
-    """The fleet metrics of one fold. Pass each change to `observe`, after `FleetRows`.
+    """The fleet metrics of one fold, by namespace and model. Pass each change to `observe`.
 
-    Metrics are by namespace and model, so the number of series does not depend on the number of
-    nodes. Every gateway exports the same values: take the maximum, not the sum. Invariant: a scrape
-    costs only the nodes that changed since the last scrape, and shows the state at one revision."""
+    Every gateway exports the same values: take the maximum, not the sum. Invariant: a scrape shows
+    the state at one revision, and costs only the nodes that changed since the last scrape."""
 
     def __init__(self, state: State, rows: FleetRows, clock: Clock) -> None:
         self._state = state
@@ -184,7 +182,7 @@ class FleetSums:
 
 
 def _counted(node: NodeState) -> Counter[_Key]:
-    """Return what the node adds to the fleet metrics; parts of devices are in exact millionths."""
+    """Return what the node adds to the fleet metrics."""
     found: Counter[_Key] = Counter()
     for state in node.devices:
         if not state.present:

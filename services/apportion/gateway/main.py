@@ -60,11 +60,11 @@ ELSE = "; behind a proxy, start the gateway with a login or --open"
 
 
 class Places(Struct, frozen=True, kw_only=True):
-    """The settings of one gateway process. Without `files`, it answers over plain HTTP."""
+    """The settings of one gateway process."""
 
     api: Address
     login: LoginChoice
-    files: ServedFiles | None = None
+    files: ServedFiles | None = None  # for HTTPS; plain HTTP if None
     seen: Seen = Seen()
 
 
@@ -120,11 +120,11 @@ def command(
     config: ServiceConfig,
     **tls: Path | None,
 ) -> None:
-    """Serve the HTTP API and the console: nodes, devices, pods, why, live events.
+    """Serve the HTTP API and the console.
 
     The console is at /, and the API below /api/v1; /healthz, /readyz and /metrics are on the same
-    port. On 127.0.0.1 no login is required by default. --kubernetes lets the cluster's API server
-    check tokens and permissions, and --tokens uses a file."""
+    port. On 127.0.0.1 no login is required by default. --kubernetes checks tokens and permissions
+    with the cluster's API server, and --tokens with a file."""
     try:
         api = parse_address("--listen", listen)
         places = Places(
@@ -145,7 +145,7 @@ def command(
 
 
 class Gateway:
-    """One gateway process. Its objects stay when the service restarts its `body`."""
+    """Objects of a gateway process that outlive restarts of its `body`."""
 
     def __init__(self, places: Places) -> None:
         self._places = places
@@ -153,7 +153,7 @@ class Gateway:
         self._gate: Gate | None = None
 
     async def guard(self, request: web.Request, handle: Handle) -> web.StreamResponse:
-        """Guard /metrics on the health port like the API, as it shows the pods of all users."""
+        """Guard /metrics on the health port like the API: it names the pods of all users."""
         if self._gate is not None:
             return await self._gate.guard(request, handle)
         return refused(503, "the gateway is starting", "retry in a moment", again_s=1)

@@ -3,8 +3,7 @@
     python -m apportion.gateway.past_process SOCKET FOLDER [ARCHIVES [PRICES]]
 
 The process prints a line to standard output once it listens. It ends when its standard input
-closes, because then the gateway has ended. Invariant: the gateway waits only for the process's
-answers."""
+closes, because then the gateway has ended."""
 
 import asyncio
 import contextlib
@@ -50,7 +49,7 @@ Answering = Callable[[Any, Mapping[str, str]], Awaitable[msgspec.Struct]]
 
 
 class PastApi:
-    """Answers about the past of one ledger. `now` returns the current time."""
+    """The HTTP API of the process that answers queries about the past."""
 
     def __init__(self, past: Past, *, measures: Measures, now: Callable[[], datetime]) -> None:
         self._past = past
@@ -63,7 +62,7 @@ class PastApi:
         self._plans = Plans(self._state, measures=measures)
 
     def handlers(self) -> Handlers:
-        """Yield the handlers of all endpoints that answer about the past, and of plans."""
+        """Yield the handlers of the endpoints about the past, and of the plan endpoint."""
         for read in READS:
             at_moment = partial(self._at_moment, read)
             yield read, self._answering(read, self._why.answer) if read is WHY else sound(at_moment)
@@ -145,7 +144,7 @@ class Records(Protocol):
 
 
 class Pieces:
-    """A cache of pieces of the ledger, bounded in bytes; it reads one piece at a time."""
+    """A cache of records in groups, bounded in bytes. Only one group is read at a time."""
 
     def __init__(self, records: Records, *, kept_bytes: int = KEPT_BYTES) -> None:
         self._records = records
@@ -187,7 +186,7 @@ NAME = "past"
 
 
 class PastProcess:
-    """The process for the past. Its objects stay when the service restarts its `body`."""
+    """Objects of the gateway's child process that outlive restarts of its `body`."""
 
     def __init__(
         self, socket: Path, kept: Path, archives: Path | None, prices: Path | None
@@ -243,7 +242,7 @@ class PastProcess:
 
 
 def main() -> int:
-    """Answer until stopped, and return the exit code, as every service does."""
+    """Run the process until it is stopped, and return its exit code."""
     socket, kept = map(Path, sys.argv[1:3])
     given = sys.argv[3:]
     archives, prices = (Path(each) if each else None for each in (*given, "", "")[:2])

@@ -1,8 +1,7 @@
-"""The newest usage sample of each node, for the picture of the fleet; nothing is stored.
+"""The newest usage sample of each node, for the console's picture of the fleet; nothing is stored.
 
-Rows are numbered as they arrive, so that a client gets the rows after its last number. Invariant:
-memory is bounded: a sample of an unknown node, or with more shares than its node has, is dropped; a
-silent node is forgotten."""
+Rows are numbered, so that a client gets only the rows after its last number. Invariant: memory is
+bounded: invalid samples are dropped, and a node that sends none is forgotten."""
 
 import msgspec
 
@@ -53,7 +52,7 @@ class Uses:
             self._put(sample.node, packed_use(node, sample), silent=False)
 
     def rows(self, heard: int) -> tuple[int, tuple[msgspec.Raw, ...]]:
-        """Return the newest row number, and rows numbered above `heard`; all if it is unknown."""
+        """Return the newest row number, and the rows after row `heard` (all if unknown)."""
         oldest_s = self._clock.monotonic() - SILENT_S
         for name, sample in list(self._heard.items()):
             if sample.at_s >= oldest_s:

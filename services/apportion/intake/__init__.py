@@ -4,5 +4,5 @@
           ◄── a revision, a refusal with its cause, or "ask again later" ◄───┘
 
 Agents run next to users' workloads, so one compromised agent must not be able to write the ledger.
-All intakes share the requests. Invariants: one agent's requests never delay another's; a request is
-decoded only if its lane has room; a retry after a lost answer is appended once."""
+Any intake can take any request. Invariants: one agent's requests never delay another's. A request
+is decoded only if its lane has room. A retry after a lost answer is appended once."""

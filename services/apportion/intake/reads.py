@@ -67,7 +67,7 @@ _log = get_logger(__name__)
 
 
 class Showing:
-    """Answers agents' read requests during one run of the intake's body."""
+    """Answers read requests of agents, for one run of the intake."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class _Done(Exception): ...
 
 
 class Attesting:
-    """Attests snapshots during one run of the intake's body."""
+    """Attests snapshots, for one run of the intake."""
 
     def __init__(
         self,

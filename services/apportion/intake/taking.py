@@ -1,13 +1,13 @@
 """Validates and appends the reports of agents, in one lane per node; lanes run concurrently.
 
 An accepted event is encoded again, so none of the sender's bytes reach the ledger. Invariants: each
-request is answered at most once, and the agent retries. Each lane and all lanes together are
-bounded. A request over a bound is dropped before it is decoded, so a flood fills only its own
-node's lane.
+request is answered at most once, and the agent retries. Each lane is bounded, and so are all lanes
+together. A request over a bound is dropped before it is decoded, so a flood fills only the lane of
+its own node.
 
-A usage record covers up to an hour, in which pods end and move, so each share names the revision of
-the pod's binding. Invariant: usage is accepted only of a pod that had the device on that node, for
-no longer than it was bound, and at most two days and an hour after it ended."""
+Each share of a usage record names the revision of its pod's binding. Invariant: the usage of a pod
+is accepted only for a device that the pod had on that node, for no longer than it was bound, and at
+most two days and an hour after it ended."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class Lane:
         return True
 
     def next(self) -> Request | None:
-        """Return the oldest request, or None. The caller must call `over` for the request."""
+        """Return the oldest request, or None. The caller calls `over` when the request is done."""
         return self._waiting.popleft() if self._waiting else None
 
     def over(self, request: Request) -> None:
@@ -175,7 +175,7 @@ class Lane:
         return self._records.may_take(1, now_s) and self._size.may_take(size, now_s)
 
     def used_twice(self, event: Event, data: UsageRecorded) -> str:
-        """Return an error if a share's usage overlaps an earlier record of the node, or ""."""
+        """Return an error if an earlier record has usage of the same share and time, or ""."""
         ends_s = datetime.fromisoformat(event.time).timestamp()
         for share in data.shares:
             key = share.pod, share.container, share.device, str(share.instance)
@@ -246,7 +246,7 @@ class Holdings:
         self._ended: OrderedDict[str, float] = OrderedDict()
 
     async def refusal(self, event: Event, doubt: Doubt) -> Refusal | None:
-        """Check each share in `doubt`. Return a refusal, or None. Raises LedgerUnavailable."""
+        """Return a refusal if a share in `doubt` is invalid, or None. Raises LedgerUnavailable."""
         for share in doubt.shares:
             refusal = await self._refusal(_seconds(event), doubt.record, share)
             if refusal is not None:
@@ -329,7 +329,7 @@ def _seconds(event: Event) -> float:
 
 
 class Taking:
-    """Handles agents' reports during one run of the intake's body."""
+    """Handles the reports of agents, for one run of the intake."""
 
     def __init__(
         self,
@@ -344,7 +344,7 @@ class Taking:
         free: Callable[[int], float] = lambda _bytes: 1.0,
         spend: Callable[[int], None] = lambda _bytes: None,
     ) -> None:
-        """`free(n)` returns the fraction of the ledger's size that stays free after `n` bytes."""
+        """Set up. `free(n)` is the fraction of the ledger that is free after `n` more bytes."""
         self._state = state
         self._free = free
         self._spend = spend
@@ -460,8 +460,8 @@ class Taking:
     def _within_budget(self, lane: Lane, draft: Draft) -> Draft | Answer:
         """Return the draft, or a request to retry if the ledger or the node's budget is too full.
 
-        The rest of the ledger is reserved for repairs by operators and schedulers. Usage records
-        are held back earlier than other events, because no container waits for them."""
+        Operators and schedulers need the rest of the ledger for repairs. Usage records are held
+        back earlier than other events, because no container waits for them."""
         of_usage = draft.subject.startswith(_USAGE)
         reserve = RESERVE_OF_USAGE if of_usage else RESERVE
         size_bytes = len(draft.payload)
@@ -478,7 +478,7 @@ class Taking:
         return self._again(why, LATER_S)
 
     async def _reach(self, lane: Lane, basis: int) -> Answer | None:
-        """Wait until the reader has read `basis`. Return None, or an answer if it has not."""
+        """Wait until the reader has read `basis`; return None, or an answer on failure."""
         try:
             last = await self._ledger.last_revision()
         except LedgerUnavailable as trouble:
@@ -615,7 +615,7 @@ class Refusals:
         )
 
     def note(self, node: str, refusal: Refusal) -> None:
-        """Count a refusal of this node's agent, and report it unless that was done this hour."""
+        """Count a refusal of this node's agent. Report it at most once an hour per cause."""
         self._refused.labels(refusal.cause).inc()
         if refusal.cause in EXPECTED:
             return

@@ -1,7 +1,7 @@
 """Changes to a simulated cluster: lost or drained nodes and devices, new nodes, a policy.
 
-Invariant: every change is made by ordinary events through the fold, so the engine reacts as in a
-scheduler."""
+Invariant: each change is an ordinary event that is folded, so the engine reacts as in a scheduler.
+"""
 
 import re
 from collections.abc import Collection, Iterable, Sequence
@@ -49,9 +49,7 @@ _ADD_EXAMPLE: Final = "NODESxCOUNTxMODEL, as in 4x8xH100-80GB"
 
 
 class WishInvalid(ValueError):
-    """Raised for an invalid `field` of a plan's request; `fix` says what to write instead.
-
-    Pass a problem that begins with the field's name as `rest`, without that name."""
+    """Raised for an invalid `field` of a plan's request; `fix` says what to write instead."""
 
     def __init__(self, field: str, problem: str = "", fix: str = "", *, rest: str = "") -> None:
         problem = problem or f"{field}{rest}"
@@ -63,13 +61,13 @@ class WishInvalid(ValueError):
 
 
 class Changes(Struct, frozen=True, kw_only=True):
-    """The changes to simulate, as in `PlanRequest`; `limits` has changed queues and quotas."""
+    """The changes to simulate, as in `PlanRequest`."""
 
     lose: tuple[str, ...] = ()
     drain: tuple[str, ...] = ()
     add: tuple[str, ...] = ()
     policy: str = ""
-    limits: tuple[QueueObserved | QuotaObserved, ...] = ()
+    limits: tuple[QueueObserved | QuotaObserved, ...] = ()  # changed queues and quotas
 
     def __bool__(self) -> bool:
         return bool(self.lose or self.drain or self.add or self.policy or self.limits)
@@ -119,7 +117,7 @@ def apply(course: Course, changes: Changes) -> list[Displaced]:
 
 
 def changes_of(changes: Changes, state: State) -> tuple[PlanChange, ...]:
-    """Return the changes, each once, for a plan's answer; `state` has the node of each device."""
+    """Return the changes for a plan's answer, without duplicates."""
     found = [_off(PlanChange("lose"), name, state) for name in dict.fromkeys(changes.lose)]
     found += [_off(PlanChange("drain"), name, state) for name in dict.fromkeys(changes.drain)]
     found += [PlanChange("add", value=text) for text in changes.add]
@@ -193,7 +191,7 @@ def targets(state: State, names: Iterable[str]) -> list[Target]:
 
 
 def lost_device(name: str, nodes: Collection[str], devices: Collection[str], when: str) -> str:
-    """Return the device with this id or unique prefix. Raises WishInvalid, mentioning `when`."""
+    """Return the device with this id or unique prefix. Raises WishInvalid."""
     found = device_names.meant(name, devices)
     if len(found) == 1:
         return found[0]
@@ -239,8 +237,8 @@ def _added(state: State, texts: Iterable[str]) -> list[Payload]:
 def _node(state: State, name: str, spec: str) -> list[Payload]:
     """Return the events that add a node called `name` with the devices in `spec`.
 
-    The node copies nodes with the same first model: their common labels and taints, and the host
-    size of one with as many devices. If there are none, it is like a simulated node."""
+    The node gets the labels and taints that all nodes with its first device model have in common.
+    Its CPU and memory are those of such a node with as many devices, or of a simulated node."""
     try:
         devices = simulated_devices(name, spec)
     except SimulationInvalid as error:
@@ -269,7 +267,7 @@ def _node(state: State, name: str, spec: str) -> list[Payload]:
 def node_facts(node: SimulatedNode, alike: Sequence[NodeState] = ()) -> list[Payload]:
     """Return the events that add a node, with the taints that all nodes in `alike` have.
 
-    A NodeObserved event is included, because a Kubernetes cluster counts only observed nodes."""
+    They include a NodeObserved, without which the node does not count in a Kubernetes cluster."""
     seen = [each.observed for each in alike if each.observed is not None]
     taints = tuple(
         taint for taint in (seen[0].taints if seen else ())

@@ -31,7 +31,7 @@ Row = dict[str, Any]
 
 
 class Pods(NamedTuple):
-    """The pods of manifests; `problems` are messages about unusable documents."""
+    """The pods, gangs and limits read from manifests, and messages about unusable documents."""
 
     pods: list[PodDraft]
     groups: list[PodGroupObserved] = []
@@ -70,7 +70,7 @@ class Cluster:
     def submit(self, wanted: Pods | Sequence[PodDraft]) -> list[Row]:
         """Submit pods, let the engine decide, and return a row per pod.
 
-        The keys are namespace, pod, node (empty while pending), devices and sentence."""
+        A row has the namespace, pod, node (empty while pending), devices and sentence."""
         pods = wanted if isinstance(wanted, Pods) else Pods(list(wanted))
         for fact in (*pods.limits, *pods.groups):
             self._course.apply(fact)
@@ -84,7 +84,7 @@ class Cluster:
         return [self._row(pod) for pod in live]
 
     def decide(self) -> None:
-        """Let the engine decide until nothing is left to decide."""
+        """Let the engine decide until it makes no more decisions."""
         for _ in self._course.settle():
             pass
 
@@ -143,8 +143,7 @@ def rows(items: Iterable[msgspec.Struct]) -> list[Row]:
 def compare(recorded: Recorded, courses: Mapping[str, Otherwise]) -> list[Row]:
     """Replay the recording once per course, and return a row of figures for each.
 
-    The first row is the recording; `course` has a row's name. Raises CourseFailed or WishInvalid.
-    """
+    The first row has the figures of the recording. Raises CourseFailed or WishInvalid."""
     found = [_figures("happened", recorded.happened)]
     for name, otherwise in courses.items():
         found.append(_figures(name, replay(recorded, otherwise).replayed))
@@ -152,12 +151,14 @@ def compare(recorded: Recorded, courses: Mapping[str, Otherwise]) -> list[Row]:
 
 
 def compare_policies(recorded: Recorded, policies: Iterable[str]) -> list[Row]:
-    """Replay the recording with each policy, and compare. Raises CourseFailed or WishInvalid."""
+    """Replay the recording with each policy, and return a row of figures for each.
+
+    Raises CourseFailed or WishInvalid."""
     return compare(recorded, {name: Otherwise(changes=Changes(policy=name)) for name in policies})
 
 
 def slices(answer: ReplayAnswer) -> list[Row]:
-    """Return a row for each time interval, first of the recording and then of the replay."""
+    """Return a row for each time interval of the recording, then for each of the replay."""
     return [
         {"course": name, **msgspec.to_builtins(each)}
         for name, course in (("happened", answer.happened), ("replayed", answer.replayed))

@@ -1,4 +1,4 @@
-"""A course is a simulation: the fold and the engine over a copy of a state, to try changes.
+"""Simulate changes: the fold and the engine run over a copy of a state.
 
 Events go through the fold, the engine decides, its decisions are folded, and evicted pods end, as
 in a cluster. Invariants: nothing is appended to a ledger; the copied state does not change; equal
@@ -37,7 +37,7 @@ def copied(state: State) -> State:
 
 
 def newest(state: State) -> str:
-    """Return the latest time in the state; a pod submitted at that time is the youngest."""
+    """Return the time of the latest submission or placement, at which to submit further pods."""
     times = (max(pod.submitted_time, pod.placed_time) for pod in state.pods.values())
     return max(times, default=TIME)
 
@@ -45,8 +45,7 @@ def newest(state: State) -> str:
 class Course:
     """A simulation that changes `state`, so pass a copy of the state.
 
-    `time` is the time of the simulated events, by default the `newest` of the state. `evicted` has
-    the evictions so far, in order."""
+    `evicted` has the evictions so far, in order. `time` is the time of the simulated events."""
 
     def __init__(self, state: State, *, time: str = "") -> None:
         self.state = state
@@ -74,7 +73,7 @@ class Course:
         return change
 
     def settle(self) -> Iterator[int]:
-        """Let the engine decide until nothing is left. Yield the number of events of each decision.
+        """Let the engine decide until it is done. Yield the number of events of each decision.
 
         Raises CourseFailed if decisions never end."""
         decisions = 0
@@ -97,7 +96,7 @@ class Course:
                 return decision.events
 
     def decided(self, data: Payload) -> Change:
-        """Apply an event that the engine decided, after adding the fields that a scheduler adds."""
+        """Apply an event that the engine decided, after completing it as a scheduler would."""
         if isinstance(data, PodPlaced):
             devices = (held.device for held in self.state.nodes[data.node].devices)
             data = handed(data, self.state.pods[data.pod].submitted, devices)

@@ -1,8 +1,8 @@
-"""Find out whether a pod could ever be placed, by trying it on the same nodes without other pods.
+"""Find out whether a pod could ever be placed, by trying to place it in the empty fleet.
 
-In the simulated empty fleet, all nodes are ready, all devices healthy, no agent is silent and
-nothing is cordoned. If a pod is refused even there, the cause is the fleet itself or a limit.
-Invariant: "never" is reported only if no end of a pod and no recovery could change it."""
+The empty fleet has the same nodes without pods: all nodes are ready, all devices healthy, no agent
+is silent and nothing is cordoned. If a pod is refused even there, the cause is the fleet or a
+limit."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -39,7 +39,7 @@ PASSES: Final = frozenset(
 
 
 class EmptyFleet:
-    """A copy of the fleet in `state` without its pods; `lasting` tries pods on it."""
+    """A copy of the fleet in `state` without its pods."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -50,7 +50,8 @@ class EmptyFleet:
     def lasting(self, pod: PodState) -> PodRefused | None:
         """Return why a pending pod can never be placed, or None if a placement is possible.
 
-        A gang that is placed all or none is tried as a whole; any other pod is tried alone."""
+        A gang whose pods must be placed together is tried as a whole; any other pod is tried alone.
+        """
         if pod.refusal is None and not pod.submitted.gates:
             return None
         name = pod.submitted.group

@@ -48,14 +48,14 @@ class _Enough(Exception):
 
 
 class Wanted(NamedTuple):
-    """The span that the user requested, as text; an empty `begin` or `end` leaves it open."""
+    """The span that the user requested, as text. An empty `begin` or `end` sets no bound."""
 
     begin: str
     end: str
     now: datetime
 
     def moments(self) -> tuple[Moment | None, Moment | None]:
-        """Parse the beginning and the end of the span; an open one is None. Raises SpanInvalid."""
+        """Parse the beginning and the end of the span; None if not given. Raises SpanInvalid."""
         return self._moment("--from", self.begin), self._moment("--to", self.end)
 
     def _moment(self, name: str, text: str) -> Moment | None:
@@ -75,7 +75,7 @@ async def read_ledger(
     tell: Tell = lambda _, __: None,
     endless: bool = False,
 ) -> S:
-    """Fold to the span's beginning; pass the span's events to a new `sink`, and return the sink.
+    """Create a `sink` from the state before a span, pass it each event of the span, and return it.
 
     `tell` is called with the number of events read and the number of all events. With `endless`,
     the function continues with new events until cancelled. Raises SpanInvalid, LedgerError,
@@ -162,9 +162,10 @@ def read_archives(
     *,
     tell: Tell = lambda _, __: None,
 ) -> S:
-    """Do the same as `read_ledger` with consecutive archives, which start with the first event.
+    """Pass a span of archived events to a new `sink`, like `read_ledger`.
 
-    Raises SpanInvalid, ArchiveError, OSError, UnknownEvent or RecordingFailed."""
+    The archives must be consecutive and start with the first event. Raises SpanInvalid,
+    ArchiveError, OSError, UnknownEvent or RecordingFailed."""
     limits = _archived_limits(paths, *wanted.moments())
     made = sink(State(rules=rules_of(read_said(paths))), limits)
     for record in _archived(paths):
@@ -218,8 +219,8 @@ def _is_in(moment: Moment, revision: int, at_s: float, *, open_end: bool) -> boo
 def record(source: str | Path | Sequence[Path], begin: str = "", end: str = "") -> Recorded:
     """Record a span of a ledger: `source` is a NATS URL, or archives that begin at revision 1.
 
-    `begin` and `end` are as for `apportion replay`, by default the whole ledger. The function works
-    where an event loop is running, as in a notebook. Raises SpanInvalid, LedgerError, ArchiveError,
+    `begin` and `end` are as for `apportion replay`, by default the whole ledger. You can call this
+    in a notebook, where an event loop is running. Raises SpanInvalid, LedgerError, ArchiveError,
     OSError, UnknownEvent or RecordingFailed."""
     wanted = Wanted(begin, end, now())
     if not isinstance(source, str) or "://" not in source:

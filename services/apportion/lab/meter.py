@@ -23,7 +23,7 @@ HOUR_S: Final = 3600.0
 
 
 class _Held(Struct):
-    """A node's number of devices, how many are in use, and their used and unused fractions."""
+    """How many devices a node has and how many are in use, with their used and unused fractions."""
 
     devices: int = 0
     touched: int = 0
@@ -32,9 +32,9 @@ class _Held(Struct):
 
 
 class Meter:
-    """Measures a simulation over `state` between two times. It must observe every change.
+    """Measures a simulation between two times. It must observe every change of `state`.
 
-    A pod's wait begins at its submission, or at `begin_s` if it is pending then."""
+    The waiting time of a pod begins at its submission, but not before `begin_s`."""
 
     def __init__(self, state: State, begin_s: float, end_s: float) -> None:
         self._state = state
@@ -58,7 +58,7 @@ class Meter:
             self._note(pod)
 
     def advance(self, now_s: float) -> None:
-        """Integrate the figures up to `now_s`, in seconds since 1970."""
+        """Add up the figures until `now_s`, in seconds since 1970."""
         target = min(now_s, self._end_s) - self._begin_s
         width, last = (self._end_s - self._begin_s) / SLICES, SLICES - 1
         amounts = np.array((self._sum.used, self._wanted, self._sum.devices, self._sum.left))
@@ -142,7 +142,7 @@ class Meter:
             self._waits.append(self._elapsed_s - entry[0])
 
     def _gpus(self, key: bytes, shape: Shape) -> float:
-        """Return the fewest devices that the pod's request amounts to on any device type."""
+        """Return how many devices the pod requests, on the device type where that is fewest."""
         if self._kinds is None:
             found: dict[tuple[object, ...], Device] = {}
             for node in self._state.nodes.values():

@@ -1,9 +1,9 @@
 """The packing study: how much of a fleet a policy can allocate before no more pods fit.
 
-The protocol is that of "Beware of Fragmentation" (Weng et al., USENIX ATC 2023): a trace's pods in
-a seeded random order, then more drawn at random until they request `OVERLOAD` times the devices.
-They arrive one by one; each is placed at once or fails for good, and none ends. Invariant: equal
-nodes, pods, policy and seed give equal decisions on every machine."""
+The protocol is that of "Beware of Fragmentation" (Weng et al., USENIX ATC 2023). The pods of a
+trace arrive in a seeded random order, repeated at random until they request `OVERLOAD` times the
+devices. Each pod is placed at once or fails for good, and none ends. Invariant: equal nodes, pods,
+policy and seed give equal decisions on every machine."""
 
 import random
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ class Point(Struct, frozen=True):
 
 
 class Packed(Struct, frozen=True):
-    """The result of one run; `decisions` is a SHA-256 of all decisions, to compare runs."""
+    """The result of one run. Two runs with equal `decisions` (a SHA-256) decided alike."""
 
     allocated_percent: float
     pods: int
@@ -71,7 +71,7 @@ class _Counting:
 
 
 def shuffled(nodes: Sequence[SimulatedNode]) -> list[NodeReported]:
-    """Return the nodes shuffled as in the study, each named by its position."""
+    """Return the nodes in the study's random order, renamed by their position."""
     order = list(nodes)
     random.Random(SHUFFLE_NODES).shuffle(order)  # noqa: S311 - repeatable on purpose
     reports = []
@@ -91,7 +91,9 @@ def taken_percent(shape: Shape) -> int:
 
 
 def arrivals(shapes: Sequence[Shape], devices: int, seed: int) -> list[Shape]:
-    """Return a random order of arrival of a trace's `shapes`, which must be sorted by pod name."""
+    """Return a trace's pods in random order, repeated at random until they overload the devices.
+
+    `shapes` must be sorted by pod name, so that equal seeds give equal orders."""
     drawn = random.Random(seed)  # noqa: S311 - repeatable on purpose
     pods = list(shapes)
     drawn.shuffle(pods)
@@ -110,8 +112,8 @@ def pack(
 ) -> Packed:  # fmt: skip
     """Place arriving pods until they request `OVERLOAD` times the devices, and return the result.
 
-    If `policy` uses prices, it knows all shapes in advance; with `online`, it learns them as pods
-    arrive. Raises WishInvalid if the policy is unknown, and NoPrices if the solver gave up."""
+    A policy with prices knows all shapes in advance, or learns them from arriving pods if `online`.
+    Raises WishInvalid if the policy is unknown, and NoPrices if the solver gave up."""
     run = _Counting()
     named = known_policy(policy)
     run.course.apply(PolicyChanged(by=WHO, node_policy=named, device_policy=named))

@@ -1,9 +1,8 @@
-"""Plan: try manifests, lost or drained nodes, new nodes or a policy on a copy of the state.
+"""Simulate a plan (manifests, lost or new nodes, a policy) on a copy of the state.
 
-If a plan has changes, it is also simulated without them, to show their effect. If a pod of the plan
-is already pending, it is decided again, or replaced if the plan's pod differs. A placed pod stays,
-as with `submit`. Invariants: the state does not change and nothing is appended; pods are decided in
-queue order, as if the plan were submitted now."""
+If a plan has changes, it is also simulated without them, to show their effect. Its pods are decided
+in queue order, as if they were submitted now; a pod that is already placed stays, as with `submit`.
+Invariant: the state does not change and nothing is appended."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -123,17 +122,15 @@ def plan_of(request: PlanRequest, state: State) -> Plan:
 
 
 class Played(NamedTuple):
-    """A finished simulation: the plan's pods by `namespace/name`, and the displaced pods.
-
-    `after` maps the old uids of evicted pods to the pods that were submitted again for them."""
+    """A finished simulation of a plan."""
 
     course: Course
-    planned: dict[str, PodSubmitted]
-    moved: list[Displaced]
-    after: dict[str, PodSubmitted]
+    planned: dict[str, PodSubmitted]  # by namespace and name
+    moved: list[Displaced]  # the displaced pods
+    after: dict[str, PodSubmitted]  # the pods submitted again, by old uid
 
     def end(self, uid: str) -> PodState | None:
-        """Return a pod's final state after all evictions, or None if the pod has ended."""
+        """Return the pod, or the pod that replaced it after evictions; None if it has ended."""
         while uid in self.after:
             uid = self.after[uid].uid
         return self.course.state.pods.get(uid)
@@ -142,9 +139,8 @@ class Played(NamedTuple):
 def plan(state: State, wish: Plan, *, time: str = "", tell: Tell = lambda _: None) -> PlanAnswer:
     """Return the outcome of the plan at the state's revision; the state is not changed.
 
-    `time` is the time of the simulated events, by default the state's newest; `tell` is called with
-    the progress. Raises WishInvalid if the plan is empty or names something unknown, and
-    CourseFailed if its events contradict the state."""
+    Raises WishInvalid if the plan is empty or names something unknown, and CourseFailed if its
+    events contradict the state."""
     if len(wish.pods) > PODS_MAX:
         raise WishInvalid(
             "manifest",
@@ -213,7 +209,7 @@ def _play(
 
 
 class _Comers:
-    """Resubmits evicted pods that have a controller; `again` maps old uids to the new pods."""
+    """Resubmits evicted pods that have a controller. `again` has the new pods by the old uids."""
 
     def __init__(self, course: Course) -> None:
         self._course = course
@@ -228,7 +224,9 @@ class _Comers:
             self._specs[change.data.uid] = change.data
 
     def settle(self) -> Iterator[int]:
-        """Let the engine decide until nothing is left. Yield each decision's number of events."""
+        """Let the engine decide until it makes no more decisions; submit evicted pods again.
+
+        Yield the number of events of each decision."""
         for events in self._course.settle():
             for evicted in self._course.evicted[self._seen :]:
                 spec = self._specs[evicted.pod]
@@ -245,10 +243,10 @@ class _Comers:
 
 
 def comes_again(state: State, pod: PodSubmitted) -> bool:
-    """Return True if the pod is submitted again after an eviction.
+    """Return True if an evicted pod is submitted again.
 
-    In Kubernetes, its controller does this. Elsewhere the watcher does, unless the pod is a
-    command."""
+    In Kubernetes, the pod's controller submits it. On a cluster without Kubernetes, the watcher
+    submits it unless the pod is a command."""
     return bool(pod.owner) if state.of_kubernetes else not is_command(pod.owner)
 
 
@@ -273,7 +271,7 @@ def _totals(state: State) -> Totals:
 
 
 class _Answering:
-    """Builds a plan's answer from two or three simulations."""
+    """Builds the answer to a plan request from two or three simulations."""
 
     def __init__(
         self,
@@ -305,7 +303,6 @@ class _Answering:
         self._least = min((pod.submitted.priority for pod in placed), default=0)
 
     def answer(self, wish: Plan) -> PlanAnswer:
-        """Return the plan's whole answer."""
         pods = tuple(self._planned(draft) for draft in wish.pods)
         moved = tuple(self._moved(each) for each in self._played.moved)
         outcomes = {pod.outcome for pod in (*pods, *moved)}
@@ -376,7 +373,7 @@ class _Answering:
         return structs.replace(answer, without="never" if never else "not-now")
 
     def _kept(self, draft: PodDraft, pod: PodState, node: str) -> PlannedPod:
-        """Return the outcome of a placed pod, which stays unless the plan moves or evicts it."""
+        """Return the outcome of a pod that is already placed."""
         if pod.uid in self._displaced:
             return self._moved(self._displaced[pod.uid])
         if pod.uid not in self._state.pods:
@@ -414,7 +411,7 @@ class _Answering:
     ) -> PlannedPod:  # fmt: skip
         """Return the outcome of one pod. `pod` is None if it was evicted and not resubmitted.
 
-        `waits` is the live pending pod of this name, or the pending pod that the plan replaces."""
+        `waits` is the pending pod of the same name in the cluster, if any."""
         made = PlannedPod(
             namespace=about.namespace, name=about.name, outcome="not-now", was=was,
             priority=about.priority, group=about.group,
@@ -491,7 +488,7 @@ class _Answering:
         return known if unlooked(self._state, pod) else ()
 
     def _line(self, what_for: Hashable, refused: WhyRefused | None) -> int:
-        """Return the number of the group of pods that have the same causes and nearest node."""
+        """Return the id of the group of pods that have the same causes and nearest node."""
         if refused is not None:
             causes = tuple((each.code, each.nodes) for each in refused.causes)
             near = tuple((each.node, each.device, each.needed) for each in refused.nearest[:1])
@@ -521,7 +518,7 @@ class _Answering:
         )  # fmt: skip
 
     def _ahead(self, pods: Sequence[PodState]) -> tuple[Ahead, ...]:
-        """Return the first of these pending pods; `alike` is the size of each one's group."""
+        """Return the first pending pods, each with the number of pods with the same cause."""
         keys = [(pod.submitted.priority, self._waits_for(pod)) for pod in pods]
         alike = Counter(keys)
         lines = {key: number for number, key in enumerate(alike, 1)}
@@ -544,7 +541,7 @@ def _sentence(
     wish: Plan, pods: Sequence[PlannedPod], moved: Sequence[PlannedPod],
     leavers: Sequence[PodEvicted],
 ) -> str:  # fmt: skip
-    """Return the answer in one sentence. Evicted pods that are also in `pods` are not counted."""
+    """Return the answer in one sentence. An evicted pod that is also in `pods` is counted once."""
     parts, named = [], {(pod.namespace, pod.name) for pod in pods}
     evicted = sum((gone.namespace, gone.name) not in named for gone in leavers)
     if pods:
@@ -594,7 +591,7 @@ REASON = "drain"
 def drain(
     course: Course, names: Iterable[str], settle: Callable[[], Iterator[int]]
 ) -> list[Displaced]:
-    """Cordon the named nodes and devices, then move their pods; `settle` runs the engine.
+    """Cordon the named nodes and devices, then evict their pods; `settle` runs the engine.
 
     Raises WishInvalid if a node or device is unknown, or if too many pods run there."""
     there: dict[str, PodState] = {}

@@ -1,8 +1,7 @@
 """Record a span of the ledger: pods that arrive and end, nodes, limits, and the outcome.
 
 A recording has the state at its beginning, a file of the events that no scheduler decided, and how
-long each pod ran. Invariant: memory use is one state and a few words for each pod, however many
-events there are."""
+long each pod ran. Invariant: memory use grows with the number of pods, not with that of events."""
 
 from __future__ import annotations
 
@@ -69,7 +68,7 @@ class Fact(NamedTuple):
 
 
 class Limits(Struct, frozen=True):
-    """The span to record: revisions from `after` + 1 to `upto`, and its times in seconds."""
+    """The span to record: revisions after `after` and up to `upto`, and its times in seconds."""
 
     after: int
     upto: int
@@ -80,21 +79,17 @@ class Limits(Struct, frozen=True):
 class Recorded(NamedTuple):
     """A recorded span of a ledger. Dicts are keyed by pod uid.
 
-    `ran_s` is the running time of each pod that ended in the span. `ends` is the end of each pod
-    that already ran before the span. `cut` has the pods evicted in the span. If one was submitted
-    again under the same name, `after` has its new uid, and `ran_s` includes the time after that.
-    Otherwise its running time is unknown. Pods replaced by a newer pod of the same name have no
-    entry."""
+    A pod that was replaced by a newer pod of the same name has no entry."""
 
     span: Span
     begin_s: float
     end_s: float
     state: bytes
     happened: Measured
-    ran_s: dict[str, float]
-    ends: dict[str, float]
-    cut: frozenset[str]
-    after: dict[str, str]
+    ran_s: dict[str, float]  # running time of each pod that ended in the span
+    ends: dict[str, float]  # the end of each pod that ran before the span
+    cut: frozenset[str]  # the pods evicted in the span
+    after: dict[str, str]  # the new uid of each evicted pod that came again
     facts: Tape
 
     def beginning(self) -> State:
@@ -126,7 +121,7 @@ class Tape:
 
 
 class Recording:
-    """Makes a recording, starting from `state`. Pass every later record to `take`, in order."""
+    """Makes a recording that begins with `state`. Pass every later record to `take`, in order."""
 
     def __init__(self, state: State, limits: Limits) -> None:
         self._fold = StateFold(state, quiet=True)

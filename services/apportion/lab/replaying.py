@@ -1,9 +1,9 @@
 """Replay a span of the ledger in virtual time with another policy or fleet.
 
-Events from outside come at their recorded time; decisions are made here. A pod runs as long as in
-the recording, starting when it is placed. A pod that is evicted here is submitted again at once if
-it has a controller, for its remaining time. Invariants: nothing is appended; a replay without
-changes gives what was recorded, except for the time that decisions took."""
+Recorded events of nodes and pods come at their recorded time, and the engine decides again. A pod
+runs as long as in the recording, starting when it is placed. A pod that the replay evicts is
+submitted again for its remaining time if it has a controller. Invariants: nothing is appended; a
+replay without changes gives the recorded outcome, except for the time that decisions took."""
 
 import heapq
 from collections import Counter
@@ -69,7 +69,7 @@ Tell = Callable[[int, int], None]
 
 
 class Otherwise(Struct, frozen=True, kw_only=True):
-    """What a replay changes: first a non-empty `fleet` replaces all nodes; then `changes` apply."""
+    """What a replay does differently from the recording. `changes` apply after `fleet`."""
 
     changes: Changes = Changes()
     fleet: tuple[SimulatedNode, ...] = ()
@@ -126,8 +126,7 @@ class Lost(NamedTuple):
 def lost(names: Iterable[str], state: State, facts: Iterable[Fact]) -> Lost:
     """Find the nodes and devices called `names`, in the state or in the recorded events.
 
-    Call this before the replay, so that an error is reported at once. Raises WishInvalid if a name
-    is unknown in this span or ambiguous."""
+    Raises WishInvalid if a name is unknown in this span or ambiguous."""
     wanted = tuple(dict.fromkeys(names))
     if not wanted:
         return Lost()
@@ -146,7 +145,7 @@ def lost(names: Iterable[str], state: State, facts: Iterable[Fact]) -> Lost:
 
 
 class Replay:
-    """Runs a replay of a recording. With `kept`, it collects its placements in `placed`."""
+    """Runs a replay of a recording. Its placements are collected in `placed` only if `kept`."""
 
     def __init__(self, recorded: Recorded, otherwise: Otherwise, *, kept: bool = False) -> None:
         self._recorded = recorded
@@ -310,7 +309,7 @@ class Replay:
             self._course.apply(declared)
 
     def _is_other(self, data: Payload) -> bool:
-        """Return True if a recorded event is skipped: it is void, or the replay makes its own."""
+        """Return True if the replay skips a recorded event because it makes its own."""
         if isinstance(data, PodGone):
             if data.uid in self._recorded.ran_s or data.uid in self._recorded.cut:
                 return True  # it ends after the same running time, or when evicted here
@@ -385,7 +384,9 @@ class Replay:
 def replay(
     recorded: Recorded, otherwise: Otherwise, *, tell: Tell = lambda _, __: None
 ) -> ReplayAnswer:
-    """Replay the recording with changes, and compare. Raises CourseFailed or WishInvalid."""
+    """Replay the recording with changes, and compare both outcomes.
+
+    Raises CourseFailed or WishInvalid."""
     return Replay(recorded, otherwise).run(tell)
 
 

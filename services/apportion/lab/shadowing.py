@@ -1,7 +1,7 @@
-"""Shadow another scheduler: decide each pod that it places, at the same revision, and compare.
+"""Compare our decisions with those of another scheduler, for the same pods and revisions.
 
-Our decision is never applied, so the state stays that of the cluster, with all that the other
-scheduler placed before. Invariant: no decision of ours is applied, and nothing is appended."""
+Invariant: no decision of ours is applied and nothing is appended, so the state stays that of the
+cluster."""
 
 import sys
 from collections import Counter
@@ -38,7 +38,7 @@ Seen = Callable[[ShadowPod], None]
 
 
 class Shadowing:
-    """Folds the ledger into `state`; compares each placement after revision `after` with our own.
+    """Compares each placement after revision `after` with our own decision.
 
     `follow` is called with each compared pod; without it they are collected for the answer."""
 

@@ -1,7 +1,7 @@
 """The scheduler: folds the ledger, decides where pods go, and appends decisions.
 
-`cycle` is the loop that makes fenced, chained drafts of the decisions of core's engine. The
-scheduler connects only to the ledger. If the scheduler dies, its restart or another replica folds
-the ledger and continues. Decisions that were not appended are made again.
+`cycle` runs the engine of `core` in a loop, and fences and chains its decisions. The scheduler
+connects only to the ledger. If the scheduler dies, its restart or another replica folds the ledger
+and makes the decisions that were not appended.
 
 Invariant: a scheduler decides only on a state that includes its own last decision."""

@@ -3,15 +3,14 @@
     wake ──► decide ──► fence ──► append ──┬─ taken ──────────► fold up to it ──► decide …
                                           └─ refused, unknown ► fold up to now ─► retry …
 
-Each of several schedulers decides for its shard of the pods. Each placement names the SHA-256 of
-the previous message on its node. The first placement of a batch on a node expects that message's
-revision (`Nats-Expected-Last-Subject-Sequence`). So the server accepts a batch only if no other
+Each of several schedulers decides for its shard of the pods. Each placement has the SHA-256 of the
+previous message on its node. The first placement of a batch on a node also expects that message's
+revision (`Nats-Expected-Last-Subject-Sequence`). So the server refuses the batch if another
 placement came in between.
 
-Invariants: only one decision is in progress. After an append, accepted or not, the scheduler
-decides nothing until the fold has reached the revision at which the outcome was known. A decision
-that a fence refused is retried with half as many pods. After `REFUSALS_MAX` refusals in a row, the
-derived data is rebuilt."""
+Invariants: only one decision is in progress. After an append, accepted or not, the scheduler folds
+up to the outcome before it decides again. A decision that a fence refused is retried with half as
+many pods. After `REFUSALS_MAX` refusals in a row, the derived data is rebuilt."""
 
 import asyncio
 import contextlib
@@ -75,7 +74,7 @@ _log = logging.getLogger(__name__)
 
 
 class DecisionsRefused(Exception):
-    """Error: fences refused too many decisions in a row, although the fold was up to date."""
+    """Raised if fences refused too many decisions in a row, although the fold was up to date."""
 
 
 class DecisionMetrics:
@@ -106,7 +105,7 @@ class DecisionMetrics:
         )
 
     def lost(self, outcome: str, *, placed: int, again: int) -> None:
-        """Count a decision that was not stored whole; `outcome` is `refused` or `unknown`.
+        """Count a decision that was not stored as a whole; `outcome` is `refused` or `unknown`.
 
         `placed` of its pods were placed nevertheless, and `again` of them need another decision."""
         self._decisions.labels(outcome).inc()
@@ -144,7 +143,7 @@ class Contention:
 
     @property
     def apart(self) -> bool:
-        """Return True if this scheduler should try its own part of the nodes before the others."""
+        """Return True if this scheduler should try its own part of the nodes first."""
         return self._calm < CALM_DECISIONS
 
     def look(self, *, others_wait: bool) -> None:
@@ -157,7 +156,7 @@ class Contention:
 
 
 class Cycle:
-    """One scheduler's loop, which places pods by the state that it folds from the ledger."""
+    """One scheduler's loop: it folds the ledger and places the pending pods."""
 
     def __init__(
         self,
@@ -182,7 +181,7 @@ class Cycle:
         self._chosen = ExternalChoices(state, self.engine.columns)
 
     def share(self, member: str, members: Sequence[str]) -> None:
-        """Set this scheduler's shard of the pods, as one of the schedulers `members`."""
+        """Choose this scheduler's shard of the pods; `members` are all schedulers."""
         self.engine.own(shard(member, members))
         self._stirred.set()
 
@@ -201,8 +200,8 @@ class Cycle:
     ) -> None:
         """Decide until cancelled, whenever pods or events need a decision.
 
-        `joined` is awaited before the first decision. Raises DecisionsRefused if fences refuse too
-        many decisions, so that the restart rebuilds derived data."""
+        `joined` is awaited before the first decision. Raises DecisionsRefused if the fences refuse
+        too many decisions; the process must then restart, which rebuilds its state."""
         await _serve_choices(self._ledger, self._chosen, self._stirred.set)
         await joined()
         await reader.caught_up()
@@ -313,8 +312,8 @@ def _micros(clock: Clock) -> int:
 async def commit(ledger: Ledger, drafts: Sequence[Draft], *, together: bool) -> int:
     """Append the drafts of one decision in order; return the revision of the last draft.
 
-    Raises the errors of `Ledger.append`. Without `together`, a few drafts are appended one by one,
-    so some may be stored before an error."""
+    Without `together`, a few drafts are appended one by one, so some may be stored before an error.
+    Raises the errors of `Ledger.append`."""
     if together or len(drafts) > FEW_DRAFTS:
         return (await ledger.append(drafts))[-1]
     newest: dict[str, int] = {}
@@ -356,7 +355,7 @@ async def _serve_choices(ledger: Ledger, chosen: ExternalChoices, stir: Callable
 def fence(
     events: Iterable[DecisionEvent], state: State, publisher: Publisher, fences: Fences
 ) -> list[Draft]:
-    """Return a draft for each event of one decision, fenced and chained, in order."""
+    """Return a fenced and chained draft for each event of one decision, in order."""
     chains: dict[str, str] = {}
     drafts, time = [], publisher.time()
 
@@ -395,9 +394,8 @@ def fence(
 def _id(event: DecisionEvent, state: State) -> str:
     """Return the event's message id. The ledger accepts an id once, so each attempt is placed once.
 
-    An adopted pod may have lost a placement before, so its ids also have the revision of its
-    submission. An eviction's id names the pod that it makes room for, so another pod can evict the
-    same pod later. A refusal's id has the state's revision."""
+    Ids for an adopted pod include the revision of its submission, because it may have lost an
+    earlier placement. An eviction's id includes the beneficiary, for which the pod is evicted."""
     pod = state.pods[event.pod]
     again = f"/{pod.submitted_revision}" if pod.adopted else ""
     match event:

@@ -1,9 +1,9 @@
 """Metrics of allocated devices, under our own, HAMi's or Volcano's names.
 
 They are off by default: a large fleet has hundreds of thousands of series, and a scrape blocks the
-scheduler's decisions. Sources: Volcano's `vgpu/metrics.go`, with memory in MiB and no namespace, so
-that pods of one name share a series; HAMi's `cmd/scheduler/metrics.go`, with ratios of 100.
-Invariant: a scrape shows the state at one revision."""
+scheduler's decisions. Sources: HAMi's `cmd/scheduler/metrics.go`, with ratios of 100; Volcano's
+`vgpu/metrics.go`, with memory in MiB. Volcano's series have no namespace, so pods of one name share
+a series. Invariant: a scrape shows the state at one revision."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Literal
@@ -19,7 +19,7 @@ Names = Literal["apportion", "hami", "volcano"]
 
 
 def _gauges(prefix: str, source: str, labels: str, **meanings: str) -> tuple[Family, ...]:
-    """Build a gauge for each name in `meanings`, with the labels listed in `labels`."""
+    """Build a gauge for each name in `meanings`, with the labels in the text `labels`."""
     said = f" (as named by {source}'s scheduler)." if source else "."
     return tuple(
         Family(f"{prefix}{name}", meaning + said, tuple(labels.split()))
@@ -115,7 +115,7 @@ _TABLE: Final[dict[str, _Row]] = {
 
 
 def expose(metrics: Metrics, state: State, names: tuple[Names, ...]) -> None:
-    """Register the metrics of allocated devices, named as the systems in `names` name them."""
+    """Register the metrics of allocated devices under the names of the systems in `names`."""
 
     def found() -> Iterator[Sample]:
         for each in names:
@@ -126,7 +126,7 @@ def expose(metrics: Metrics, state: State, names: tuple[Names, ...]) -> None:
 
 
 def _devices(state: State) -> Iterator[tuple[NodeState, Device, int, int, int]]:
-    """Yield each node and device with its allocated memory in MiB, percent of cores, and shares."""
+    """Yield each node and device, with its allocated memory in MiB, percent of cores and shares."""
     for node in state.nodes.values():
         for held in node.devices:
             if held.present:
@@ -135,7 +135,7 @@ def _devices(state: State) -> Iterator[tuple[NodeState, Device, int, int, int]]:
 
 
 def _shares(pods: Iterable[PodState]) -> Iterator[tuple[PodState, str, str, int, int]]:
-    """Yield each pod, container and device with MiB and percent, summed over its MIG instances."""
+    """Yield each pod, container and device, with allocated memory in MiB and percent of cores."""
     for pod in pods:
         if pod.placement is None:
             continue

@@ -1,7 +1,8 @@
 """Learns prices for the policy `price`: solves a linear program and appends the result.
 
 The solver runs after enough pods, in a thread, and never blocks the cycle. Invariant: if several
-schedulers learn at once, the ledger accepts one result. Prices apply from its revision on."""
+schedulers learn at once, the ledger accepts one result. Prices apply from the revision of their
+event."""
 
 import asyncio
 import logging

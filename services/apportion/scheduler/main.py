@@ -90,8 +90,8 @@ async def body(
 ) -> None:
     """Run the scheduler until cancelled.
 
-    `life` distinguishes processes of the same name, even on another host. `on_joined` is called
-    before the first decision, after the whole ledger is folded."""
+    `life` distinguishes processes of the same name. `on_joined` is called when the whole ledger is
+    folded, before the first decision."""
     async with open_session(service) as session:
         cluster = StateFold(await session.restored())
         expose(service.metrics, cluster.state, device_metrics)

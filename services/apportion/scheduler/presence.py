@@ -4,10 +4,10 @@
                                  └──► a silent one is heard ──► NodeHeard, fenced
     an agent's last beat, before it stops ──────────────────────► NodeSilent, fenced, at once
 
-All schedulers listen and the first one appends. Invariants: of concurrent appends the ledger stores
-one, because each expects the node's last event. Time counts only while this process runs and the
-server answers, so a stopped process or an unavailable server makes no agent silent. A node that no
-agent has reported gets no such events."""
+All schedulers listen. Invariants: if several append at once, the ledger stores one event, because
+each expects the node's last event. The grace passes only while this process runs and the server
+answers, so their failures make no agent silent. A node without a report from an agent gets no such
+events."""
 
 import asyncio
 import logging
@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 
 class Presence:
-    """Tracks live agents. `leads` returns True in the scheduler that appends silence events."""
+    """Tracks live agents. Only the scheduler whose `leads` returns True appends silence events."""
 
     def __init__(
         self,
@@ -75,9 +75,9 @@ class Presence:
         ).set_function(lambda: sum(bool(node.silent) for node in state.nodes.values()))
 
     async def run(self, reader: Reader[Change], *, grace_s: int = GRACE_S) -> None:
-        """Until cancelled, record each agent that is silent for `grace_s`, and each that returns.
+        """Record each agent that sends no heartbeat for `grace_s`, and each that returns.
 
-        If this process may not read heartbeats, it logs a warning and counts no agent as silent."""
+        Without permission to read heartbeats, log a warning and record nothing."""
         self._grace_s = grace_s
         await reader.caught_up()
         try:
@@ -103,7 +103,9 @@ class Presence:
             self._some_changed.set()
 
     async def _count(self, reader: Reader[Change]) -> None:
-        """Measure silence in rounds. A round counts as at most one interval between beats."""
+        """Look for silent agents after each heartbeat interval.
+
+        If this process was stopped, at most one interval counts as silence."""
         before = self._clock.monotonic()
         while True:
             await self._clock.pause(AGENT_BEAT_S)
@@ -144,7 +146,7 @@ class Presence:
                 await self._tell(reader, list(nodes), LEAVES_S)
 
     async def _tell(self, reader: Reader[Change], nodes: Iterable[NodeState], grace_s: int) -> None:
-        """Append NodeSilent for each node, or NodeHeard if it was silent; a later round retries."""
+        """Append NodeSilent for each node, or NodeHeard if the node was silent."""
         found = [(node, bool(node.silent)) for node in nodes]
         async with self._telling:
             for node, was_silent in found:

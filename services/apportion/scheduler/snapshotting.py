@@ -1,7 +1,8 @@
 """Writes snapshots at intervals, in parallel to the cycle.
 
-Any scheduler writes a snapshot, in slices, if the newest is old; two at once do no harm. Invariant:
-a decision waits for at most one slice. A failed snapshot only makes the next restart slower."""
+A scheduler writes a snapshot, in parts, if the newest one is old. Two schedulers may write one at
+the same time. Invariant: a decision waits for at most one part. A failed snapshot only makes the
+next restart slower."""
 
 import asyncio
 from typing import Final
@@ -27,7 +28,7 @@ _log = get_logger(__name__)
 
 
 class Snapshotting:
-    """One scheduler's loop that writes snapshots of the state which it folds."""
+    """One scheduler's loop that writes snapshots of its folded state."""
 
     def __init__(
         self,
@@ -97,7 +98,7 @@ class Snapshotting:
         self._last_at = self._clock.monotonic()
 
     async def take(self) -> Taken:
-        """Take a snapshot in slices, so that other tasks run in between."""
+        """Take a snapshot in parts, so that other tasks run in between."""
         taking = self._taking = Taking(self._state)
         try:
             slices = ROUNDS_MAX * (taking.due // SLICE_ITEMS + 1)

@@ -90,10 +90,10 @@ def command(*, folder: Path | None, by_hand: bool, config: ServiceConfig, **give
 
 
 class PodReading(NamedTuple):
-    """Settings for reading pods: our schedulers, writers of annotations, and if `dra` is on."""
+    """Settings that decide which pods the watcher reads, and how."""
 
-    schedulers: frozenset[str]
-    writers: frozenset[str] = WRITERS
+    schedulers: frozenset[str]  # the names of our schedulers
+    writers: frozenset[str] = WRITERS  # of annotations
     dra: bool = False
 
 

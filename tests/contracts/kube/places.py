@@ -21,15 +21,11 @@ LINES_S = 30.0
 
 
 class Place(Protocol):
-    """An empty cluster for one test. Its client `api` has all rights.
-
-    Two flags describe the behavior of the server's version. `checks_uid` is True if the server
-    refuses a binding whose uid is not the pod's. `keeps_lists` is True if a client that lists in
-    pages still gets the remaining pages after a compaction."""
+    """An empty cluster for one test. Its client `api` has all rights."""
 
     api: KubeApi
-    checks_uid: bool
-    keeps_lists: bool
+    checks_uid: bool  # the server refuses a binding whose uid is not the pod's
+    keeps_lists: bool  # a list's next pages are still there after a compaction
 
     async def forget(self) -> None:
         """Discard the history of changes, as an API server's regular compaction does."""

@@ -54,9 +54,9 @@ async def test_a_list_in_pages_is_as_of_one_version(place: Place) -> None:
 
 
 async def test_the_rest_of_an_expired_list_is_gone(place: Place) -> None:
-    """After a compaction, the next page of an older list fails with 410 Gone.
+    """After a compaction, reading the next page of an older list fails with 410 Gone.
 
-    Servers that keep the list's version in memory return the page instead."""
+    A server that keeps old lists in memory still returns the page."""
     for name in ("a", "b", "c"):
         await make(place.api, PODS, kube_pod(name))
     first = await get(place.api, ALL, limit="1")

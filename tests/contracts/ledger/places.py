@@ -28,14 +28,13 @@ class Place(Protocol):
     async def connect(self, role: str = "watcher", *, shaky: bool = False) -> Ledger:
         """Connect to the ledger with the permissions of `role`.
 
-        Use `shaky` for a connection that the fault methods can break. It also has a short timeout.
-        """
+        With `shaky`, the connection has a short timeout, and `silence` and `heal` apply to it."""
 
     def silence(self) -> None:
         """Stop replying to connections with `shaky=True`, but still carry out their requests."""
 
     async def heal(self) -> None:
-        """Break the connections with `shaky=True`, let their clients reconnect, and reply again."""
+        """Let connections with `shaky=True` get replies again. Clients may have to reconnect."""
 
     async def drop(self, last: int) -> None:
         """Drop all records up to and including revision `last`. In the product, only the bootstrap

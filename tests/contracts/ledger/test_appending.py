@@ -1,5 +1,5 @@
-"""Contract tests of appending to the ledger. They cover fences, duplicate ids, batches, limits,
-permissions and lost replies.
+"""Contract tests of appending to the ledger: fences, duplicate ids, batches, limits and lost
+replies.
 
 A fence is the revision that a writer expects to be the last one on a subject."""
 
@@ -24,8 +24,7 @@ from tests.support.polling import until
 
 
 async def test_revisions_count_from_one(place: Place) -> None:
-    """Revisions count from 1. An append returns one revision for each draft, for 0 to 1,000
-    drafts."""
+    """Revisions count from 1, and an append returns one revision for each draft."""
     ledger = await place.connect()
     assert await ledger.last_revision() == 0
     assert await ledger.append([draft()]) == [1]

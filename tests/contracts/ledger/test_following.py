@@ -1,7 +1,4 @@
-"""Contract tests of reading the ledger. A reader gets every record of its subjects once and in
-order.
-
-It gets the stored records first and then the new ones."""
+"""Contract tests of reading the ledger: a reader gets its subjects' records once and in order."""
 
 import asyncio
 from collections.abc import Sequence
@@ -136,9 +133,8 @@ async def test_nothing_is_delivered_after_stop(place: Place) -> None:
 
 
 async def test_a_missing_record_is_a_hole(lawless: LawlessPlace) -> None:
-    """A reader of the whole ledger stops before a missing record.
-
-    It raises a LedgerHole that names the missing record's revision."""
+    """A reader of the whole ledger stops before a missing record. Its LedgerHole names that
+    revision."""
     ledger = await lawless.connect()
     await ledger.append([draft() for _ in range(5)])
     await lawless.lose(3)

@@ -110,11 +110,10 @@ async def test_a_leaving_worker_releases_its_records(place: Place) -> None:
 
 
 async def _keeps(delivery: Delivery, other: WorkQueue, held_s: float) -> bool:
-    """Report progress on a delivery repeatedly, for longer than the acknowledgement timeout
-    `held_s`.
+    """Report progress on a delivery until after its acknowledgement timeout of `held_s`.
 
-    Return True if the other worker never gets the record. Return False if the test machine stalled
-    for longer than the timeout, because the other worker may then have received the record."""
+    Fail if the other worker gets the record. Return False if the test machine stalled for longer
+    than the timeout, because the result then proves nothing."""
     loop = asyncio.get_running_loop()
     end_s = loop.time() + 1.2 * held_s
     before_s = loop.time()

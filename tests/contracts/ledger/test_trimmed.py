@@ -26,10 +26,9 @@ async def test_readers_must_start_at_the_beginning(place: Place) -> None:
 
 
 async def test_a_fence_on_a_dropped_record_is_refused(place: Place) -> None:
-    """A write that expects a dropped record to be the last on its subject is refused.
+    """A write is refused if its fence is a dropped record.
 
-    If the writer has folded all dropped records, it then retries and expects an empty subject. The
-    ledger accepts the retry."""
+    A writer that has folded all dropped records can then expect an empty subject, and succeeds."""
     ledger = await place.connect()
     (placed, *_) = await ledger.append([draft("workload.a"), draft("workload.b")])
     await place.drop(2)

@@ -425,10 +425,7 @@ def test_policy(up: Standalone) -> None:
 
 def test_top_shows_who_is_where(up: Standalone) -> None:
     """`top` shows every device with its usage bar and its pods. Without a terminal it prints one
-    screen and exits.
-
-    The test's pod fits only on an H100, because no other device model in the fleet has enough
-    memory."""
+    screen and exits."""
     submit(up, pod("seen", 42_000))
     said = up.run("top").stdout
     assert said.count("H100 80GB") == 4

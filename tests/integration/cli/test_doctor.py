@@ -1,4 +1,4 @@
-"""`apportion doctor` and `/api/v1/doctor` against real processes and real failures."""
+"""Tests of `apportion doctor` and `/api/v1/doctor` with real processes and real failures."""
 
 import asyncio
 import json
@@ -131,8 +131,9 @@ async def test_what_breaks_is_named_with_its_fix(bus: Bus, start: Start) -> None
 
 
 async def mute(bus: Bus, asking: Asking) -> None:
-    """Suspend nats-server, and check that doctor reports the ledger as failed. The checks that need
-    the ledger must be "unknown"."""
+    """Suspend nats-server, and check that doctor reports the ledger as failed.
+
+    Checks that need the ledger must report "unknown"."""
     os.kill(bus.server.pid, signal.SIGSTOP)
     try:
         await asking.until("schedulers", "unknown")

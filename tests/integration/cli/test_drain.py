@@ -393,8 +393,9 @@ async def test_where_nobody_answers_no_room_is_waited_for(tmp_path: Path) -> Non
 
 
 async def test_a_node_of_kubernetes_is_one_whose_beginning_was_dropped(tmp_path: Path) -> None:
-    """If the API server is unreachable, draining a Kubernetes node fails and ends no pod. `drain`
-    knows a Kubernetes node even after the node's first events were trimmed from the ledger."""
+    """Draining a Kubernetes node fails without the API server, and ends no pod.
+
+    This also holds after the node's first events were trimmed from the ledger."""
     async with running_bus(tmp_path / "nats") as bus:
         facts = Facts(bus)
         await facts.open()

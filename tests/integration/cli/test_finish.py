@@ -1,5 +1,4 @@
-"""The command line's output is correct in detail. Each verb runs against a real `apportion up` with
-twelve nodes."""
+"""Details of the CLI's output, against a real `apportion up` with twelve nodes."""
 
 import itertools
 import json
@@ -311,8 +310,8 @@ def test_why_looks_in_all_namespaces(up: Standalone) -> None:
 def test_a_pod_that_is_not_there_is_met_with_what_is_near(
     up: Standalone, words: tuple[str, ...]
 ) -> None:
-    """For an unknown pod a verb suggests a similar name or the pod in another namespace, without
-    acting on it."""
+    """A verb for an unknown pod fails, and suggests a pod with a similar name or in another
+    namespace."""
     done = up.run(*words)
     assert (done.returncode, done.stdout) == (1, "")
     assert " team-a/trainer?" in done.stderr
@@ -361,8 +360,7 @@ def test_who_says_of_a_pod_which_verb_tells_of_it(up: Standalone, name: str) -> 
 
 
 def test_history_looks_in_all_namespaces(up: Standalone) -> None:
-    """`history` looks up a name among nodes and devices, and then among the pods of all namespaces,
-    as `why` does."""
+    """`history` finds nodes, devices and the pods of all namespaces by name."""
     story = up.json("history", "trainer")
     assert story["kind"] == "pod"
     assert "team-a/trainer placed" in up.run("history", "trainer").stdout

@@ -1,7 +1,4 @@
-"""Verbs of an old build stop at the first event that only a newer build can read. They print its
-revision and the fix.
-
-No verb treats an event that it cannot read as absent."""
+"""Verbs of an old build stop at the first event that only a newer build can read."""
 
 import asyncio
 import json

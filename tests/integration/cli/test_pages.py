@@ -1,9 +1,6 @@
 """The commands of README and the documentation run, and print what the pages show.
 
-A ```console block holds commands behind `$ `, each with its output; a ```sh block holds commands.
-The outputs of README and of the laptop tour are compared with a run. Before that, times, ids,
-revisions, ports and other values that depend on the run are normalised on both sides, and any run
-of blanks counts as one."""
+Before outputs are compared, times, ids and other values that differ between runs are replaced."""
 
 import os
 import re
@@ -98,8 +95,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def stable(output: str) -> str:
-    """Normalise an output: replace values that differ between runs, such as times and ids, and
-    collapse blanks."""
+    """Replace values that differ between runs, such as times and ids, and collapse blanks."""
     for pattern, name in UNSTABLE:
         output = pattern.sub(name, output)
     return " ".join(output.split())
@@ -205,8 +201,8 @@ def run_here(page: str) -> list[str]:
 @pytest.mark.nightly
 @pytest.mark.parametrize("page", [p for p in pages() if p not in (*PAGES, CLI) and run_here(p)])
 def test_every_call_of_apportion_runs(page: str, folder: Path) -> None:
-    """Every command of a page runs without an error, in the page's order, with an `apportion up`
-    running."""
+    """While `apportion up` runs, every command of a documentation page succeeds, in the page's
+    order."""
     with Standalone(folder / "data") as up:
         up.up()
         gateway = re.search(r"Console: http://([\d.:]+)", up.output)
@@ -228,8 +224,7 @@ def test_every_call_of_apportion_runs(page: str, folder: Path) -> None:
 
 
 def prepare(folder: Path, page: str, words: list[str], *, made: bool = True) -> None:
-    """Write the files that a command names. A YAML or TOML file gets the page's first block of that
-    kind, or a sample if the page has none."""
+    """Write the files that a command names, with the YAML or TOML of the page if it shows any."""
     for word in words:
         path, kind = folder / word.lstrip("/"), Path(word).suffix[1:]
         if kind in {"yaml", "toml"} and not path.exists():

@@ -180,7 +180,8 @@ def test_submit_waits_on_while_others_go(up: Standalone) -> None:
 
 
 def test_drain_waits_on_while_others_go(up: Standalone) -> None:
-    """Drain waits until evictions make room on the other GPU, and reports the evicted pods."""
+    """`drain` waits until a pod of lower priority is evicted for the drained pod, and names the
+    evicted pod."""
     submit(up, pod("high", 1000), pod("low", 0))
     [card] = [share["device"] for share in pods(up)["high"]["shares"]]
     done = up.json("drain", card, "--reason", "loose")

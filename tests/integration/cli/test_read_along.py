@@ -1,8 +1,6 @@
-"""The examples of programs that read the ledger run unmodified. They run as the NATS user that the
-documentation names, and as another auditor.
+"""The documented examples of programs that read the ledger run unmodified.
 
-The nats CLI takes minutes to build. If it is installed, its documented command is run; otherwise
-the test sends the server the same bytes."""
+If the nats CLI is not installed, the test sends the server the bytes that the CLI would send."""
 
 import asyncio
 import json

@@ -1,5 +1,4 @@
-"""The recipes in CONTRIBUTING.md work. If a developer adds an API read, a metric or a CLI verb by
-its recipe, it appears in every place where it should."""
+"""The recipes in CONTRIBUTING.md for an API read, a metric and a CLI verb work as written."""
 
 from __future__ import annotations
 
@@ -64,7 +63,7 @@ def scratch(tmp_path: Path) -> Scratch:
 
 
 def add_read(scratch: Scratch) -> None:
-    """Add an API read with a struct of its own, by following the recipe."""
+    """Add a read endpoint and the struct of its response, by following the recipe."""
     structs, reads = place_of(RevisionAnswer), place_of(Read)
     with scratch.recipe("an API read", most=2):
         scratch.append(structs, STRUCT)
@@ -85,8 +84,10 @@ def add_metric(scratch: Scratch) -> None:
 async def test_a_read_and_a_metric_are_found_on_every_surface(
     scratch: Scratch, bus: Bus, tmp_path: Path
 ) -> None:
-    """An API read that was added by its recipe answers for the present, for the past and for a
-    tenant, and is in the OpenAPI document. A metric that was added by its recipe is on /metrics."""
+    """CONTRIBUTING's recipes for an API read and for a metric work.
+
+    The read answers for now and for the past, hides fields from tenants, and is in the OpenAPI
+    document. The metric is on /metrics."""
     add_read(scratch)
     add_metric(scratch)
     scratch.run("-m", "tools.openapi")

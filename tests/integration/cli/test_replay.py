@@ -1,5 +1,4 @@
-"""`replay` simulates the events of a real ledger again, either unchanged or with another fleet. It
-reads them over NATS or from an archive file."""
+"""`replay` simulates the events of a real ledger again, on its own fleet or on another one."""
 
 import json
 import xml.etree.ElementTree as ET
@@ -40,11 +39,9 @@ def _node(up: Standalone, name: str) -> str:
 
 
 def _waits(up: Standalone) -> tuple[float, float]:
-    """Return the total waiting time of both pods, in seconds: as recorded, and as it would be if
-    the scheduler placed pods instantly.
+    """Return the total waiting time of both pods in seconds, first as recorded.
 
-    With the instant scheduler the first pod starts when it arrives and runs for as long as it did.
-    """
+    The second number assumes that the scheduler places each pod instantly."""
     lines = up.run("tail", "--from", "1", "--no-follow", "--json").stdout.splitlines()
     events = [json.loads(line)["event"] for line in lines]
 
@@ -87,8 +84,7 @@ def test_another_fleet_saves_the_waiting(up: Standalone, tmp_path: Path) -> None
 
 
 def test_out_of_the_archive(up: Standalone, tmp_path: Path) -> None:
-    """A replay from an archive file needs no server and gives the same result. A truncated archive
-    is refused."""
+    """`replay` reads an archive file without a server, and refuses a truncated archive."""
     archive = tmp_path / "all.jsonl"
     assert up.run("ledger", "archive", str(archive)).returncode == 0
     told = up.json("replay", "--archive", str(archive))

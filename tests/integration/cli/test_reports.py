@@ -1,5 +1,4 @@
-"""The gateway and the verb `report` return reports on a real ledger, and these agree with its
-events."""
+"""Reports of the gateway and of the verb `report` agree with the events of a real ledger."""
 
 import asyncio
 import csv
@@ -104,15 +103,15 @@ async def get(url: str, path: str) -> tuple[int, str]:
 
 
 async def verb(bus: Bus, *arguments: str, code: int = 0, beside: bool = False) -> str:
-    """Run a verb on this ledger with the operator's NATS login, and return its output as `said_by`
-    does."""
+    """Run a verb on this ledger with the operator's NATS login, and return its output."""
     url = bus.server.url_for("operator")
     return await said_by(*arguments, "--nats", url, code=code, beside=beside)
 
 
 async def said_by(*arguments: str, code: int = 0, beside: bool = False) -> str:
-    """Run a verb and check its exit code, which must be `code`. Return stderr if `code` is not 0 or
-    `beside` is True, otherwise stdout."""
+    """Run a verb that must exit with `code`, and return its stdout.
+
+    If `code` is not 0 or `beside` is True, return stderr instead."""
     done = await asyncio.to_thread(
         subprocess.run,
         [sys.executable, "-m", "apportion.cli.main", *arguments],
@@ -130,8 +129,8 @@ Hours = Callable[[int, int], float]
 
 
 async def hours_of(bus: Bus) -> Hours:
-    """Return a function that takes two revisions and returns the hours between their events. It
-    uses the timestamps of the NATS server."""
+    """Return a function that takes two revisions, and returns the hours between their NATS
+    timestamps."""
     auditor = await bus.connect("auditor")
     at = {number: await stream.read_stored(auditor.wire, {"seq": number}) for number in range(1, 9)}
 
@@ -167,8 +166,7 @@ async def test_the_figures_are_those_of_the_events(bus: Bus, facts: Facts) -> No
 
 
 async def columns_add_up(at: str) -> None:
-    """Check that each column of the cost report's CSV adds up to the report's total, whatever the
-    report is grouped by."""
+    """Check that under each grouping, the columns of the cost report's CSV add up to its totals."""
     for by in ("namespace", "node", "label:team"):
         path = f"report/cost?by={by}&from=1&to=8"
         total = json.loads((await get(at, path))[1])["total"]
@@ -182,8 +180,8 @@ async def columns_add_up(at: str) -> None:
 
 
 async def the_verb_needs_no_prices(at: str, query: str) -> None:
-    """Check that `report cost --gateway` prints the gateway's rows as CSV and as FOCUS, without a
-    price file of its own."""
+    """Check that `report cost --gateway` prints the gateway's CSV and FOCUS rows without a price
+    file."""
     span = ("--from", "1", "--to", "8", "--gateway", at.removesuffix("/api/v1/"))
     for form in ("csv", "focus"):
         _, body = await get(at, f"report/cost?{query}&format={form}")
@@ -192,8 +190,8 @@ async def the_verb_needs_no_prices(at: str, query: str) -> None:
 
 
 async def test_the_gateway_says_the_same(bus: Bus, facts: Facts, prices: Path) -> None:
-    """The gateway and the verb return the same report as JSON, CSV and FOCUS. Each error names its
-    fix."""
+    """The gateway and `apportion report` return the same report. The gateway also returns it as CSV
+    and FOCUS."""
     query = "by=namespace&from=1&to=8"
     url = bus.server.url_for("gateway")
     listen = ("--listen", "127.0.0.1:0", "--prices", str(prices))
@@ -280,8 +278,7 @@ async def test_a_trimmed_ledger_is_reported_with_its_archive(
 
 
 async def test_reports_and_plans_are_made_by_turns(bus: Bus) -> None:
-    """The gateway limits concurrent reports and plans, and answers 503 if a request gets no turn in
-    time."""
+    """The gateway limits concurrent reports and plans. A request that waits too long gets 503."""
     first = (
         "from apportion.runtime.service.limits import Turns\n"
         "Turns.__init__.__kwdefaults__.update(each=0, wait_s=0.1)"

@@ -1,9 +1,7 @@
-"""`apportion run`: several users' commands share the GPUs of one machine.
+"""`apportion run`: the commands of several users share the GPUs of one machine.
 
-These tests use a real ledger, real services and real processes with the fake driver. Limits are
-enforced by HAMi-core if a build of it is configured, otherwise by the stand-in (see
-`tests/contracts/test_libvgpu.py`).
-"""
+These tests use real processes with the fake driver, and enforce limits with HAMi-core if a build of
+it is configured."""
 
 import json
 import os
@@ -117,8 +115,7 @@ def test_each_command_sees_its_share_and_gets_no_more(up: Standalone, driver: Fa
 def test_a_second_process_shares_the_command_s_share(up: Standalone, driver: FakeDriver) -> None:
     """Child processes count against their command's share, unless a child clears its environment.
 
-    On the host, limits are applied only through environment variables, so such a child escapes
-    them. The guide explains that a container prevents this."""
+    On the host, limits are applied only through environment variables."""
     probe = driver.probe
     state = driver.environment["APPORTION_FAKE_NVIDIA"]
     free = f"env -i APPORTION_FAKE_NVIDIA={state} LD_LIBRARY_PATH={built()} {probe} info"
@@ -219,8 +216,8 @@ def test_everything_is_stopped_and_started_again(driver: FakeDriver, tmp_path: P
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"])
 def test_a_signal_ends_the_wait(up: Standalone, driver: FakeDriver, name: str) -> None:
-    """If a signal arrives while `run` waits for a device, `run` exits as the command would, and
-    deletes the pending pod."""
+    """If a signal arrives while `run` waits for a device, the signal ends `run`, and the pending
+    pod is deleted."""
     number = signal.Signals[name]
     with Command(up, "--memory", "15000", "--count", "2", "--", str(driver.probe), "hold") as first:
         first.said("holding")
@@ -267,8 +264,9 @@ def test_the_command_does_not_inherit_what_python_ignores(up: Standalone) -> Non
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="root and setpriv")
 def test_another_user_has_a_share_too(up: Standalone, driver: FakeDriver) -> None:
-    """Another user who has copies of the operator's key files gets a share. If that user cannot
-    read a needed file, `run` names the file before it submits the pod."""
+    """`run` works for another Unix user who has copies of the operator's keys.
+
+    If that user cannot open the data folder, `run` fails and names the `chmod` that helps."""
     assert up.data is not None
     driver.path.chmod(0o666)
     keys = load_credentials(up.data).environment_for("operator")
@@ -317,8 +315,8 @@ def test_what_it_left_running_keeps_the_share(up: Standalone, driver: FakeDriver
 def test_everything_is_killed_and_the_next_command_says_so(
     up: Standalone, driver: FakeDriver
 ) -> None:
-    """If a command, its guardian process and the agent are all killed, the killed command's share
-    is released when the next command needs it."""
+    """If a command, its guardian and the agent are killed, the next command can use the freed
+    share."""
     wanted = ("--memory", "15000", "--count", "2", "--", str(driver.probe), "hold")
     with Command(up, *wanted) as first:
         first.said("holding")

@@ -1,5 +1,4 @@
-"""For speed, tests may start a process as a fork. Such a process behaves like one that users start
-as a program."""
+"""A test process that starts as a fork behaves like one that users start as a program."""
 
 import asyncio
 import os
@@ -17,8 +16,7 @@ from tests.support.standalone import APPORTION
 
 @pytest.fixture(params=[False, True], ids=["executed", "forked"], autouse=True)
 def _both_ways(request: pytest.FixtureRequest) -> None:
-    """Run each test twice: once with forks, and once with processes that execute a program. See
-    `tests/conftest.py`."""
+    """Run each test twice: once with forks, and once with processes that execute a program."""
     starts.use(request.param)
 
 
@@ -43,8 +41,7 @@ def test_it_prints_and_exits(words: list[str], code: int, stream: str, tmp_path:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 async def test_it_is_a_process_of_its_own(tmp_path: Path, number: signal.Signals) -> None:
-    """A process that is started as a fork has its own command line, environment and working
-    directory, and the test as its parent, as if it were started as a program."""
+    """A process that is started as a fork has its own command line, environment and folder."""
     words = [*APPORTION, "check", "-f", "-"]
     kept = {name: each for name, each in os.environ.items() if starts.INTERPRETER.match(name)}
     environment = kept | {"PATH": os.environ["PATH"], "MARK": "its own"}

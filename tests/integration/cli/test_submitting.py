@@ -1,5 +1,5 @@
-"""Submitting the same objects again to a real `apportion up`: unchanged, changed, replaced or
-scaled. Also limits and dry runs."""
+"""Tests of submitting the same objects again, of limits and of dry runs, with a real `apportion
+up`."""
 
 import re
 from collections.abc import Iterator

@@ -1,7 +1,4 @@
-"""`apportion up` starts all services, places the samples, and leaves nothing behind.
-
-In tests about the processes of `up`, these are started as programs, as users start them. In all
-other tests they are started as forks (tests/support/starts.py)."""
+"""`apportion up` starts all services, places the samples, and leaves nothing behind."""
 
 import contextlib
 import json
@@ -28,8 +25,8 @@ FROM_MONITOR = ("durability", "disk")
 
 @pytest.mark.executes
 def test_samples_find_places() -> None:
-    """On the fleet that comes with the sample pods, every sample pod is placed and allocated. With
-    `--ephemeral`, `up` removes its data folder at the end."""
+    """Every sample pod is placed and allocated on the samples' fleet. With `--ephemeral`, `up`
+    removes its data folder at the end."""
     with Standalone(None, *ANY, "--ephemeral", "--exit-after-samples") as up:
         assert up.ended(timeout_s=150) == 0, up.output
         head = next(at for at, line in enumerate(up.lines) if line.startswith("POD "))
@@ -214,7 +211,8 @@ def test_ledger_outlives_a_run(tmp_path: Path) -> None:
 
 
 def _used(up: Standalone) -> dict[str, float]:
-    """Return the total of the usage report, once every node has recorded usage."""
+    """Return the totals of the usage report, or an empty dictionary until every busy node has
+    reported."""
     answer = up.json("report", "usage", "--by", "node")
     nodes = [row for row in answer["rows"] if row["allocated_gpu_hours"]]
     return dict(answer["total"]) if all(row["reported_gpu_hours"] for row in nodes) else {}
@@ -388,9 +386,10 @@ def test_fleet_that_makes_no_sense(tmp_path: Path, fleet: str, said: tuple[str, 
 def test_the_ledger_has_the_size_that_was_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An option or an environment variable sets the ledger's size; without either, an existing
-    ledger keeps its size. A size beyond the disk is refused, and the error names the variable and
-    the option."""
+    """An option or an environment variable sets the ledger's size. By default an existing ledger
+    keeps its size.
+
+    A size beyond the disk is refused."""
 
     def size(*options: str) -> int:
         with Standalone(tmp_path / "data", *SMALL, *options) as up:

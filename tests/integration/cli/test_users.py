@@ -40,8 +40,7 @@ def mode(path: Path) -> int:
 
 
 async def test_a_user_comes_by_his_key_and_is_cut_off_when_he_is_revoked(tmp_path: Path) -> None:
-    """A user connects with a key, and revoking the user disconnects only that user. Only the file's
-    owner can read the key's secret seed. A second user with the same name is refused."""
+    """A user connects with a key that only the file's owner can read, until the user is revoked."""
     server = EmbeddedServer(tmp_path, port=-1, keys=True)
     await server.start()
     try:
@@ -76,8 +75,7 @@ async def test_a_user_comes_by_his_key_and_is_cut_off_when_he_is_revoked(tmp_pat
 async def test_who_reads_along_is_told_that_he_was_revoked(tmp_path: Path, elsewhere: bool) -> None:
     """When a user is revoked, that user's running `tail` reports it and ends.
 
-    Revoking deletes the user's key file on the ledger's machine. A `tail` that uses a copy of that
-    file is rejected by the server."""
+    This also holds for a `tail` that uses a copy of the deleted key file."""
     server = EmbeddedServer(tmp_path, port=-1, keys=True)
     await server.start()
     try:
@@ -174,8 +172,9 @@ async def test_what_cannot_be_is_said(tmp_path: Path) -> None:
 
 
 async def test_who_is_added_is_told_how_to_connect(tmp_path: Path) -> None:
-    """`user add --help` lists every role that a user can have. After it has added a user, `user
-    add` prints all options that this user needs to connect and to append."""
+    """`user add` prints the options with which the new user connects and appends.
+
+    Its help lists every role that a user can have."""
     user = [sys.executable, "-m", "apportion.cli.main", "user", "add"]
 
     async def printed(*arguments: str) -> str:
@@ -221,8 +220,8 @@ async def test_nobody_is_revoked_whom_none_can_add(tmp_path: Path) -> None:
 
 
 async def test_each_is_handed_what_is_his_alone(tmp_path: Path) -> None:
-    """`user begin --hand-out` writes into each service's folder only the seed of that service. Only
-    services that append also get the ledger key."""
+    """`user begin --hand-out` gives each service its own seed, and the ledger key only to those
+    that append."""
     handed = tmp_path / "handed"
     for name in ("nats-server", "bootstrap", "scheduler", "gpu-7"):
         (handed / name).mkdir(parents=True)

@@ -77,8 +77,8 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
 async def test_a_real_ledger_holds_until_somebody_writes_what_is_not_his(
     bus: Bus, tmp_path: Path
 ) -> None:
-    """`verify` accepts a real ledger as a whole, in part and from an archive. It reports a rogue
-    event, an altered file and a bad snapshot."""
+    """`verify` accepts a real ledger and its archive. It reports an event by the wrong writer, an
+    altered file and a bad snapshot."""
     verb = Verb(bus)
     # The pen of the tests signs as a test; that, and nothing else, is not as it must be.
     told = await verb.verify(code=1)

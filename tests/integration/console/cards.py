@@ -1,7 +1,6 @@
 """Make simulated GPUs fail and recover, and wait until the gateway reports the change.
 
-`apportion simulate` itself appends no event. The agent appends one at its next check, which can
-take a while on a busy machine. If a GPU recovers before that check, its failure is never recorded.
+Without the wait a failure may go unrecorded, because the agent checks its GPUs only now and then.
 """
 
 from __future__ import annotations

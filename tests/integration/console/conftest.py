@@ -48,7 +48,7 @@ def base(cluster: Standalone) -> str:
 
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
-    """Provide the machine's own Chromium."""
+    """Provide the Chromium that is installed on this machine."""
     skip_unless_here()
     with running_browser() as running:
         yield running

@@ -16,8 +16,7 @@ from tests.support.standalone import Standalone
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
 def test_what_there_is_not_is_said(browser: Browser, base: str, size: tuple[int, int]) -> None:
-    """For an unknown time span, phase or pod in the address the page names the bad value and what
-    it shows instead."""
+    """If an address has an unknown time span, phase or pod, the page quotes it and stays usable."""
     with opened(browser, base, size=size) as page:
         visit(page, "#/reports?span=3h")
         expect(page.locator(".answer")).to_contain_text("“3h”. Use 1h, 6h, 1d or 7d; showing 1d")
@@ -44,8 +43,8 @@ def test_what_there_is_not_is_said(browser: Browser, base: str, size: tuple[int,
 def test_a_change_for_a_pod_is_answered_about_that_pod(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """The headline of a what-if for a pod is about that pod. The page shows a node that exists only
-    in the what-if without a link."""
+    """If a what-if is for one pod, the page's headline is about that pod. No link leads to an added
+    node."""
     pods = cluster.json("get", "pods")["items"]
     waits = next(f"{pod['namespace']}/{pod['name']}" for pod in pods if pod["reasons"])
     runs = next(f"{pod['namespace']}/{pod['name']}" for pod in pods if pod["node"])

@@ -1,5 +1,4 @@
-"""The page that compares two points in time: headline, form and address always show the same
-points."""
+"""On the page that compares two points in time, the headline, form and address always agree."""
 
 import re
 from typing import Any
@@ -23,8 +22,7 @@ def asked(page: Page) -> tuple[str, str]:
 
 
 def told(page: Page) -> list[str]:
-    """Return both times that the form shows, after checking that the headline shows the same times
-    in the same format."""
+    """Return both times that the form shows. Check that the headline shows the same two."""
     fields = [page.locator(f"#moments [name={name}]").input_value() for name in ("from", "to")]
     expect(page.locator("h1")).to_contain_text(f"between {fields[0]} and {fields[1]}")
     return fields
@@ -88,8 +86,7 @@ def test_a_time_of_day_is_meant_as_the_page_shows_it(browser: Browser, base: str
 
 
 def test_what_the_moments_have_come_to_is_said_once(browser: Browser, base: str) -> None:
-    """For each of its two times, a comparison uses the state after the newest event up to that
-    time. The page shows that event's time."""
+    """A comparison of two times shows the revision and time of the newest event up to each."""
     with opened(browser, base) as page:
         visit(page, "#/events?diff=-0s,-0s")
         answer = answered(page)
@@ -108,8 +105,7 @@ def test_what_the_moments_have_come_to_is_said_once(browser: Browser, base: str)
 def test_what_the_first_event_told_is_said_to_count_as_there_before(
     browser: Browser, base: str, begin: str
 ) -> None:
-    """If a comparison starts at or before the ledger's first event, the node of that event counts
-    as already present."""
+    """A comparison from the first event on does not show that event as a change, and says so."""
     with opened(browser, base) as page:
         visit(page, f"#/events?diff={begin},2")
         first, second = (
@@ -127,7 +123,7 @@ def test_what_the_first_event_told_is_said_to_count_as_there_before(
 def test_the_bar_and_its_keys_move_the_later_moment(
     browser: Browser, base: str, size: tuple[int, int]
 ) -> None:
-    """The time bar and its keys move the later point of a comparison. Other pages then show that
+    """The time bar and its keys change the later time of a comparison. Other pages then show that
     time."""
     with opened(browser, base, size=size) as page:
         visit(page, "#/events?diff=1,now")
@@ -154,7 +150,7 @@ def test_the_bar_and_its_keys_move_the_later_moment(
 
 
 def told_time(page: Page) -> str:
-    """Return the time of day that the gateway's answer gives for the later of the two points."""
+    """Return the time of day at the end of the compared range, from the gateway's answer."""
     return str(answered(page)["to"]["time"])[11:19]
 
 
@@ -181,7 +177,7 @@ def test_a_moment_that_cannot_be_is_mended_where_it_stands(
 
 
 def test_each_list_of_the_answer_has_its_place_on_the_page(browser: Browser, base: str) -> None:
-    """Each list in a diff has its section on the page, including pending pods and limits."""
+    """The page has a section for each list in a diff that is not empty."""
     headings = {
         "devices": "GPUs", "nodes": "Nodes", "waiting": "Pending pods", "limits": "Limits",
         "policy": "Policy", "configuration": "Configuration", "placements": "Placements",

@@ -44,8 +44,7 @@ def test_a_pod_that_ended_while_it_waited_waits_no_more(
 def test_a_pod_that_had_its_place_is_shown_as_it_was_at_its_end(
     browser: Browser, base: str, cluster: Standalone, size: tuple[int, int]
 ) -> None:
-    """The page of a deleted pod shows who deleted the pod and which devices it had. None of the
-    page's requests fails."""
+    """The page of a deleted pod shows who deleted the pod and which devices it had."""
     name = f"held-{size[0]}"
     manifest = LATER.replace(b"later", name.encode())
     cluster.json("submit", "-f", "-", "--wait", stdin=manifest)

@@ -1,5 +1,4 @@
-"""The events page shows the response to its newest request and always the newest events. New events
-do not move the keyboard focus."""
+"""The events page always shows the newest events, and new ones do not move the keyboard focus."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -39,14 +38,13 @@ def in_small_pages(page: Page, size: int = 10) -> None:
 
 
 def under(route: Route) -> re.Pattern[str]:
-    """Return a URL pattern for requests that load the same older events as the request in `route`,
-    whatever their page size."""
+    """Return a pattern of requests for the same older events as the request of `route`."""
     [before] = re.findall(r"before=\d+", route.request.url)
     return re.compile(rf"/api/v1/log\?.*{before}\b")
 
 
 def revisions(page: Page) -> list[int]:
-    """Return the revisions of the rows from top to bottom."""
+    """Return the revisions of the events in the table from top to bottom."""
     return [int(each) for each in page.locator("#rows [data-revision]").evaluate_all(REVISIONS)]
 
 
@@ -119,8 +117,8 @@ def test_the_keyboard_stays_on_older(browser: Browser, base: str) -> None:
 
 
 def test_the_keyboard_goes_on_where_there_is_nothing_older(browser: Browser, base: str) -> None:
-    """When the page has loaded the last of the older events, the focus moves to the first of them.
-    On a phone the focus moves to the page."""
+    """After the user loads the oldest events, the focus moves to the first of these events. On a
+    phone the focus moves to the page."""
     for size, there in ((WIDE, "#rows a:focus"), (NARROW, "#rows a:focus, main:focus")):
         with opened(browser, base, size=size) as page:
             in_small_pages(page, 40)

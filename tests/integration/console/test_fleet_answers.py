@@ -1,5 +1,5 @@
-"""Responses that arrive while the fleet page is in use apply in order and never disturb a mouse
-press."""
+"""Responses that arrive while the fleet page is in use are applied in order, and do not disturb a
+click."""
 
 import re
 
@@ -45,7 +45,7 @@ def test_the_past_is_never_taken_for_now(browser: Browser, base: str) -> None:
 def test_a_panel_of_the_past_tells_nothing_of_later(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """A panel that shows a node in the past ignores late responses with live data."""
+    """A panel that shows a node at an earlier time ignores late responses with live data."""
     with opened(browser, base) as page:
         [[first, *_], *_] = page.request.get("/api/v1/fleet?at=1").json()["nodes"]
         assert cluster.run("cordon", first, "--reason", "dust").returncode == 0

@@ -226,8 +226,9 @@ def test_counts_of_cards_add_up(browser: Browser, base: str, cluster: Standalone
 
 
 def added(answer: str) -> tuple[int, int]:
-    """Return the number of GPUs in the headline, and the sum of its counts by state, with each GPU
-    counted once."""
+    """Return the number of GPUs in the headline, and the sum of the headline's counts by state.
+
+    The sum counts each GPU once."""
     [(granted, cards)] = re.findall(r"(\d+) of (\d+) GPUs", answer)
     [free] = re.findall(r"(\d+) free", answer)
     total = int(granted) + int(free)

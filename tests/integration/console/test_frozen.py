@@ -17,8 +17,8 @@ COLOURS = """() => ["#dot", "#t-live i"].map(
 
 @contextmanager
 def full(cluster: Standalone) -> Iterator[str]:
-    """Keep the stream full for the length of a `with`, so that it accepts no more bytes. Yield the
-    text that the badge should then show."""
+    """Keep the stream full until the block ends, and yield the text that the badge should then
+    show."""
     assert cluster.run("ledger", "resize", "--max-bytes", "4096").returncode == 0
     try:
         yield "ledger full"
@@ -28,8 +28,7 @@ def full(cluster: Standalone) -> Iterator[str]:
 
 @contextmanager
 def stopped(cluster: Standalone, service: str) -> Iterator[str]:
-    """Suspend the service's process for the length of a `with`. Yield the text that the badge
-    should then show."""
+    """Suspend the service until the block ends. Yield the text that the badge must show."""
     pid = cluster.processes()[service]
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -39,7 +38,7 @@ def stopped(cluster: Standalone, service: str) -> Iterator[str]:
 
 
 def frozen(page: Page, words: str) -> None:
-    """Wait until the badge shows these words and is not green."""
+    """Wait until the badge shows `words` and is not green."""
     expect(page.locator("html.frozen")).to_have_count(1, timeout=90_000)  # checked every 40 s
     expect(page.locator("#link")).to_have_text(words)
 

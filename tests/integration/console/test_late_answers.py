@@ -18,8 +18,8 @@ def go(page: Page, address: str) -> None:
 
 
 def test_two_pages_of_one_moment_are_both_of_that(browser: Browser, base: str) -> None:
-    """If the user opens one page for a past time and then another page for the same time, both wait
-    for the gateway to resolve that time."""
+    """If a user opens a past page and at once another page of the same time, the second shows that
+    time."""
     with opened(browser, base) as page:
         newest = page.request.get("/api/v1/revision").json()["revision"]
         visit(page, f"#/pods?at={newest}")
@@ -52,8 +52,7 @@ def test_a_card_that_is_kept_is_asked_for_no_more(browser: Browser, base: str) -
 
 
 def test_what_is_named_next_stays_while_a_card_gets_its_id(browser: Browser, base: str) -> None:
-    """A GPU entered as NODE:NUMBER gets its id from a later response. Text that the user types in
-    the meantime stays, with the focus."""
+    """When a late response replaces NODE:NUMBER with the GPU's id, the newly typed text stays."""
     with opened(browser, base) as page:
         visit(page, "#/whatif")
         field = page.locator("#lose")

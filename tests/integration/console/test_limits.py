@@ -36,8 +36,7 @@ def heading(page: Page, words: str) -> Locator:
 def test_a_limit_is_named_and_no_node_is_counted(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """For a pod blocked by its queue's limit, the pod's page, the queue and the What if page name
-    the limit, not nodes."""
+    """If a queue's limit blocks a pod, the console names the limit and counts no nodes."""
     cluster.run("submit", "--wait", "-f", "-", stdin=LIMITED.encode())
     with opened(browser, base) as page:
         visit(page, "#/pod/default/kept-out")

@@ -19,8 +19,7 @@ REFUSED = {"error": "nobody knows", "fix": "ask again"}
 
 @pytest.mark.parametrize("refused", [False, True], ids=["answered", "refused"])
 def test_a_report_has_the_rows_of_its_heading(browser: Browser, base: str, refused: bool) -> None:
-    """If the user switches a report from node to queue, a late response to the earlier request
-    changes nothing. The same holds for a late error."""
+    """If a user switches a report from node to queue, a late response for nodes changes nothing."""
     with opened(browser, base) as page:
         visit(page, "#/reports")
         asked = Held(page, USAGE)
@@ -111,8 +110,8 @@ def newer(page: Page, cluster: Standalone) -> Iterator[Locator]:
 def test_the_keyboard_stays_on_what_a_report_is_by(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """The chosen grouping of a report keeps the focus, and Tab leads to the next grouping. This
-    holds even if a button for newer entries appears."""
+    """After the user picks a report's grouping, the grouping has the focus, and Tab goes to the
+    next one."""
     with opened(browser, base) as page:
         visit(page, "#/reports")
         with newer(page, cluster):

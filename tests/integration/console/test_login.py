@@ -86,8 +86,9 @@ def entered(page: Page, who: str) -> None:
 
 
 def test_who_may_cordons_a_node_with_a_reason(browser: Browser, gate: str) -> None:
-    """A user with the right to cordon can cordon and uncordon a node, under that user's name. Other
-    users see the command instead of a button."""
+    """A user with the right to cordon gets buttons to cordon and uncordon a node with a reason.
+
+    Other users see the command instead."""
     with opened(browser, gate) as page:
         entered(page, "olga")
         visit(page, "#/fleet?card=n1:0")
@@ -115,8 +116,7 @@ def test_who_may_cordons_a_node_with_a_reason(browser: Browser, gate: str) -> No
 
 
 def test_a_card_is_cordoned_by_keyboard_alone(browser: Browser, gate: str) -> None:
-    """A GPU can be cordoned by keyboard. Arrow keys start at the opened node, and Escape closes
-    only the topmost element."""
+    """A user can find a GPU and cordon it with the keyboard alone."""
     with opened(browser, gate) as page:
         entered(page, "olga")
         page.keyboard.press("Control+k")

@@ -1,5 +1,6 @@
-"""Pages do not depend on the wording of the gateway's sentences. If every sentence is replaced,
-each page keeps its parts, links and colours."""
+"""No page depends on the wording of the gateway's sentences.
+
+If every sentence is replaced, each page keeps its CSS classes, links and commands."""
 
 from __future__ import annotations
 
@@ -26,8 +27,7 @@ FACTS = """() => [...document.querySelectorAll("#main *")]
 
 @contextmanager
 def in_other_words(page: Page) -> Iterator[list[str]]:
-    """Replace the sentences in all responses for the length of a `with` block, and yield the
-    addresses of the changed responses."""
+    """Replace the sentences in all responses until the block ends. Yield the changed addresses."""
     changed: list[str] = []
 
     def answer(route: Route) -> None:
@@ -70,8 +70,8 @@ def facts(page: Page, address: str) -> list[str]:
 
 
 def test_a_journey_reads_no_sentence(browser: Browser, base: str, addresses: list[str]) -> None:
-    """If every sentence in the gateway's responses is replaced, the parts, colours, links and
-    commands of all pages stay the same."""
+    """Replacing every sentence in the gateway's responses changes no CSS class, link or command of
+    any page."""
     found: list[dict[str, list[str]]] = []
     with opened(browser, base) as page:
         for other in (False, True):

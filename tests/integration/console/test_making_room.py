@@ -36,8 +36,7 @@ def pod(name: str, priority: int, cards: int = 2) -> bytes:
 
 @pytest.fixture(scope="module")
 def leaving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Yield the address of a gateway. In its cluster two pods are being evicted for the pod `high`,
-    but never end."""
+    """Yield the address of a gateway. Two pods in its cluster are being evicted and never end."""
     skip_unless_here()
     data = Path(tmp_path_factory.mktemp("room")) / "data"
     options = ("--no-samples", "--fleet", "2xA100-80GB", "--nodes", "1")

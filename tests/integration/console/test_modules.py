@@ -12,7 +12,7 @@ from tests.support.browser.chromium import opened
 
 @pytest.fixture(scope="module")
 def page(browser: Browser, base: str) -> Iterator[Page]:
-    """Provide a console page from which a test can import the modules."""
+    """Provide a console page from which a test can import the console's JavaScript modules."""
     with opened(browser, base) as shown:
         shown.goto("/")
         yield shown
@@ -28,8 +28,7 @@ def run(page: Page, module: str, code: str, *arguments: Any) -> Any:
 
 
 def test_a_narrow_chart_tells_below_it_what_has_no_room_in_it(page: Page) -> None:
-    """A narrow chart has its legend and its most important marks in a list below it, in order of
-    time."""
+    """Below a narrow chart, a list shows the legend and the chart's most important marks."""
     code = """const marks = given[0].map(([ms, look, words]) => ({ ms, look, words, kind: look }));
         const drawn = width => m.stackNotes({ width, times: [0], end: 100, marks,
           series: [{ name: "research", colour: "#4477AA", values: [1] }] });

@@ -31,8 +31,7 @@ PAGES = {
 def test_every_page_answers_and_keeps_the_rules(
     browser: Browser, base: str, size: tuple[int, int], theme: str
 ) -> None:
-    """Every page answers in its headline, names its controls, has one heading, and never scrolls
-    sideways."""
+    """Every page answers its question in the headline, and keeps the rules for accessible pages."""
     with opened(browser, base, size=size, theme=theme) as page:
         for address, answer in PAGES.items():
             visit(page, f"#/{address}")
@@ -42,8 +41,7 @@ def test_every_page_answers_and_keeps_the_rules(
 
 
 def test_every_page_of_the_navigation_is_reached_by_its_key(browser: Browser, base: str) -> None:
-    """Every page of the navigation opens by its key, highlights its navigation entry, has a title
-    and one heading, and is accessible."""
+    """Every page of the navigation opens by its key, highlights its entry, and is accessible."""
     with opened(browser, base) as page:
         visit(page, "#/pods")
         for key, path in enumerate(navigation(), 1):
@@ -59,8 +57,7 @@ def test_every_page_of_the_navigation_is_reached_by_its_key(browser: Browser, ba
 def test_the_navigation_counts_pending_pods_and_shows_keys_when_asked(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """The navigation shows a badge only with a count, and shows keys only on hover, so that no key
-    is mistaken for a count."""
+    """The navigation shows the number of pending pods, and keyboard shortcuts only on hover."""
     pods = cluster.json("get", "pods")["items"]
     pending = sum(pod["phase"] == "pending" for pod in pods)
     with opened(browser, base) as page:
@@ -167,7 +164,7 @@ def test_a_recovery_looks_like_no_failure(browser: Browser, base: str, cluster: 
 
 
 def test_who_can_never_have_a_place_is_counted(browser: Browser, base: str) -> None:
-    """The queue page counts the pods that can never be placed, in the words of `why`."""
+    """The queue page shows the number of pods that can never be placed."""
 
     def counted(route: Route) -> None:
         route.fulfill(json={**route.fetch().json(), "lasting": 2})

@@ -37,8 +37,7 @@ def offered(page: Page) -> set[str]:
 
 
 def told(cluster: Standalone, *words: str) -> set[str]:
-    """Return the pods that `apportion why` suggests. `words` are its arguments, with a name that it
-    does not find."""
+    """Return the pods that `apportion why` suggests for an unknown or ambiguous name."""
     done = cluster.run("why", *words)
     assert done.returncode == 1, done.stdout
     [_, meant] = re.split(r"did you mean|several pods have this name:", done.stderr)

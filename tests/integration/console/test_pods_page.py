@@ -1,4 +1,4 @@
-"""Sorting, filters and groups of the pods page, all of which are in the address."""
+"""The pods page's address contains its sorting, filters and groups."""
 
 from playwright.sync_api import Browser, expect
 

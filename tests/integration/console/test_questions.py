@@ -92,8 +92,8 @@ def test_a_card_to_lose_is_offered_once_its_node_is_named(
 def test_a_card_is_named_by_its_node_and_number(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """The What if page accepts a GPU as NODE:NUMBER in its address. If the name is unknown, the CLI
-    command that the page suggests contains the whole name."""
+    """The What if page accepts NODE:NUMBER for a GPU in its address. An unknown name is copied
+    whole into the suggested CLI command."""
     card = third_card(cluster)
     with opened(browser, base) as page:
         visit(page, "#/whatif?lose=h100-1:2")
@@ -143,8 +143,9 @@ def test_never_is_told_apart_from_not_now(browser: Browser, base: str) -> None:
 
 
 def test_all_that_is_asked_is_in_the_address(browser: Browser, base: str) -> None:
-    """All inputs of a what-if are in the page's address, so a link reproduces it. A manifest that
-    would make the address too long is left out."""
+    """A what-if's address has all its inputs, so that users can share it as a link.
+
+    A manifest that is too long for a link is left out."""
     manifest = NEVER.replace("64", '"1"') + "# ? & = # %2E +\n"
     with opened(browser, base) as page:
         visit(page, "#/whatif")
@@ -351,8 +352,7 @@ def test_each_cause_has_a_line_and_a_cure_of_its_own(
 def test_a_report_is_that_of_the_command_line(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """A report page shows the same rows as the CLI, a chart with an accessible name, and a
-    table."""
+    """A report page shows the same rows as the CLI."""
     rows = cluster.json("report", "usage")["rows"]
     with opened(browser, base) as page:
         visit(page, "#/reports")
@@ -398,7 +398,7 @@ def test_a_report_is_there_as_files_and_says_whose_colour_is_whose(
 
 
 def test_differences_are_those_of_what_is_shown(browser: Browser, base: str) -> None:
-    """A displayed difference is the difference of the two displayed, rounded amounts."""
+    """A difference on the What if page is the difference of the two rounded amounts in its row."""
 
     def rounded(route: Route) -> None:
         headers = {**route.request.headers, "accept": "application/json"}
@@ -416,8 +416,7 @@ def test_differences_are_those_of_what_is_shown(browser: Browser, base: str) -> 
 
 
 def test_a_report_of_nothing_says_so(browser: Browser, base: str) -> None:
-    """An empty report shows a message. From a gateway without prices the page requests the cost
-    report only once."""
+    """An empty report shows a message. Without prices, the page requests the costs only once."""
     asked: list[str] = []
 
     def nothing(route: Route) -> None:
@@ -576,8 +575,9 @@ def test_of_what_cannot_be_read_only_that_is_said(
 def test_the_field_of_a_manifest_says_what_it_takes_and_that_it_asks_by_itself(
     browser: Browser, base: str
 ) -> None:
-    """The manifest field names only kinds that are accepted, including limits, and states that it
-    evaluates as you type."""
+    """The manifest field's placeholder names only accepted kinds, including Queue and
+    ResourceQuota. The field's description states that the page evaluates a manifest as the user
+    types."""
     with opened(browser, base) as page:
         visit(page, "#/whatif")
         field = page.locator("#manifest")
@@ -593,7 +593,7 @@ COUNTED = """() => [...document.querySelectorAll("h1, #kinds em")].map(each => e
 
 
 def test_chips_of_kinds_count_all_events(browser: Browser, base: str) -> None:
-    """The counts on the kind chips add up to the number of all events."""
+    """On the events page, the counts of all kinds of events add up to the number of events."""
     with opened(browser, base) as page:
         visit(page, "#/events")
         answer, *counts = page.evaluate(COUNTED)

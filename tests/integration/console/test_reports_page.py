@@ -1,5 +1,4 @@
-"""The report by pod label: the page has a field for the label key, and keeps the key in its
-address."""
+"""The report by pod label has a field for the label key, and the page's address keeps the key."""
 
 from playwright.sync_api import Browser, expect
 

@@ -1,5 +1,4 @@
-"""When the gateway is down, the pages report that and the time since when. They recover
-automatically."""
+"""When the gateway is down, the pages report this and since when. They recover by themselves."""
 
 import re
 

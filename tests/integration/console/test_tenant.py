@@ -56,8 +56,8 @@ def test_what_if_begins_with_no_pod_of_others(
 def test_who_is_not_told_has_no_dangling_name(
     browser: Browser, base: str, cluster: Standalone, shared: str
 ) -> None:
-    """GPU panels and events mention hidden pods without a name, and merge consecutive events of
-    such pods."""
+    """GPU panels and events do not name a pod of another namespace. Consecutive events of such pods
+    are merged."""
     [device] = [
         each for each in cluster.json("get", "devices", "--node", shared)["items"]
         if any(holder["pod"] == "runs" for holder in each["holders"])
@@ -82,8 +82,7 @@ def test_who_is_not_told_has_no_dangling_name(
 def test_a_plan_that_moves_pods_of_others_is_shown(
     browser: Browser, base: str, shared: str, size: tuple[int, int]
 ) -> None:
-    """Plans and lists mention pods of other namespaces without a name. The page never requests such
-    a pod."""
+    """To a tenant, plans and lists show pods of other namespaces without names or links."""
     asked: list[str] = []
     with opened(browser, base, size=size) as page, seen_by_a_tenant(page, "default"):
         page.on("request", lambda request: asked.append(request.url))

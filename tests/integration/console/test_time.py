@@ -26,8 +26,7 @@ def failed(page: Page) -> None:
 
 
 def to_the_newest_mark(page: Page, when: int) -> None:
-    """Select the newest mark of the time bar, and repeat this until the selected mark is the one
-    for revision `when`. The mark may appear late."""
+    """Select the newest mark of the time bar, until it is the mark of revision `when`."""
 
     def there() -> bool:
         page.keyboard.press("n")
@@ -102,8 +101,8 @@ were one with the mark that is held may be another by now."""
 
 
 def as_one(page: Page, count: int) -> bool:
-    """Reload the page, and return True if the last mark of the time bar stands for at least `count`
-    merged marks."""
+    """Reload the page. Return True if the last mark of the time bar now groups at least `count`
+    marks."""
     page.reload()
     page.wait_for_selector(".mk")
     told = page.locator(".mk").last.get_attribute("aria-label") or ""
@@ -177,8 +176,8 @@ def test_the_keyboard_stays_on_a_mark_that_others_join(
 
 
 def test_the_range_is_dragged_and_played(browser: Browser, base: str) -> None:
-    """The time slider gives its value to screen readers. Play moves from the chosen time forward to
-    now."""
+    """The time slider has a text for screen readers. Play moves the page's time from the past
+    towards now."""
     with opened(browser, base) as page:
         visit(page, "")
         slider = page.locator("#t-range")
@@ -233,8 +232,8 @@ def test_the_time_bar_is_folded_and_stays_so(browser: Browser, base: str) -> Non
 def test_a_range_of_time_ends_now_and_is_kept(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """The chosen time range ends now and is kept on other pages. If the user opens an earlier time,
-    the bar shows the whole ledger."""
+    """The time bar keeps the chosen range after a reload. For an earlier time it shows the whole
+    ledger."""
     with opened(browser, base) as page:
         page.clock.install(time=datetime.now(UTC) + timedelta(hours=3))
         visit(page, "#/pods")
@@ -258,8 +257,8 @@ def test_a_range_of_time_ends_now_and_is_kept(
 
 
 def test_a_moment_that_nobody_knows_is_told(browser: Browser, base: str) -> None:
-    """For an unreadable time the page shows the gateway's error and its fix. The key `n` leads back
-    to now."""
+    """If a page's address has an unreadable time, the headline quotes it, and the key `n` leads to
+    now."""
     with opened(browser, base) as page:
         page.goto(f"{base}/#/fleet?at=yesterday-ish")
         expect(page.locator("h1")).to_contain_text("yesterday-ish")
@@ -325,9 +324,8 @@ def test_a_time_that_is_asked_for_is_shown_as_it_was_asked_for(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
     """A view of the past shows the requested time, not the time of the last event before it.
-    Pending times are measured up to the requested time.
 
-    The browser's clock is set ahead, so that the requested time is later than the newest event."""
+    Pending times are measured up to the requested time."""
     manifest = NEVER.replace("giant", "asked-for")
     cluster.json("submit", "-f", "-", "--wait", stdin=manifest.encode(), code=1)
     pods = cluster.json("get", "pods", "asked-for")

@@ -37,7 +37,7 @@ def troubled(browser: Browser, base: str) -> Iterator[Page]:
 
 @contextmanager
 def cordoned(cluster: Standalone) -> Iterator[None]:
-    """Cordon a node for the length of a `with`, so that live pages receive an event."""
+    """Cordon a node until the block ends, so that live pages receive an event."""
     assert cluster.run("cordon", "t4-1", "--reason", "unanswered").returncode == 0
     try:
         yield
@@ -46,7 +46,7 @@ def cordoned(cluster: Standalone) -> Iterator[None]:
 
 
 def refuse(route: Route) -> None:
-    """Answer a request with 503, as a gateway that timed out."""
+    """Answer a request with 503, as a gateway does after a timeout."""
     route.fulfill(status=503, json=LATE)
 
 
@@ -102,7 +102,7 @@ def test_a_moment_that_is_played(browser: Browser, base: str, pattern: re.Patter
 
 @pytest.mark.parametrize("status", [502, 503])
 def test_a_report(browser: Browser, base: str, status: int) -> None:
-    """After a failed report the focus is on Retry, which repeats the request."""
+    """If a report fails to load, the focus moves to the Retry button, which loads it again."""
     with troubled(browser, base) as page:
         visit(page, "#/reports")
         intercept(page, USAGE, lambda route: route.fulfill(status=status, body="<html>"))
@@ -116,8 +116,7 @@ def test_a_report(browser: Browser, base: str, status: int) -> None:
 
 
 def test_one_question_that_is_torn(browser: Browser, base: str, cluster: Standalone) -> None:
-    """After a broken connection to the gateway, the page reports that and retries automatically
-    once the gateway is back."""
+    """If the connection breaks during a request, the page reports the failure and retries it."""
     with troubled(browser, base) as page:
         visit(page, "#/pods?at=2")
         intercept(page, PODS, lambda route: route.abort())
@@ -133,8 +132,7 @@ def test_one_question_that_is_torn(browser: Browser, base: str, cluster: Standal
 def test_what_is_typed_goes_on(
     browser: Browser, base: str, name: str, pattern: re.Pattern[str]
 ) -> None:
-    """Text typed while a request fails triggers no shortcut or button, and filters the page that
-    loads next."""
+    """If a request fails while the user types in the filter, no keystroke is lost or misread."""
     with troubled(browser, base) as page:
         visit(page, f"#/{name}?at=2")
         asked = Held(page, pattern)
@@ -166,8 +164,7 @@ def test_what_is_typed_goes_on(
 
 
 def test_what_is_typed_into_another_page(browser: Browser, base: str) -> None:
-    """If a user goes back to a page that then fails to load, the search field of the page just left
-    is not shown."""
+    """If a user goes back to a page that fails to load, the page shows no search field."""
     with troubled(browser, base) as page:
         visit(page, "#/reports")
         visit(page, "#/pods")
@@ -229,8 +226,7 @@ def test_an_older_question_of_the_fleet(browser: Browser, base: str, cluster: St
 def test_what_takes_the_place_of_a_question(
     browser: Browser, base: str, cluster: Standalone, name: str, pattern: re.Pattern[str]
 ) -> None:
-    """If a background refresh replaces a request that the user made, and that refresh then fails,
-    the page shows the error."""
+    """If a background refresh replaces a request and then fails, the page shows the error."""
     with troubled(browser, base) as page:
         visit(page, f"#/{name}?at=5")
         page.mouse.move(5, 5)

@@ -22,8 +22,7 @@ BEGUN = datetime(2026, 11, 20, 14, 20, tzinfo=UTC)
 
 
 def without_time(page: Page) -> None:
-    """Stop the page's clock, so that time passes only when the test advances it. Otherwise a slow
-    machine would look like long work."""
+    """Stop the page's clock, so that time passes only when the test advances it."""
     page.clock.install(time=BEGUN)
     page.clock.pause_at(BEGUN + timedelta(seconds=1))
 
@@ -39,7 +38,7 @@ def works(page: Page, words: str = WORKING) -> None:
 
 
 def ended(page: Page, words: str) -> None:
-    """Check that no sign of work is left and that the end was announced to screen readers."""
+    """Check that the answer contains `words`, is announced, and shows no progress any more."""
     expect(page.locator("h1")).to_contain_text(words)
     expect(page.locator("#result")).to_have_attribute("aria-busy", "false")
     expect(page.locator("#said")).to_contain_text(words)
@@ -52,7 +51,7 @@ def ended(page: Page, words: str) -> None:
 def test_a_page_that_is_opened_with_work_says_that_it_works(
     browser: Browser, base: str, size: tuple[int, int], theme: str
 ) -> None:
-    """A page opened with a scenario shows that it is working before the gateway responds."""
+    """A What if page that is opened by a link shows at once that it is working."""
     with opened(browser, base, size=size, theme=theme) as page:
         without_time(page)
         plans = Held(page, PLAN)
@@ -93,8 +92,8 @@ def test_who_waits_is_looked_for_in_sight(browser: Browser, base: str) -> None:
 
 
 def test_long_work_says_so_and_for_how_long(browser: Browser, base: str) -> None:
-    """While a what-if takes long, the page shows the elapsed seconds. Screen readers announce only
-    once that it takes long."""
+    """While a what-if takes long, the page counts the seconds. Screen readers announce the wait
+    once."""
     with opened(browser, base) as page:
         without_time(page)
         plans = Held(page, PLAN)
@@ -135,8 +134,8 @@ def test_work_that_is_stopped_is_ended_and_can_be_asked_for_again(
 
 
 def are_plans(page: Page, withdrawn: list[str], count: int) -> bool:
-    """Wait until `count` requests were cancelled. Return True if there are no more of them and all
-    were requests for plans."""
+    """Wait until `count` requests were cancelled. Return True if all were plans, and no other was
+    cancelled."""
 
     def told() -> bool:
         listen(page)
@@ -147,8 +146,7 @@ def are_plans(page: Page, withdrawn: list[str], count: int) -> bool:
 
 
 def test_whoever_asks_anew_or_leaves_waits_for_nothing(browser: Browser, base: str) -> None:
-    """If the user changes a what-if or opens another page, the previous request is cancelled. Its
-    late response changes nothing."""
+    """If the user changes a what-if or opens another page, the previous request is cancelled."""
     with opened(browser, base) as page:
         plans = Held(page, PLAN)
         withdrawn: list[str] = []
@@ -218,8 +216,7 @@ def test_every_page_that_is_asked_for_has_a_sign_of_it(browser: Browser, base: s
 
 
 def test_a_page_that_is_not_there_yet_has_a_skeleton(browser: Browser, base: str) -> None:
-    """A loading page shows a skeleton instead of the previous page, on the first visit even before
-    scripts run."""
+    """A loading page shows a skeleton, and no content of the previous page."""
     with opened(browser, base) as page:
         scripts = Held(page, re.compile(r"/console/js/app\.js"))
         page.goto("/#/events", wait_until="commit")

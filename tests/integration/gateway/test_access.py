@@ -82,7 +82,6 @@ class Asked:
         return json.loads(text)
 
     async def post(self, who: str, path: str, body: Any, **headers: str) -> tuple[int, Any]:
-        """Return the status and the answer of a POST request."""
         sent = {"Authorization": f"Bearer {who}"} | headers if who else headers
         url = f"{self.url}/{path}"
         async with self.session.post(url, json=body, headers=sent) as answer:
@@ -91,11 +90,9 @@ class Asked:
 
 @pytest.fixture
 async def facts(bus: Bus) -> Facts:
-    """Provide a ledger with one node of two GPUs, on which pods of the namespaces `ml` and `ops`
-    share one GPU.
+    """Provide a ledger with two pods of different namespaces on one GPU, and with two pending pods.
 
-    Two more pods are pending, one of them in a namespace whose name is digits. A cordon's reason
-    names pods of other namespaces."""
+    A cordon's reason names pods of other namespaces."""
     opened = Facts(bus)
     await opened.open()
     await opened.write(rack("n1", 2))
@@ -287,8 +284,8 @@ async def test_metrics_are_for_who_scrapes(asked: Asked) -> None:
 
 
 async def test_who_cordons_is_who_logged_in(asked: Asked, facts: Facts, bus: Bus) -> None:
-    """A cordon is recorded under the login's name, whatever the request claims. Users lift only
-    their own cordons."""
+    """A cordon is recorded under the name of the user who logged in. Users lift only their own
+    cordons."""
     status, done = await asked.post("olga", "nodes/n1/cordon", {"reason": "fan"})
     assert (status, done["by"], done["event"]) == (200, "olga", "NodeCordoned")
     assert (await asked.post("mei", "nodes/n1/cordon", {"reason": "mine"}))[0] == 403
@@ -418,10 +415,9 @@ async def test_a_site_that_calls_itself_this_machine_reads_nothing(bus: Bus) -> 
 
 
 async def test_a_token_that_is_taken_away_is_nobodys(asked: Asked, tmp_path: Path) -> None:
-    """The gateway rejects a token that was removed from the token file. If the file becomes
-    unreadable, all tokens stay valid.
+    """The gateway rejects a token that was removed from the token file.
 
-    Recently used tokens are cached for a while, which `test_people` covers."""
+    If the file becomes unreadable, all tokens stay valid."""
     tokens = tmp_path / "tokens.toml"
     before = tokens.read_text()
     tokens.write_text("[[token]]\nname = 7\n")

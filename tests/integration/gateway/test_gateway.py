@@ -60,7 +60,7 @@ class Events:
     async def open(
         cls, url: str, query: str = "", *headers: str, client: str = "127.0.0.1"
     ) -> "Events":
-        """Open the event stream from this address, and read the status line and headers."""
+        """Open the event stream from the local address `client`. Fail unless the status is 200."""
         host, port = url.removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port), local_addr=(client, 0))
         asked = [f"GET /api/v1/events{query} HTTP/1.1", f"Host: {host}", *headers, "", ""]
@@ -110,7 +110,7 @@ async def gateway(bus: Bus, facts: Facts) -> AsyncIterator[Gateway]:
 
 
 async def test_answers(gateway: Gateway, facts: Facts) -> None:
-    """Every kind of answer contains the revision that it describes."""
+    """The gateway's lists, objects, summaries and reasons show the ledger's current state."""
     pods = await gateway.ok("/api/v1/pods")
     assert [(pod["name"], pod["phase"]) for pod in pods["items"]] == [
         ("a", "placed"),
@@ -131,11 +131,9 @@ async def test_answers(gateway: Gateway, facts: Facts) -> None:
 
 
 async def test_what_shares_use_is_in_the_fleet(gateway: Gateway, bus: Bus, facts: Facts) -> None:
-    """The gateway's fleet answer contains each node's newest usage sample. A client that reports
-    which samples it already has gets only newer ones.
+    """The gateway's fleet answer contains each node's newest usage sample.
 
-    The gateway may not have subscribed at first, so the test repeats the first sample until it
-    arrives. It sends the second sample only once."""
+    A client that reports which samples it already has gets only newer ones."""
     del facts
     agent = await bus.connect("agent")
 
@@ -237,8 +235,7 @@ async def test_refusals_are_json(gateway: Gateway, path: str, status: int) -> No
 
 
 async def test_it_only_reads(gateway: Gateway) -> None:
-    """A list of the gateway accepts only GET. Other methods get status 404 and an error that names
-    the method."""
+    """The gateway's list of pods accepts only GET. For other methods the error names the method."""
     for method in ("POST", "PUT", "DELETE"):
         status, body = await gateway.get("/api/v1/pods", method=method)
         assert (status, method in body["error"]) == (404, True)
@@ -274,8 +271,7 @@ async def test_events_after_a_disconnection(gateway: Gateway, facts: Facts) -> N
 
 @pytest.mark.slow
 async def test_events_older_than_the_window(bus: Bus, gateway: Gateway, facts: Facts) -> None:
-    """The gateway reads events that it no longer buffers from the ledger, and joins them without a
-    gap."""
+    """For events that it no longer buffers, the gateway reads the ledger, and leaves no gap."""
     watcher = await bus.connect("watcher")
     count = WINDOW_EVENTS + 3_000
     for first in range(0, count, 500):

@@ -22,7 +22,7 @@ HOST = "127.0.0.1"
 
 
 class Gateway:
-    """A gateway process with a TLS certificate, which requires a certificate from its clients."""
+    """A gateway process that serves HTTPS and requires certificates from its clients."""
 
     def __init__(self, url: str, folder: Path, *, first: str = "") -> None:
         self.authority = Authority(folder)

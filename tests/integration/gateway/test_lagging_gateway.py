@@ -1,7 +1,4 @@
-"""Commands that write to the ledger do not act on stale data of a gateway that lags behind.
-
-A node that was cordoned after the gateway's last update stays cordoned, and a policy keeps the last
-value that a user set. If a pod was recreated, only the live pod is ended."""
+"""CLI commands that write to the ledger do not act on stale data of a gateway that lags behind."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -69,7 +69,7 @@ def schemas(endpoint: Endpoint) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def test_the_document_is_openapi() -> None:
-    """The document is valid by the published schema of OpenAPI 3.1."""
+    """The document conforms to the published schema of OpenAPI 3.1."""
     OpenAPIV31SpecValidator(DOCUMENT).validate()
 
 
@@ -92,8 +92,9 @@ class Asked:
         self.session = session
 
     async def answer(self, endpoint: Endpoint, query: str = "") -> tuple[int, str, str]:
-        """Return the status, media type and text of an answer, or only the first line of a
-        stream."""
+        """Call an endpoint, and return the answer's status, media type and text.
+
+        For a stream, the text is only its first line."""
         body = BODIES.get(endpoint.name) if endpoint.method == "POST" else None
         if endpoint.path == "logout":
             body = None
@@ -108,7 +109,8 @@ class Asked:
 
 @pytest.fixture
 async def asked(bus: Bus, tmp_path: Path) -> AsyncIterator[Asked]:
-    """Provide a gateway with tokens and prices, over a node, a placed pod and a pending pod."""
+    """Provide a gateway with tokens and prices. Its ledger has one node, a placed pod and a pending
+    pod."""
     facts = Facts(bus)
     await facts.open()
     await facts.write(rack("n1", 2))
@@ -127,8 +129,7 @@ async def asked(bus: Bus, tmp_path: Path) -> AsyncIterator[Asked]:
 
 
 async def test_every_endpoint_answers_as_the_document_says(asked: Asked) -> None:
-    """Every endpoint answers as documented. The test calls them in the order of their declaration,
-    so that it cordons before it uncordons."""
+    """Every endpoint answers as documented."""
     for endpoint in ENDPOINTS:
         status, media, text = await asked.answer(endpoint)
         assert status == 200, (endpoint.path, text)

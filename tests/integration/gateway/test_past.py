@@ -146,7 +146,7 @@ async def test_every_read_at_a_moment(gateway: Gateway) -> None:
 
 
 async def test_moments(gateway: Gateway, facts: Facts) -> None:
-    """A time stands for the newest event that was recorded by that time."""
+    """A request for a time returns the newest event that was recorded by that time."""
     (_, first), *_ = facts.events
     assert (await gateway.ok("/api/v1/moment?at=3"))["revision"] == 3
     now = await gateway.ok("/api/v1/moment?at=-0s")
@@ -256,8 +256,8 @@ async def test_beyond_the_beginning_of_the_ledger(bus: Bus, facts: Facts, tmp_pa
 
 
 async def test_before_what_is_known(bus: Bus, facts: Facts, tmp_path: Path) -> None:
-    """Without archives the past begins with the oldest snapshot, and a refusal names that
-    revision."""
+    """Without archives, no state from before the oldest snapshot can be read. The error names the
+    snapshot's revision."""
     await trimmed(bus, facts, tmp_path / "archives")
     await facts.submit("c")  # 9
     async with serving(bus) as gateway:
@@ -323,8 +323,7 @@ async def test_the_process_that_looks_back_ends_with_the_gateway_and_comes_again
 
 
 def past_processes(kept: Path) -> list[int]:
-    """Return the ids of the gateway child processes that answer about the past and use the folder
-    `kept`."""
+    """Return the ids of the processes that read past states from the folder `kept`."""
     found = []
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
@@ -343,8 +342,9 @@ def _of(check: Callable[[], bool]) -> Callable[[], Awaitable[bool]]:
 
 
 async def test_looks_at_once_are_limited(gateway: Gateway) -> None:
-    """The gateway limits a client's concurrent requests for the past. A request beyond the limit
-    gets an error that names a fix; the others get the right answer."""
+    """The gateway refuses a client's concurrent requests for past states beyond a limit.
+
+    The error names a fix."""
     await gateway.ok("/api/v1/moment?at=1")
     count = LOOKS_EACH * 8
 
@@ -575,7 +575,7 @@ async def test_refusals(gateway: Gateway) -> None:
 
 
 async def asked(gateway: Gateway, *words: str, code: int = 0) -> str:
-    """Run a verb against the gateway and return all its output."""
+    """Run a verb against the gateway, check its exit code, and return all its output."""
     verb = await asyncio.create_subprocess_exec(
         *APPORTION, *words, "--gateway", gateway.url, env={**os.environ, "COLUMNS": "200"},
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,

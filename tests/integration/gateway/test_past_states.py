@@ -31,8 +31,7 @@ CHECKPOINT_EVERY = 40
 
 
 class World:
-    """A growing ledger, with the expected digest of its state at each revision. It reads past
-    states with the gateway's code."""
+    """A growing ledger, with the expected digest of its state at each revision."""
 
     def __init__(self, bus: Bus, folder: Path, gateway: JetStreamLedger) -> None:
         self._bus = bus
@@ -43,8 +42,7 @@ class World:
         self.states = PastStates(Chronicle(gateway), self.checkpoints, Snapshots(gateway.wire))
 
     async def append(self, events: list[Payload]) -> None:
-        """Append each event under the role that owns events of its type. Fold the event and store
-        the expected digest."""
+        """Append and fold each event, and store the digest that the state then has."""
         for drawn in events:
             data = drawn
             if isinstance(data, PodPlaced) and data.node in self.fold.state.nodes:

@@ -1,4 +1,4 @@
-"""Doctor's checks of a cluster, against a real API server."""
+"""Tests of doctor's checks of a cluster, with a real API server."""
 
 import asyncio
 import base64

@@ -33,15 +33,14 @@ MADE: dict[str, Any] = {
 
 
 def made(name: str, **fields: Any) -> dict[str, Any]:
-    """Return a pod that a controller owns and that ends at once when deleted."""
+    """Return a pod of a controller. When deleted, the pod ends at once."""
     pod = kube_pod(name, share(), terminationGracePeriodSeconds=0, **fields)
     pod["metadata"] |= MADE["metadata"]
     return pod
 
 
 async def allow(world: KubeWorld, evictions: int) -> None:
-    """Set in the disruption budget's status how many evictions it allows, because no disruption
-    controller runs here."""
+    """Allow this number of evictions in the disruption budget's status, as its controller would."""
     status = {
         "observedGeneration": 1, "disruptionsAllowed": evictions, "currentHealthy": 1,
         "desiredHealthy": 1, "expectedPods": 1,
@@ -53,7 +52,7 @@ async def allow(world: KubeWorld, evictions: int) -> None:
 
 
 async def run_pod(world: KubeWorld, name: str) -> None:
-    """Mark the pod as running, because budgets protect only running pods and no kubelet is here."""
+    """Mark the pod as running, as a kubelet would. Disruption budgets protect only running pods."""
     ready = [{"type": "Ready", "status": "True"}]
     await world.plane.user(
         "patch", "pod", name, "--subresource=status", "--type=merge",

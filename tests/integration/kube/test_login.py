@@ -1,4 +1,4 @@
-"""A gateway whose login is a real API server, which authenticates users and knows their rights."""
+"""Tests of a gateway that authenticates and authorises its users with a real API server."""
 
 import json
 from collections.abc import AsyncIterator, Iterator
@@ -70,7 +70,6 @@ def people(control_plane: ControlPlane) -> Iterator[ControlPlane]:
 
 @pytest.fixture
 async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    """Provide an HTTP client session."""
     async with aiohttp.ClientSession() as made:
         yield made
 
@@ -143,8 +142,8 @@ async def test_a_token_that_has_ended_is_refused_and_told_so(
 async def test_the_event_of_an_act_has_the_name_that_the_api_server_knows(
     world: KubeWorld, people: ControlPlane, session: aiohttp.ClientSession
 ) -> None:
-    """A cordon is recorded under the API server's name of the user. Without the right the cordon is
-    refused."""
+    """The event of a cordon has the user name that the API server knows. A user without the right
+    to cordon is refused."""
     url = await begun(world, people.kubeconfig_of("gateway"))
     body = {"reason": "fan"}
     for name, expected in (("mei", 403), ("olga", 200)):

@@ -20,11 +20,7 @@ SERVICES = ("watcher", "scheduler", "intake", "binder", "gateway", "admission")
 
 @pytest.fixture(autouse=True)
 def _no_webhook_is_left(control_plane: ControlPlane) -> Iterator[None]:
-    """Remove the webhook and the policies after each test, because later tests create and bind
-    pods.
-
-    No webhook server runs here, so the API server would refuse or delay those pods. The policies
-    would forbid their bindings."""
+    """Remove the webhook and the policies after each test, because they would block later pods."""
     yield
     for folder in ("admission", "policies"):
         control_plane.kubectl("delete", "-k", str(DEPLOY / folder), "--ignore-not-found")

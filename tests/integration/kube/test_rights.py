@@ -104,8 +104,7 @@ def test_nothing_else_is(
 
 @pytest.fixture
 def webhook(control_plane: ControlPlane) -> Iterator[None]:
-    """Apply the webhook's objects for one test, because no webhook runs here and later pods would
-    wait for it."""
+    """Apply the webhook's objects, and delete them after the test because no webhook runs here."""
     control_plane.kubectl("apply", "-k", str(ADMISSION))
     yield
     control_plane.kubectl("delete", "-k", str(ADMISSION), "--ignore-not-found")

@@ -26,8 +26,7 @@ async def events(world: KubeWorld, name: str) -> list[dict[str, Any]]:
 
 
 async def scheduled(world: KubeWorld, name: str, status: str) -> dict[str, Any]:
-    """Wait until the pod's PodScheduled condition has this status, and return the condition. The
-    binder writes the pod's Events before the condition."""
+    """Wait until the pod's PodScheduled condition has this status, and return the condition."""
 
     async def told() -> dict[str, Any]:
         conditions = (await world.pod(name))["status"].get("conditions", ())
@@ -38,8 +37,7 @@ async def scheduled(world: KubeWorld, name: str, status: str) -> dict[str, Any]:
 
 
 async def test_a_refused_pod_says_why_and_is_bound_once_there_is_room(world: KubeWorld) -> None:
-    """A pod that fits nowhere gets one Event and a condition. They are not written again while the
-    reasons stay the same. The pod is bound once there is room."""
+    """A pod that fits nowhere gets one Event and a condition, and is bound once there is room."""
     await system(world)
     await world.plane.apply(kube_pod("large", share(999_000)), kube_pod("first", share(15_000)))
     await world.bound("first")

@@ -107,8 +107,7 @@ async def test_pods_come_and_end_in_every_way_exactly_once(world: KubeWorld) -> 
 
 
 async def test_a_pod_carries_what_kubectl_was_told(world: KubeWorld) -> None:
-    """The event of a submitted pod has its owner, priority, tolerations, requests, gang and
-    PodGroup."""
+    """The event of a submitted pod has what the manifest says, such as owner, priority and gang."""
     group = {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
         "kind": "PodGroup",
@@ -162,8 +161,8 @@ async def test_a_gang_is_declared_again_for_pods_that_come_after_its_last_one(
 
 
 async def test_a_node_is_what_it_can_hold_less_what_others_placed(world: KubeWorld) -> None:
-    """The watcher records a node's labels, taints, readiness and removal. It also records the
-    node's resources, without those that pods of other schedulers use."""
+    """The watcher records each node's state, and its resources less those of other schedulers'
+    pods."""
     taint = {"key": "volcano.sh/vgpu", "effect": "NoSchedule"}
     amounts = {"cpu": "10", "memory": "10Gi", "pods": "5", "example.com/fpga": "4"}
     node = kube_node("n1", allocatable=amounts, labels={"zone": "a"}, taints=[taint])
@@ -229,8 +228,8 @@ async def test_two_watchers_say_everything_once(world: KubeWorld) -> None:
 
 
 async def test_a_pod_that_cannot_be_read_is_rejected_until_it_is_mended(world: KubeWorld) -> None:
-    """The watcher rejects a pod that it cannot parse with field and value, and submits the pod once
-    it is corrected. It records the deletion of a rejected pod."""
+    """The watcher rejects an invalid pod, names the field and value, and submits the pod once it is
+    corrected."""
     bad = {"volcano.sh/vgpu-mode": "teleport"}
     await world.plane.apply(
         kube_pod("mended", share(), annotations=bad), kube_pod("dropped", share(), annotations=bad)
@@ -265,11 +264,10 @@ async def test_the_api_server_dies_and_comes_back(world: KubeWorld) -> None:
 
 
 async def test_an_api_server_that_was_restored_is_compared_at_once(world: KubeWorld) -> None:
-    """After the API server is restored from a backup, the watcher first ends the pods that the
-    backup lacks, and then becomes ready.
+    """After the API server is restored from a backup, the watcher ends the pods that the backup
+    lacks.
 
-    Pods that were deleted after the backup are live in the cluster again. The watcher submits them
-    once the ledger accepts their event ids again."""
+    The watcher becomes ready only afterwards."""
     before = [f"before-{number}" for number in range(6)]
     await world.plane.apply(*(kube_pod(name, share()) for name in before))
     watcher = await world.start("watcher")

@@ -19,6 +19,5 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 async def kubelet(folder: Path) -> AsyncIterator[FakeKubelet]:
-    """Provide the node's fake kubelet."""
     async with FakeKubelet(folder) as running:
         yield running

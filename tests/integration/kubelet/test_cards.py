@@ -1,8 +1,7 @@
-"""The agent creates GPU partitions (MIG instances and MPS shares) for containers and removes them
-again. The tests use a fake driver in C.
+"""The agent creates and removes MIG instances and MPS shares for containers, with a fake driver in
+C.
 
-Pods with MIG instances start and end at random 120 times; `APPORTION_MIG_ROUNDS=500` raises that.
-"""
+Set `APPORTION_MIG_ROUNDS=500` to start and end more pods with MIG instances."""
 
 import asyncio
 import fcntl
@@ -91,7 +90,7 @@ def cards(facts: Facts) -> tuple[Device, ...]:
 
 
 def on_the_card(index: int) -> set[MigInstance]:
-    """Return the instances that exist on a GPU."""
+    """Return the MIG instances that exist on a GPU."""
     card = pynvml.nvmlDeviceGetHandleByIndex(index)
     return {each.cut for each in nvml_mig.instances(card, nvml_mig.profiles(card))}
 
@@ -207,7 +206,7 @@ async def test_what_runs_on_an_instance_is_waited_for_and_told(
 
 
 class Rounds:
-    """Pods that start and end at random, with occasional kills of the agent."""
+    """Starts and ends pods at random, and sometimes kills the agent."""
 
     def __init__(
         self, agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
@@ -222,8 +221,10 @@ class Rounds:
         self.kills = 0
 
     async def arrive(self, pod: str, share: Share) -> None:
-        """Place a pod on the MIG instance of `share` and start its container, which must see that
-        instance. Sometimes kill the agent during the start."""
+        """Place a pod on the MIG instance of `share`, and check that its container sees that
+        instance.
+
+        Sometimes kill the agent while the container starts."""
         self.live[pod] = share
         await self.facts.hold(pod, NODE, share)
         await self.kubelet.admit(pod, pod, GPU, {"main": 1})
@@ -280,8 +281,8 @@ class Rounds:
 async def test_A2_after_any_history_the_cards_have_what_the_ledger_says(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
 ) -> None:
-    """After pods start, work and end at random and the agent is killed, the GPUs have exactly the
-    ledger's MIG instances."""
+    """Pods start and end at random, and the agent is killed. In the end the GPUs have exactly the
+    MIG instances of the live pods."""
     await kubelet.offered(GPU, 14)
     rounds = Rounds(agent, kubelet, facts, driver)
     for number in range(ROUNDS):
@@ -399,8 +400,7 @@ async def test_C3_a_card_under_mps_is_not_offered_unless_it_is_said(
 
 
 async def inside(kubelet: FakeKubelet, pod: str) -> dict[str, str]:
-    """Start the pod's container and return its environment. The path of the MPS pipes in it is
-    replaced by the path on the host."""
+    """Start the pod's container, and return its environment with the host's MPS pipe path."""
     env = await kubelet.begin(pod, "main")
     (edits,) = kubelet.edits(kubelet.ids(pod, "main"))
     mounts = {mount["containerPath"]: mount["hostPath"] for mount in edits["mounts"]}

@@ -45,8 +45,7 @@ async def agent(bus: Bus, kubelet: FakeKubelet, facts: Facts) -> AsyncIterator[S
 
 
 async def place(facts: Facts, pod: str, *claims: tuple[str, Device, int]) -> None:
-    """Place and bind a pod with these claims. Each tuple has the claim's name, its GPU, and the
-    memory in MiB that it gets of that GPU."""
+    """Place and bind a pod. Each claim is a tuple of its name, its GPU and the memory in MiB."""
     shares = [
         Share(container=container_of(claim), device=card.id, memory_mib=memory, cores=20)
         for claim, card, memory in claims
@@ -66,8 +65,7 @@ def cards(facts: Facts) -> tuple[Device, ...]:
 
 
 def seen(kubelet: FakeKubelet, answer: Any) -> dict[str, str]:
-    """Return the environment that a container gets from a claim. `answer` is the plugin's reply to
-    the request to prepare the claim."""
+    """Return the environment that a container gets from a prepared claim."""
     assert answer.error == ""
     (name,) = [name for device in answer.devices for name in device.cdi_device_ids]
     return environment(kubelet.edits((name.partition("=")[2],)))
@@ -124,7 +122,7 @@ async def test_a_claim_that_is_taken_back_leaves_the_books_and_the_next_one_does
 async def test_a_claim_of_another_namespace_is_not_prepared(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """The agent refuses a claim of another namespace and gives the reason. It prepares the other
+    """The agent refuses a claim whose namespace differs from its pod's, and prepares the other
     claims."""
     assert agent.running
     first, _ = cards(facts)

@@ -62,7 +62,7 @@ async def running(
 
 
 async def begun(kubelet: FakeKubelet, facts: Facts, driver: FakeDriver) -> Share:
-    """Start a pod that has 700 MiB of the GPU, and a process of that pod that uses the GPU."""
+    """Start a pod with 700 MiB of the GPU, and in that pod a process on the GPU."""
     share = Share(container="main", device=driver.ids[0], memory_mib=700, cores=30)
     await facts.hold(UID, NODE, share)
     await kubelet.admit(UID, UID, GPU, {"main": 1})
@@ -102,8 +102,7 @@ async def test_the_driver_holds_a_container_to_its_share(
 async def test_a_driver_without_limits_changes_nothing(
     bus: Bus, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver, container: Path
 ) -> None:
-    """If a driver has no limits, the agent logs that once and tries again later. Pods run without
-    the driver's limits."""
+    """If the driver supports no memory limits, the agent logs this once, and tries again later."""
     async with running(bus, kubelet, facts) as agent:
         await begun(kubelet, facts, driver)
         line = await agent.logged("has no memory limits for cgroups")

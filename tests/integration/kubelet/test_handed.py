@@ -1,8 +1,7 @@
-"""If a pod is reported as running, the agent gives it a share only if this node gave the pod that
-share before.
+"""The agent gives a running pod a share only if this node gave the pod that share before.
 
-In these tests the ledger was lost and then rebuilt from the annotations and phases of pods. A
-tenant may have forged them."""
+In these tests the ledger was lost and rebuilt from the pods in Kubernetes, which a tenant may have
+forged."""
 
 import json
 
@@ -51,7 +50,7 @@ def adopted(name: str, *shares: Share) -> PodAdopted:
 
 
 async def placed(facts: Facts, kubelet: FakeKubelet, share: Share) -> None:
-    """Place pod a with this share in the ledger, and start its container."""
+    """Place the pod `a` with this share in the ledger, and start its container."""
     await kubelet.admit("uid-a", "a", GPU, {"main": 1})
     score = Score(node=NODE, total=1.0)
     event = PodPlaced(

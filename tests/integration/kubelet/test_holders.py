@@ -28,8 +28,7 @@ async def _agent(bus: Bus, kubelet: FakeKubelet, facts: Facts) -> AsyncIterator[
 
 @pytest.fixture
 def holders(kubelet: FakeKubelet) -> Holders:
-    """Return an object with which an agent reads which pods the kubelet has and which devices they
-    use."""
+    """Return the reader with which an agent finds the kubelet's pods and their devices."""
     sockets = kubelet.folder / "pod-resources" / "kubelet.sock"
     return Holders(kubelet.folder / "device-plugins", sockets)
 
@@ -56,8 +55,7 @@ async def test_a_pod_is_over_though_the_checkpoint_has_it(
 async def test_a_kubelet_that_has_heard_of_no_pod_yet_ends_none(
     kubelet: FakeKubelet, holders: Holders
 ) -> None:
-    """No pod counts as ended while the kubelet does not list any pods yet, as after a start without
-    an API server."""
+    """While the kubelet lists no pods yet, no pod counts as ended."""
     await admit(kubelet, "a")
     await holders.look()
     await kubelet.stop()

@@ -61,8 +61,9 @@ def share(device: Device, memory_mib: int, container: str = "main") -> Share:
 async def test_allocate_gives_the_share_itself(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """Without CDI, `Allocate` returns environment and mounts and writes no CDI file. A label of the
-    node in the ledger shows this mode."""
+    """Without CDI, `Allocate` returns environment and mounts, and no CDI file is written.
+
+    The node's label in the ledger shows that CDI is missing."""
     assert agent.running
     assert facts.of(NodeReported)[0].host.labels[HANDS_OUT] == "allocate"
     card = cards(facts)[1]
@@ -137,7 +138,8 @@ async def test_of_whom_the_ledger_does_not_tell_gets_nothing(
 async def test_anothers_share_never_runs(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """No pod runs with another pod's share, even if the kubelet allocates in another order."""
+    """No pod starts with another pod's share, even if the kubelet and the binder take pods in
+    different orders."""
     assert agent.running
     card = cards(facts)[0]
     await facts.hold("a", NODE, share(card, 700))

@@ -224,8 +224,8 @@ async def test_containers_of_one_pod_have_each_their_own(
 async def test_what_cannot_be_given_is_told_once_and_given_later(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """If a share's device is missing, every start of the container fails with that reason. The
-    ledger records the failure only once."""
+    """If a share's device is missing, every start of the container fails. The ledger records the
+    failure only once."""
     assert agent.running
     gone = Device(
         id="GPU-gone", index=9, family="nvidia", model="T", memory_mib=900, physical_memory_mib=900

@@ -69,7 +69,7 @@ async def begun(kubelet: FakeKubelet, facts: Facts, uid: str, device: str) -> Pa
 
 
 async def scraped(agent: ServiceProcess) -> dict[tuple[str, str], float]:
-    """Return the agent's metrics that have a device, by metric name and device."""
+    """Return the agent's metrics with a device label, by metric name and device."""
     status, text = await agent.get("/metrics")
     assert status == 200
     found = {}

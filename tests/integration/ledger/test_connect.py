@@ -58,8 +58,7 @@ async def test_a_server_without_batches_or_security_fixes_is_refused(version: st
 
 @pytest.mark.parametrize("version", ["2.12.7", "2.14.0", "2.15.1", "3.0.0", "dev"])
 async def test_a_server_with_all_fixes_is_used(version: str) -> None:
-    """The client connects to a server with all fixes, or to a development build, which has no
-    version."""
+    """The client connects to a NATS server with all security fixes, or without a version number."""
     async with _greeting_as(version) as url, await connect(url, name="test") as ledger:
         assert ledger.wire is not None
 

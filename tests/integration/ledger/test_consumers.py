@@ -1,6 +1,6 @@
-"""The NATS consumers through which clients read are named after their user, with a number.
+"""The NATS consumer of a reading client has the name of the client's user and a number.
 
-Clients of one user share the user's numbers, and never take a consumer that is in use."""
+A client never takes a consumer that another client is using."""
 
 import pytest
 
@@ -22,10 +22,7 @@ def name_of(reader: Subscription) -> str:
 
 
 async def reading(ledger: JetStreamLedger) -> str:
-    """Start one more reader, and return its consumer's name.
-
-    Records may arrive before the server's reply with the consumer's name. So this waits for both.
-    """
+    """Start a reader, wait until it has read all records, and return its consumer's name."""
     reader = await ledger.follow(ignore)
     assert isinstance(reader, Follower)
 
@@ -47,7 +44,7 @@ async def test_each_reader_has_a_number_of_its_own(bus: Bus) -> None:
 
 
 async def test_what_a_killed_process_left_behind_is_taken(bus: Bus) -> None:
-    """A consumer left behind by a killed process is deleted, and its number is used again."""
+    """A new reader replaces the consumer of a killed process, and uses the same consumer name."""
     await (await bus.connect("watcher")).append([draft()])
     before, after = await bus.connect("scheduler"), await bus.connect("scheduler")
     assert await reading(before) == "scheduler-0"
@@ -87,8 +84,10 @@ async def test_when_all_are_in_use_it_is_said(bus: Bus) -> None:
 
 
 async def test_one_that_many_share_has_any_name_but_those_of_others(bus: Bus) -> None:
-    """Many clients may share one user, such as agents with one password. If all numbered consumer
-    names of the user are in use, further clients get other names that belong to that user."""
+    """If all numbered consumer names of a user are in use, further clients of the user get other
+    names.
+
+    Many clients can share one user, for example agents with one password."""
     ledger = await bus.connect("agent")
     await (await bus.connect("watcher")).append([draft()])
     used = [await reading(ledger) for _ in range(6)]

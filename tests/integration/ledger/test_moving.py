@@ -35,7 +35,7 @@ async def submit(ledger: JetStreamLedger, *pods: PodSubmitted) -> None:
 
 
 async def delete(ledger: JetStreamLedger, uid: str, event_id: str = "") -> None:
-    """Delete a pod as `apportion delete` does, unless another event id is given."""
+    """Append a PodGone event, by default with the event id that `apportion delete` uses."""
     async with GroupCommit(ledger) as commit:
         publisher = Publisher("cli/bob", SystemClock(), commit.append)
         gone = PodGone(uid=uid, reason="x")
@@ -61,7 +61,7 @@ def answer(each: PodSubmitted) -> PodAnswer:
 
 @asynccontextmanager
 async def moving(ledger: JetStreamLedger) -> AsyncIterator[Anew]:
-    """Yield an `Anew`, the object with which a drain moves pods to other nodes."""
+    """Yield the `Anew` that a drain uses to move pods to other nodes."""
     async with GroupCommit(ledger) as commit:
         yield Anew(ledger, commit, "ada", "drained")
 
@@ -88,7 +88,7 @@ async def test_a_pod_that_was_deleted_meanwhile_is_not_submitted_anew(
 async def test_a_pod_after_whose_move_a_ctrl_c_comes_is_told_of(
     bus: Bus, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A pod whose move is interrupted by Ctrl-C is moved completely, reported and counted."""
+    """If Ctrl-C interrupts the move of a pod, the move is still completed and reported."""
     ledger = await bus.connect("operator")
     one = pod("one")
     await submit(ledger, one)
@@ -144,8 +144,8 @@ async def test_one_that_ended_before_keeps_no_other_from_ending(bus: Bus) -> Non
 
 
 async def test_of_two_who_replace_one_pod_the_second_is_told(bus: Bus) -> None:
-    """If two users replace one pod at once, the second command fails and asks its user to run it
-    again."""
+    """If two users replace one pod at once, the second command fails and tells the user to repeat
+    it."""
     ledger = await bus.connect("operator")
     one = pod("one")
     await submit(ledger, one)
@@ -163,9 +163,7 @@ async def test_of_two_who_replace_one_pod_the_second_is_told(bus: Bus) -> None:
 
 
 async def test_a_limit_is_said_anew_where_what_stands_last_is_no_event(bus: Bus) -> None:
-    """If the last record on a queue's subject is not a valid event, the queue's limit is appended.
-
-    A second attempt finds the limit there and appends nothing."""
+    """A queue's limit is appended again if the last record about the queue is not a valid event."""
     ledger = await bus.connect("operator")
     queue = QueueObserved(queue="team", weight=2)
     await ledger.append([Draft(subject_of(queue), "torn", b"?")])

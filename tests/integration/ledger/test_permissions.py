@@ -78,7 +78,7 @@ API_OF_BOOTSTRAP = (
 async def _may_send(
     ledger: JetStreamLedger, subject: str, payload: bytes = b"{}", *, wait_s: float = 30
 ) -> bool:
-    """Return True if the server accepts the message, whatever happens to it afterwards."""
+    """Return True if the server permits this client to publish to `subject`."""
     try:
         await ledger.request(subject, payload, wait_s)
     except NotPermitted:
@@ -185,8 +185,7 @@ async def test_nobody_reads_the_replies_of_another(bus: Bus, role: str) -> None:
 
 @pytest.mark.parametrize("role", FOLDS)
 async def test_only_binders_take_from_the_binders_queue(bus: Bus, role: str) -> None:
-    """Only binders can pull records from the binders' queue and acknowledge them, even records that
-    another binder pulled."""
+    """Only binders can pull records from the binders' queue, and acknowledge them."""
     binder = await bus.connect("binder")
     await binder.work_queue("binder", ["apportion.v1.placement.*"], ack_wait_s=30, max_in_flight=10)
     ledger = await bus.connect(role)
@@ -229,7 +228,9 @@ async def test_only_the_configuration_that_is_kept_is_read_without_the_snapshots
     bus: Bus, role: str
 ) -> None:
     """Only the webhook and the operator may read the configuration that is stored outside the
-    stream. Neither may read another object of that bucket."""
+    stream.
+
+    They may read nothing else there."""
     ledger = await bus.connect(role)
     alone = f"{STORE_API}.DIRECT.GET.OBJ_{BEGINNING}.$O.{BEGINNING}.C"
     assert await _may_send(ledger, f"{alone}.configuration", b"") == (
@@ -301,8 +302,7 @@ async def test_a_reader_cannot_have_the_server_write_to_the_ledger(bus: Bus) -> 
 
 @pytest.mark.parametrize("verb", ["PURGE", "DELETE"])
 async def test_a_reader_cannot_have_the_server_send_to_its_api(bus: Bus, verb: str) -> None:
-    """If a consumer's delivery subject is a server API, the consumer delivers nothing, because the
-    API does not count as a listener."""
+    """A consumer whose delivery subject is a subject of the server's API delivers nothing."""
     watcher, reader = await bus.connect("watcher"), await bus.connect("gateway")
     await watcher.append([draft("workload.a")])
     settings = {
@@ -337,9 +337,9 @@ async def test_the_binders_queue_cannot_be_changed_under_another_name(bus: Bus) 
 
 
 async def test_an_auditor_reads_a_copy_that_follows(bus: Bus) -> None:
-    """An auditor reads a copy of the ledger that stays up to date and has the same revisions.
+    """An auditor's copy of the ledger stays up to date and has the same revisions.
 
-    An auditor cannot make the server send its replies to the ledger."""
+    A server request whose reply address is a ledger subject adds no event to the ledger."""
     watcher, auditor = await bus.connect("watcher"), await bus.connect("auditor")
     await watcher.append([draft("workload.a") for _ in range(300)])
     seen: list[int] = []
@@ -362,7 +362,7 @@ async def test_an_auditor_reads_a_copy_that_follows(bus: Bus) -> None:
     "role", ["auditor", "extender", "gateway", "operator", "scheduler", "watcher"]
 )
 async def test_what_is_said_to_all_is_heard_once(bus: Bus, role: str) -> None:
-    """Usage samples and heartbeats reach each listener once, also from another account."""
+    """Each listener gets every heartbeat and usage sample once, even from another account."""
     listener = await bus.connect(role)
     heard: list[str] = []
 
@@ -389,9 +389,7 @@ async def test_what_is_said_to_all_is_heard_once(bus: Bus, role: str) -> None:
 
 
 async def test_an_auditor_hears_each_event_once_as_it_is_written(bus: Bus) -> None:
-    """An auditor subscribed to the events' subjects receives each event once when it is appended.
-
-    This needs no consumer, and works whichever account the writer belongs to."""
+    """An auditor that subscribes to all subjects of the ledger receives each new event once."""
     auditor = await bus.connect("auditor")
     heard: list[str] = []
 

@@ -1,5 +1,4 @@
-"""A running service checks how the ledger is set up: the stream, and the consumers through which
-the service reads."""
+"""A running service checks the settings of the ledger's stream and of its own consumers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -154,9 +153,7 @@ async def test_what_is_under_way_while_it_looks_is_not_free(ledger: JetStreamLed
 
 
 async def test_a_ledger_that_no_server_serves(tmp_path: Path) -> None:
-    """If the server has no ledger, a service is not ready until a check finds the ledger.
-
-    The service need not append anything more for this check."""
+    """If the server has no ledger, a service is not ready until a check finds the ledger."""
     soundness = Soundness(Metrics(), SystemClock(), get_logger("test"))
     async with AsyncExitStack() as stack:
         server = PlainServer(tmp_path / "plain")

@@ -140,8 +140,7 @@ async def test_each_wrong_setting_of_a_real_stream_is_named(plain: PlainServer) 
 async def test_a_stream_without_atomic_batches_is_named_when_a_batch_is_appended(
     plain: PlainServer,
 ) -> None:
-    """A batch on a stream without atomic batches fails with the setting's name, even if the check
-    was skipped."""
+    """Appending a batch fails if the stream lacks atomic batches. The error names the setting."""
     ledger = await connect(plain.url, name="test")
     settings = {"name": STREAM, "subjects": ["apportion.v1.>"]}
     await call_api(ledger.wire, f"STREAM.CREATE.{STREAM}", settings)
@@ -177,7 +176,7 @@ async def test_a_full_stream_refuses_whole_appends_and_keeps_what_it_has(tmp_pat
 
 
 async def _append_until_full(ledger: Ledger) -> int:
-    """Return how many of 50 events were stored before the ledger was full."""
+    """Append up to 50 events, and return how many were stored before the ledger was full."""
     for stored in range(50):
         try:
             await ledger.append([draft(payload=b"x" * 100_000)])

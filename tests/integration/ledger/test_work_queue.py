@@ -1,5 +1,4 @@
-"""Binders share a work queue. These tests cover its permissions, and its behaviour when the server
-crashes. A contract test covers the general rules."""
+"""Tests of the permissions of the binders' work queue, and of the queue after a server crash."""
 
 import asyncio
 import json

@@ -1,7 +1,4 @@
-"""Check accessibility rules of a page: names, landmarks, one main heading, no clipped text, and
-contrast.
-
-A small program can check these rules without a large library."""
+"""Check a page for accessibility: names, landmarks, one main heading, no clipped text, contrast."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Drive this machine's own Chromium with Playwright. Nothing is downloaded.
 
-The headless shell is preferred if installed, because it is the same engine at half the cost. A test
-fails if its page logs an error, throws, or violates the content security policy. If there is no
-browser, the tests are skipped with the reason; if a browser is required, they fail."""
+A test fails if its page logs or throws an error, or violates the content security policy. If there
+is no browser, the tests are skipped with the reason; if a browser is required, they fail."""
 
 from __future__ import annotations
 
@@ -75,8 +74,8 @@ def opened(
 ) -> Iterator[Page]:
     """Yield a page in a new browser context, for the gateway at the URL `base`.
 
-    The test fails if the page logs an error. `answers` lists the exceptions: parts of messages
-    about failed API requests that the test expects."""
+    The test fails if the page logs an error. The exceptions are messages about failed API requests
+    that contain one of `answers`."""
     context = browser.new_context(
         base_url=base,
         viewport={"width": size[0], "height": size[1]},

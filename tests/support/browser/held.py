@@ -25,14 +25,13 @@ class Held:
         self._act(route)
 
     def end(self, act: Callable[[Route], None]) -> None:
-        """Release the requests: apply `act` to all delayed ones now, and to every later one at
-        once."""
+        """Apply `act` to all delayed requests, and to later ones as soon as they are sent."""
         self._act = act
         for route in self._routes:
             act(route)
 
     def come(self) -> Route:
-        """Wait until a request of the page is delayed, and return it."""
+        """Wait for the next delayed request of the page, and return it."""
         wait_until(self._any, "a question to the gateway")
         return self._routes.pop(0)
 
@@ -48,11 +47,9 @@ def intercept(
     *,
     times: int | None = None,
 ) -> None:
-    """Let `handler` handle the requests that match, as `page.route` does, and wait until this takes
-    effect.
+    """Let `handler` handle the requests that match `pattern`. Return once this takes effect.
 
-    On a busy page, `page.route` can return too early: a request that a key press triggers at once
-    would still reach the gateway."""
+    On a busy page, `page.route` alone can return before it takes effect."""
     page.route(pattern, handler, times=times)
     listen(page)
 

@@ -1,4 +1,4 @@
-"""Wait until a page has processed an API response or a press, whatever else happens on the page."""
+"""Wait until a page has processed an API response, or a press of a key or button."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ def settled(page: Page, response: Response) -> None:
 
 @contextmanager
 def shows_newer(page: Page) -> Iterator[None]:
-    """Press the button for newer entries in this block; wait until the page has hidden it.
-
-    Another event may bring the button back at once, so a check afterwards could come too late."""
+    """In this block, press the button for newer entries. Then wait until it has been hidden."""
     page.evaluate(WATCH)
     yield
     page.wait_for_function(WAS_HIDDEN)

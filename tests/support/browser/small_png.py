@@ -1,6 +1,4 @@
-"""Shrink screenshots: reduce a PNG to 256 colours without a visible difference.
-
-Invariants: the picture keeps its dimensions. Colours that cover much of it do not change."""
+"""Shrink screenshots: reduce a PNG to 256 colours without a visible difference."""
 
 from __future__ import annotations
 
@@ -43,7 +41,7 @@ def small(png: bytes) -> bytes:
 
 
 def _palette(colours: Any, counts: Any) -> Any:
-    """Return the most frequent colours, and a coarse grid that covers all other colours."""
+    """Return at most COLOURS_MAX colours that approximate these colours."""
     order = np.argsort(counts)[::-1]
     if len(colours) <= COLOURS_MAX:
         return colours

@@ -45,8 +45,7 @@ def _rights(said: Any) -> Iterator[str]:
 
 
 async def end(name: str) -> None:
-    """Stop the container as a runtime does: send SIGTERM, and SIGKILL if it still runs ten seconds
-    later."""
+    """Stop the container with SIGTERM, or with SIGKILL if it still runs ten seconds later."""
     process = await asyncio.create_subprocess_exec(
         *("podman", "rm", "--force", "--time=10", "--ignore", name),
         env=Podman().environment(),

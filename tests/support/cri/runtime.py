@@ -1,12 +1,11 @@
-"""Serve the kubelet as a container runtime: `python -m tests.support.cri.runtime SOCKET FOLDER
-CDI`.
+"""Serve the kubelet as a container runtime.
 
-The runtime runs a container's command as a local process. The process has exactly the container's
-environment, overlaid with the edits of its CDI devices as in containerd and CRI-O. If podman has
-the container's image, the container runs under podman instead: on this machine's network, with the
-kubelet's mounts and rights. For each created container, a line in `FOLDER/created.jsonl` lists its
-mounts and device nodes. Invariant: as in a real runtime, a container is not created unless each of
-its CDI devices is in exactly one file."""
+    python -m tests.support.cri.runtime SOCKET FOLDER CDI
+
+A container runs under podman if podman has its image, and as a local process otherwise. Its
+environment includes the edits of its CDI devices, as in containerd. `FOLDER/created.jsonl` lists
+the mounts and device nodes of each created container. Invariant: a container is not created unless
+each of its CDI devices is in exactly one CDI file."""
 
 from __future__ import annotations
 
@@ -43,7 +42,7 @@ class Refused(Exception):
 
 @dataclass
 class Kept:
-    """The runtime's record of one container, running or ended."""
+    """The runtime's record of a container."""
 
     sandbox: str
     config: Any
@@ -96,12 +95,10 @@ class Runtime:
         return pb.Empty()
 
     async def remove_sandbox(self, request: Any, _: Any) -> Any:
-        """Remove the sandbox."""
         self.sandboxes.pop(request.id, None)
         return pb.Empty()
 
     async def sandbox_status(self, request: Any, context: Any) -> Any:
-        """Return the status of a sandbox."""
         if request.id not in self.sandboxes:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"no sandbox {request.id}")
         return pb.SandboxStatus(status=self.sandboxes[request.id])
@@ -149,7 +146,6 @@ class Runtime:
         return pb.ContainerId(id=name)
 
     async def start(self, request: Any, _: Any) -> Any:
-        """Run the container's command."""
         kept = self.containers[request.id]
         env = {"PATH": PATH} | kept.env
         command = [*kept.config.command, *kept.config.args]
@@ -167,18 +163,15 @@ class Runtime:
         return pb.Empty()
 
     async def stop(self, request: Any, _: Any) -> Any:
-        """Stop the container."""
         await self._stop(request.id)
         return pb.Empty()
 
     async def remove(self, request: Any, _: Any) -> Any:
-        """Stop and remove the container."""
         await self._stop(request.id)
         self.containers.pop(request.id, None)
         return pb.Empty()
 
     async def status(self, request: Any, context: Any) -> Any:
-        """Return the status of a container."""
         if request.id not in self.containers:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"no container {request.id}")
         return pb.ContainerStatus(status=self.containers[request.id].state)
@@ -325,7 +318,7 @@ def calls_of(runtime: Runtime) -> dict[Call, Any]:
 
 
 async def main(socket: str, folder: Path, cdi: Path) -> None:
-    """Serve the kubelet on the socket until SIGTERM."""
+    """Serve the kubelet as its container runtime, until SIGTERM."""
     runtime = Runtime(folder, cdi)
     server = grpc.aio.server(options=OPTIONS)
     serve(server, calls_of(runtime))

@@ -54,7 +54,7 @@ def built() -> Path:
 
 
 def _digest() -> str:
-    """Return a hash of everything that the result depends on."""
+    """Return a hash of everything that the build depends on."""
     about = hashlib.sha256(" ".join([str(COMPILER), sys.executable, *FLAGS]).encode())
     for source in sorted(HERE.iterdir()):
         if source.suffix in {".c", ".h"} or source.name in {"mps_control.py", "build.py"}:

@@ -5,9 +5,8 @@
         driver.xid(0, 79)
     subprocess.run([driver.probe, "alloc:600"], env=os.environ | driver.environment)
 
-Every process with `environment` sees the same GPUs and their faults. Invariants: a driver's state
-is one file in the given folder, so that several drivers can exist at once and nothing is left
-behind. GPUs are identified by their index from 0."""
+Every process with `environment` sees the same GPUs. Invariant: a driver's state is one file in the
+given folder, so several drivers can exist at once. GPUs are identified by their index from 0."""
 
 from __future__ import annotations
 
@@ -197,7 +196,7 @@ class FakeDriver:
     def start(self) -> None:
         """Load the driver again: calls return UNINITIALIZED until NVML is initialised again.
 
-        GPUs that are lost at this time are no longer listed."""
+        GPUs that have fallen off the bus are no longer listed."""
         self._library.fake_load(self._state)
 
     def restart(self) -> None:
@@ -214,7 +213,7 @@ class FakeDriver:
     def unprivileged(self, card: int) -> None:
         """Make NVML treat its clients as if they had no CAP_SYS_ADMIN.
 
-        Of MIG, they can then read only the GPU's profiles."""
+        About MIG, they can then read nothing but the GPU's profiles."""
         self._set(card, unprivileged=1)
 
     def lacks(
@@ -226,15 +225,13 @@ class FakeDriver:
     ) -> None:
         """Make NVML return NOT_SUPPORTED for this feature of the GPU.
 
-        With `driver_too`, NVML returns FUNCTION_NOT_FOUND instead, as a driver does that is too
-        old."""
+        With `driver_too`, NVML returns FUNCTION_NOT_FOUND instead, as an old driver does."""
         self._set(card, **{f"{what}_supported": _PREDATED if driver_too else _UNSUPPORTED})
 
     def link(self, card: int, *peers: int | None) -> None:
         """Connect the GPU's NVLinks, in order, to the GPUs `peers`; None is a link that is down.
 
-        The GPU has no other links, and no link to a switch. Call this method for both ends of a
-        link."""
+        Call this method for both ends of a link."""
         for number in range(_LINKS):
             leads_to = _LINK_NONE
             if number < len(peers):
@@ -274,8 +271,7 @@ class FakeDriver:
     ) -> None:  # fmt: skip
         """Add a process with this id to the GPU, or to the MIG instance with these ids.
 
-        The driver lists the process under each of these `kinds`, until `end_process`, or until the
-        GPU or driver fails. No real process needs to exist."""
+        The driver lists the process under each of these `kinds`. No real process needs to exist."""
         self._do(
             "process",
             *(card, pid, instance, compute, mib * MIB, sm_percent),
@@ -294,12 +290,12 @@ class FakeDriver:
 
     @property
     def event_sets(self) -> int:
-        """Return how many event sets exist that were created since the driver started."""
+        """Return the number of NVML event sets that were created and still exist."""
         return int(self._library.fake_event_sets(self._state))
 
     @property
     def clients(self) -> int:
-        """Return how many NVML initialisations have not been shut down since the driver started."""
+        """Return the number of NVML initialisations that were not followed by a shutdown."""
         return int(self._library.fake_clients(self._state))
 
     # -------------------------------------------------------------- inside

@@ -1,10 +1,8 @@
 """Select the library that nvidia-ml-py uses in this process: the real driver's or a fake driver's.
 
-The loader identifies a library by its SONAME, which real and fake library share; the first one
-loaded wins. So a real library is loaded before any fake one. While a test needs the fake library,
-its handle is passed to pynvml. Invariant: outside `using`, pynvml loads the real library if there
-is one. Otherwise it may get a fake library without state, which reports that no driver is loaded.
-"""
+Both libraries have the same SONAME, so the loader keeps the first one. The real library is
+therefore loaded first, and `using` passes the fake library's handle to pynvml. Invariant: outside
+`using`, pynvml uses the real library if there is one."""
 
 from __future__ import annotations
 
@@ -24,8 +22,7 @@ NAME = "libnvidia-ml.so.1"
 
 @contextmanager
 def using(state: Path) -> Iterator[None]:
-    """Make nvidia-ml-py in this process use the fake driver whose state is in the file `state`,
-    until the block ends."""
+    """Make nvidia-ml-py use the fake driver with this state file, until the block ends."""
     library = _library()
     before = pynvml.nvmlLib
     library.fake_use(str(state).encode())
@@ -44,9 +41,7 @@ def _give(library: Any) -> None:
 
 @cache
 def _library() -> Any:
-    """Load the fake NVML library.
-
-    The real one is loaded first if there is one, so that it keeps the SONAME that both share."""
+    """Load the fake NVML library, after the real one if there is one."""
     with suppress(OSError):
         ctypes.CDLL(NAME)
     library = ctypes.CDLL(str(built() / NAME))

@@ -14,15 +14,13 @@ MIG_NONE = 2
 
 
 class Profile(NamedTuple):
-    """A size of MIG instances, as the driver reports it.
-
-    `kind` is NVML_GPU_INSTANCE_PROFILE_*, and `span` is the number of memory slices."""
+    """A size of MIG instances, as the driver reports it."""
 
     name: str
-    kind: int
+    kind: int  # NVML_GPU_INSTANCE_PROFILE_*
     id: int
     slices: int
-    span: int
+    span: int  # Memory slices.
     memory_mib: int
     multiprocessors: int
     at_most: int
@@ -30,9 +28,7 @@ class Profile(NamedTuple):
 
 
 class Model(NamedTuple):
-    """A GPU model and what the driver reports for it.
-
-    `switch_links` is the number of NVLinks that lead to an NVSwitch."""
+    """A GPU model and what the driver reports for it."""
 
     name: str
     memory_mib: int

@@ -1,9 +1,8 @@
-"""Act as `nvidia-cuda-mps-control`: a daemon per pipe directory, and commands on standard input.
+"""A stand-in for `nvidia-cuda-mps-control`, with one daemon per pipe directory.
 
-`-d` starts the daemon and returns once it accepts commands; `-f` runs the daemon itself. Without
-either option, commands on standard input go to the daemon. The daemon's state is in files in the
-pipe directory; the fake libcuda reads `limit-<device>`. Invariant: a command has taken effect when
-the program ends. The program fails if no daemon runs."""
+`-d` starts the daemon and `-f` is the daemon itself. Without either, the program sends the commands
+on its standard input to the daemon, and fails if none runs. Invariant: the commands have taken
+effect when the program ends."""
 
 from __future__ import annotations
 
@@ -90,7 +89,7 @@ def lives() -> bool:
 
 
 def obey(line: str) -> None:
-    """Run one command of the user that came on standard input."""
+    """Run one command from standard input."""
     match line.split():
         case ["set_default_device_pinned_mem_limit", device, size] if SIZE.fullmatch(size):
             (FOLDER / f"limit-{int(device)}").write_text(size)

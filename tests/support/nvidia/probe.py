@@ -28,7 +28,7 @@ def probe(driver: FakeDriver, *actions: str, **variables: str) -> list[str]:
 
 @contextmanager
 def holding(driver: FakeDriver, *actions: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
-    """Yield a program that has run these actions and keeps its resources until the block ends."""
+    """Run these actions in a program, and yield it. It keeps its resources until the block ends."""
     process = subprocess.Popen(
         [driver.probe, *actions, "hold"],
         env=_environment(driver, variables),

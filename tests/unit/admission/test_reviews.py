@@ -46,7 +46,6 @@ class Webhook:
         )
 
     async def post(self, body: bytes) -> tuple[int, Any]:
-        """Post the body and return the HTTP status and the decoded answer."""
         return await asyncio.to_thread(self._post, body)
 
     def _post(self, body: bytes) -> tuple[int, Any]:

@@ -10,7 +10,6 @@ from tests.support.golden import Golden
 
 
 def written(folder: Path, name: str, text: str) -> Path:
-    """Write a fleet file and return its path."""
     path = folder / name
     path.write_text(text, "utf-8")
     return path

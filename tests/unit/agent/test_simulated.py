@@ -12,8 +12,8 @@ from tests.unit.agent.events import event_of
 
 
 def test_a_mixed_node() -> None:
-    """A description with several device models sets each device's model, mode and slots. Indexes
-    run through all devices."""
+    """A description of devices may list several models. Each device gets its model's mode and
+    slots, and an index of its own."""
     devices = simulated_devices("n1", "2xA100-40GB:mig + 1xT4:mps+1xAscend310P")
     assert [d.index for d in devices] == [0, 1, 2, 3]
     assert [d.mode for d in devices] == ["mig", "mig", "mps", "vnpu"]
@@ -25,7 +25,7 @@ def test_a_mixed_node() -> None:
 
 
 def test_models_are_found_in_any_case() -> None:
-    """In a description of simulated devices, upper and lower case do not matter."""
+    """The names of GPU models in a description of simulated devices are case-insensitive."""
     upper, lower = (simulated_devices("n", each)[0] for each in ("1xH100-80GB", "1xh100-80gb"))
     assert lower == upper
     assert "H100" in lower.model
@@ -49,7 +49,7 @@ def test_nvlink_joins_like_with_like() -> None:
 
 
 def test_numa_from_four_cards_on() -> None:
-    """Eight simulated GPUs are split over two NUMA nodes. Two GPUs share a single NUMA node."""
+    """A simulated node with eight GPUs has two NUMA nodes. A node with two GPUs has one."""
     assert [d.numa for d in simulated_devices("n", "8xT4")] == [0, 0, 0, 0, 1, 1, 1, 1]
     assert {d.numa for d in simulated_devices("n", "2xT4")} == {0}
 
@@ -80,8 +80,8 @@ def test_bad_descriptions_name_the_fix(spec: str, named: str) -> None:
 
 @pytest.mark.parametrize("name", models())
 def test_every_model_makes_a_device_that_the_ledger_takes(name: str) -> None:
-    """For every simulated model and mode, a report of 64 such devices encodes and decodes
-    unchanged."""
+    """For every simulated model and mode, a report of 64 such devices can be encoded and decoded
+    without a change."""
     for mode in models()[name].modes:
         report = NodeReported(
             node="n",

@@ -60,8 +60,8 @@ async def test_a_run_stands_there_until_its_process_ends(
 async def test_what_its_process_started_keeps_it_there(
     tmp_path: Path, process: subprocess.Popen[bytes]
 ) -> None:
-    """The agent lists a pod as running while any process lives that inherited the pod's mark in its
-    environment."""
+    """The agent lists a pod as running until all processes that inherited the pod's marker have
+    ended."""
     runs = Runs(tmp_path, PROC)
     with left_behind("uid-of-this-test"):
         runs.begin("uid-of-this-test", life(process), in_container=False)
@@ -128,8 +128,8 @@ async def test_a_book_that_cannot_be_read_is_left(tmp_path: Path) -> None:
 
 
 def test_a_process_is_its_command_s_or_an_ancestor_s(tmp_path: Path) -> None:
-    """A process belongs to the pod of its nearest ancestor that is recorded with a pod. A process
-    without such an ancestor belongs to no pod."""
+    """If the agent has recorded a process as a pod's command, the process's descendants belong to
+    the pod, too. Other processes belong to no pod."""
     runs = Runs(tmp_path, PROC)
     with subprocess.Popen(["/bin/sh", "-c", "cat; :"], stdin=subprocess.PIPE) as shell:
         child = Path(f"/proc/{shell.pid}/task/{shell.pid}/children")

@@ -107,8 +107,8 @@ class Handed:
 
 
 class Desk:
-    """The part of the binder that handles deliveries (`binding`), with a state in which pod p is
-    placed at revision 7. `drafts` has the events that `binding` appended."""
+    """A `Binding` that handles deliveries to the binder. In its state, pod p is placed at revision
+    7."""
 
     def __init__(self, *outcomes: Outcome | None) -> None:
         submitted = PodSubmitted(uid="p", namespace="d", name="p", shape=Shape(), dialect="x")
@@ -135,8 +135,7 @@ class Desk:
     async def settle(
         self, data: Payload = PLACED, *, revision: int = 7, attempt: int = 1
     ) -> Handed:
-        """Deliver the event to the binder. Return the delivery, whose `answer` says if the binder
-        acknowledged it."""
+        """Deliver the event to the binder, and return the delivery."""
         draft = self._pen.draft(data, event_id="x", basis=0)
         return await self.hand(draft.payload, draft.subject, revision, attempt)
 
@@ -204,8 +203,8 @@ async def test_a_pod_with_a_share_waits_a_while_for_an_agent_that_is_away(
 
 
 async def test_whose_turn_has_not_come_waits_and_says_so_once() -> None:
-    """On a node without CDI, a pod is not bound until the kubelet has started the pod that was
-    bound before it. The binder records the wait once."""
+    """On a node without CDI, the binder binds a pod only when the kubelet has started the
+    previously bound pod. It records the wait once."""
     desk = Desk(Bound())
     card = Device(
         id="GPU-1", index=0, family="nvidia", model="T4", memory_mib=9000, physical_memory_mib=9000

@@ -34,7 +34,8 @@ def _question(**nats: Any) -> dict[str, Any]:
 
 
 def test_a_question_says_who_asks_and_what_is_shown() -> None:
-    """The callout decodes a request's server, client and password. It ignores unknown fields."""
+    """The callout decodes the server, the client and the password of a request. It ignores unknown
+    fields."""
     shown = {"user": "s-1", "pass": "token", "lang": "go"}
     request = read_request(_token(_question(connect_opts=shown, client_info={"host": "h"})))
     assert (request.server, request.user_key, request.host) == ("N1", "U1", "h")
@@ -84,7 +85,7 @@ def test_an_answer_is_signed_for_the_server_that_asked() -> None:
 
 
 def test_the_issuers_key_is_made_of_the_secret_alone() -> None:
-    """The issuer's key depends only on the secret. A secret that is too short is refused."""
+    """The issuer's key depends only on the callout's secret. Short secrets are refused."""
     assert issuer("x" * 40).public == KEY.public
     assert issuer("y" * 40).public != KEY.public
     assert KEY.public.startswith("A")

@@ -1,5 +1,5 @@
-"""Tests of how the callout lets an API server review a client's token, by TokenReview, and limits
-such reviews."""
+"""Tests of how the callout checks a client's token with a TokenReview, and of its limits on such
+reviews."""
 
 import base64
 import contextlib
@@ -64,7 +64,6 @@ class Answers:
         self.asked: list[Any] = []
 
     async def review(self, request: web.Request) -> web.Response:
-        """Answer a TokenReview request."""
         self.asked.append((await request.json())["spec"])
         return web.json_response({"status": self.said | {"user": self.user}}, status=self.status)
 
@@ -122,8 +121,8 @@ async def tokens(answers: Answers, clock: Time, tmp_path: Path) -> AsyncIterator
 
 
 async def test_a_token_is_its_pods(tokens: Tokens, answers: Answers) -> None:
-    """The callout takes the node of a token's client from the review. If the review names no node,
-    the callout takes it from the token's pod."""
+    """The callout takes the client's node from the TokenReview. If the review names no node, the
+    callout uses the node of the token's pod."""
     agent = Bearer("apportion", "agent", "agent-x", "n1")
     assert await tokens.review(GOOD) == Reviewed(agent, ENDS_S)
     assert answers.asked == [{"token": GOOD, "audiences": [AUDIENCE]}]
@@ -221,8 +220,8 @@ async def test_a_flood_under_a_known_name_is_limited_too(tokens: Tokens, answers
 async def test_a_refused_token_is_remembered_for_a_moment(
     tokens: Tokens, answers: Answers, clock: Time
 ) -> None:
-    """After a token is refused, the callout refuses it for all hosts for a short time without
-    another review."""
+    """For a short time after a token is refused, the callout refuses it without another review,
+    whatever host sends it."""
     answers.said = {"authenticated": False}
     for host in ("10.0.0.1", "10.0.0.1", "10.0.0.2"):
         with pytest.raises(NoToken, match="rejected the token"):
@@ -253,7 +252,8 @@ async def test_a_token_that_gets_nothing_counts_against_its_host(
 async def test_an_api_server_that_is_away_counts_against_nobody(
     tokens: Tokens, answers: Answers
 ) -> None:
-    """A review that fails because of the API server counts towards no client's limit."""
+    """If a TokenReview fails because of the API server, it does not count towards the client's
+    limit."""
     answers.status = 500
     for _ in range(3 * int(REFUSED_BURST)):
         with pytest.raises(KubeRefused):

@@ -74,7 +74,7 @@ def done(answered: dict[str, Answer], flow: tuple[str, ...], *options: str) -> R
 
 @pytest.mark.parametrize("flow", FLOWS, ids=" ".join)
 def test_verbs_read_no_sentence(monkeypatch: pytest.MonkeyPatch, flow: tuple[str, ...]) -> None:
-    """If all sentences are replaced, exit codes and the facts in `--json` output stay the same."""
+    """The wording of messages affects neither exit codes nor the facts in `--json` output."""
     known = answers()
     shown, printed = done(known, flow), done(known, flow, "--json")
     assert replaced(monkeypatch.setattr) > 50
@@ -86,8 +86,8 @@ def test_verbs_read_no_sentence(monkeypatch: pytest.MonkeyPatch, flow: tuple[str
 
 
 def test_other_sentences_are_shown() -> None:
-    """The replaced sentences appear in the output. The exit code of `plan` still follows the
-    outcome."""
+    """Verbs print the sentences of the gateway's answer as they are. The exit code of `plan`
+    depends only on the answer's outcome."""
     known: dict[str, Any] = {path: other(answer) for path, answer in answers().items()}
     assert LOREM in done(known, ("why", "default/large")).stdout
     plan_line = known["plan"]

@@ -1,4 +1,4 @@
-"""Tests of usage errors and options that users of similar tools are used to."""
+"""Tests of usage errors, and of options that users know from similar tools."""
 
 import re
 
@@ -44,7 +44,7 @@ WRONG = [
 
 
 def test_wrong_usage_is_met_with_what_to_write(golden: Golden) -> None:
-    """A usage error shows the right form, and the CLI sends no request."""
+    """After a usage error, the CLI prints the correct usage and sends no request."""
     told = {}
     for typed in WRONG:
         tried = CliRunner().invoke(root, typed.split(), env=NOWHERE)

@@ -40,8 +40,8 @@ EXTENDED = ConfigurationChanged(
 
 
 class World(Ledger):
-    """An in-memory ledger with an extender. `asked` lists the node choices of kube-scheduler that
-    the extender passed to the schedulers."""
+    """An in-memory ledger with an extender. `asked` has the node choices that the extender sent to
+    the schedulers."""
 
     def __init__(self, *payloads: Any, timeout_s: float = 20.0) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ def node_object(name: str) -> dict[str, Any]:
 
 def test_nodes_come_back_in_the_form_in_which_they_came() -> None:
     """The extender returns nodes in the form in which it got them: names or unchanged objects. It
-    accepts field names in either case."""
+    accepts both upper and lower case in field names."""
     world = World(rack("n1"), rack("n2"))
     assert world.filter(wanted(), NodeNames=["n2", "n1"])["NodeNames"] == ["n2", "n1"]
     objects = [node_object(name) for name in ("n1", "n2", "n3")]
@@ -248,8 +248,7 @@ def test_binding_arguments_are_read_in_either_spelling() -> None:
 
 
 async def test_a_binding_is_done_when_the_ledger_says_so(golden: Golden) -> None:
-    """A bind request succeeds when the pod is bound, not already when it is placed. A repeated
-    request succeeds without asking a scheduler."""
+    """A bind request succeeds once the pod is bound. Being placed is not enough."""
     world = World(rack("n1"), of_chooser())
     binding = world.bind()
     await world.chosen()
@@ -283,7 +282,8 @@ async def test_a_refusal_is_told_with_its_amounts() -> None:
 
 
 async def test_a_placement_that_comes_to_nothing_is_an_error(golden: Golden) -> None:
-    """If the placement is voided, the bind request fails with the binder's error."""
+    """If a pod's placement is voided, kube-scheduler's bind request fails with the error of the
+    binder."""
     world = World(rack("n1"), of_chooser())
     binding = world.bind()
     await world.chosen()
@@ -305,8 +305,8 @@ async def test_the_ledger_may_hear_of_the_pod_a_moment_later(golden: Golden) -> 
 
 
 async def test_who_cannot_be_bound_is_told_why(golden: Golden) -> None:
-    """A bind request fails with the reason if the pod was rejected, is for our own scheduler, or is
-    refused by a scheduler."""
+    """A bind request fails with a reason if the watcher has rejected the pod, if the pod uses our
+    own scheduler, or if a scheduler refuses it."""
     rejected = PodRejected(
         uid="r", namespace="default", name="r", field="f", value="v", problem="p", fix="x"
     )
@@ -345,8 +345,8 @@ async def test_a_binding_that_takes_too_long_is_left_to_the_next_try(golden: Gol
 
 
 async def test_a_filter_waits_for_the_placement_that_is_being_decided() -> None:
-    """A filter request waits until the schedulers have placed or refused the pods of earlier
-    choices. It does not wait until those pods are bound."""
+    """A filter request waits until the schedulers have placed or refused all pods with open bind
+    requests. It does not wait until those pods are bound."""
     world = World(rack("n1"), of_chooser("p"), of_chooser("q"))
     await asyncio.wait_for(world.binding.decided(), DECIDED_TIMEOUT_S / 2)
     first, second = world.bind(uid="p"), world.bind(uid="q")
@@ -364,7 +364,7 @@ async def test_a_filter_waits_for_the_placement_that_is_being_decided() -> None:
 
 
 async def _decided(binding: ExtenderBinding) -> bool:
-    """Wait for the schedulers' decisions on all choices. Return False if that timed out."""
+    """Wait until every node choice has a decision. Return False on a timeout."""
     began_s = asyncio.get_running_loop().time()
     await binding.decided()
     return asyncio.get_running_loop().time() - began_s < DECIDED_TIMEOUT_S

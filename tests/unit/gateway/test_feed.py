@@ -37,7 +37,7 @@ def test_pods_by_name() -> None:
 
 
 def test_refused_event_leaves_names_alone() -> None:
-    """An event that the fold refuses does not change which pod has a name."""
+    """If the fold refuses an event, the feed still finds pods by the same names."""
     feed = Feed()
     tell(feed, pod("u1", name="a"), pod("u1", name="b"))
     assert feed.pod("default/b") is None
@@ -62,7 +62,7 @@ def test_window() -> None:
 
 
 def test_window_is_bounded_in_bytes() -> None:
-    """The newest events that the feed keeps are limited by their size in bytes."""
+    """The feed keeps the newest events up to a total size in bytes."""
     feed = Feed(size_bytes=2_000)
     tell(feed, *(pod(f"u{number}", owner="x" * 900) for number in range(5)))
     assert feed.after(0, 10) is None

@@ -1,5 +1,5 @@
-"""Tests that a page which applies only the changes of the cluster shows the same as a page that
-reads the whole cluster."""
+"""Tests that applying only the changes of a cluster gives the same page as reading the whole
+cluster."""
 
 from pathlib import Path
 
@@ -106,8 +106,7 @@ async def test_a_device_that_moved_changes_both_rows() -> None:
 
 
 async def test_the_first_word_of_a_cluster_takes_nodes_away() -> None:
-    """When Kubernetes reports its nodes for the first time, nodes that it does not know disappear
-    from the page."""
+    """When Kubernetes first reports its nodes, all other nodes disappear from the page."""
     followed = Followed()
     followed.play(rack("n1", 1), rack("n2", 1))
     await followed.look()

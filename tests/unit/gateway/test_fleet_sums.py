@@ -83,8 +83,8 @@ def test_what_was_followed_is_what_the_state_says(path: Path) -> None:
 
 
 def test_devices_shares_and_who_waits() -> None:
-    """The totals have devices by model and state, shares in fractions of a device, memory in bytes,
-    and pending pods."""
+    """The gateway counts devices by model and state. It counts shares in fractions of a device, and
+    memory in bytes."""
     followed = Followed()
     cards = [gpu(f"g{at}", model=T4, memory_mib=16_000) for at in range(3)]
     followed.play(
@@ -111,7 +111,7 @@ def test_devices_shares_and_who_waits() -> None:
 
 
 def test_a_scrape_says_them_in_prometheus_text() -> None:
-    """A scrape returns the totals that were registered last, in Prometheus' text format."""
+    """A scrape returns the fleet's totals in Prometheus' text format."""
     metrics = Metrics()
     Followed().sums.expose(metrics)
     followed = Followed()

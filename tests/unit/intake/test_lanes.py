@@ -21,7 +21,7 @@ from apportion_schemas.usage import ShareUsed
 
 @dataclass
 class Sent:
-    """A request that discards its answer."""
+    """A fake request to the intake. It discards the intake's answer."""
 
     payload: bytes
     subject: str = ""
@@ -96,8 +96,8 @@ def test_a_node_appends_so_many_records_and_bytes_in_an_hour() -> None:
 
 
 def test_the_same_seconds_are_not_recorded_twice() -> None:
-    """The intake refuses a usage report whose hour overlaps one that it has recorded. A retry of
-    the same event is accepted."""
+    """The intake refuses a usage report that overlaps in time with a recorded one. It accepts a
+    retry of the same event."""
 
     def said(time: str, identity: str) -> str:
         share = ShareUsed(

@@ -1,8 +1,6 @@
-"""Tests that a node may report a device of a node that was removed, since devices move between
-nodes.
+"""Tests that a node may report a device of a removed node, since devices move between nodes.
 
-A compromised agent can abuse this to claim another node's device. The tests show how far that goes
-and how it ends."""
+They also show what a compromised agent gains if it claims another node's device."""
 
 from apportion.core.devices.simulating import simulated_devices
 from apportion.runtime.files.fleets import SimulatedNode

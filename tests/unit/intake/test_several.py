@@ -18,7 +18,6 @@ INTAKES = 2
 
 
 def report(*devices: Device) -> NodeReported:
-    """Return a report of node n1 with these devices."""
     return NodeReported(node="n1", devices=devices, host=HOST, driver="simulated", simulated=True)
 
 
@@ -32,8 +31,8 @@ async def several() -> Services:
 
 
 def test_a_jump_that_one_intake_holds_is_not_believed_by_the_other() -> None:
-    """If an agent repeats the report of an implausible change, neither intake accepts it before the
-    hold time is over, however often it is repeated."""
+    """If an agent keeps repeating the report of an implausible change, neither intake accepts it
+    before the hold time is over."""
 
     async def asked() -> None:
         services = await several()
@@ -64,8 +63,8 @@ def test_one_that_each_intake_has_seen_once_is_believed_by_neither() -> None:
 
 
 def test_an_honest_agent_is_believed_after_one_look_more_than_there_are_intakes() -> None:
-    """If a node really lost all its GPUs, its report is accepted after one hold time per intake.
-    The loss is recorded once."""
+    """If a node really lost all its GPUs, each intake in turn holds the report back once. Then the
+    loss is recorded, once."""
 
     async def lost() -> None:
         services = await several()

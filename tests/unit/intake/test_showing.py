@@ -21,8 +21,7 @@ from tests.support.pods import ask, placed, pod, share
 
 
 def showing_of(state: State) -> tuple[Showing, Reader[Change]]:
-    """Return the part of an intake that sends this state to agents, and the ledger reader that it
-    depends on."""
+    """Return the component that sends this state to agents, and the ledger reader behind it."""
     ledger, metrics = MemoryLedger(MemoryServer(), role="intake"), Metrics()
     reader = Reader(ledger, StateFold(state), metrics=metrics)
     wire = Connection(reach_of("nats://127.0.0.1:4222"))

@@ -79,8 +79,8 @@ def test_the_notebook_makes_the_figure_of_the_study(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_fleet_and_manifests_are_decided(tmp_path: Path) -> None:
-    """The lab places the pods of manifests on a fleet of nodes. A user can then list the resulting
-    cluster's objects and plan changes of it."""
+    """The lab places the pods of manifests on a fleet of nodes. A user can then list the objects of
+    that cluster and plan changes to it."""
     fleet = tmp_path / "fleet.csv"
     fleet.write_text("node,devices\nbig-1,8xH100-80GB\nsmall-1,4xT4\n")
     cluster = Cluster(read_fleet(fleet), policy="binpack")
@@ -125,7 +125,7 @@ def test_a_cluster_of_a_state_is_a_copy() -> None:
 
 
 def lived() -> VirtualLedger:
-    """Return a ledger with one GPU and two pods that each request it for an hour."""
+    """Return a ledger with one GPU and two pods, each of which used the GPU for an hour."""
     ledger = VirtualLedger()
     ledger.write(rack("n1", 1))
     for name in ("a", "b"):
@@ -136,8 +136,8 @@ def lived() -> VirtualLedger:
 
 
 def test_an_archive_is_recorded_and_courses_are_compared(tmp_path: Path) -> None:
-    """The lab reads an archive and replays it once for each of several changes. The comparison has
-    a row for what really happened and a row for each replay."""
+    """The lab reads an archive and replays it with different fleets and policies. Its comparison
+    has one row per replay, and one for what really happened."""
     path = tmp_path / "ledger.jsonl"
     with ArchiveWriter(path, stream="APPORTION", created="2026-01-01T00:00:00Z") as archive:
         for each in lived().records:

@@ -35,7 +35,7 @@ def draft(name: str, *asks: Ask, **fields: Any) -> PodDraft:
 
 
 def planned(ledger: Ledger, *drafts: PodDraft, **fields: Any) -> PlanAnswer:
-    """Plan these pods and changes. Fail the test if that changes the ledger's state."""
+    """Plan these pods and changes. Fail the test if planning changes the ledger's state."""
     groups = fields.pop("groups", ())
     before = digest(ledger.state)
     answer = plan(ledger.state, Plan(pods=drafts, groups=groups, changes=Changes(**fields)))
@@ -78,7 +78,7 @@ def test_a_pod_that_fits_is_told_where_and_beside_whom(golden: Golden) -> None:
 
 def test_a_pod_that_fits_on_an_empty_fleet_waits() -> None:
     """If a pod would fit only on an emptier cluster, its planned outcome is `not-now`, and the plan
-    has the causes."""
+    names the causes."""
     one = only(planned(full(), draft("new", cards(2))))
     assert one.outcome == "not-now"
     assert one.refused is not None
@@ -206,8 +206,8 @@ def waiting() -> Ledger:
 
 
 def test_a_pod_that_waits_already_is_decided_anew(golden: Golden) -> None:
-    """A plan decides again about a pod that is already pending. It says since when the pod is
-    pending and where the planned change would place the pod."""
+    """A plan also covers a pod that is already pending. It states how long the pod has been pending
+    and where the planned change would place it."""
     ledger = waiting()
     since = ledger.pod("late").submitted_revision
     answer = planned(ledger, draft("late", cards()))
@@ -320,8 +320,8 @@ def test_those_that_wait_before_it_are_counted_and_say_why(golden: Golden) -> No
 
 
 def test_of_those_that_wait_for_the_same_all_are_counted_and_the_first_named() -> None:
-    """The plan lists a limited number of pending pods. Each row has the number of identical pods,
-    so none goes uncounted."""
+    """The plan names a limited number of pending pods. Each row also has the number of all
+    identical pods."""
     ledger = full(nodes=1, count=1)
     alike = [pod(f"alike-{number}", cards(9)) for number in range(WAITING_NAMED + 7)]
     ledger.submit(pod("other", cards()), *alike)
@@ -483,7 +483,7 @@ def test_why_nobody_would_go_for_an_urgent_pod_is_said_beforehand() -> None:
 
 
 def test_another_policy_goes_elsewhere() -> None:
-    """If a plan has another policy, it places the pod by that policy."""
+    """If a plan changes the policy, it places the pod under the new policy."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1)).submit(pod("old", ask(4096)))
     ledger.decide()
     was = ledger.pod("old").placement

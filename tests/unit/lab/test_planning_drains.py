@@ -39,8 +39,8 @@ def test_a_drain_moves_one_by_one() -> None:
 
 
 def test_a_gang_that_is_drained_begins_anew_also_where_it_was() -> None:
-    """A planned drain restarts the whole gang. A gang's pod that stays on its node is reported as
-    restarted, not as moved."""
+    """A planned drain restarts the whole gang. A pod of the gang that stays on its node is reported
+    as restarted, not as moved."""
     ledger = Ledger(rack("n1", 1), rack("n2", 3), gang("default/g"))
     ledger.submit(
         *(member(f"w-{number}", cards(), group="default/g") for number in range(2))

@@ -40,8 +40,8 @@ spec:
 
 
 def test_a_queue_that_nobody_declares_is_doubtful(golden: Golden) -> None:
-    """If a pod's queue is undeclared, the plan warns with the pod's line. The queue `default` and
-    clusters without queues cause no warning."""
+    """If a pod's queue is undeclared, the plan's warning names the pod's line in the manifest. The
+    queue `default` causes no warning, nor does a cluster without queues."""
     ledger = Ledger(rack("n1", 4))
     head = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {}\n  annotations:\n    {}: {}\n"
     spec = "spec: {schedulerName: apportion, containers: [{name: main, image: x}]}\n---\n"

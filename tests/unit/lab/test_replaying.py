@@ -129,7 +129,7 @@ def resized() -> VirtualLedger:
 
 
 def test_a_resize_has_its_effect_at_its_time() -> None:
-    """In a replay, a resize takes effect at the time at which it did originally."""
+    """A replay resizes a pod at the recorded time."""
     answer = replay(resized().recorded(end_s=2 * HOUR), Otherwise())
     assert answer.passed_over == 0
     assert answer.happened.gpu_hours_used == pytest.approx(1.5)
@@ -156,8 +156,7 @@ def two_cards(names: str) -> VirtualLedger:
 
 @pytest.mark.parametrize("began", [False, True])
 def test_a_lost_device_is_as_if_it_had_failed(*, began: bool) -> None:
-    """A device that is declared lost for a replay counts as failed from beginning to end. Its pods
-    wait for the other device."""
+    """If a replay assumes that a device is lost, the device counts as failed throughout."""
     ledger = two_cards("ab")
     after = ledger.state.revision if began else 0
     ledger.write(rack("n1", 2))  # the node reports the device again as healthy
@@ -172,7 +171,7 @@ def test_a_lost_device_is_as_if_it_had_failed(*, began: bool) -> None:
 
 
 def test_what_is_lost_must_be_there_at_some_time() -> None:
-    """A replay is refused if the node or device that is declared lost never existed in the time
+    """A replay is refused if it leaves out a node or device that never existed in the replayed time
     span."""
     recorded = two_cards("a").recorded(end_s=HOUR)
     for name, problem in (
@@ -238,8 +237,8 @@ def test_who_makes_way_for_one_of_its_name_goes_when_that_comes() -> None:
 
 
 def evicted(runs: dict[str, float | None]) -> VirtualLedger:
-    """Return a history in which pod `high` evicts `a` or `b`, which is then submitted again. `runs`
-    has the running time of each pod in seconds."""
+    """Return a history in which pod `high` evicts `a` or `b`. The evicted pod is then submitted
+    again."""
     ledger = VirtualLedger(watched=True)
     ledger.write(rack("n1", 1), rack("n2", 1))
     for name in ("a", "b"):

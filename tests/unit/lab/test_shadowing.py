@@ -1,5 +1,5 @@
-"""Tests of the shadow, which decides where Apportion would have placed each pod that another
-scheduler placed. The shadow appends nothing to the ledger."""
+"""Tests of shadow runs. For each pod that another scheduler placed, a shadow run computes where
+Apportion would have placed it."""
 
 from typing import Any
 
@@ -43,7 +43,7 @@ class Followed:
         self.revision = 0
 
     def play(self, *payloads: Payload) -> list[ShadowPod]:
-        """Pass the next events to the shadow, and return all pods that it has compared so far."""
+        """Pass these events to the shadow, and return its verdicts on all pods so far."""
         for data in payloads:
             self.revision += 1
             record = Record(self.revision, subject_of(data), encode(event_of(data)))
@@ -108,7 +108,7 @@ def test_the_devices_of_another_plugin_need_no_agent() -> None:
 
 
 def test_what_is_not_anothers_decision_is_not_compared() -> None:
-    """The shadow skips placements by our own scheduler and placements before the requested time
+    """A shadow run skips placements by our own scheduler and placements before the requested time
     span."""
     followed = Followed(after=2)
     followed.play(rack("n1", 1, model=T4), adopted(pod("old", ask(1_000)), "n1", share("n1-g0")))
@@ -120,8 +120,8 @@ def test_what_is_not_anothers_decision_is_not_compared() -> None:
 
 
 def test_more_pods_than_are_kept_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the time span has more pods than the limit, the shadow refuses it with an error that names
-    a fix."""
+    """A shadow run fails if its time span has more pods than the limit. The error suggests a
+    shorter span."""
     monkeypatch.setattr(shadowing, "PODS_MAX", 1)
     followed = Followed()
     followed.play(rack("n1", 1, model=T4), adopted(pod("a", ask(1_000)), "n1", share("n1-g0")))
@@ -140,7 +140,7 @@ def test_without_devices_told_the_node_is_compared() -> None:
 
 @pytest.mark.parametrize("held", [0, 3])
 def test_it_is_what_a_scheduler_of_ours_would_do(held: int) -> None:
-    """The shadow places a pod exactly where our scheduling engine places it on a copy of the
+    """A shadow run places a pod exactly where our scheduling engine places it on a copy of the
     state."""
     followed = Followed()
     facts: list[Payload] = [rack("n1", 2, model=T4), rack("n2", 4, model=T4)]

@@ -125,8 +125,8 @@ def test_ids_differ_between_hosts_and_stay(tmp_path: Path) -> None:
 
 
 def test_processes_see_one_anothers_memory(driver: FakeDriver, card: Any) -> None:
-    """A process cannot allocate memory that another process uses. NVML reports which process uses
-    it."""
+    """A process cannot allocate memory that another process uses. NVML reports how much memory each
+    process uses."""
     with holding(driver, "alloc:30000") as process:
         assert used_mib(card) == 30_000 + CONTEXT_MIB
         (running,) = pynvml.nvmlDeviceGetComputeRunningProcesses(card)
@@ -358,7 +358,7 @@ def test_work_on_a_lost_card_fails(driver: FakeDriver) -> None:
 
 
 def test_what_cannot_be_planted_is_an_error(driver: FakeDriver) -> None:
-    """If a test sets a fault on a GPU that does not exist, that is an error."""
+    """A test cannot set a fault on a GPU that does not exist."""
     with pytest.raises(ValueError, match="cannot: xid"):
         driver.xid(2, 79)
 

@@ -1,5 +1,5 @@
-"""Tests of MIG in the fake driver, which follows the geometry of real GPUs. The real NVML bindings
-are used."""
+"""Tests of MIG in the fake driver, which follows the geometry of real GPUs. They use the real NVML
+bindings."""
 
 from collections.abc import Iterator
 from ctypes import byref, c_uint
@@ -71,9 +71,7 @@ def instances(card: Any, name: str) -> list[Any]:
 @pytest.mark.parametrize("model", CUT)
 def test_our_catalogue_agrees_with_the_driver(model: str) -> None:
     """Each MIG profile in our catalogue has the same placements as the driver's profile, and at
-    most as much memory.
-
-    A driver may count in smaller slices, several of which make up one slice of the catalogue."""
+    most as much memory."""
     known: dict[str, Profile] = {each.name: each for each in MODELS[model].profiles}
     ours: tuple[MigProfile, ...] = mig_profiles("nvidia", MODELS[model].name)
     assert ours

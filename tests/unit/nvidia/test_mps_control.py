@@ -29,7 +29,7 @@ def pipes(tmp_path: Path) -> str:
 
 
 def control(driver: FakeDriver, pipes: str, *arguments: str, said: str = "") -> tuple[int, str]:
-    """Run the control program with this input, and return its exit status and output."""
+    """Run `nvidia-cuda-mps-control` with `said` as its input. Return its exit status and output."""
     done = subprocess.run(
         [driver.mps_control, *arguments],
         env=os.environ | driver.environment | {"CUDA_MPS_PIPE_DIRECTORY": pipes},
@@ -111,8 +111,8 @@ def test_what_it_does_not_know_is_an_error(driver: FakeDriver, pipes: str, comma
 
 @pytest.mark.usefixtures("daemon")
 def test_clients_share_a_card_and_have_their_limits(driver: FakeDriver, pipes: str) -> None:
-    """Several MPS clients can use the same GPU. Each client has the default limit, or a lower limit
-    of its own."""
+    """Several MPS clients can use the same GPU. Each has the default memory limit or a lower one of
+    its own."""
     control(driver, pipes, said="set_default_device_pinned_mem_limit 0 2G")
     with holding(driver, "alloc:1500", CUDA_MPS_PIPE_DIRECTORY=pipes):
         said = probe(driver, "alloc:1600", "alloc:3000", CUDA_MPS_PIPE_DIRECTORY=pipes)

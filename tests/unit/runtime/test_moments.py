@@ -54,7 +54,7 @@ def test_revision() -> None:
      "20261120T0300"],
 )  # fmt: skip
 def test_what_is_no_moment(text: str) -> None:
-    """If a text is no time, the error lists the forms that a time may have."""
+    """If a text is not a valid time, the error lists the valid forms."""
     with pytest.raises(MomentError) as refused:
         parse_moment(text, NOW)
     assert repr(text) in str(refused.value)

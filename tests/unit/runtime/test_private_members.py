@@ -1,8 +1,5 @@
-"""Tests that Apportion uses only those private members of libraries that are listed here with a
-reason.
-
-Private members can change with any release. Before you change a library's version here and in
-pyproject.toml, check them in the new version."""
+"""Tests that Apportion uses no private members of libraries except those that this file lists. If
+you upgrade a library, check its private members again."""
 
 import ast
 import inspect
@@ -70,7 +67,7 @@ def words(text: str) -> set[str]:
 
 
 def users(package: str) -> list[ModuleType]:
-    """Return the modules of Apportion that import this library."""
+    """Return Apportion's modules that import this package."""
     imports = re.compile(rf"^(?:from|import) {package}\b", re.MULTILINE)
     services = ROOT / "services"
     return [
@@ -82,7 +79,7 @@ def users(package: str) -> list[ModuleType]:
 
 @pytest.mark.parametrize("package", SEEN_IN)
 def test_private_members_are_used_for_a_reason(package: str) -> None:
-    """The modules of Apportion use exactly the private members that are listed here."""
+    """The modules of Apportion use only the libraries' private members that are listed here."""
     modules = users(package)
     assert modules
     assert set().union(*(named(each, package) for each in modules)) == set(PRIVATE[package])

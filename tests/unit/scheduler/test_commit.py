@@ -1,7 +1,8 @@
 """Tests of how the scheduler appends its events. It appends a few events one by one, and gangs or
 many events as one batch.
 
-A fence makes the ledger refuse an event if another writer has written to its subject."""
+With a fence, the ledger refuses an event if another writer has since written to the event's
+subject."""
 
 import asyncio
 from collections.abc import Sequence
@@ -26,8 +27,7 @@ class CountingLedger(MemoryLedger):
         self._rival_before = rival_before
 
     async def append(self, drafts: Sequence[Draft]) -> list[int]:
-        """Append the events and record their number. If the rival's turn has come, let it write
-        first."""
+        """Append the events and record their number. A rival may write just before."""
         if len(self.sizes) == self._rival_before:
             rival = Draft(NODE, "rival", b"{}")
             self.server.append([rival], {}, role="scheduler", writer="rival")
@@ -82,7 +82,7 @@ def test_what_belongs_together_is_stored_whole_or_not_at_all() -> None:
 
 
 def test_other_subjects_need_no_fence() -> None:
-    """The scheduler appends events that are not about a node without a fence."""
+    """The scheduler uses no fence for an event that is not about a node."""
     ledger = CountingLedger()
     drafts = [Draft("apportion.v1.pending.a", f"a{n}", b"{}") for n in range(2)]
     assert asyncio.run(commit(ledger, [*drafts, *fenced(2)], together=False)) == 4

@@ -6,7 +6,7 @@ from apportion.scheduler.cycle import CALM_DECISIONS, Contention
 
 def looked(spreading: Contention, *others_wait: bool) -> list[bool]:
     """Make one decision per value of `others_wait`, which is True while other schedulers have
-    pending pods. Return for each decision whether the scheduler tried its own nodes first."""
+    pending pods. Return for each whether the scheduler tried its own part of the nodes first."""
     found = []
     for each in others_wait:
         spreading.look(others_wait=each)
@@ -20,14 +20,14 @@ def test_alone_it_is_never_apart() -> None:
 
 
 def test_it_is_apart_while_pods_wait_for_others() -> None:
-    """While other schedulers have pending pods, a scheduler tries its own nodes first. This holds
-    for its first decision, too."""
+    """While other schedulers have pending pods, a scheduler tries its own nodes first, even for its
+    first decision."""
     assert all(looked(Contention(), *[True] * 3))
 
 
 def test_it_stays_apart_for_a_few_decisions_more() -> None:
-    """After the other schedulers' last pending pod, a scheduler tries its own nodes first for a few
-    more decisions."""
+    """Once other schedulers have no pending pods, a scheduler still tries its own part of the nodes
+    first for a few decisions."""
     spreading = Contention()
     looked(spreading, True)
     assert looked(spreading, *[False] * CALM_DECISIONS) == [True] * (CALM_DECISIONS - 1) + [False]

@@ -42,7 +42,7 @@ class RivalledLedger(MemoryLedger):
     rivals = 0
 
     async def append(self, drafts: Sequence[Draft]) -> list[int]:
-        """Append the events. Let the rival write first while it has writes left."""
+        """Append the events. If the rival has writes left, it writes first."""
         self.sizes.append(len(drafts))
         if self.rivals:
             self.rivals -= 1
@@ -92,7 +92,7 @@ class Scheduler:
             tasks.create_task(self.cycle.run(self.reader, decisions, _at_once))
 
     def counted(self, outcome: str) -> float:
-        """Return how many decisions had this outcome, by the scheduler's metrics."""
+        """Return how many decisions had this outcome, according to the scheduler's metrics."""
         labels = {"outcome": outcome}
         return self.metrics.registry.get_sample_value("apportion_decisions_total", labels) or 0.0
 
@@ -124,8 +124,8 @@ def after(rivals: int, *, check: Callable[[Scheduler], None]) -> None:
 
 
 def test_a_refused_decision_is_made_again_and_counted() -> None:
-    """If the ledger refuses a decision, the scheduler counts that and decides again on the new
-    state."""
+    """If the ledger refuses a decision, the scheduler counts the refusal and decides again on the
+    new state."""
 
     def check(scheduler: Scheduler) -> None:
         assert scheduler.placed == PODS
@@ -175,8 +175,8 @@ def test_a_taken_decision_forgives_the_refusals_before_it() -> None:
 
 
 def test_a_choice_is_served_once_the_prices_are_known() -> None:
-    """Under the price policy, the scheduler places pods whose node kube-scheduler chose through the
-    extender. It does so even if the node's GPU model has no price yet."""
+    """Under the price policy, the scheduler places a pod on the node that kube-scheduler chose. The
+    node's GPU model may have no price yet."""
 
     async def main() -> None:
         scheduler = Scheduler(rivals=0)

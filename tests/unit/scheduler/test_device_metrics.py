@@ -40,8 +40,8 @@ def test_nothing_is_told_unasked() -> None:
 
 
 def test_A9_what_is_granted_is_told_by_device() -> None:
-    """If our own names are enabled, the metrics have bytes and ratios from 0 to 1 for each
-    device."""
+    """If Apportion's own metric names are enabled, each device's memory is in bytes and its ratios
+    are from 0 to 1."""
     assert scraped("apportion") == {
         ("apportion_device_memory_bytes", "g0/n1"): 10_000 * MIB,
         ("apportion_device_memory_allocated_bytes", "g0/n1"): 2_500 * MIB,

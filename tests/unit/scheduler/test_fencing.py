@@ -43,8 +43,8 @@ def test_a_place_is_voided_once_in_each_life_of_its_pod() -> None:
 
 
 def test_a_pod_is_evicted_for_another_once_in_each_life() -> None:
-    """All events that evict one pod in favour of the same other pod have the same id. If the
-    evicted pod is adopted later, a new eviction has another id."""
+    """All events that evict a pod in favour of a given pod have the same id. If the evicted pod
+    ends and is adopted again, its next eviction has another id."""
     wanted = pod("p2", ask(1000), priority=10)
     evicted = PodEvicted(
         pod="p1",
@@ -72,8 +72,8 @@ def test_a_pod_is_evicted_for_another_once_in_each_life() -> None:
 
 
 def test_what_is_decided_together_is_told_with_one_time_and_fenced_once() -> None:
-    """All events of a decision have the same time. Of the events about a node, only the first has a
-    fence. The second contains the digest of the first."""
+    """All events of a decision have the same time. If two are about the same node, only the first
+    is fenced, and the second contains the first one's digest."""
     ledger = Ledger(node("n1", gpu("g0")), pod("p1", ask(1000)), pod("p2", ask(1000)))
 
     async def never(_: Draft) -> Appended:

@@ -1,5 +1,5 @@
-"""Tests of the prices that the scheduler learns from the pods it has seen. A price values a kind of
-pod in devices, and comes from a plan that places many such pods on the cluster's nodes."""
+"""Tests of the prices that the scheduler learns from the pods it has seen. A price says how many
+devices one pod of a shape is worth."""
 
 import pytest
 
@@ -16,7 +16,7 @@ CARD = gpu("g0", memory_mib=10_000)
 
 
 def racks(nodes: int = 10, devices: int = 4, device: Device = CARD, cores: int = 64) -> NodeType:
-    """Return a node type of which there are this many nodes, each with plenty of memory."""
+    """Return a node type with this number of nodes, each with plenty of memory."""
     return NodeType(device, devices, cores * 1000, 1 << 20, nodes)
 
 
@@ -63,7 +63,7 @@ def test_a_pod_is_planned_only_where_it_fits() -> None:
 
 
 def test_pods_stay_with_their_family_and_mode() -> None:
-    """A plan puts a pod only on devices of the right family and sharing mode."""
+    """A plan puts a pod only on devices of the requested kind and sharing mode."""
     share, cut = seen(piece(50), modes=("hami-core",)), seen(ask(5_000), modes=("mig",))
     types = racks(), racks(1, 1, gpu("m0", model=A30, mode="mig")), racks(5, 8, npu())
     only_share, only_cut = planned([share], *types), planned([cut], *types)
@@ -103,8 +103,8 @@ def test_every_shape_that_was_seen_is_priced() -> None:
 
 
 def test_pods_without_devices_have_a_small_size() -> None:
-    """For prices, the size of a pod without devices follows from its CPU cores. It is a tenth of
-    the number of devices that other pods use together with the same number of cores."""
+    """Per CPU core, a pod without devices has a tenth of the size of a pod with devices. Prices
+    depend on these sizes."""
     shapes = [seen(whole(), cores=8), seen(None, cores=16)]
     prices = learn(shapes, [racks()], pods=20)
     assert prices.shapes[1].size == 200_000

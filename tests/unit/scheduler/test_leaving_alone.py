@@ -13,7 +13,7 @@ print(before, gc.get_freeze_count(), len(gc.get_objects()))
 
 
 def test_what_is_there_is_left_alone() -> None:
-    """After the fold, the garbage collector does not scan the objects of the state."""
+    """After the fold, Python's garbage collector does not scan the objects of the state."""
     done = subprocess.run([sys.executable, "-c", COUNT], capture_output=True, text=True, check=True)
     before, frozen, seen = map(int, done.stdout.split())
     assert frozen > before / 2

@@ -28,8 +28,7 @@ GIVEN_UP_S = GRACE_S * 2 + 2 * ROUND_S
 
 
 class SleepyClock(SkewedClock):
-    """A clock that a test can put to sleep. Its pauses then do not end, as in a suspended
-    process."""
+    """A clock whose pauses do not end while `asleep` is set, as in a suspended process."""
 
     asleep = False
 
@@ -130,8 +129,8 @@ def test_an_agent_that_beats_is_there_and_one_that_does_not_is_given_up() -> Non
 
 
 def test_an_agent_that_says_that_it_stops_is_away_at_once() -> None:
-    """If an agent announces that it stops, it counts as silent at once, and that is recorded
-    once."""
+    """If an agent announces that it stops, it counts as silent at once. The scheduler records the
+    silence once."""
 
     async def play(server: MemoryServer) -> None:
         agent = await reported(server, "n1", "n2")
@@ -178,7 +177,7 @@ def test_no_agent_that_beats_is_given_up_in_the_shortest_grace() -> None:
 
 
 def test_it_is_said_once_however_many_take_themselves_for_the_first() -> None:
-    """If several schedulers take themselves for the leader, an agent's silence is still recorded
+    """Even if several schedulers consider themselves the leader, an agent's silence is recorded
     only once."""
 
     async def play(server: MemoryServer) -> None:
@@ -209,8 +208,8 @@ def test_who_is_not_the_first_writes_nothing() -> None:
 
 
 def test_a_scheduler_that_was_stopped_gives_nobody_up_for_what_it_missed() -> None:
-    """After a scheduler was suspended, it does not record agents as silent because of heartbeats
-    that it missed."""
+    """A scheduler that was suspended does not record agents as silent just because it missed their
+    heartbeats."""
 
     async def play(server: MemoryServer) -> None:
         agent = await reported(server, "n1")

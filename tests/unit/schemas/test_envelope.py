@@ -68,7 +68,7 @@ def test_the_unchanged_document_is_read() -> None:
     ],
 )
 def test_unreadable(payload: bytes, says: str) -> None:
-    """A payload that is no valid CloudEvent raises UnreadableEvent."""
+    """Decoding a payload that is not a valid CloudEvent raises UnreadableEvent."""
     with pytest.raises(UnreadableEvent, match=says):
         decode(payload, subject=SUBJECT)
 
@@ -101,8 +101,8 @@ def test_unknown(payload: bytes, says: str) -> None:
     ],
 )
 def test_invalid(data: object, says: str) -> None:
-    """An event of a known type raises InvalidEvent if its data is invalid or its subject is
-    wrong."""
+    """Decoding an event of a known type raises InvalidEvent if its data is invalid or its subject
+    is wrong."""
     with pytest.raises(InvalidEvent, match=f"PodGone: .*{says}"):
         decode(wire(data), subject=SUBJECT)
 

@@ -97,8 +97,8 @@ def test_one_of_before_the_first_release_is_read_as_the_first(
 def test_an_older_one_is_held_to_its_own_fields(
     tomorrow: None, version: int, data: dict[str, object], says: str
 ) -> None:
-    """An event of an older version is validated by the fields of that version. All builds therefore
-    accept the same events."""
+    """An event of an older version is validated against the fields of that version. All builds
+    therefore accept the same events."""
     with pytest.raises(InvalidEvent, match=f"PodGone.*: .*{says}"):
         decode(wire(version, data), subject=SUBJECT)
 

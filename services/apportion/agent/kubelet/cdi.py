@@ -39,7 +39,7 @@ def device_name(slot: str) -> str:
 
 
 class Specifications:
-    """Writes one CDI file per slot to `folder`. Reads NVIDIA's CDI file from there or `others`."""
+    """Writes one CDI file per slot to `folder`. NVIDIA's CDI file is there or in `others`."""
 
     def __init__(
         self, folder: Path, others: Sequence[Path] = (), proc: Path = Path("/proc")
@@ -84,7 +84,7 @@ class Specifications:
         return self._folder / f"{_PREFIX}{slot}.json"
 
     def _foreign(self, cards: Sequence[str]) -> tuple[str, list[Json]]:
-        """Return the CDI version, then NVIDIA's edits: first for all devices, then for each GPU.
+        """Return the CDI version and NVIDIA's edits, for all devices and then for each GPU.
 
         NVIDIA's specification (see nvidia-ctk) names a device by UUID. With another
         `--device-name-strategy`, the device node identifies the device. A device in MIG mode gets

@@ -1,9 +1,9 @@
-"""Decides at `Allocate` what a container gets if the container runtime does not support CDI.
+"""Gives out devices in `Allocate`, for a container runtime that does not support CDI.
 
 The kubelet names no pod in `Allocate`, so the pod is inferred from the ledger: only one can be next
 (`core.ledger.turns`). The answer names the intended container, and `PreStartContainer` checks that
 name. The kubelet's checkpoint keeps the answer, so this module saves nothing. Invariant: `Allocate`
-never fails and takes at most `PATIENCE_S`; if in doubt, the answer has no devices."""
+never fails and takes at most `PATIENCE_S`. In doubt, the answer has no devices."""
 
 import asyncio
 import logging
@@ -98,7 +98,7 @@ class Handing:
 
 
 def answered(edits: Edits, to: str) -> Any:
-    """Return an `Allocate` answer with these edits, intended for the container `to`."""
+    """Return an `Allocate` answer that applies the edits to the container `to`."""
     one = pb.Allocated(annotations={HANDED_TO: to})
     one.env.update(edits.env)
     for mount in edits.mounts:

@@ -1,10 +1,10 @@
-"""Find which pod has a slot: PodResources returns names, the kubelet's checkpoint has uids.
+"""Find which pod has a slot, from PodResources and the kubelet's checkpoint.
 
-PodResources (v1) lacks init containers and uids; the checkpoint lacks names and contains ended
+PodResources (v1) lacks init containers and uids. The checkpoint lacks names and contains ended
 pods. A restarted kubelet lists no pod until the API server has sent its pods. So a pod has ended
 only if the kubelet process that listed the pod no longer lists it. Invariants: a slot has exactly
-one pod; if checkpoint and PodResources disagree, the search fails. Across restarts, no pod counts
-as ended while one of its containers may run."""
+one pod. If checkpoint and PodResources disagree, the search fails. No pod counts as ended while one
+of its containers may run."""
 
 import asyncio
 import os
@@ -72,8 +72,7 @@ class Holders:
     """Finds the pod of a slot or a process in the records of one kubelet.
 
     `prepared` maps the uid of each prepared ResourceClaim to its pod's uid, because the checkpoint
-    lacks pods that only have claims. A claim is added before it is prepared, and removed when it is
-    unprepared. Devices of the resources `amounts` (memory and cores) are not slots."""
+    lacks pods that only have claims. The resources `amounts` (memory and cores) have no slots."""
 
     def __init__(
         self,

@@ -1,9 +1,9 @@
 """Runs the agent's device plugins and its DRA plugin on a node with a kubelet.
 
-The device plugins offer a slot for every possible share of the devices, healthy or not. So the
-kubelet's counting never blocks a placement of the scheduler. Invariant: after a claim is answered
-without an error, the claim is in the book of prepared claims and everything that its containers
-need exists. Every step can be repeated."""
+The device plugins offer a slot for every possible share of the devices, healthy or not. So a
+placement of the scheduler never fails because the kubelet has run out of slots. Invariant: once a
+claim is answered without an error, it is in the book of prepared claims, and its containers have
+everything that they need. Every step can be repeated."""
 
 import asyncio
 import logging
@@ -90,7 +90,7 @@ class ClaimDoor:
         return [self._problem] if self._problem else []
 
     async def serve(self) -> None:
-        """Serve claims to the kubelet until cancelled. Raises ConfigError."""
+        """Serve the kubelet's calls about ResourceClaims until cancelled. Raises ConfigError."""
         try:
             while True:
                 there = self._socket.is_socket() and self._registration.is_socket()
@@ -424,7 +424,7 @@ class FrontDoor:
         ]
 
     async def offer(self, counts: Mapping[str, int]) -> None:
-        """Set the number of slots of each resource name. A name that is missing gets 0 slots."""
+        """Offer as many slots of each resource name as `counts` says; none of other names."""
         for resource in (*self._plugins, *counts):
             if resource not in self._plugins:
                 self._plugins[resource] = self._plugin(resource)

@@ -11,9 +11,9 @@ HANDED_TO: Final = "apportion.dev/handed-to"
 
 
 class Handed(Struct, frozen=True):
-    """An earlier answer to `Allocate`: its `edits` apply to the container `to`, or none if ""."""
+    """An earlier answer to `Allocate`."""
 
-    to: str
+    to: str  # the intended container; "" for none
     edits: Edits
 
 
@@ -39,4 +39,4 @@ class Preparing(Protocol):
     """Prepares the shares of containers before the containers start."""
 
     async def prepare(self, holder: Holder) -> Edits:
-        """Prepare a container before it starts, and return its edits. Raises NotPrepared."""
+        """Prepare a container before its start. Return the edits to it. Raises NotPrepared."""

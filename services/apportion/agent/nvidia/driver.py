@@ -1,11 +1,12 @@
 """Calls the NVIDIA driver with time limits, receives its XIDs (errors), and reads the use of GPUs.
 
-A driver that waits for a GPU which fell off the bus (XID 79, 119) blocks the calling thread for
-good. So calls run on daemon threads, one call at a time in each `Lane`. A call that exceeds the
-lane's limit is abandoned. A critical XID makes its GPU unhealthy for a while; a critical XID of a
-MIG instance blocks only that instance's slices. Invariants: a hung lane refuses other calls at
-once, and no call starts after its caller was refused. XIDs of every GPU that answers are received,
-even after another GPU was lost."""
+If a GPU fell off the bus (XID 79, 119), a driver call that waits for it blocks its thread for good.
+So calls run on daemon threads, one call at a time in each `Lane`. A call that exceeds the lane's
+limit is abandoned. A critical XID makes its GPU unhealthy for a while. A critical XID of a MIG
+instance blocks only that instance's slices.
+
+Invariants: a hung lane refuses other calls at once, and no call starts after its caller was
+refused. XIDs of every GPU that answers are received, even after another GPU was lost."""
 
 import asyncio
 import logging
@@ -216,11 +217,11 @@ class Xids:
             self._watched.add(device)
 
     def keep_watching(self, devices: Collection[str]) -> None:
-        """Forget the subscriptions of GPUs outside `devices`: a lost GPU must subscribe again."""
+        """Forget the subscriptions of other GPUs, so that a lost GPU is subscribed again."""
         self._watched.intersection_update(devices)
 
     def wait(self, wait_s: float) -> Any:
-        """Wait up to `wait_s`. Return an XID event, True to check all GPUs, or else False."""
+        """Wait up to `wait_s`; return an XID event, or False, or True to check all GPUs."""
         if self._events is None:
             time.sleep(wait_s)  # the driver was away at the last check
             return True

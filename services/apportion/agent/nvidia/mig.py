@@ -1,10 +1,11 @@
 """Find, create and destroy the MIG instances of one GPU through NVML.
 
 A share gets a GPU instance at the slices in the ledger, with one compute instance that has all of
-its compute. Users and mig-manager make instances too, so `OurInstances` records the instances of
-this agent. Invariants: every call can be repeated after a crash. The agent gives to containers, and
-destroys, only instances that it made. It destroys none that is needed or in use. An instance is
-recorded before it exists. Records of an earlier boot are ignored: no instance survives a reboot."""
+its compute. Users and mig-manager create instances too, so `OurInstances` records this agent's own,
+each before it exists. Records of an earlier boot are ignored: no instance survives a reboot.
+
+Invariants: the agent gives to containers, and destroys, only its own instances. It destroys none
+that is needed or in use. Every call can be repeated after a crash."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -43,7 +44,7 @@ class Profile(NamedTuple):
 
 
 class OurInstances:
-    """A record of the MIG instances that this agent made. A restart clears it if `book` is None."""
+    """A record of the MIG instances that this agent made. Only `book` survives a restart."""
 
     def __init__(self, book: BootBook[MigInstance] | None = None) -> None:
         self._book = book
@@ -51,7 +52,7 @@ class OurInstances:
 
     @property
     def kept(self) -> bool:
-        """Return True if the record is on disk. It is if the agent hands out shares."""
+        """Return True if the record survives a restart of the agent."""
         return self._book is not None
 
     def made(self, card: str, cut: MigInstance) -> bool:
@@ -156,7 +157,7 @@ def keep(card: Cut, needed: Collection[MigInstance]) -> Kept:
 
 
 def slices(cut: MigInstance) -> int:
-    """Return an instance's slices as a bit mask, limited to slices that a report can contain."""
+    """Return an instance's slices as a bit mask, without bits outside `FULL`."""
     return ((1 << cut.size) - 1) << cut.start & FULL
 
 

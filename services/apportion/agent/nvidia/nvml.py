@@ -163,7 +163,7 @@ class NvmlBackend:
         )
 
     async def keep_instances(self, device: str, needed: Collection[MigInstance]) -> Kept:
-        """Destroy MIG instances of this agent that nothing needs or uses; see `DeviceBackend`."""
+        """Destroy this agent's MIG instances that are not needed or in use; see `DeviceBackend`."""
         return await self._of(
             device, lambda card: mig.keep(mig.Cut(device, card, self._ours), needed)
         )
@@ -516,9 +516,9 @@ def _nvlink_remotes(handle: Any) -> Iterator[str]:
 def _hold_memory(card: Any, cgroup: Path, memory: int) -> bool:
     """Limit the processes of a cgroup to `memory` bytes of the GPU; see `DeviceBackend`.
 
-    Drivers support limits from R615 on, for root on Linux, and only for whole GPUs. NVML opens
-    the folder of the cgroup, so the path is one of this process's own files. A limit ends with
-    its cgroup."""
+    Drivers support limits from R615 on, for root on Linux, and only for whole GPUs. NVML opens the
+    cgroup's folder, so the path must exist in this process's file system. A limit ends with its
+    cgroup."""
     folder = os.fsencode(cgroup)
     found = nvml.c_nvmlGetMemoryLimits_v1_t(folder)
     try:

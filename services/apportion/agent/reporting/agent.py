@@ -1,11 +1,12 @@
 """Report the devices of an agent's nodes, and answer each placement that is bound there.
 
-The answer is SharesAllocated or AllocationFailed. Without a kubelet, the agent answers at once.
-With one, it answers a placement with shares when the first of its containers is about to start. An
-intake judges and appends the events. Invariants: every bound placement gets at most one answer,
-even across crashes. The agent appends nothing while the inventory is unchanged. Inventory events
-follow from the ledger and the devices alone. Their ids follow from content and previous revision,
-so restarts, retries and a second agent write the same event once."""
+The answer is SharesAllocated or AllocationFailed. Without a kubelet, the agent answers at once. On
+a node with a kubelet, it answers when the first container with shares is about to start. An intake
+judges and appends the events.
+
+Invariants: every bound placement gets at most one answer, even across crashes. The agent appends
+nothing while the inventory is unchanged. The id of an inventory event follows from its content and
+the previous revision. So restarts, retries and a second agent write the same event once."""
 
 import asyncio
 import contextlib
@@ -74,7 +75,7 @@ _log = logging.getLogger(__name__)
 
 
 class HeldBack(Exception):
-    """Error: the intake accepts a large change only when it is reported again after `again_s`."""
+    """Error: the intake accepts this large change only if it is reported again after `again_s`."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer.why)
@@ -179,11 +180,10 @@ class Agent:
         remember: bool = False,
         kubelet: bool = False,
     ) -> None:
-        """Fold the ledger by `rules`, or from the snapshot `state` if its beginning was dropped.
+        """Fold the ledger by `rules`, from the snapshot `state` if the ledger was trimmed.
 
-        `remember`: keep claims (bound placements) after they are answered. `kubelet`: claims with
-        shares are answered through the kubelet's plugins, so the agent itself answers the others.
-        """
+        `remember`: keep claims (bound placements) after they are answered. `kubelet`: the kubelet's
+        plugins answer claims with shares, and the agent answers only the others."""
         self._nodes = {node.name: node for node in nodes}
         self._ledger = ledger
         self._kubelet = kubelet
@@ -246,7 +246,7 @@ class Agent:
             group.create_task(self._watch_configuration(), name="report as configured")
 
     async def allocate(self) -> None:
-        """Answer bound placements until cancelled. Those on a lost node wait until it returns."""
+        """Answer bound placements until cancelled. On a lost node, wait until the node returns."""
         await self._reported.wait()
         async with asyncio.TaskGroup() as later:
             while True:
@@ -386,9 +386,9 @@ class Agent:
     def _noticed(self, node_name: str) -> None:
         """Check the newest inventory event of one of our nodes, right after it was folded.
 
-        Two agents with the same node name would overwrite each other for ever. So this agent only
-        logs a report of the other agent. A report whose basis is not newer than our first revision
-        was made before this process began, hence `<=`."""
+        Two agents with the same node name would overwrite each other for ever. So if another agent
+        reported the node, this agent only logs an error. A report whose basis is not newer than our
+        first revision is from before this process, so this agent reports again."""
         node = self._nodes.get(node_name)
         if node is None or node.report is None:
             return
@@ -441,10 +441,10 @@ class Agent:
             await self._answer_unasked(claim)
 
     async def answer(self, claim: Claim, trouble: str) -> bool:
-        """Append that the claim is allocated or, with `trouble`, that its allocation failed.
+        """Append SharesAllocated, or with `trouble` an event that the allocation failed.
 
-        Return True if the ledger has an answer, and False if the claim was voided. An answer is
-        appended only once, although the kubelet retries. An allocated pod stays allocated."""
+        Return True if the ledger has an answer, and False if the claim was voided. If the kubelet
+        retries, no second answer is appended. An allocated pod stays allocated."""
         if self._view.nodes[claim.node].answers.get(claim.pod) in ("", trouble):
             return True
         digest = hashlib.sha256(trouble.encode()).hexdigest()[:16] if trouble else ""
@@ -511,7 +511,7 @@ def news(view: NodeView, now: NodeReported) -> list[Payload]:
 
 
 def event_id(data: Payload, follows: int) -> str:
-    """Return the id of an inventory event that follows revision `follows` of its subject."""
+    """Return the id of an inventory event; `follows` is the previous revision on its subject."""
     digest = hashlib.sha256(_encode(data)).hexdigest()[:32]
     return f"{type(data).__name__}/{follows}/{digest}"
 

@@ -1,9 +1,9 @@
 """Folds the events about one agent's nodes: their inventory, and the placements to answer.
 
-Invariants: a claim is due exactly while it is placed and bound in the ledger and neither answered
-nor voided. Any client may write a pod's annotations, from which PodAdopted is derived. So on a node
-with a kubelet, an adopted pod gets its shares only with proof: either this ledger has a voided
-placement with these shares, or the node's own book has our binding with them."""
+Invariant: a claim is due exactly while it is placed and bound in the ledger and neither answered
+nor voided. Any client may write the annotations from which PodAdopted is derived. So on a node with
+a kubelet, an adopted pod gets its shares only with proof: a voided placement of these shares in
+this ledger, or a binding with these shares in the node's own book."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Claim:
         return tuple(dict.fromkeys(share.device for share in self.placed.shares))
 
     def of(self, container: str) -> str:
-        """Return a name for one of the claim's containers that is unique on the node."""
+        """Return a name for the claim's container `container` that is unique on the node."""
         return f"{self.pod}/{self.attempt}/{container}"
 
     def sized(self, data: PodResized) -> Claim:
@@ -95,7 +95,7 @@ class Claim:
 
 @dataclass(slots=True, eq=False)
 class NodeView:
-    """What the ledger has about one node: the last inventory, and the placements and answers."""
+    """The fold of the events about one node: the last inventory, and the placements and answers."""
 
     said: NodeReported | None = None  # the last inventory
     said_revision: int = 0
@@ -122,7 +122,7 @@ class NodeView:
     def take(
         self, data: NodeReported | DeviceHealthChanged | ReportRefused, event: Event, revision: int
     ) -> None:
-        """Apply an inventory event, or the event that refuses one."""
+        """Apply an inventory event, or the refusal of one."""
         self.refused = isinstance(data, ReportRefused)
         if isinstance(data, ReportRefused):
             return
@@ -199,7 +199,7 @@ class FleetView:
     def __init__(
         self, nodes: Iterable[str], *, remember: bool = False, rules: Rules | None = None
     ) -> None:
-        """Start empty. `remember` keeps answered claims, because a kubelet requests them again."""
+        """Start empty. `remember`: keep answered claims, which a kubelet may request again."""
         self._remember = remember
         self.rules = rules or Rules()
         self.nodes = {name: NodeView() for name in nodes}

@@ -1,3 +1,3 @@
-"""Creates on this node what containers get with their shares, one module per kind of resource.
+"""Creates the files, daemons, instances and limits of a node's shares, one module per kind.
 
 Invariant: every step can be repeated, and a running container keeps everything that it has."""

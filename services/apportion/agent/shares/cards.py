@@ -1,9 +1,9 @@
 """Prepare a device for containers: its MPS daemon, its MIG instances, and the driver's limits.
 
-Invariants: a device with an MPS daemon accepts one process at a time, the daemon itself. An
-instance is never destroyed if a container in the ledger may use it or if this agent did not make
-it. A limit is only set on the cgroup of a single container. A restarted agent reads the daemons,
-the driver, the books and the ledger, and reaches the same result."""
+Invariants: a device with an MPS daemon accepts only the daemon as a process. The agent destroys an
+instance only if it made the instance, and no container in the ledger may use it. A limit is only
+set on the cgroup of a single container. A restarted agent reads the daemons, the driver, the books
+and the ledger, and reaches the same result."""
 
 import asyncio
 import glob
@@ -49,7 +49,7 @@ class Daemons:
     """Starts and stops the MPS daemons of one node; each device has a subfolder of `folder`."""
 
     def __init__(self, folder: Path, backend: DeviceBackend, launcher: Sequence[str] = ()) -> None:
-        """Use `launcher` as the prefix of a daemon's command, such as `systemd-run --scope`."""
+        """Start daemons with the command prefix `launcher`, such as `systemd-run --scope`."""
         self._folder = folder
         self._backend = backend
         self._launcher = tuple(launcher)
@@ -222,11 +222,11 @@ def _names(instances: Iterable[MigInstance]) -> str:
 
 
 class Limit(NamedTuple):
-    """The memory limit of a cgroup on a device, in bytes. The kernel reports the path `cgroup`."""
+    """A cgroup's memory limit on a device."""
 
     device: str
-    cgroup: str
-    memory: int
+    cgroup: str  # the path that the kernel reports
+    memory: int  # in bytes
 
 
 def limits_of(
@@ -242,7 +242,7 @@ def limits_of(
 
 
 class DriverLimits:
-    """Sets the driver's memory limits on one node; `cgroups` is the folder of its cgroups (v2)."""
+    """Sets the driver's memory limits for the containers below the cgroup v2 folder `cgroups`."""
 
     def __init__(self, backend: DeviceBackend, cgroups: Path) -> None:
         self._backend = backend

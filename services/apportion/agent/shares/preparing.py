@@ -1,8 +1,8 @@
-"""Derive from the ledger what a container gets, and create it on the node.
+"""Prepare the shares of a container on the node, as recorded in the ledger.
 
 If the pod's binding is not in the ledger yet, the preparation waits for up to `PATIENCE_S`.
 Invariant: a container starts only after its shares are ready, and after the ledger has the shares
-and SharesAllocated."""
+and the event SharesAllocated."""
 
 import asyncio
 import hashlib
@@ -42,7 +42,7 @@ Answer = Callable[[Claim, str], Awaitable[bool]]
 class Rounds:
     """A lock for one node: preparations run concurrently, but a cleanup round runs alone.
 
-    Otherwise, a pod that arrives during a round might get what the round is removing."""
+    Without the lock, a round might remove what a new pod has just got."""
 
     def __init__(self) -> None:
         self._round = asyncio.Lock()
@@ -101,7 +101,7 @@ class SharePreparing:
     _planned_as: tuple[object, object] = field(default=(None, None), init=False)
 
     async def prepare(self, holder: Holder) -> Edits:
-        """Prepare and return what a container gets; see `port.Preparing`."""
+        """Prepare a container and return the edits to it; see `port.Preparing`."""
         claim = await self._claim(holder)
         self._check_doubtful(claim)
         try:
@@ -133,19 +133,19 @@ class SharePreparing:
         """Return the shares of all pods except `but` that may be in use. Raises NotPrepared.
 
         The kubelet keeps a pod in its checkpoint until its containers have ended. Invariant: once
-        the ledger was read to its end, no container of ours uses any other share."""
+        the agent has read the ledger to its end, no container on this node uses any other share."""
         pods = await self.hands.books.pods() - {but}
         claims = [claim.placed for pod, claim in self.view.held.items() if pod in pods]
         return [share for each in claims for share in (*each.shares, *each.borrowed)]
 
     def plan(self, claim: Claim, container: str) -> Edits:
-        """Return what a container of the claim gets, without creating it. Raises GrantRefused."""
+        """Return the edits for a container, but create nothing yet. Raises GrantRefused."""
         own = {share.container for share in claim.placed.shares}
         source = claim.placed.shares if container in own else claim.placed.borrowed
         return self.granted(self._held(claim, container, source)).edits
 
     def kept(self, configuration: object) -> list[Kept]:
-        """Return the region that each container on the node must have. Cached by claim."""
+        """Return the region that each container on the node must have, cached by claim."""
         planned_as = configuration, self.devices()
         if any(now is not then for now, then in zip(planned_as, self._planned_as, strict=True)):
             self._plans.clear()
@@ -256,9 +256,10 @@ class SharePreparing:
         return claim
 
     def _shares(self, claim: Claim, holder: Holder) -> tuple[list[Share], str]:
-        """Return the starting container's shares and name; the last if several have its slots.
+        """Return the name and shares of the container that starts; of several, the last one.
 
-        Raises GrantRefused if the pod has a device that is missing or unhealthy."""
+        Several containers of a pod can have the same slots. Raises GrantRefused if a device of the
+        pod is missing or unhealthy."""
         if trouble := trouble_of(claim.node, self.devices(), claim):
             raise GrantRefused(trouble)
         # The kubelet does not say whether an init container or a later one with the same slots

@@ -52,7 +52,7 @@ class Regions:
     """Manages the HAMi-core region files of one node, each in a subfolder of `folder`."""
 
     def __init__(self, folder: Path, first: Collection[str] = ()) -> None:
-        """Manage this folder. `first` are namespaces that take precedence; see `advise`."""
+        """Manage this folder. Containers of namespaces `first` have precedence; see `advise`."""
         self._folder = folder
         self._first = first
         self._missing: set[str] = set()
@@ -82,7 +82,7 @@ class Regions:
             self._make(plan)
 
     def resize(self, plan: RegionPlan) -> bool:
-        """Set new limits of a running container. Return False if no region has its devices."""
+        """Set a running container's new limits. Return False if its region lacks a device."""
         with self._lock:
             try:
                 with SharedFile(Path(plan.path)) as file:
@@ -144,7 +144,7 @@ class Regions:
     def read(
         self, only: Collection[tuple[str, str]] | None = None
     ) -> Iterator[tuple[str, str, Region]]:
-        """Yield pod, container and region of all containers, or only of the pairs in `only`."""
+        """Yield each container's pod, name and region; with `only`, just these containers."""
         for pod, path in self.each():
             if only is not None and (pod, _container(path)) not in only:
                 continue
@@ -198,7 +198,7 @@ _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 class SharedFile:
     """An open region file (`region.Stored`) that a container may change while root reads it.
 
-    Invariant: the file is regular, has a single name, and is not mapped into memory here, so a
+    Invariant: the file is regular, has one hard link, and is not mapped into memory here. So a
     container that truncates the file does no harm."""
 
     def __init__(self, path: Path) -> None:

@@ -92,7 +92,7 @@ class ShareLifecycle:
         self.sampling.expose(metrics, places.metrics_as)
 
     async def look(self) -> set[str]:
-        """Return the pods that `Books` lists, and keep their claims. Raises NotPrepared."""
+        """Return the pods that `Books` lists, whose claims are then kept. Raises NotPrepared."""
         pods = await self._books.pods()
         self._view.there = frozenset(pods)
         return pods
@@ -170,7 +170,7 @@ class ShareLifecycle:
                     await self._agent.report(node)
 
     def make_places(self) -> None:
-        """Create the folders that containers get. This call blocks. Raises OSError."""
+        """Create the folders that containers mount. This call blocks. Raises OSError."""
         (self._places.state / "shares").mkdir(parents=True, exist_ok=True)
         given = [self._places.state / "shares", self._places.run]
         if self._places.library:
@@ -226,7 +226,7 @@ class Breaches:
                 self._news.set()
 
     def note_again(self, source: str, found: Iterable[Breach]) -> None:
-        """Queue breaches that `source` found twice in a row: a process start may cause one only."""
+        """Queue breaches that `source` found twice in a row. A starting process causes one."""
         now = {_key(each): each for each in found}
         before = self._doubtful.get(source, set())
         self._doubtful[source] = set(now)

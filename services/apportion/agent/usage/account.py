@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Sums(Struct, kw_only=True):
-    """What a share or program used in total: seconds, MiB times seconds, and its peak in MiB."""
+    """The totals of a share or program."""
 
     seconds: float = 0.0
     memory_mib_seconds: float = 0.0

@@ -1,8 +1,8 @@
 """Metrics of use under our own names and, on request, under the names of replaced systems.
 
-Sources: HAMi's vGPUmonitor (`cmd/vGPUmonitor/metrics.go`), volcano-vgpu-device-plugin's monitor
-(`cmd/vgpu-monitor/metrics.go`) and gpu-manager, with their units: ratios are percent. Invariant:
-every series is about a pod or device that is on the node now."""
+Sources of the names and units: HAMi's vGPUmonitor (`cmd/vGPUmonitor/metrics.go`), the monitor of
+volcano-vgpu-device-plugin (`cmd/vgpu-monitor/metrics.go`), and gpu-manager. Ratios are in percent.
+Invariant: every series is about a pod or device that is on the node now."""
 
 from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
@@ -30,7 +30,7 @@ class Seen(NamedTuple):
 
 
 class _Monitor(NamedTuple):
-    """The gauges of one system, and for each gauge the field of `Use` or `Load` that it exports."""
+    """The gauges of a monitoring system, each with the field of `Use` or `Load` that it exports."""
 
     of_use: Mapping[Family, str]
     of_card: Mapping[Family, str]
@@ -39,7 +39,7 @@ class _Monitor(NamedTuple):
     whole: int = 1  # divisor of fields of cores, which are percent
 
     def samples(self, seen: Seen) -> Iterator[Sample]:
-        """Yield the system's series; a gauge is left out where its field has no value."""
+        """Yield a sample of each gauge whose field has a value."""
         for use in seen.look.uses:
             yield from self._read(self.of_use, use, self.use_labels(use))
         for load in seen.look.loads:

@@ -1,9 +1,9 @@
 """Finds the pod of a process by its cgroup, and the container by its mounts.
 
-The kubelet puts the pod's uid into the cgroup's path and mounts `pods/UID/containers/NAME/…`.
-Neither changes while a program runs, so the agent reads them once. A process can set its
-environment and its name, so the agent does not use these. Invariant: pod and container of a process
-come from the same uid."""
+The kubelet puts the pod's uid into the cgroup's path and mounts `pods/UID/containers/NAME/…`. Both
+stay the same while a program runs, so the agent reads them once. A process can set its environment
+and its name, so the agent trusts neither. Invariant: pod and container of a process come from the
+same uid."""
 
 import re
 from contextlib import suppress

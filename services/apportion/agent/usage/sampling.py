@@ -243,7 +243,7 @@ async def send_sample(send: Send, node: str, look: Look, clock: Clock) -> None:
 
 
 async def publish_records(node: Node, account: Account, basis: int) -> None:
-    """Append the records of a closed account. `basis` is the last revision that the agent read."""
+    """Append the records of a closed `Account`. `basis` is the last revision read."""
     named = f"{node.name}/usage/{account.began_s:.0f}"
     for number, record in enumerate(account.records(node.name)):
         await node.publisher.publish(

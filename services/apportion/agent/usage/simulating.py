@@ -47,7 +47,7 @@ _MIB: Final = 1 << 20
 
 
 class _Level(NamedTuple):
-    """The maximum use by a container, as fractions of its share's memory and compute."""
+    """A container's maximum use, as fractions of its share's memory and compute."""
 
     memory: float
     cores: float
@@ -105,7 +105,7 @@ def _compute(device: Device) -> int:
 
 
 def _loads(device: Device, parts: list[_Part]) -> list[Load]:
-    """Return the loads of a device and its instances, with `parts` scaled down to its capacity."""
+    """Return the loads of a device and its instances, with `parts` scaled to fit the device."""
     memory_mib = device.physical_memory_mib or device.memory_mib
     by_memory = min(1.0, memory_mib * _MIB / max(1, sum(each.memory for each in parts)))
     by_cores = min(1.0, _compute(device) / max(1, sum(each.cores for each in parts)))

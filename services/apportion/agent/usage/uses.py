@@ -1,9 +1,9 @@
 """Compute what each container uses of its shares, from device loads and HAMi-core regions.
 
-Invariants: every share of a pod on the node has exactly one use, from zero to what the device has.
-Limits come from the ledger. A region, which its container can change, counts only where the driver
-reports no use. A process counts only for a share of its own pod. The agent writes the node id of a
-process only to that process's slot in the region."""
+Invariants: every share of a pod on the node has exactly one use, at most what the device has.
+Limits come from the ledger. A container can change its region, so the region counts only where the
+driver reports no use. A process counts only for a share of its own pod. The agent writes the host's
+process id only to the slot of that process in the region."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -62,7 +62,7 @@ def wrong_pids(
 
 
 def tell_pids(regions: Regions, pids: Mapping[Container, Mapping[int, int]]) -> int:
-    """Correct the node ids of processes in the regions; return how many were wrong."""
+    """Correct the host's process ids in the regions of containers. Return how many were wrong."""
     written = 0
     for pod, name, region in regions.read(pids):
         known = pids[pod, name]

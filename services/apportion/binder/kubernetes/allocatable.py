@@ -1,10 +1,10 @@
 """Publishes GPU memory and cores as extended resources in each node's `status`.
 
-No agent could register these, because they are not devices. A kubelet admits a pod only if its
-node's status has enough. A pod may have requested more than it was allocated
-(`core.ledger.allocatable`); it is bound only after the amounts were raised. All binders write the
-same amounts. Invariant: while a node's status has less than its pods requested, no pod is bound to
-it, unless the API server forbids the write."""
+Agents cannot register these amounts with the kubelet, because they are not devices. A kubelet
+admits a pod only if its node's status has enough. A pod may request more than it is allocated (see
+`core.ledger.allocatable`), so the binder raises the amounts before it binds the pod. Invariant: no
+pod is bound to a node whose status has less than its pods requested, unless the API server forbids
+the write. All binders write the same amounts."""
 
 import asyncio
 import logging
@@ -91,13 +91,11 @@ _decode_pod = from_outside(msgspec.json.Decoder(_Pod).decode)
 
 
 class _Written(msgspec.Struct, frozen=True):
-    """The amounts last written to a node's status, and whether the node stayed `ready` since.
-
-    Until `ready`, the status may have less. `raised`: a pod needs more than the devices have."""
+    """The amounts that the binder last wrote to a node's status."""
 
     amounts: Mapping[str, int]
-    ready: bool
-    raised: bool
+    ready: bool  # False while the status may have less
+    raised: bool  # a pod needs more than the devices have
 
 
 _NOTHING = _Written({}, ready=False, raised=False)
@@ -151,12 +149,12 @@ class Allocatable:
             self._note(name)
 
     async def run(self, reader: Reader[Change]) -> None:
-        """Once the ledger is read, keep all nodes up to date until cancelled."""
+        """Once the ledger is read, keep the extended resources up to date until cancelled."""
         await reader.caught_up()
         await self.keep()
 
     async def keep(self) -> None:
-        """Keep all nodes' amounts in line with the current state until cancelled."""
+        """Keep the extended resources of all nodes up to date until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._repeat(), name="publish all nodes again")
             group.create_task(self._write_all(), name="publish changed nodes")
@@ -242,7 +240,7 @@ class Allocatable:
             self._written[name] = now
 
     async def _read(self, pod: PodState) -> None:
-        """Record the pod's requests; none if the pod is gone. Raises KubeUnavailable."""
+        """Record the pod's requests, or no requests if the pod is gone. Raises KubeUnavailable."""
         path = pod_path(pod.submitted.namespace, pod.submitted.name)
         try:
             body = await self._api.find(path)

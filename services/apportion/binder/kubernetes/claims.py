@@ -1,13 +1,14 @@
 """Binds the volume claims and ResourceClaims of a placed pod, before the pod is bound.
 
 Volumes, as in kube-scheduler's VolumeBinding: the binder reserves a free volume for the claim, or
-lets the provisioner make one on the node. Kubernetes' volume controller binds the two. Invariants:
-a pod is bound only once its node can reach a volume for each claim; every step may be repeated.
+lets the provisioner create one on the node. Then Kubernetes' volume controller binds the two. A pod
+is bound only once its node can reach a volume for each claim.
 
-ResourceClaims, as in kube-scheduler's DynamicResources: first the finalizer, so that a claim in use
-is not deleted, then allocation and reservation in one write. Invariants: a claim is allocated
-exactly according to the pod's live placement, or released. Claims of other drivers and of bound
-pods are not changed."""
+ResourceClaims, as in kube-scheduler's DynamicResources: the binder adds a finalizer, and then
+allocates and reserves the claim in one write. Invariant: a claim is either released or allocated
+exactly as in the pod's live placement. Claims of other drivers and of bound pods are not changed.
+
+Every step can be repeated."""
 
 import asyncio
 import logging
@@ -218,7 +219,7 @@ class VolumeBinding:
     async def _patch(
         self, path: str, seen: Any, metadata: dict[str, Any], rest: dict[str, Any] | None = None
     ) -> None:
-        """Change an object. Raises if it changed since it was read; the caller then retries."""
+        """Change an object. Raises if the object has changed since the read; then retry."""
         meta = {"resourceVersion": seen.resource_version, "uid": seen.uid, **metadata}
         body = {"metadata": meta, **(rest or {})}
         await self._api.change(
@@ -273,7 +274,7 @@ class ClaimBinding:
         return None
 
     async def _ready(self, name: str, placed: PodPlaced, node: NodeState) -> str:
-        """Allocate the claim `name` for the pod. Return the claim's container in the ledger."""
+        """Allocate the claim `name` to the pod. Return the `container` that its shares have."""
         path = _path(placed.namespace, name)
         raw = await self._api.find(path)
         if raw is None:
@@ -324,7 +325,7 @@ class ClaimRelease:
             self._news.set()
 
     async def run(self, reader: Reader[Change]) -> None:
-        """Release the claims of ended pods until cancelled, including pods that ended earlier."""
+        """Release the claims of pods that end or have already ended, until cancelled."""
         await reader.caught_up()
         path = CLAIMS
         while True:

@@ -1,8 +1,8 @@
 """Admits gangs: Volcano's controllers create a job's pods once its PodGroup is `Inqueue`.
 
 The binder admits every gang of an open queue, because a gang can wait in the ledger like any pod.
-Invariant: only the phase of a waiting PodGroup is changed, and only if it did not change since it
-was read."""
+Invariant: the binder changes only the phase of a waiting PodGroup, and only if the PodGroup has not
+changed since the read."""
 
 import asyncio
 import contextlib
@@ -59,7 +59,7 @@ _decode = from_outside(msgspec.json.Decoder(_PodGroup).decode)
 
 
 class Gangs:
-    """Admits gangs with a waiting PodGroup, through one API server."""
+    """Admits the gangs whose PodGroup is pending."""
 
     def __init__(self, api: KubeApi, state: State, clock: Clock) -> None:
         self._api = api

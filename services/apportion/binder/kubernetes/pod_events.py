@@ -3,8 +3,8 @@
 If a pod waits, only its newest reason is written; all other events are written. Names and contents
 come from the ledger, so several binders write an event once. Invariants: bindings have priority
 over events. Every bound pod that still exists gets its event eventually. An event that the API
-server keeps refusing does not delay other events. The queue is limited; bindings that do not fit
-are later read from the state."""
+server keeps refusing does not delay other events. The queue is limited. If a binding finds it full,
+the event is later made from the state."""
 
 import asyncio
 import itertools
@@ -79,11 +79,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Tale(Struct, frozen=True, kw_only=True):
-    """A Kubernetes event to write about a pod.
-
-    With `unschedulable`, the pod's condition PodScheduled is also set to False. `revision`
-    distinguishes repeated events. `renews` marks an event that is repeated, because it still
-    applies."""
+    """A Kubernetes event to write about a pod."""
 
     uid: str
     namespace: str
@@ -91,9 +87,9 @@ class Tale(Struct, frozen=True, kw_only=True):
     kind: Literal["Normal", "Warning"]
     reason: str
     message: str
-    revision: int = 0
-    unschedulable: bool = False
-    renews: bool = False
+    revision: int = 0  # distinguishes repeated events
+    unschedulable: bool = False  # also set the condition PodScheduled to False
+    renews: bool = False  # repeated, because it still applies
 
 
 class _EventMeta(Struct, frozen=True, rename="camel"):
@@ -305,7 +301,7 @@ class Telling:
             self._count(await self._send("PATCH", path, body))
 
     async def _say_again(self, path: str, tale: Tale) -> Answer | None:
-        """Increase the count of an event that already exists, unless it is up to date."""
+        """Increase the count of an existing event, unless the event is up to date."""
         answer = await self._send("GET", path)
         if answer is None or not answer.ok:
             return answer
@@ -467,8 +463,8 @@ HEALTH = (DeviceHealthChanged, NodeObserved, NodeReported, DevicesRegistered)
 class FailedDevices:
     """Remembers the failed devices of each node, to report only devices that fail or recover.
 
-    A device fails by its agent's event, by a mark on its node, or if the agent no longer reports
-    the device. Invariant: each failure is reported once, and a recovery only after its failure."""
+    A device has failed if it is unhealthy, or if its agent no longer reports it. Invariant: each
+    failure is reported once, and a recovery only after its failure."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -481,7 +477,7 @@ class FailedDevices:
                 yield pod
 
     def news(self, node: NodeState) -> Iterator[tuple[PodState, str]]:
-        """Yield pods whose device failed or recovered, and the device's id ("" for a failure)."""
+        """Yield each pod whose device failed, with "", or recovered, with the device's id."""
         before = self._failed.pop(node.name, {})
         now = {each.device: each for each in map(failure, node.devices) if each is not None}
         if now:
@@ -505,7 +501,7 @@ class UndeclaredGangs:
         self._named: set[str] = set()
 
     def look(self) -> Iterator[PodState]:
-        """Yield pending pods whose gang has had no PodGroup at this check and the last one."""
+        """Yield pending pods whose gang had no PodGroup at this check and at the previous one."""
         groups = {
             name: group for name, group in self._state.groups.items() if group.observed is None
         }

@@ -1,8 +1,8 @@
 """Publishes the ledger's devices as ResourceSlices, in one pool per node.
 
-A kubelet deletes its node's slices when it starts or loses the node's plugin, so the binder watches
-the slices and creates them again. Invariants: all slices of a pool have one generation, and any
-change raises it; slices without devices are deleted."""
+A kubelet deletes its node's slices when it starts or loses the node's plugin. So the binder watches
+the slices and creates them again. Invariants: all slices of a pool have the same generation, and
+any change raises it. Slices without devices are deleted."""
 
 import asyncio
 import hashlib

@@ -206,7 +206,7 @@ class KubernetesTarget:
         return None
 
     async def _lacking(self, placed: PodPlaced, ready: Awaitable[Failed | None]) -> Outcome | None:
-        """Await `ready`, for the pod's volumes or claims. Return None if ready, else the outcome.
+        """Await `ready`, which prepares volumes or claims. Return None if ready, else why not.
 
         Before a final failure, read the pod, because an earlier call may have bound it."""
         try:
@@ -244,7 +244,7 @@ class KubernetesTarget:
         return None
 
     async def resize(self, resized: PodResized) -> Failed | None:
-        """Write the new shares as annotations, in a status request, because RBAC permits it."""
+        """Write the new shares as annotations, through `pods/status`, which RBAC permits."""
         pod, node = self._state.pods.get(resized.pod), self._state.nodes.get(resized.node)
         if pod is None or pod.placement is None or node is None:
             return None
@@ -274,7 +274,7 @@ class KubernetesTarget:
         )
 
     async def _gone(self, placed: PodPlaced) -> Outcome:
-        """Return the outcome for a pod whose node was removed; it may have been bound earlier.
+        """Return the outcome for a pod on a removed node: bound, if an earlier call bound it.
 
         If not, the failure is not final, because an earlier call may still take effect."""
         left = KubeRefused(0, "", f"node {placed.node} was removed from the cluster")

@@ -99,7 +99,7 @@ def _state_folder() -> Path:
 
 
 def elsewhere(data: Path) -> str:
-    """Return the prefix (`NAME=VALUE `) by which a verb in another terminal uses `data`.
+    """Return the variables to put before a verb, so that it uses `data` in another terminal.
 
     Our own APPORTION_DATA is ignored, because another terminal may not have it."""
     needs = {} if data == _state_folder() else {DATA_ENV: str(data)}
@@ -165,7 +165,7 @@ JSON: Option = click.option("--json", "as_json", is_flag=True, help="Print JSON.
 
 
 def connection_options(command: Command, *options: Option) -> Command:
-    """Add `options` and --data to a command; its --help leaves them out."""
+    """Add `options` and --data to a command, but not to its --help."""
     others = {*getattr(command, "__click_params__", ())}
     for option in reversed((*options, _DATA)):
         command = option(command)

@@ -47,7 +47,7 @@ def at_of(query: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Unanswered(Unreachable):
-    """The error that the gateway does not answer. After a refusal, the error is Unreachable."""
+    """The error for a gateway that sent no answer at all, not even a refusal."""
 
 
 class Gateway:

@@ -88,7 +88,7 @@ QUOTAS = Kind(
 
 @contextmanager
 def naming_nodes(gateway: Gateway, query: Mapping[str, Any]) -> Iterator[None]:
-    """Add similar names to a NotFound raised in the block if the query names an unknown node."""
+    """If the query names an unknown node, add similar names to a NotFound from the `with` block."""
     try:
         yield
     except NotFound as error:

@@ -50,7 +50,7 @@ def why_of(gateway: Gateway, pod: str, namespace: str | None, query: Mapping[str
 
 
 class NothingLike(NotFound):
-    """The error that no pod has the given name or a similar one."""
+    """The error for a name that is not the name of a pod, nor similar to one."""
 
 
 def namespace_of(gateway: Gateway, name: str, there: Mapping[str, Any], problem: str) -> str:
@@ -98,7 +98,7 @@ def pods_meant(name: str, pods: Iterable[PodAnswer]) -> str:
 
 
 def is_pod(gateway: Gateway, target: str, there: dict[str, object]) -> bool:
-    """Return True if a pod called `target` is live as of the query `there`, or has ended before."""
+    """Return True if a pod called `target` is live or has ended, as of the query `there`."""
     if live_pods(gateway, target, there):
         return True
     space, _, name = target.rpartition("/")

@@ -55,7 +55,7 @@ AT = click.option("--at", type=MOMENT, metavar="TIME", help=f"Show the state at 
 
 
 def pinned(gateway: Gateway, query: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace `at` by its revision, and print it. Raises NotFound, Wrong, Unreachable."""
+    """Return the query with `at` replaced by its revision, which is printed. Raises as `dated`."""
     return dated(gateway, query)[0]
 
 
@@ -83,7 +83,7 @@ def head(meant: MomentAnswer, asked: datetime | None, now: datetime) -> str:
 def both(text: str, meant: MomentAnswer, now: datetime) -> str:
     """Describe a point in time by its revision, and by the time that the user typed, if any.
 
-    An empty `text` means the present. The text says so if the time is before the first event."""
+    An empty `text` means now. A time before the first event is described as such."""
     asked = time_of(text, now)
     said = f"{when(asked, now)}: " if asked else ""
     if asked and meant.revision == 1 and meant.time and asked < datetime.fromisoformat(meant.time):

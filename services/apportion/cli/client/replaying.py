@@ -56,7 +56,7 @@ def replayed(where: Where, asked: Asked) -> ReplayAnswer:
 
 
 def shadowed(where: Where, asked: Asked, follow: Seen | None) -> ShadowAnswer | None:
-    """Compare placements as `shadow` does; None after Ctrl-C. Raises the errors of `replayed`."""
+    """Return the answer of `shadow`, or None after Ctrl-C. Raises the errors of `replayed`."""
     wanted, endless = Wanted(asked.begin, asked.end, now()), follow is not None
 
     def sink(began: State, limits: Limits) -> Shadowing:

@@ -1,7 +1,7 @@
 """Append pods in atomic batches; pods that are already live are left unchanged.
 
-A submission must be the first event on its subject and has an id made of the pod's uid, so a retry
-never stores it twice. A gang is declared in the batch of its first pods."""
+The id of a submission is made of the pod's uid, and the event must be the first on its subject. So
+a retry never stores it twice. A gang is declared in the batch of its first pods."""
 
 import asyncio
 import contextlib
@@ -130,7 +130,7 @@ def pods_of(
 
 
 def _ordered(wish: Wish) -> Iterable[PodGroupObserved | PodSubmitted]:
-    """Yield each gang before its first pod. Gangs without pods in this wish come last."""
+    """Yield each gang before its first pod. Gangs without pods come last."""
     left = dict(wish.groups)
     for pod in wish.pods:
         group = left.pop(pod.group, None)
@@ -175,7 +175,7 @@ async def append_limits(
 async def stands(
     ledger: JetStreamLedger, said: QueueObserved | QuotaObserved | PodGroupObserved
 ) -> object:
-    """Return the newest event on the subject of `said`, or None without a readable one."""
+    """Return the newest event on the subject of `said`, or None if no readable one exists."""
     revision = await ledger.last_on_subject(subject_of(said))
     record = await stream.read_record(ledger.wire, revision) if revision else None
     if record is None:
@@ -241,19 +241,19 @@ async def replace(
 
 
 class Dropped(Exception):
-    """The error that the pod's submission was trimmed from the ledger."""
+    """The error for a pod whose submission was trimmed from the ledger."""
 
 
 class Ended(Exception):
-    """The error that the pod has ended since it was looked up."""
+    """The error for a pod that ended after it was looked up."""
 
 
 class Submission(NamedTuple):
-    """A pod's current submission: its author, its content, and the revision of its last change."""
+    """The current submission of a pod."""
 
-    source: str
+    source: str  # who submitted it
     data: PodSubmitted
-    revision: int
+    revision: int  # of its last change
 
 
 def subject_of_pod(uid: str) -> str:

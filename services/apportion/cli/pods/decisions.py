@@ -38,20 +38,17 @@ class Decided(msgspec.Struct, frozen=True):
 
 
 class Awaited:
-    """Collects the decisions on some pods as they arrive. Calls `progress` for each settled pod.
-
-    `first_placed_s` is a monotonic time. `revision` is the newest revision read. By pod uid,
-    `evicted` lists the pods evicted for it, and `unlooked` says why no scheduler considers it."""
+    """Collects the decisions on some pods as they arrive. Calls `progress` for each settled pod."""
 
     def __init__(
         self, pods: Iterable[Submitted], progress: Callable[[], None], *, allocated: bool = False
     ) -> None:
         self.pods = {pod.uid: pod for pod in pods}
         self.decided: dict[str, Decided] = {}
-        self.unlooked: dict[str, str] = {}
-        self.evicted: dict[str, list[str]] = {}
-        self.first_placed_s = 0.0
-        self.revision = 0
+        self.unlooked: dict[str, str] = {}  # why no scheduler considers a pod, by uid
+        self.evicted: dict[str, list[str]] = {}  # pods evicted for a pod, by its uid
+        self.first_placed_s = 0.0  # monotonic time
+        self.revision = 0  # newest revision read
         self._progress = progress
         self._to_the_end = allocated
         self._settled: set[str] = set()

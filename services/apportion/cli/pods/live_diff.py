@@ -27,18 +27,15 @@ Pod = TypeVar("Pod", PodDraft, PodAnswer)
 
 @dataclass(slots=True)
 class Compared:
-    """The result of comparing manifests with live pods. `changed` pairs new drafts with live pods.
-
-    `gangs` have no new or changed pods. `waiting` has each pod in `same` without a node. `held` has
-    pods left alone because other pods of their workload or gang have changed."""
+    """The result of comparing manifests with live pods."""
 
     new: Wish
-    gangs: dict[str, PodGroupObserved] = field(default_factory=dict)
+    gangs: dict[str, PodGroupObserved] = field(default_factory=dict)  # without new or changed pods
     same: list[str] = field(default_factory=list)
-    waiting: list[PodAnswer] = field(default_factory=list)
-    changed: list[tuple[PodDraft, PodAnswer]] = field(default_factory=list)
+    waiting: list[PodAnswer] = field(default_factory=list)  # those of `same` without a node
+    changed: list[tuple[PodDraft, PodAnswer]] = field(default_factory=list)  # new and live
     surplus: list[PodAnswer] = field(default_factory=list)
-    held: dict[str, Held] = field(default_factory=dict)
+    held: dict[str, Held] = field(default_factory=dict)  # others of their workload changed
 
     def hold_back(self) -> None:
         """Move new and surplus pods to `held` if their workload or gang has changed pods."""

@@ -1,4 +1,4 @@
-"""Track a command that runs as a pod. The pod's owner names the command's process and machine.
+"""Track a command that runs as a pod. The pod's `owner` identifies the process and the machine.
 
 Invariant: a pod is reported as ended only when none of its processes is visible any more."""
 
@@ -29,12 +29,12 @@ class Run(Struct, frozen=True):
 
     @property
     def kind(self) -> str:
-        """Return the kind of the owner of the command's pod: the engine, or a process."""
+        """Return the kind of the pod's owner: the container engine, or a process."""
         return self.engine or PROCESS
 
     @property
     def name(self) -> str:
-        """Return the name of the owner of the command's pod: node, process id and start."""
+        """Return the name of the pod's owner: node, process id and start time of the command."""
         return f"{self.node}/{self.life.pid}/{self.life.started}"
 
     @classmethod
@@ -96,7 +96,7 @@ def containers(engine: str, pod: str) -> list[str] | None:
 
 
 def ended(pods: Iterable[PodAnswer], node: str, user: str, proc: Path = PROC) -> list[PodAnswer]:
-    """Return the pods of commands that have ended on this machine, though the ledger has them live.
+    """Return the pods whose commands on this machine have ended, but which are live in the ledger.
 
     `user` is the namespace of this user's pods; only root can see the processes of other users."""
     return [
@@ -107,7 +107,7 @@ def ended(pods: Iterable[PodAnswer], node: str, user: str, proc: Path = PROC) ->
 
 
 def unreachable(path: Path) -> Path | None:
-    """Return the outermost folder of `path` that this user cannot access, or `path`, or None."""
+    """Return the part of `path` that this user cannot access, outermost first, or None."""
     for each in (*reversed(path.parents), path):
         if not os.access(each, os.X_OK if each != path else os.R_OK):
             return each

@@ -1,7 +1,7 @@
 """Report what refused pods wait for now, as `why` does.
 
-Refusal events do not suffice: the nodes that they name may never fit, and a pod is refused before
-pods are evicted for it. Invariant: no pod is called refused while pods are evicted for it."""
+A refusal event is not enough. It may name nodes that can never fit, and pods may be evicted after
+it. Invariant: no pod is called refused while pods are evicted for it."""
 
 import asyncio
 import math
@@ -93,7 +93,7 @@ def waits_for(awaited: Awaited, uid: str, why: Why | None, shape: Shape | None =
 
 
 def alike(said: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Group pods whose texts are equal. Yield `NAME and 3 more` and the text of each group."""
+    """Group pods with equal texts. Yield each group's names, as `NAME and 3 more`, and its text."""
     by_text: dict[str, list[str]] = {}
     for name, text in said.items():
         by_text.setdefault(text, []).append(name)

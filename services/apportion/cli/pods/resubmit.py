@@ -1,7 +1,7 @@
 """Drain nodes without Kubernetes, by ending pods and submitting them again.
 
 Invariant: a unit (a gang) ends and restarts in one atomic batch, fenced by the last event on each
-pod. So no pod is lost, runs twice, or is resubmitted after someone else ended it."""
+pod. So no pod is lost, runs twice, or is resubmitted after another client ended it."""
 
 from uuid import uuid4
 
@@ -43,7 +43,7 @@ class Moved(Struct, frozen=True):
 
 
 class Blocked(Exception):
-    """The error that the unit cannot be moved now. If `lasting`, waiting does not help."""
+    """The error for a unit that cannot be moved now. If `lasting`, waiting does not help."""
 
     def __init__(self, why: str, *, lasting: bool = False) -> None:
         super().__init__(why)

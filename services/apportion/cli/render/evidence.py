@@ -10,7 +10,7 @@ from apportion.core.explain.text.words import device_words, many
 
 
 def show_placed(out: Screen, placed: WhyPlaced) -> None:
-    """Print the pod's shares and the scores that decided."""
+    """Print the pod's shares, and the scores that decided the placement."""
     held = Rows("CONTAINER", "SHARE", "#", "MODEL", right=("#",), wraps=("SHARE", "MODEL"),
                 drops=("MODEL", "#"))  # fmt: skip
     for share in placed.shares:

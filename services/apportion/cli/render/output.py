@@ -66,7 +66,7 @@ def say(text: object, style: str = "", *, err: bool = False) -> None:
 
 
 def print_answer(body: object, said: str | Callable[[], object], *, as_json: bool) -> None:
-    """Print `body` as JSON if `as_json`; else print the text `said`, or call the function."""
+    """Print `body` if `as_json`, else the text `said`. If `said` is a function, call it instead."""
     if as_json:
         print_json(body)
     elif isinstance(said, str):
@@ -96,7 +96,7 @@ def phase(name: str) -> Text:
 
 
 def plain(value: Any) -> Text:
-    """Return foreign text with markup and control characters neutralized."""
+    """Return foreign text with markup and control characters escaped."""
     return Text(clean(value))
 
 

@@ -70,7 +70,7 @@ def rows_of(
 ) -> Rows:
     """Return the table of allocated and used hours, with a row per group or step.
 
-    Columns that add up have equally many decimals. Columns of usage are shown only with data."""
+    Columns of hours have the same number of decimals. Columns of usage are shown only with data."""
     held = [row if row.key != NOBODY else None for row in rows]
     granted = [row.allocated_gpu_hours if row else None for row in held]
     parts = {

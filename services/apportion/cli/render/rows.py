@@ -34,10 +34,11 @@ def clean(value: object) -> str:
 
 
 class Rows:
-    """A table. Columns in `right` are right-aligned; columns in `wraps` may wrap.
+    """A table that adapts to the width of the terminal.
 
-    If the table is too wide, columns in `drops` are left out, first to last; after printing,
-    `left_out` names them. Columns in `optional` are shown only if a row has more than `-` there."""
+    Columns in `right` are right-aligned, and columns in `wraps` may wrap. If the table is too wide,
+    columns in `drops` are left out, first to last, and then named by `left_out`. Columns in
+    `optional` are left out if no row has more than `-`."""
 
     def __init__(
         self,
@@ -116,7 +117,7 @@ class Rows:
         ]  # fmt: skip
 
     def _left(self, widths: list[int], width: int) -> list[int]:
-        """Return the indexes of the columns that fit once wrapping columns are made narrow."""
+        """Return the indexes of the columns that fit, after columns in `wraps` are narrowed."""
         least = [
             min(widths[place], WRAPPED_CELLS) if column in self._wraps else widths[place]
             for place, column in enumerate(self._columns)

@@ -31,12 +31,12 @@ _WHY_BYTES_MAX: Final = 1_000
 
 
 class Duty(NamedTuple):
-    """The command that a guardian watches. `end` records its end; it may raise ClickException."""
+    """The command that a guardian watches."""
 
     run: Run
     pod: str
     deleted: Callable[[], bool]
-    end: Callable[[str], None]
+    end: Callable[[str], None]  # records the end; may raise ClickException
 
 
 def leave_behind(duty: Duty) -> Callable[[str], None]:

@@ -165,7 +165,7 @@ async def _shared(
     Raises NotFound if this takes too long or the share fails; LedgerError, Unreachable."""
 
     async def sweep() -> None:
-        """Record each command whose guardian died as ended. Raise NotFound if our pod is gone."""
+        """Record the end of each command whose guardian died. Raise NotFound if our pod is gone."""
         with contextlib.closing(Gateway(where.gateway_url())) as gateway:
             revision, pods = await asyncio.to_thread(gateway.items, "pods", PodAnswer)
         over = await asyncio.to_thread(ended, pods, this.node, label(user()))
@@ -226,7 +226,7 @@ def _duty(where: Where, this: Run, pod: Submitted) -> Duty:
 
 
 async def _end(where: Where, this: Run, pod: Submitted, why: str) -> None:
-    """Make the agent release the share. If `why` is not empty, record the pod's end."""
+    """Make the agent release the pod's share. If `why` is not empty, record the pod's end."""
     async with open_ledger(where.reach()) as ledger:
         await _asked(ledger, this, End(pod.uid))
     if why:

@@ -1,6 +1,6 @@
 """Store the fleet of an `apportion up` in the ledger's folder.
 
-Invariant: every later `up` simulates the nodes that the ledger began with, so each has an agent."""
+Invariant: every later `up` with this folder simulates the same nodes."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ class Fleet(msgspec.Struct, frozen=True):
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of one `up`. `began_s` is the monotonic time of its start. Without `max_bytes`,
-    the ledger keeps its size."""
+    """The options of one `apportion up`."""
 
     data: Path
     ephemeral: bool
@@ -44,8 +43,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     samples: bool
     advice: tuple[str, ...]
     exit_after_samples: bool
-    max_bytes: int | None = None
-    began_s: float
+    max_bytes: int | None = None  # None: keep the size of the ledger
+    began_s: float  # monotonic time of the start
 
 
 def nodes_file(data: Path) -> Path:

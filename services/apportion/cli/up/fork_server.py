@@ -1,7 +1,7 @@
 """Fork the services of `apportion up` from a process that has imported their code.
 
 The services share most imports, which dominate the start-up time (see ADR 16). Invariants: a fork
-registers with the sentinel before `up` is notified of it, and dies with its fork server."""
+registers with the sentinel before `up` learns of the fork. It dies with its fork server."""
 
 import asyncio
 import contextlib
@@ -96,7 +96,7 @@ class ForkServer:
             return await self._forking
 
     def stop(self) -> None:
-        """Kill the fork server and any fork in progress. All other forks must have ended."""
+        """Kill the fork server and any unfinished fork. All services must have ended."""
         self._forget()
         if self._process is not None:
             self._process.kill()

@@ -191,7 +191,8 @@ class Up:
     async def _tell_freezes(self) -> None:
         """Print when placements stop and why, and when they resume.
 
-        A cause counts only if found twice in a row: a restarting scheduler reports one briefly."""
+        A cause counts if it is found twice in a row, because a restart of a scheduler causes a
+        short stop."""
         gateway, reported, before = Gateway(self._where.gateway_url()), "", ""
         while True:
             await asyncio.sleep(FREEZE_LOOK_S)
@@ -289,16 +290,16 @@ FOLDERS = (_HERE / "samples", _HERE.parents[3] / "examples" / "pods")
 
 
 class Samples(msgspec.Struct, frozen=True):
-    """The result of submitting samples; `first_placed_s` is a monotonic time, or 0."""
+    """The result of submitting the sample pods."""
 
     pods: list[PodAnswer]
     whys: dict[str, Why]
     problems: list[Problem]
-    first_placed_s: float
+    first_placed_s: float  # monotonic time, or 0
 
     @property
     def never(self) -> int:
-        """Return the number of samples that can never fit on the fleet."""
+        """Return the number of sample pods that can never fit on the fleet."""
         return sum(why.refused is not None and why.refused.never for why in self.whys.values())
 
     @property

@@ -1,7 +1,7 @@
 """Start, watch, restart and end the processes of `apportion up`.
 
-Each process has its own group, so Ctrl-C reaches only us, and registers with the sentinel first.
-Invariant: after `stop`, nothing that was started here is running."""
+Each process registers with the sentinel first. It has its own process group, so that Ctrl-C reaches
+only us. Invariant: after `stop`, nothing that was started here is running."""
 
 import asyncio
 import contextlib
@@ -38,7 +38,7 @@ Say = Callable[[str], None]
 
 
 class UpFailed(Exception):
-    """The error that a process did not start; names the process, the cause, and where to look."""
+    """The error for a process that did not start, with the cause and where to look."""
 
 
 class HeldPort:

@@ -8,16 +8,13 @@ from apportion.core.answers.reads import Answer
 
 
 class MeAnswer(Answer, frozen=True):
-    """The client's name and its rights. Without a `login`, every client may read everything.
-
-    `all`: the client may read every namespace, otherwise only its own. `doctor`: it may run the
-    doctor. `cordons`: it may cordon and uncordon nodes."""
+    """The client's name and its rights. Without a login, every client may read everything."""
 
     login: bool
     name: str = ""
-    all: bool = False
-    doctor: bool = False
-    cordons: bool = False
+    all: bool = False  # may read every namespace
+    doctor: bool = False  # may run the doctor
+    cordons: bool = False  # may cordon and uncordon nodes
 
 
 class LoginRequest(Answer, frozen=True, forbid_unknown_fields=True):
@@ -27,16 +24,14 @@ class LoginRequest(Answer, frozen=True, forbid_unknown_fields=True):
 
 
 class CordonRequest(Answer, frozen=True, forbid_unknown_fields=True):
-    """The body of a request to cordon or to uncordon; a cordon needs a reason.
-
-    `of` is the user whose cordon is lifted; it defaults to the caller."""
+    """The body of a request to cordon or uncordon a node or device. A cordon needs a reason."""
 
     reason: Annotated[str, Meta(max_length=1024)] = ""
-    of: Annotated[str, Meta(max_length=253)] = ""
+    of: Annotated[str, Meta(max_length=253)] = ""  # whose cordon to lift; by default the caller
 
 
 class ActAnswer(Answer, frozen=True):
-    """The event that the request added to the ledger: revision, type, target and author."""
+    """The event that the request appended to the ledger."""
 
     revision: int
     event: str

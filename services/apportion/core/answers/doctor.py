@@ -9,20 +9,18 @@ CheckState = Literal["ok", "warning", "unknown", "broken"]
 
 
 class CheckAnswer(Answer, frozen=True):
-    """The result of one check: its state, the finding, a fix unless the state is ok, and a link.
-
-    `parts` are the pieces of `words`, in which node names are marked."""
+    """The result of one check: its state, the finding and, unless the state is ok, a fix."""
 
     id: str
     state: CheckState
     words: str
     fix: str = ""
     link: str = ""
-    parts: tuple[str | Part, ...] = ()
+    parts: tuple[str | Part, ...] = ()  # of `words`, with names marked
 
 
 class DoctorAnswer(Answer, frozen=True):
-    """The results of all checks whose facts could be gathered, in the order of the table."""
+    """The results of all checks of the doctor that could run."""
 
     revision: int
     checks: tuple[CheckAnswer, ...] = ()

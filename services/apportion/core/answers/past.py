@@ -30,23 +30,23 @@ class MomentAnswer(Answer, frozen=True):
 
 
 class Bin(Answer, frozen=True):
-    """A bar of the timeline: the number of events of each type. Revisions are 0 without events."""
+    """One bar of the timeline: the number of events of each type."""
 
     from_time: Everyone[str]
     to_time: Everyone[str]
-    first_revision: Everyone[int] = 0
+    first_revision: Everyone[int] = 0  # 0 without events
     last_revision: Everyone[int] = 0
     counts: Everyone[dict[str, int]] = {}
 
 
 class MarkRow(Answer, frozen=True):
-    """A notable event; `type` is a key of `Bin.counts`, `sentence` joins `parts`."""
+    """A notable event of the timeline."""
 
     revision: Everyone[int]
     time: Everyone[str]
     kind: Everyone[str]
-    sentence: EventText[str] = ""
-    type: Everyone[str] = ""
+    sentence: EventText[str] = ""  # joins `parts`
+    type: Everyone[str] = ""  # a key of `Bin.counts`
     parts: EachItem[tuple[str | Part, ...]] = ()
 
 
@@ -62,27 +62,21 @@ class TimelineAnswer(Answer, frozen=True):
 
 
 class LogRow(Answer, frozen=True):
-    """One event of the ledger as a sentence, with the facts behind it.
-
-    `type` is empty if this build does not know the event. `sentence` is `parts`, in which names are
-    marked, followed by `clauses`, joined by semicolons. The first `own` parts name the pod and
-    repeat the type. `namespaces` are those that the event concerns: none for a cluster event, an
-    empty one if the owner is unknown. `healthy` and `reason` are a device's new health, `priority`
-    an evicted pod's."""
+    """One event of the ledger as a sentence, with the facts behind it."""
 
     revision: Everyone[int]
     time: Everyone[str]
-    type: Everyone[str]
+    type: Everyone[str]  # empty if this build does not know the event
     subject: OrEmpty[str]
     source: OrEmpty[str]
     sentence: EventText[str] = ""
-    namespaces: Namespaces = ()
+    namespaces: Namespaces = ()  # none for a cluster event
     parts: tuple[str | Part, ...] = ()
-    own: int = 0
-    clauses: tuple[str, ...] = ()
-    healthy: bool | None = None
+    own: int = 0  # how many of the first parts name the pod
+    clauses: tuple[str, ...] = ()  # joined by semicolons
+    healthy: bool | None = None  # new health of a device
     reason: People[str] = ""
-    priority: int = 0
+    priority: int = 0  # of an evicted pod
 
 
 class LogPage(Answer, frozen=True):
@@ -105,11 +99,11 @@ HistoryRow = LogRow  # one fact in the history of a pod, a node or a device
 
 
 class HistoryPage(Answer, frozen=True):
-    """Events about one name, oldest first; `uids` are the pods that had the name, newest first."""
+    """Events about one name, oldest first."""
 
     revision: Everyone[int]
     items: Everyone[tuple[HistoryRow, ...]]
-    uids: Everyone[tuple[str, ...]] = ()
+    uids: Everyone[tuple[str, ...]] = ()  # pods that had the name, newest first
     next: Everyone[str] = field(default="", name="continue")
 
 
@@ -128,7 +122,7 @@ class PodNames(Answer, frozen=True):
 
 
 class WhoRow(Answer, frozen=True):
-    """A pod's share, when it was allocated and freed; `to_revision` is 0 while it is allocated."""
+    """A pod's share, with the times at which it was allocated and freed."""
 
     namespace: Namespace
     pod: str
@@ -140,13 +134,13 @@ class WhoRow(Answer, frozen=True):
     cores: Everyone[int]
     from_revision: Everyone[int]
     from_time: Everyone[str]
-    to_revision: Everyone[int]
+    to_revision: Everyone[int]  # 0 while the share is allocated
     to_time: Everyone[str]
     decision_revision: Everyone[int]
 
 
 class WhoPage(Answer, frozen=True):
-    """A page of the shares that existed on a device or node from revision `since` to `revision`."""
+    """A page of the shares that existed on a device or node between two revisions."""
 
     revision: Everyone[int]
     since: Everyone[int]
@@ -156,44 +150,36 @@ class WhoPage(Answer, frozen=True):
 
 
 class Side(Answer, frozen=True, omit_defaults=True):
-    """An object at one of two points in time; all fields are empty if it did not exist.
+    """An object before or after a span of time; all fields are empty if it did not exist."""
 
-    `state` is a code. `reason` is why a device failed, or why it or its node was cordoned. `cards`
-    is the device count of a node that joined. Placements have `node` and `shares`; limits, settings
-    and the policy have `value`."""
-
-    state: Everyone[str] = ""
-    reason: People[str] = ""
-    cards: Everyone[int | None] = None
+    state: Everyone[str] = ""  # a code
+    reason: People[str] = ""  # why it failed or was cordoned
+    cards: Everyone[int | None] = None  # devices of a node that joined
     node: Everyone[str] = ""
     shares: Everyone[tuple[Share, ...]] = ()
-    value: Everyone[str] = ""
+    value: Everyone[str] = ""  # of limits, settings and the policy
 
 
 class DiffRow(Answer, frozen=True):
-    """An object that differs between two points in time, and the event that changed it.
-
-    `what` is the aspect that changed. `before` and `after` are `was` and `now` as text; `sentence`
-    is built as in `LogRow`. `revision` is 0 if the event is unknown; `by` is its author. `cause` is
-    why a pod lost its node."""
+    """An object that differs between two points in time, and the event that changed it."""
 
     name: Names[str]
-    what: Everyone[str]
+    what: Everyone[str]  # the aspect that changed
     was: Everyone[Side] = Side()
     now: Everyone[Side] = Side()
-    before: Made[str] = ""
-    after: Made[str] = ""
-    revision: Everyone[int] = 0
+    before: Made[str] = ""  # `was` as text
+    after: Made[str] = ""  # `now` as text
+    revision: Everyone[int] = 0  # 0 if the event is unknown
     time: Everyone[str] = ""
-    by: People[str] = ""
+    by: People[str] = ""  # author of the event
     sentence: EventText[str] = ""
     parts: EachItem[tuple[str | Part, ...]] = ()
     clauses: EachItem[tuple[str, ...]] = ()
-    cause: People[str] = ""
+    cause: People[str] = ""  # why a pod lost its node
 
 
 class DiffAnswer(Answer, frozen=True):
-    """What differs between two points in time; `more` counts the rows left out of each list."""
+    """What differs between two points in time."""
 
     revision: Everyone[int]
     begin: Everyone[MomentAnswer] = field(name="from")
@@ -205,4 +191,4 @@ class DiffAnswer(Answer, frozen=True):
     limits: tuple[DiffRow, ...] = ()
     configuration: tuple[DiffRow, ...] = ()
     policy: Everyone[tuple[DiffRow, ...]] = ()
-    more: Everyone[dict[str, int]] = {}
+    more: Everyone[dict[str, int]] = {}  # rows left out of each list

@@ -23,7 +23,7 @@ class Beside(Answer, frozen=True):
 
 
 class Leaving(Answer, frozen=True):
-    """A pod that the plan would evict for `beneficiary`; `to` is its next node, if any."""
+    """A pod that the plan would evict to make room for the pod `beneficiary`."""
 
     namespace: Namespace
     pod: str
@@ -31,19 +31,16 @@ class Leaving(Answer, frozen=True):
     priority: int
     beneficiary: Names[str]
     budgets: tuple[str, ...] = ()
-    to: Everyone[str] = ""
+    to: Everyone[str] = ""  # its next node, if any
 
 
 class PlanChange(Answer, frozen=True):
-    """One change that the plan assumes, such as a lost node; `words` describes it.
-
-    `value` specifies the added nodes, or names the policy. A limit has a `queue`, or a `quota` with
-    its namespace."""
+    """One change that the plan assumes, such as a lost node."""
 
     kind: Everyone[Literal["lose", "drain", "add", "policy", "limit"]]
     node: Everyone[str] = ""
     device: Everyone[str] = ""
-    value: Everyone[str] = ""
+    value: Everyone[str] = ""  # the added nodes, or the policy
     queue: Everyone[str] = ""
     quota: Names[str] = ""
     words: Made[str] = ""
@@ -58,79 +55,60 @@ class ManifestChange(Answer, frozen=True):
 
 
 class Ahead(Answer, frozen=True):
-    """A pending pod that is scheduled before the planned one, and why it is pending.
-
-    Pods of one priority with the same reason have the same `line` number, counted from 1. `alike`
-    counts all pods with that number, listed or not. `cause` joins `lead` and `clauses` by
-    semicolons."""
+    """A pending pod that is scheduled before the planned one, and why it is pending."""
 
     namespace: Namespace
     pod: str
     priority: int
     submitted_revision: Everyone[int]
     cause: str
-    line: int = 0
-    alike: int = 0
+    line: int = 0  # equal for pods with one priority and reason
+    alike: int = 0  # number of pods with this `line`
     lead: str = ""
     clauses: tuple[str, ...] = ()
 
 
 class PlannedPod(Answer, frozen=True):
-    """What the plan means for one pod. `was` is the pod's current node, if any.
-
-    `placed` is set if the pod fits or keeps its node; otherwise `refused` is set. For the outcome
-    `never`, `refused` has what an empty fleet lacks. `pending_since` is the revision since which a
-    pod of this name is pending, or 0. `without` is the outcome without the plan's changes, if it
-    has any. `ahead` counts pending pods that are scheduled earlier. `sentence` is made from the
-    other fields; `text` leaves out the pod's name. `cause` is why the pod is not placed, or a note
-    about the node that it keeps, made from `phase`, `differs`, `failed_devices` and `unready`.
-    `awaits` is why a pod that was not refused is pending. Pods of a list with the same cause have
-    one `line` number, from 1. `replaces`: the pending pod of this name has another spec. `evicted`:
-    the pod is already being evicted. `ends`: the plan would evict the pod, and nothing resubmits
-    it. `while_cordoned` lists the drained nodes and devices that could run the pod, if no others
-    can."""
+    """What the plan means for one pod."""
 
     namespace: Namespace
     name: str
     outcome: Everyone[Outcome]
     sentence: Made[str] = ""
-    text: Made[str] = ""
-    cause: Made[str] = ""
-    line: int = 0
+    text: Made[str] = ""  # without the pod's name
+    cause: Made[str] = ""  # why it is not placed, or a note about its node
+    line: int = 0  # equal for pods with the same cause
     priority: int = 0
     group: str = ""
-    was: Everyone[str] = ""
+    was: Everyone[str] = ""  # current node
     node: Everyone[str] = ""
-    placed: Everyone[WhyPlaced | None] = None
+    placed: Everyone[WhyPlaced | None] = None  # if it fits or keeps its node
     refused: Everyone[WhyRefused | None] = None
     beside: tuple[Beside, ...] = ()
     evicts: Names[tuple[str, ...]] = ()
-    ahead: int = 0
-    without: Everyone[Outcome | Literal[""]] = ""
+    ahead: int = 0  # pods scheduled earlier
+    without: Everyone[Outcome | Literal[""]] = ""  # without the plan's changes
     node_without: Everyone[str] = ""
-    pending_since: int = 0
-    replaces: bool = False
+    pending_since: int = 0  # revision, or 0
+    replaces: bool = False  # the pending pod has another spec
     phase: str = ""
     differs: tuple[ManifestChange, ...] = ()
     failed_devices: tuple[FailedDevice, ...] = ()
     unready: str = ""
-    awaits: str = ""
-    ends: bool = False
-    evicted: OrNone[PodEvicted | None] = None
-    while_cordoned: tuple[str, ...] = ()
+    awaits: str = ""  # why it is pending if not refused
+    ends: bool = False  # evicted and not resubmitted
+    evicted: OrNone[PodEvicted | None] = None  # already being evicted
+    while_cordoned: tuple[str, ...] = ()  # what could run it once uncordoned
 
 
 class Totals(Answer, frozen=True):
-    """What the cluster has, and what is in use, after all decisions of the plan.
-
-    `devices_used` have at least one share. `devices_unhealthy` have failed or are on a node that is
-    not ready, used or not. Memory is that of all present devices."""
+    """The size and the usage of the cluster after all decisions of the plan."""
 
     nodes: Everyone[int]
     devices: Everyone[int]
-    devices_used: Everyone[int]
-    devices_unhealthy: Everyone[int]
-    memory_mib: Everyone[int]
+    devices_used: Everyone[int]  # with at least one share
+    devices_unhealthy: Everyone[int]  # failed, or on a node that is not ready
+    memory_mib: Everyone[int]  # of all present devices
     memory_free_mib: Everyone[int]
     placed: Everyone[int]
     waiting: Everyone[int]
@@ -144,52 +122,37 @@ class MixedGang(Answer, frozen=True):
 
 
 class PlanAnswer(Answer, frozen=True):
-    """The outcome of a plan as of `revision`: a sentence, followed by the affected pods.
-
-    `outcome` is the worst outcome of any pod. `pods` are those of the manifest. `moved` pods are on
-    a lost node or device and count as resubmitted, even if the manifest contains them. `helped`
-    pods are pending and would be placed. `evicted` lists each evicted pod once. `waiting` are the
-    first pods that stay pending, in queue order. `before` is the cluster without the plan; for a
-    plan with changes, after all decisions that are possible without them. `after` is the cluster
-    with the plan. `when` says when pending pods start, as far as known. `problems` are rejected
-    documents with field, value and fix. `warnings` are names and amounts that are probably
-    unintended. `passed_over` names documents that are neither workloads nor limits. `summary` is
-    the sentence without gangs that a drain would move whole: those are `moved_whole`, and
-    `moved_along` counts their pods elsewhere."""
+    """The outcome of a plan, with the affected pods, and the cluster before and after it."""
 
     revision: Everyone[int]
-    outcome: Everyone[Outcome]
+    outcome: Everyone[Outcome]  # the worst of any pod
     sentence: Made[str] = ""
-    summary: Everyone[str] = ""
-    moved_whole: Names[tuple[str, ...]] = ()
-    moved_along: Everyone[int] = 0
+    summary: Everyone[str] = ""  # without `moved_whole`
+    moved_whole: Names[tuple[str, ...]] = ()  # gangs that a drain would move
+    moved_along: Everyone[int] = 0  # their pods elsewhere
     changes: Everyone[tuple[PlanChange, ...]] = ()
-    pods: Everyone[tuple[PlannedPod, ...]] = ()
-    moved: Everyone[tuple[PlannedPod, ...]] = ()
-    helped: Everyone[tuple[PlannedPod, ...]] = ()
+    pods: Everyone[tuple[PlannedPod, ...]] = ()  # of the manifest
+    moved: Everyone[tuple[PlannedPod, ...]] = ()  # on a lost node or device
+    helped: Everyone[tuple[PlannedPod, ...]] = ()  # pending, and would be placed
     evicted: Everyone[tuple[Leaving, ...]] = ()
-    waiting: Everyone[tuple[Ahead, ...]] = ()
-    before: Everyone[Totals | None] = None
+    waiting: Everyone[tuple[Ahead, ...]] = ()  # first pods that stay pending
+    before: Everyone[Totals | None] = None  # without the plan
     after: Everyone[Totals | None] = None
-    when: Everyone[str] = ""
-    problems: People[tuple[str, ...]] = ()
-    warnings: People[tuple[str, ...]] = ()
-    passed_over: People[tuple[str, ...]] = ()
+    when: Everyone[str] = ""  # pending pods start, as far as known
+    problems: People[tuple[str, ...]] = ()  # rejected documents
+    warnings: People[tuple[str, ...]] = ()  # names and amounts that are probably unintended
+    passed_over: People[tuple[str, ...]] = ()  # neither workloads nor limits
     mixed_gangs: Everyone[tuple[MixedGang, ...]] = ()
 
 
 class PlanRequest(Answer, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The body of `POST /api/v1/plan`; at least one field must be set.
+    """The body of `POST /api/v1/plan`; at least one field must be set."""
 
-    `manifest` is YAML or JSON text; `files` are further manifests by the name that errors show.
-    `lose` and `drain` list nodes and devices, by id or unique prefix; drained pods move one by one,
-    as with `apportion drain`. `add` is like `4x8xH100-80GB`: four nodes with eight devices each."""
-
-    manifest: str = ""
-    files: dict[str, str] = {}
-    lose: tuple[str, ...] = ()
-    drain: tuple[str, ...] = ()
-    add: tuple[str, ...] = ()
+    manifest: str = ""  # YAML or JSON
+    files: dict[str, str] = {}  # further manifests, by name
+    lose: tuple[str, ...] = ()  # nodes and devices, by id or unique prefix
+    drain: tuple[str, ...] = ()  # nodes and devices; their pods move one by one
+    add: tuple[str, ...] = ()  # such as `4x8xH100-80GB`: four nodes with eight devices
     policy: str = ""
 
 
@@ -202,11 +165,9 @@ class PlanProgress(Answer, frozen=True):
 
 
 class PlanLine(Answer, frozen=True, omit_defaults=True):
-    """One line of a streamed plan: progress, or at the end the answer or an error.
-
-    `status` is the HTTP status, which cannot be changed once the first line is sent."""
+    """One line of a streamed plan: progress, or at the end the answer or an error."""
 
     progress: PlanProgress | None = None
     answer: PlanAnswer | None = None
     error: ErrorAnswer | None = None
-    status: int = 200
+    status: int = 200  # of HTTP

@@ -1,8 +1,7 @@
 """The answers of the read API, which the gateway sends and the command line reads.
 
-Every answer has its revision, field names contain the units, and every field is always present;
-only events inside an answer (asks, shares, scores) omit defaults. Invariant: an answer contains
-only what the state contains, except `RevisionAnswer.frozen`."""
+Field names contain the units. Only events inside an answer (asks, shares, scores) omit defaults.
+Invariant: an answer contains only what the state contains, except `RevisionAnswer.frozen`."""
 
 from collections.abc import Iterable
 from typing import Annotated, Any, Final, Generic, Literal, TypeVar
@@ -45,44 +44,36 @@ class Answer(Struct, frozen=True):
 
 
 class ErrorAnswer(Answer, frozen=True):
-    """Why a request failed: the message, the parameter at fault, and the fix.
-
-    `code` is set for errors that programs tell apart: `unknown-device`, `ambiguous-device`,
-    `unknown-path` (not an endpoint of this gateway) and `no-prices` (no price file). `rest` is the
-    error without its leading field name, if any."""
+    """Why a request failed: the message, the parameter at fault, and the fix."""
 
     error: People[str]
     field: Everyone[str] = ""
     fix: People[str] = ""
-    code: Everyone[str] = ""
-    rest: People[str] = ""
+    code: Everyone[str] = ""  # unknown-device, ambiguous-device, unknown-path or no-prices
+    rest: People[str] = ""  # the error without its leading field name
 
 
 class RevisionAnswer(Answer, frozen=True):
-    """The ledger revision up to which the gateway knows the state.
-
-    `frozen` says why no pod can be placed, as a key of `FREEZES` in `health.py`, or is empty."""
+    """The ledger revision up to which the gateway knows the state."""
 
     revision: Everyone[int]
     time: Everyone[str] = ""
-    frozen: Everyone[str] = ""
+    frozen: Everyone[str] = ""  # why no pod can be placed, as a key of `FREEZES`
 
 
 class SummaryAnswer(Answer, frozen=True):
-    """The cluster at a glance. Phases count pods; a pending pod that was refused is `refused`.
-
-    Memory is that of all present devices. `refused_events` are events that every reader skips."""
+    """The cluster at a glance: nodes, devices, memory, and the number of pods in each phase."""
 
     revision: Everyone[int]
     policy: Everyone[schemas.PolicyChanged]
-    phases: Everyone[dict[str, int]] = {}
+    phases: Everyone[dict[str, int]] = {}  # a pending pod that was refused is `refused`
     nodes: Everyone[int] = 0
     nodes_ready: Everyone[int] = 0
     devices: Everyone[int] = 0
     devices_open: Everyone[int] = 0
-    memory_mib: Everyone[int] = 0
+    memory_mib: Everyone[int] = 0  # of all present devices
     memory_free_mib: Everyone[int] = 0
-    refused_events: Everyone[int] = 0
+    refused_events: Everyone[int] = 0  # events that every reader skips
     time: Everyone[str] = ""
 
 
@@ -96,24 +87,16 @@ class ConfigurationAnswer(Answer, frozen=True):
 
 
 class FailedDevice(Answer, frozen=True):
-    """A failed device that a pod uses; `revision` and `time` are when it failed, if known."""
+    """A failed device that a pod uses, and when it failed, if known."""
 
     device: Everyone[str]
     reason: People[str]
-    revision: Everyone[int] = 0
+    revision: Everyone[int] = 0  # when it failed
     time: Everyone[str] = ""
 
 
 class PodAnswer(Answer, frozen=True):
-    """One live pod. A pod that cannot be read has the phase `rejected`, and no revisions.
-
-    While the pod is refused, `reasons` counts nodes per cause, the easiest to solve first. `cause`
-    describes the most frequent cause that can change, or the limit, gate, gang or scheduler that
-    blocks the pod. `never`: it would not fit even on an empty fleet. `spec` is a digest, equal for
-    equal manifests. `evicted_for` is the `namespace/name` for which the pod is being evicted;
-    `room_on` the node where pods are or were evicted for it. `unready` is why its node is not
-    ready, so that its status is unknown. `cpu_milli` and `memory_mib` are requested of the node, in
-    addition to devices."""
+    """One live pod. A pod whose manifest cannot be read has the phase `rejected`."""
 
     namespace: Namespace
     name: str
@@ -134,17 +117,17 @@ class PodAnswer(Answer, frozen=True):
     bound_revision: Everyone[int] = 0
     allocated_revision: Everyone[int] = 0
     refused_revision: Everyone[int] = 0
-    reasons: dict[schemas.RefusalCode, int] = {}
-    cause: str = ""
-    never: bool = False
+    reasons: dict[schemas.RefusalCode, int] = {}  # nodes by cause, easiest to solve first
+    cause: str = ""  # what blocks the pod
+    never: bool = False  # would not fit on an empty fleet
     last_failure: People[str] = ""
     failed_devices: tuple[FailedDevice, ...] = ()
     rejection: People[str] = ""
-    spec: str = ""
-    evicted_for: Names[str] = ""
-    room_on: str = ""
-    unready: str = ""
-    cpu_milli: int = 0
+    spec: str = ""  # digest of the manifest
+    evicted_for: Names[str] = ""  # `namespace/name`
+    room_on: str = ""  # node where pods are evicted for it
+    unready: str = ""  # why its node is not ready
+    cpu_milli: int = 0  # in addition to devices, as is memory
     memory_mib: Everyone[int] = 0
 
 
@@ -158,16 +141,16 @@ class CordonAnswer(Answer, frozen=True):
 
 
 class OffOffer(Answer, frozen=True):
-    """A node or device that takes no new pods, and why; `cordons` are those set by users."""
+    """A node or device that takes no new pods, and why."""
 
     node: Everyone[str]
     device: Everyone[str] = ""
     state: Everyone[Literal["cordoned", "silent", "not-ready"]] = "cordoned"
-    cordons: Everyone[tuple[CordonAnswer, ...]] = ()
+    cordons: Everyone[tuple[CordonAnswer, ...]] = ()  # those of users
 
 
 class RefusedReportAnswer(Answer, frozen=True):
-    """The last report of a node's agent that the intake refused: a cause code and a message."""
+    """The last report of a node's agent that the intake refused, and why."""
 
     cause: Everyone[str]
     message: People[str]
@@ -176,36 +159,30 @@ class RefusedReportAnswer(Answer, frozen=True):
 
 
 class ClosedDevice(Answer, frozen=True):
-    """A device that takes no new pods, because it failed or is cordoned; `cause` says which."""
+    """A device that takes no new pods, because it failed or is cordoned."""
 
     device: Everyone[str]
-    cause: Made[str] = ""
+    cause: Made[str] = ""  # whether it failed or is cordoned
     failed: Everyone[FailedDevice | None] = None
     cordons: Everyone[tuple[CordonAnswer, ...]] = ()
 
 
 class NodeAnswer(Answer, frozen=True):
-    """One node. Used amounts are the requests of the pods placed there.
-
-    `cordon` is made from `cordons` and Kubernetes' `unschedulable`. `silent` is the time at which
-    the agent was found silent, or empty; a silent node is not ready. `devices_open` counts devices
-    that can take a new pod: none if the node is cordoned or not ready. `closed` are devices that
-    failed or are cordoned themselves. `refused` is the agent's last refused report, until one is
-    accepted. `of_kubernetes`: an API server reported the node, so Kubernetes ends its pods."""
+    """One node. Used amounts are the requests of the pods placed there."""
 
     node: Everyone[str]
     ready: Everyone[bool]
     gone: Everyone[bool] = False
-    cordon: Made[str] = ""
+    cordon: Made[str] = ""  # text from `cordons` and `unschedulable`
     cordons: Everyone[tuple[CordonAnswer, ...]] = ()
     unschedulable: Everyone[bool] = False
-    silent: Everyone[str] = ""
+    silent: Everyone[str] = ""  # when the agent was found silent
     refused: Everyone[RefusedReportAnswer | None] = None
     simulated: Everyone[bool] = False
     driver: Everyone[str] = ""
     devices: Everyone[int] = 0
-    devices_open: Everyone[int] = 0
-    closed: Everyone[tuple[ClosedDevice, ...]] = ()
+    devices_open: Everyone[int] = 0  # can take a new pod
+    closed: Everyone[tuple[ClosedDevice, ...]] = ()  # failed or cordoned themselves
     models: Everyone[tuple[str, ...]] = ()
     pods: Everyone[int] = 0
     pods_max: Everyone[int] = 0
@@ -215,7 +192,7 @@ class NodeAnswer(Answer, frozen=True):
     memory_used_mib: Everyone[int] = 0
     labels: People[dict[str, str]] = {}
     placement_revision: Everyone[int] = 0
-    of_kubernetes: Everyone[bool] = False
+    of_kubernetes: Everyone[bool] = False  # an API server reported the node
 
 
 class Holder(Answer, frozen=True):
@@ -231,12 +208,9 @@ class Holder(Answer, frozen=True):
 
 
 class DeviceAnswer(Answer, frozen=True):
-    """One device and its pods. `cores` is percent for a GPU and AI cores for an NPU.
+    """One device and its pods.
 
-    In MIG mode each instance has its own cores, and `slots_free` is the maximum number of further
-    instances. `healthy` is as last reported, which may be out of date if the node is not ready;
-    `node_silent` is when its agent was found silent. `cordon` is made from `cordons`, `node_cordon`
-    from the node's cordons, including that of Kubernetes."""
+    `cores` is percent for a GPU and AI cores for an NPU. In MIG mode each instance has its own."""
 
     device: Everyone[str]
     node: Everyone[str]
@@ -249,17 +223,17 @@ class DeviceAnswer(Answer, frozen=True):
     cores: Everyone[int]
     cores_free: Everyone[int]
     slots: Everyone[int]
-    slots_free: Everyone[int]
+    slots_free: Everyone[int]  # in MIG mode an upper bound
     present: Everyone[bool] = True
-    healthy: Everyone[bool] = True
+    healthy: Everyone[bool] = True  # as last reported
     health_reason: People[str] = ""
-    cordon: Made[str] = ""
+    cordon: Made[str] = ""  # text from `cordons`
     cordons: Everyone[tuple[CordonAnswer, ...]] = ()
     node_cordon: Made[str] = ""
     node_cordons: Everyone[tuple[CordonAnswer, ...]] = ()
     node_unschedulable: Everyone[bool] = False
     node_ready: Everyone[bool] = True
-    node_silent: Everyone[str] = ""
+    node_silent: Everyone[str] = ""  # when its agent was found silent
     numa: Everyone[int | None] = None
     holders: Everyone[tuple[Holder, ...]] = ()
 
@@ -282,10 +256,7 @@ class PlacementAnswer(Answer, frozen=True):
 
 
 class GangAnswer(Answer, frozen=True):
-    """One gang: how many pods must be placed together, and how many live pods are in each phase.
-
-    `unready` counts placed pods by node, for nodes that are not ready. `models` counts pods that
-    have devices, by device model."""
+    """One gang: its minimum size, and the number of its live pods in each phase."""
 
     group: str
     declared: Everyone[bool]
@@ -294,46 +265,43 @@ class GangAnswer(Answer, frozen=True):
     phases: dict[str, int] = {}
     queue: str = ""
     namespace: Namespace = ""
-    unready: dict[str, int] = {}
-    models: dict[str, int] = {}
+    unready: dict[str, int] = {}  # placed pods on each node that is not ready
+    models: dict[str, int] = {}  # pods by device model
 
 
 class QueueAnswer(Answer, frozen=True):
-    """One queue. `used` is how much of `capability` its placed pods use.
+    """One queue: its limits, and how much its placed pods use.
 
-    `cards` is the device limit by model. `devices` counts devices by model that its pods use in
-    whole or in part; a shared device counts once. Usage and pod counts are `null` for clients that
-    may not read everything, because the pods may be in namespaces they cannot see."""
+    Usage and pod counts are `null` for clients that may not read every namespace."""
 
     queue: Everyone[str]
     weight: Everyone[int]
     open: Everyone[bool]
     capability: Everyone[dict[str, int]] = {}
     used: Readers[dict[str, int] | None] = {}
-    cards: Everyone[dict[str, int]] = {}
-    devices: Readers[dict[str, int] | None] = {}
+    cards: Everyone[dict[str, int]] = {}  # device limit by model
+    devices: Readers[dict[str, int] | None] = {}  # by model; a shared device counts once
     pods: Readers[int | None] = 0
     waiting: Readers[int | None] = 0
 
 
 class QuotaAnswer(Answer, frozen=True):
-    """One quota. `used` is how much of `hard` the placed pods of the namespace use.
+    """One ResourceQuota, and how much of it the placed pods of the namespace use.
 
-    Resources that no device has are left out. `of_kubernetes`: only an API server deletes it."""
+    Resources that no device has are left out."""
 
     namespace: Namespace
     quota: str
     hard: dict[str, int] = {}
     used: dict[str, int] = {}
-    of_kubernetes: bool = False
+    of_kubernetes: bool = False  # only an API server deletes it
 
 
 class Page(Answer, Generic[T], frozen=True):
-    """One page of a list; `continue` leads to the next page, empty on the last page.
+    """One page of a list; `continue` leads to the next page and is empty on the last one.
 
-    Pods are in order of submission, then those that cannot be read. Placements are in order of
-    decision; devices by node and index, with pages of whole nodes. Nodes and gangs are by name,
-    with numbers compared as numbers: node-2 before node-10."""
+    Pods are in order of submission, placements in order of decision, devices by node and index.
+    Nodes and gangs are by name: node-2 before node-10."""
 
     revision: Everyone[int]
     items: Everyone[tuple[T, ...]]
@@ -376,14 +344,11 @@ class Step(Answer, frozen=True):
 
 
 class Part(Answer, frozen=True, omit_defaults=True):
-    """A name in a sentence, marked so that clients can link it or hide it.
-
-    It is the name of a pod if it has a namespace, else of a node. If `quoted`, it is not a name but
-    text that a user, a driver or a program wrote."""
+    """A name in a sentence, marked so that clients can link it or hide it."""
 
     name: People[str]
-    namespace: Annotated[str | None, Seen(Rule.NAMESPACE)] = None
-    quoted: Everyone[bool] = False
+    namespace: Annotated[str | None, Seen(Rule.NAMESPACE)] = None  # None for a node
+    quoted: Everyone[bool] = False  # text that a user, driver or program wrote
 
     @property
     def text(self) -> str:
@@ -397,34 +362,25 @@ def joined(parts: Iterable[str | Part]) -> str:
 
 
 class CauseRow(Answer, frozen=True):
-    """One reason why nodes do not fit a pod: how many nodes, and what would unblock the pod.
-
-    `unblocked_by` is the text of `command`, `cure`, `held_by` and `people`. `held_by` names the
-    first of the `holders` pods that use up a limit. `cordoned` has the first cordons, and `people`
-    is their text; `cordoned_more` counts further ones, None if unknown. `off_offer`: a device or
-    node that would fit is cordoned, failed or not ready. `is_limit`: a limit refuses the pod on
-    every node."""
+    """One reason why nodes do not fit a pod: how many nodes, and what would unblock the pod."""
 
     code: schemas.RefusalCode
     words: str
     nodes: int
-    unblocked_by: Made[str] = ""
+    unblocked_by: Made[str] = ""  # all of what follows, as text
     command: str = ""
     cure: str = ""
-    held_by: Names[tuple[str, ...]] = ()
-    holders: int = 0
+    held_by: Names[tuple[str, ...]] = ()  # the first of the `holders`
+    holders: int = 0  # pods that use up a limit
     cordoned: tuple[OffOffer, ...] = ()
-    cordoned_more: int | None = 0
+    cordoned_more: int | None = 0  # None if unknown
     people: Made[str] = ""
-    off_offer: bool = False
-    is_limit: bool = False
+    off_offer: bool = False  # what would fit is closed
+    is_limit: bool = False  # refuses the pod on every node
 
 
 class MissRow(Answer, frozen=True):
-    """A node that nearly fits. Amounts are plain numbers; `missing` is text with the unit.
-
-    `holders` counts the pods that use the devices needed there; `held_by` names the first of them.
-    """
+    """A node that nearly fits, and what it lacks."""
 
     node: str
     code: schemas.RefusalCode
@@ -435,44 +391,36 @@ class MissRow(Answer, frozen=True):
     needed_words: str = ""
     available_words: str = ""
     missing: str = ""
-    held_by: Names[tuple[str, ...]] = ()
-    holders: int = 0
+    held_by: Names[tuple[str, ...]] = ()  # the first of the pods that use the devices
+    holders: int = 0  # number of these pods
 
 
 class WhyRefused(Answer, frozen=True):
-    """Why no node fits the pod; these causes apply since the event at `revision`.
-
-    `nearest` are nodes that could run the pod once other pods end. `never`: no node could, and
-    `nearest` are those that lack least. `unbelieved` nodes might fit, but their agents' reports
-    were refused. `since` are nodes or devices cordoned, failed or gone after that event;
-    `since_more` counts further cordons, and `since_text` describes both. `spared` is why no pod is
-    evicted. `limit` blocks the pod on every node. `reason` is that limit, or the first cause and
-    the nearest node; `reason_parts` has node names marked, and may begin with "never". `text` has
-    all causes."""
+    """Why no node fits the pod: the causes, and the nodes that come nearest."""
 
     revision: Everyone[int]
     nodes: int
     causes: tuple[CauseRow, ...]
-    nearest: tuple[MissRow, ...] = ()
-    never: bool = False
-    unbelieved: tuple[str, ...] = ()
-    since: tuple[OffOffer, ...] = ()
-    since_more: int = 0
+    nearest: tuple[MissRow, ...] = ()  # could run the pod once others end; if `never`, lack least
+    never: bool = False  # no node could
+    unbelieved: tuple[str, ...] = ()  # might fit, but their reports were refused
+    since: tuple[OffOffer, ...] = ()  # cordoned, failed or gone after the event
+    since_more: int = 0  # further cordons
     since_text: Made[str] = ""
-    spared: str = ""
-    limit: str = ""
-    reason: str = ""
+    spared: str = ""  # why no pod is evicted
+    limit: str = ""  # blocks the pod on every node
+    reason: str = ""  # the limit, or the first cause
     reason_parts: tuple[str | Part, ...] = ()
-    text: str = ""
+    text: str = ""  # all causes
 
 
 class RunnerUp(Answer, frozen=True):
-    """Another node that fits: its total score, and by how much each part of its score is lower."""
+    """Another node that could run the pod, compared by score with the chosen one."""
 
     node: Everyone[str]
     total: Everyone[float]
     parts: dict[str, float] = {}
-    behind: dict[str, float] = {}
+    behind: dict[str, float] = {}  # by how much each part is lower
 
 
 class HeldShare(Answer, frozen=True):
@@ -484,10 +432,7 @@ class HeldShare(Answer, frozen=True):
 
 
 class WhyPlaced(Answer, frozen=True):
-    """Why the pod is on its node, of the `fitting` out of `nodes` that could run it.
-
-    `choice` is how its devices were chosen within the node; empty if that is no longer known.
-    `found_there`: the pod ran there before this ledger existed, so there is no score."""
+    """Why the pod is on its node, and which other nodes could run it."""
 
     node: Everyone[str]
     revision: Everyone[int]
@@ -495,18 +440,15 @@ class WhyPlaced(Answer, frozen=True):
     attempt: Everyone[int]
     score: Everyone[schemas.Score]
     runners_up: tuple[RunnerUp, ...] = ()
-    fitting: int = 0
+    fitting: int = 0  # how many of the `nodes` could run it
     nodes: int = 0
     shares: Everyone[tuple[HeldShare, ...]] = ()
-    choice: str = ""
-    found_there: bool = False
+    choice: str = ""  # how its devices were chosen within the node
+    found_there: bool = False  # it ran there before this ledger existed
 
 
 class WhyHeldBack(Answer, frozen=True):
-    """Why a pod must wait before it is placed again: agents refused its placements.
-
-    The answer has the number of refusals and the last node. The pod is not placed before `until`.
-    """
+    """Why a pod waits before it is placed again: agents refused its earlier placements."""
 
     failures: int
     node: Everyone[str]
@@ -514,23 +456,21 @@ class WhyHeldBack(Answer, frozen=True):
 
 
 class WhyWaiting(Answer, frozen=True):
-    """The queue position of a pod without a decision; `gang` is what its gang still waits for."""
+    """The queue position of a pod for which no scheduler has decided yet."""
 
     position: Everyone[int]
     pending: int
-    gang: str = ""
+    gang: str = ""  # what the pod's gang still waits for
 
 
 class PodEnd(Answer, frozen=True):
-    """How a pod ended. The rest of the answer describes the pod just before its end.
-
-    `phase` and `failed_before` are as of `before_revision`, the last revision before the end."""
+    """How a pod ended. The rest of the answer describes the pod just before its end."""
 
     revision: Everyone[int]
     time: Everyone[str]
     reason: People[str]
     before_revision: int
-    phase: Everyone[str]
+    phase: Everyone[str]  # before the end
     failed_before: tuple[FailedDevice, ...] = ()
 
 
@@ -548,52 +488,36 @@ class Eviction(Answer, frozen=True):
 
 
 class End(Answer, frozen=True):
-    """When and why a pod ended, as in `drained from n1 by ann: fan`; empty if unknown."""
+    """When and why a pod ended."""
 
     revision: Everyone[int]
     time: Everyone[str]
-    reason: People[str]
+    reason: People[str]  # empty if unknown
 
 
 class Evictions(Answer, frozen=True):
-    """Past evictions that concern a pod; in `made_room`, other pods were evicted for this pod.
+    """Past evictions that concern a pod: of other pods for it, and of its predecessor."""
 
-    `predecessors` counts earlier pods of the same name. `before` is the eviction of the newest
-    predecessor, if it was evicted; `ended` is when and why that pod ended."""
-
-    made_room: EachItem[tuple[Eviction, ...]] = ()
-    predecessors: int = 0
-    before: Eviction | None = None
-    ended: End | None = None
+    made_room: EachItem[tuple[Eviction, ...]] = ()  # of other pods for this pod
+    predecessors: int = 0  # earlier pods of this name
+    before: Eviction | None = None  # of the newest predecessor
+    ended: End | None = None  # when and why that predecessor ended
 
 
 class Breach(Answer, frozen=True):
-    """The last time that a container exceeded its share of a device.
-
-    `times` counts such breaches since the pod was placed. For `code` see `ShareBreached`."""
+    """The last time that a container exceeded its share of a device."""
 
     revision: Everyone[int]
     time: Everyone[str]
     container: str
     device: Everyone[str]
     code: str
-    times: int
+    times: int  # since the pod was placed
     sentence: str
 
 
 class Why(Answer, frozen=True):
-    """The explanation of a pod: a sentence, then exactly one of four explanations.
-
-    The four are `placed`, `refused`, `waiting` and `held_back`; a pod with gates has none.
-    `rejected` is an error in the pod's manifest, which must be corrected first. `evicted` is the
-    eviction of this pod; `evicted_in_vain`: the pod that needed the room is gone. `evicts` are
-    evictions for this pod, `leaving` has the evicted pods' names, and `room_on` their node.
-    `failed_devices` are failed devices of this pod; for an ended pod, they failed after it was
-    placed. `unready` is why its node is not ready. `of_kubernetes`: an API server ends evicted
-    pods. An ended pod has the phase `ended`; the rest is as just before its `end`. `cause` is what
-    a refused pod waits for, without name and duration; `awaits` is the same for a pod that no
-    scheduler has seen. `evictions` and `breaches` (newest first) are set for a point in time or an
-    ended pod."""
+    """The explanation of a pod: why it is placed, refused, waiting or held back."""
 
     revision: Everyone[int]
     namespace: Namespace
@@ -601,39 +525,35 @@ class Why(Answer, frozen=True):
     uid: str
     phase: Everyone[str]
     sentence: Made[str] = ""
-    cause: Made[str] = ""
-    awaits: Made[str] = ""
+    cause: Made[str] = ""  # what a refused pod waits for
+    awaits: Made[str] = ""  # what a pod waits for that no scheduler has seen
     group: str = ""
     chooser: str = ""
     gates: tuple[str, ...] = ()
-    of_kubernetes: bool = False
+    of_kubernetes: bool = False  # an API server ends evicted pods
     history: tuple[Step, ...] = ()
     placed: Everyone[WhyPlaced | None] = None
     refused: Everyone[WhyRefused | None] = None
     waiting: WhyWaiting | None = None
     held_back: WhyHeldBack | None = None
-    rejected: schemas.PodRejected | None = None
+    rejected: schemas.PodRejected | None = None  # an error in the manifest
     evicted: schemas.PodEvicted | None = None
-    evicted_in_vain: bool = False
-    evicts: OwnItems[tuple[schemas.PodEvicted, ...]] = ()
-    leaving: Names[tuple[str, ...]] = ()
-    room_on: str = ""
+    evicted_in_vain: bool = False  # the pod that needed the room is gone
+    evicts: OwnItems[tuple[schemas.PodEvicted, ...]] = ()  # evictions for this pod
+    leaving: Names[tuple[str, ...]] = ()  # evicted pods
+    room_on: str = ""  # node of the evicted pods
     end: PodEnd | None = None
-    unready: str = ""
+    unready: str = ""  # why its node is not ready
     gang: GangAnswer | None = None
     failed_devices: tuple[FailedDevice, ...] = ()
     last_failure: People[str] = ""
     evictions: Evictions | None = None
-    breaches: tuple[Breach, ...] = ()
+    breaches: tuple[Breach, ...] = ()  # newest first
     time: Everyone[str] = ""
 
 
 class QueuedPod(Answer, frozen=True):
-    """A pending pod in the queue; `position` counts the pending pods before it and itself.
-
-    `missing` is what the node `nearest` lacks. `nominated` is the node where pods are evicted for
-    this pod. `leaving` counts the evicted pods that must still end, and `room` is a sentence about
-    them. `sentence` is why the pod is pending; empty until a scheduler has seen it."""
+    """A pending pod, its position in the queue, and why it is pending."""
 
     position: Everyone[int]
     namespace: Namespace
@@ -644,69 +564,59 @@ class QueuedPod(Answer, frozen=True):
     since_time: Everyone[str]
     refused_revision: Everyone[int] = 0
     nearest: str = ""
-    missing: str = ""
-    nominated: Everyone[str] = ""
-    leaving: Everyone[int] = 0
+    missing: str = ""  # what the node `nearest` lacks
+    nominated: Everyone[str] = ""  # node where pods are evicted for this pod
+    leaving: Everyone[int] = 0  # evicted pods that must still end
     leaving_names: Names[tuple[str, ...]] = ()
-    room: Made[str] = ""
+    room: Made[str] = ""  # a sentence about the evicted pods
     last_failure: People[str] = ""
-    sentence: str = ""
+    sentence: str = ""  # why the pod is pending; empty until a scheduler has seen it
 
 
 class Line(Answer, frozen=True):
-    """A group of pending pods with the same request; `pods` is their number.
+    """A group of pending pods with the same request, and why they are pending."""
 
-    `devices` is the number per pod. `wants` describes `asks` and `wishes`. `sentence` is why the
-    first pod is pending; empty until a scheduler has seen it. `apart` is that sentence if it says
-    more than `causes`: a limit, or what the gang lacks. `lasting`: the pods stay pending even if
-    all others end. Each of the `causes` counts nodes, of `nodes` in total; a limit counts none.
-    These fields describe a pod of namespace `whose`, as do `queue` and `gang`, because not every
-    client may see limits."""
-
-    wants: Everyone[str]
-    devices: Everyone[int]
+    wants: Everyone[str]  # describes `asks` and `wishes`
+    devices: Everyone[int]  # per pod
     pods: Everyone[int]
     oldest_revision: Everyone[int]
     oldest_time: Everyone[str]
-    lasting: Everyone[bool] = False
+    lasting: Everyone[bool] = False  # the pods stay pending even if all others end
     asks: Everyone[tuple[schemas.Ask, ...]] = ()
     wishes: Everyone[tuple[str, ...]] = ()
-    whose: Namespace = ""
+    whose: Namespace = ""  # namespace of the pod that the texts describe
     queue: OrEmpty[str] = ""
     gang: OrNone[GangAnswer | None] = None
-    sentence: str = ""
-    apart: OrEmpty[str] = ""
-    nodes: int = 0
-    causes: tuple[CauseRow, ...] = ()
+    sentence: str = ""  # why the first pod is pending
+    apart: OrEmpty[str] = ""  # a limit, or what the gang lacks
+    nodes: int = 0  # in total
+    causes: tuple[CauseRow, ...] = ()  # each counts nodes; a limit counts none
     nearest: tuple[MissRow, ...] = ()
     first: EachItem[tuple[QueuedPod, ...]] = ()
 
 
 class LinesAnswer(Answer, frozen=True):
-    """All groups of pending pods with the same request, with totals.
-
-    `gated` pods wait until their gates are removed, and `rejected` pods cannot be read; neither are
-    in a group. `making_room` counts pending pods for which others are being evicted."""
+    """All groups of pending pods with the same request, with totals."""
 
     revision: Everyone[int]
     pods: Everyone[int]
     devices: Everyone[int]
-    gated: Everyone[int]
-    rejected: Everyone[int]
+    gated: Everyone[int]  # in no group
+    rejected: Everyone[int]  # cannot be read; in no group
     oldest_time: Everyone[str] = ""
     lasting: Everyone[int] = 0
-    making_room: Everyone[int] = 0
+    making_room: Everyone[int] = 0  # pods for which others are being evicted
     lines_count: Everyone[int] = 0
     lines: Everyone[tuple[Line, ...]] = ()
     time: Everyone[str] = ""
 
 
 class NamespaceRow(Answer, frozen=True):
-    """A namespace's live pods, and the devices they use; a shared device counts for each pod."""
+    """The number of a namespace's live pods, and of the devices that they use."""
 
     namespace: Namespace
     pods: Everyone[int]
-    devices: Everyone[int]
+    devices: Everyone[int]  # a shared device counts for each pod
 
 
 class NamespacesAnswer(Answer, frozen=True):

@@ -28,47 +28,36 @@ class Slice(Answer, frozen=True):
 
 
 class Measured(Answer, frozen=True):
-    """The figures of a span, either as it happened or as simulated.
+    """The figures of a replayed span, either as it happened or as simulated."""
 
-    `arrived` counts the pods to place, including those pending at the start; `placed` were placed
-    before the end, `unplaced` were still pending. `gpu_hours` is the fleet's capacity,
-    `gpu_hours_used` the part that pods used, `gpu_hours_waited` what pending pods requested. Waits
-    are seconds to the first placement, or to the end. `fragmented_percent` is the mean idle part of
-    the fleet on partly used devices. `devices_peak` is the most devices in use at once, in whole or
-    in part."""
-
-    arrived: int
-    placed: int
-    unplaced: int
+    arrived: int  # pods to place, with those pending at the start
+    placed: int  # before the end
+    unplaced: int  # pending at the end
     evicted: int
-    gpu_hours: float
-    gpu_hours_used: float
-    gpu_hours_waited: float
-    wait_mean_s: float
+    gpu_hours: float  # capacity of the fleet
+    gpu_hours_used: float  # used by pods
+    gpu_hours_waited: float  # requested by pending pods
+    wait_mean_s: float  # to the first placement, or to the end
     wait_median_s: float
     wait_p95_s: float
     wait_max_s: float
     used_percent: float
-    fragmented_percent: float
+    fragmented_percent: float  # mean idle part on partly used devices
     devices: int
-    devices_peak: int
+    devices_peak: int  # most in use at once, in whole or in part
     slices: tuple[Slice, ...] = ()
 
 
 class ReplayAnswer(Answer, frozen=True):
-    """A span as it happened, and as it would have happened with the assumed changes.
-
-    `gpus_saved` is how many fewer devices are in use at the peak, `gpu_hours_waited_saved` how much
-    less pods wait. `passed_over` counts events that do not apply in the replay, such as a resize of
-    a pod that does not run there; `passed_over_types` counts them by type."""
+    """A span of the ledger as it happened, and as it would have with the assumed changes."""
 
     span: Span
     changes: tuple[str, ...]
     happened: Measured
     replayed: Measured
-    gpus_saved: int
+    gpus_saved: int  # fewer devices in use at the peak
     gpu_hours_waited_saved: float
-    passed_over: int = 0
+    passed_over: int = 0  # events that do not apply in the replay
     passed_over_types: dict[str, int] = {}
 
 
@@ -76,18 +65,15 @@ Verdict = Literal["same", "other-devices", "other-node", "would-wait"]
 
 
 class Spot(Answer, frozen=True):
-    """The node and devices of a pod, if recorded; `opened` counts the devices empty before."""
+    """The node of a pod and, if recorded, its devices."""
 
     node: str
     devices: tuple[str, ...] = ()
-    opened: int = 0
+    opened: int = 0  # how many of the devices were empty before
 
 
 class ShadowPod(Answer, frozen=True):
-    """A pod that another scheduler placed, with what we would have decided at that revision.
-
-    `ours` is None if we would have left it pending, for the reason in `reason`. If one side names
-    no devices, only the nodes are compared."""
+    """A pod that another scheduler placed, and where we would have placed it at that revision."""
 
     revision: int
     time: str
@@ -95,15 +81,12 @@ class ShadowPod(Answer, frozen=True):
     name: str
     verdict: Verdict
     theirs: Spot
-    ours: Spot | None = None
-    reason: str = ""
+    ours: Spot | None = None  # None if it would be left pending
+    reason: str = ""  # why it would be left pending
 
 
 class ShadowAnswer(Answer, frozen=True):
-    """All pods that other schedulers placed in a span, compared with our decisions, and totals.
-
-    `opened_theirs` and `opened_ours` count newly used devices of pods for which both sides name
-    devices. `passed_over` counts events that contradict the state."""
+    """All pods that other schedulers placed in a span, compared with our decisions."""
 
     from_revision: int
     to_revision: int
@@ -112,6 +95,6 @@ class ShadowAnswer(Answer, frozen=True):
     other_devices: int
     other_node: int
     would_wait: int
-    opened_theirs: int
+    opened_theirs: int  # devices that were empty before
     opened_ours: int
-    passed_over: int = 0
+    passed_over: int = 0  # events that contradict the state

@@ -14,7 +14,7 @@ NOT_TOLD: Final = "-"  # replaces any other text of such a namespace
 
 
 class Kept(Enum):
-    """Marks a field that is replaced by the empty value of its own type when it is hidden."""
+    """Marks a field that gets the empty value of its own type when hidden."""
 
     KIND = "kind"
 
@@ -37,10 +37,10 @@ class Rule(Enum):
 
 
 class Seen(NamedTuple):
-    """The visibility of a field: its rule, and the value that replaces the field when hidden."""
+    """Which clients may see a field, and what replaces the field for the others."""
 
     by: Rule
-    instead: str | Kept | None = Kept.KIND
+    instead: str | Kept | None = Kept.KIND  # replaces a hidden field
 
 
 Everyone = Annotated[T, Seen(Rule.EVERYONE)]

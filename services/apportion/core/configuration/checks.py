@@ -1,6 +1,6 @@
 """Check what types cannot express: keys that contradict each other or have no effect.
 
-The fold runs the same check, so it refuses another writer's configuration with the same error."""
+The fold runs the same check, so it refuses a bad configuration of any writer."""
 
 from functools import lru_cache
 

@@ -1,7 +1,7 @@
 """Find all errors of a configuration document, not only the first.
 
-After each error, the faulty value is removed and the document is read again. Invariant: errors have
-the positions of the original document."""
+After each error, the faulty value is removed and the document is read again. Invariant: errors name
+positions in the original document."""
 
 import re
 from copy import deepcopy
@@ -16,9 +16,10 @@ GONE: Final = object()
 
 
 def every_error(document: object) -> list[ManifestError]:
-    """Return the errors of the document in the order in which they are found, once each.
+    """Return all errors of the document in the order in which they are found.
 
-    Errors that may only result from removing another error's value are left out."""
+    To find the next error, the value of the last one is removed. Errors that this may have caused
+    are left out."""
     left, found = deepcopy(document), list[ManifestError]()
     places: dict[tuple[object, ...], list[int]] = {}
     for _ in range(ERRORS_MAX):

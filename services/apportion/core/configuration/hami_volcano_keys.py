@@ -2,8 +2,8 @@
 
 Sources: `device-config.yaml` of HAMi's chart (templates/scheduler/device-configmap.yaml), and
 Volcano's device configuration (pkg/scheduler/api/devices/config). Invariant: a removed key requests
-what Apportion does anyway, or concerns something that Apportion lacks. Keys with any other value
-are rejected, with the fix."""
+what Apportion does anyway, or concerns something that Apportion lacks. The same key with another
+value is rejected, with the fix."""
 
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
@@ -16,14 +16,11 @@ from apportion.core.workloads.document import ManifestError, below
 
 
 class Key(NamedTuple):
-    """How to treat a configuration key of HAMi or Volcano that Apportion does not use.
+    """How to treat a configuration key of HAMi or Volcano that Apportion does not use."""
 
-    The values in `nothing` (any value, if it is empty) have no effect, for the reason in `why`. For
-    other values, `fix` says what to write instead."""
-
-    why: str
-    nothing: tuple[object, ...] = ()
-    fix: str = ""
+    why: str  # why these values have no effect
+    nothing: tuple[object, ...] = ()  # values without effect; empty: any value
+    fix: str = ""  # what to write instead of any other value
 
 
 class Passed(NamedTuple):

@@ -1,6 +1,6 @@
 """Lists all configuration keys for the guide: what each means and which services read it.
 
-Invariant: the table has exactly the keys of `Configuration`, in its order (tested)."""
+Invariant: the table has exactly the keys of `Configuration`, in the same order."""
 
 from typing import NamedTuple
 

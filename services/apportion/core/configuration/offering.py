@@ -1,6 +1,6 @@
 """Apply the configuration to the devices of a node, before its agent reports them.
 
-Invariant: an entry of `nodeconfig` takes precedence over the settings for all nodes."""
+Invariant: the node's own entry in `nodeconfig` takes precedence over the settings for all nodes."""
 
 from collections.abc import Collection, Iterable
 from typing import Final
@@ -24,7 +24,8 @@ def offered(
 ) -> tuple[Device, ...]:
     """Return the node's devices with the amounts, mode and health that the configuration gives.
 
-    Unless `switchable`, a device that must change its MIG mode is reported unhealthy."""
+    If the agent cannot switch MIG mode (not `switchable`), a device in the wrong mode is unhealthy.
+    """
     named = (each for each in configuration.nodeconfig if each.name == node)
     said = next(named, NodeConfiguration(name=node))
     hidden = said.filter_devices
@@ -50,7 +51,7 @@ NO_MPS: Final = (
 
 
 def closed(devices: Iterable[Device], modes: Collection[Mode], reason: str) -> tuple[Device, ...]:
-    """Return all devices, after marking those in one of the `modes` unhealthy for this reason."""
+    """Mark the devices in any of the `modes` as unhealthy for this reason; return all devices."""
     return tuple(
         structs.replace(each, healthy=False, health_reason=each.health_reason or reason)
         if each.mode in modes

@@ -65,7 +65,7 @@ def _spelled(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _named_groups(entry: Any) -> Any:
-    """Name the MIG groups of older files, which only list instances: group1, group2, …"""
+    """Add names (group1, group2, …) to the MIG groups of older files, which have none."""
     groups = entry.get("allowedGeometries") if isinstance(entry, dict) else None
     if not isinstance(groups, list):
         return entry

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 
 class Stated(Protocol):
-    """What a cordon in the ledger and a cordon in an API answer have in common."""
+    """The fields that cordons have both in the ledger and in API answers."""
 
     @property
     def by(self) -> str:

@@ -3,9 +3,9 @@
 A `Demand` depends on the ask and the type of device, never on what is free. So it is computed once
 per class of pods and type of device.
 
-`knownMigGeometries` allows groups of instances. A group is laid out once, and each of its instances
-has its own slices. So a GPU bound to the group can have any subset of its instances, and no order
-of arrivals fragments it. Invariant: the places of one group never overlap."""
+`knownMigGeometries` allows groups of instances. Each instance of a group has fixed slices of its
+own. So a GPU in that group can have any subset of the instances, and pods that come and go do not
+fragment it. Invariant: the places of one group never overlap."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -32,17 +32,14 @@ FULL = SLICE_STATES - 1
 
 
 class Place(NamedTuple):
-    """Where a MIG instance may be: its profile, its first slice and the mask of its slices.
-
-    In a group, `number` is the group's place in the model's list, from 1, and `position` is the
-    instance's in the group, from 0, as configured. Places on a freely cut GPU are in no group."""
+    """Where on a GPU a MIG instance may be: its profile, first slice and slice mask."""
 
     profile: MigProfile
     start: int
     mask: int
-    group: str = ""
-    number: int = 0
-    position: int = 0
+    group: str = ""  # empty if the GPU is divided freely
+    number: int = 0  # of the group in the model's list, from 1
+    position: int = 0  # of the instance in the group, from 0
 
 
 class Unlaid(ValueError):
@@ -56,10 +53,9 @@ Groups = tuple[tuple[Place, ...], ...]
 def groups_of(
     known: tuple[MigGeometries, ...], family: str, model: str, sizes: tuple[MigSize, ...] = ()
 ) -> Groups:
-    """Return the groups that GPUs of this model may be cut into; empty if none are configured.
+    """Return the MIG groups configured for GPUs of this model; empty without any.
 
-    `sizes` are those that the device reports (`Device.mig_sizes`). Raises Unlaid if a group cannot
-    be laid out, or names a profile that the model lacks."""
+    Raises Unlaid if a group does not fit on the GPU, or names a profile that the model lacks."""
     words = f"-{normal(model)}-"
     for geometries in known if family == NVIDIA else ():
         if any(f"-{normal(name)}-" in words for name in geometries.models):
@@ -98,14 +94,14 @@ def laid_out(
 
 
 def place_at(profile: MigProfile, start: int) -> Place:
-    """Return the place of an instance of this profile that begins at slice `start`, in no group."""
+    """Return the place of an instance of this profile at slice `start`, outside any group."""
     return Place(profile, start, ((1 << profile.size) - 1) << start)
 
 
 def cut_state(slices: int, group: str, groups: Groups) -> int:
-    """Encode how a GPU is cut as a number: its slices in use, plus 256 times its group's number.
+    """Encode how a GPU is divided: its slices in use, plus 256 times its group's number.
 
-    A GPU that is cut in a way no longer allowed counts as full until it is empty."""
+    A GPU with a division that is no longer allowed counts as full until it is empty."""
     if not slices or (not group and not groups):
         return slices
     number = next((places[0].number for places in groups if places[0].group == group), 0)
@@ -115,7 +111,8 @@ def cut_state(slices: int, group: str, groups: Groups) -> int:
 def generated(model: str) -> tuple[MigGroup, ...]:
     """Return the default MIG groups of a model, for a cluster that configures none.
 
-    Each group has as many instances of one profile as fit, then the largest that still fit."""
+    There is one group for each profile. It has as many instances of that profile as fit; smaller
+    profiles, largest first, fill the rest."""
     profiles = [each for each in mig_profiles(NVIDIA, model) if not each.by_name]
     groups: list[MigGroup] = []
     for number, main in enumerate(profiles, 1):
@@ -132,7 +129,7 @@ def generated(model: str) -> tuple[MigGroup, ...]:
 
 
 def _starts(profiles: list[MigProfile]) -> list[int] | None:
-    """Return a starting slice for each profile, largest first, so that all fit, or None."""
+    """Return a start slice for each profile, largest first, or None if they do not all fit."""
     found: list[int] = []
 
     def stand(at: int, occupied: int) -> bool:
@@ -155,22 +152,17 @@ Known = tuple[MigGeometries, ...]
 
 
 class Demand(NamedTuple):
-    """What a device must have free for an ask, and what the resulting share takes of it.
+    """What a device must have free for an ask, and what the resulting share takes of it."""
 
-    `alone`: the device must have no other share. `profile`: the smallest MIG profile that suffices.
-    The instance is created at the first free place in `options`, which can be larger where only
-    certain geometries are allowed. `charges` has the MiB that each option takes; `memory_mib` is
-    the smallest."""
-
-    memory_mib: int
+    memory_mib: int  # the smallest of `charges`, if any
     cores_needed: int
     cores: int
-    alone: bool = False
+    alone: bool = False  # the device must have no other share
     template_cpu: int = 0
     template: str | None = None
-    profile: MigProfile | None = None
-    options: tuple[Place, ...] = ()
-    charges: tuple[int, ...] = ()
+    profile: MigProfile | None = None  # the smallest sufficient MIG profile
+    options: tuple[Place, ...] = ()  # the first free one is used
+    charges: tuple[int, ...] = ()  # MiB of each option
 
     @property
     def places(self) -> tuple[tuple[int, int], ...]:
@@ -180,8 +172,9 @@ class Demand(NamedTuple):
     def free_places(self, slices: int, group: str, memory_mib: int) -> Iterator[tuple[Place, int]]:
         """Yield the options that fit on a GPU, each with the MiB that it takes.
 
-        The arguments are the GPU's slices in use, their group, and its free memory. The memory is
-        checked too, because the GPU can have shares from before it was cut into instances."""
+        The arguments are the GPU's slices in use, their group, and the free memory. Memory can be
+        short even if slices are free, because the GPU can have shares from before it was in MIG
+        mode."""
         for place, charge in zip(self.options, self.charges, strict=True):
             free = not place.mask & slices and (not slices or place.group == group)
             if free and charge <= memory_mib:
@@ -189,9 +182,7 @@ class Demand(NamedTuple):
 
 
 def demand(ask: Ask, device: Device, known: Known = ()) -> Demand | RefusalCode:
-    """Return what the ask needs on this type of device, or why it can never fit there.
-
-    `known` are the allowed MIG geometries (`knownMigGeometries`)."""
+    """Return what the ask needs on this type of device, or why it can never fit there."""
     if device.mode == "mig":
         return _mig(ask, device, known)
     if ask.profile:
@@ -265,7 +256,7 @@ def _instance_needed_mib(ask: Ask, device: Device) -> int:
 def largest_part(ask: Ask, device: Device, known: Known = ()) -> tuple[int, int]:
     """Return the MiB that the ask needs, and the MiB of the device or its largest MIG instance.
 
-    Both are 0 if the ask names a MIG profile: a device without that profile has no size for it."""
+    Both are 0 if the ask names a MIG profile."""
     if device.mode != "mig":
         return memory_needed_mib(ask, device), device.memory_mib
     if ask.profile:
@@ -275,9 +266,9 @@ def largest_part(ask: Ask, device: Device, known: Known = ()) -> tuple[int, int]
 
 
 def memory_charged_mib(profile: MigProfile, device: Device) -> int:
-    """Return the MiB that an instance of this profile takes of the device's free memory.
+    """Return how much of the device's free memory an instance of this profile takes, in MiB.
 
-    A GPU can report less memory than its profiles add up to; its slices must never oversell it."""
+    If a GPU reports less memory than its profiles add up to, each profile takes less."""
     known = mig_profiles(device.family, device.model)
     slices = max(other.starts[0] + other.size for other in known)
     return min(profile.memory_mib, device.memory_mib * profile.size // slices)

@@ -1,7 +1,7 @@
 """Take shares from a device's free amounts, and give them back.
 
-Invariant: `release` is the exact inverse of `occupy`, and `occupy` refuses what the device does not
-have free, so no order of events oversells a device."""
+Invariant: `release` is the exact inverse of `occupy`. `occupy` refuses more than the device has
+free, so no order of events oversells a device."""
 
 from msgspec import Struct
 
@@ -15,24 +15,20 @@ MIG_SLICES = 8  # the most memory slices that a GPU has
 class DeviceState(Struct, eq=False, gc=False):
     """A device with its free amounts, and whether new shares may be allocated on it.
 
-    `slices` is a bit mask of the MIG memory slices in use; `group` is the MIG group that the device
-    is bound to while it has instances. `template_cpu_free` are the free AI CPUs of an NPU.
-    `present` is False once the node's agent no longer reports the device. `agent_health` is the
-    health that the agent reported, and why. `healthy` is also False if Kubernetes reports the
-    device as unhealthy. `cordon` joins the reasons of `cordons`."""
+    `healthy` is False if the agent or Kubernetes reports the device as unhealthy."""
 
     device: Device
     memory_free_mib: int
     cores_free: int
     slots_free: int
-    template_cpu_free: int
-    slices: int = 0
-    group: str = ""
-    present: bool = True
-    agent_health: tuple[bool, str] = (True, "")
+    template_cpu_free: int  # AI CPUs of an NPU
+    slices: int = 0  # mask of the MIG memory slices in use
+    group: str = ""  # of its MIG instances
+    present: bool = True  # False: no longer reported
+    agent_health: tuple[bool, str] = (True, "")  # as reported, and why
     healthy: bool = True
     health_reason: str = ""
-    cordon: str = ""
+    cordon: str = ""  # the reasons of `cordons`
     cordons: tuple[Cordon, ...] = ()
 
     @property
@@ -70,7 +66,7 @@ def template_cpu(share: Share, state: DeviceState) -> int:
 
 
 def template_cpu_of(device: Device) -> int:
-    """Return the AI CPUs that an NPU's templates can divide; 0 for a device without templates."""
+    """Return how many AI CPUs an NPU can divide among templates; 0 if it has no templates."""
     known = FAMILIES.get(device.family)
     return known.template_cpu if known else 0
 
@@ -108,7 +104,7 @@ def occupy(state: DeviceState, share: Share) -> None:
 
 
 def retake(state: DeviceState, share: Share) -> None:
-    """Take a released share again, even if the device now offers less than the share needs."""
+    """Take a released share again, even if the device now has too little for it."""
     state.slots_free -= 1
     state.memory_free_mib -= share.memory_mib
     state.cores_free -= share.cores

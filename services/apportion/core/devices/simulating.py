@@ -35,7 +35,7 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     nvlink: Count | None = None
 
     def cores(self, mode: Mode) -> int:
-        """Return the device's cores: percent for GPUs and softly split NPUs, else AI cores."""
+        """Return the device's cores: AI cores for an NPU, percent for a GPU or softly split NPU."""
         family = FAMILIES[self.family]
         return WHOLE if family.templates and mode == "hami-core" else family.cores
 

@@ -3,4 +3,4 @@
     gathered facts ──► one function per check ──► state, words, fix
 
 A new check is a function and its row in `checks.CHECKS`; callers gather the facts. Invariant: a
-check without its facts has no result, so nothing is reported as ok that was not examined."""
+check without its facts has no result, so nothing is reported as ok without being checked."""

@@ -82,7 +82,7 @@ def broken(words: Words, fix: str) -> Found:
 
 
 def counted_nodes(nodes: Sequence[tuple[str, str]], what: str) -> tuple[str | Part, ...]:
-    """Return a count with the first few node names, marked as names, and a note after each."""
+    """Return a count with the first few nodes, each with its note."""
     parts: list[str | Part] = [f"{len(nodes):,} {what}{'' if len(nodes) == 1 else 's'}: "]
     for at, (name, note) in enumerate(nodes[:LISTED]):
         parts += [", " if at else "", Part(name=name), note]
@@ -105,7 +105,7 @@ def age(seconds: float) -> str:
 
 
 def size(count: int) -> str:
-    """Format a number of bytes in the largest unit of which it is at least one."""
+    """Format a number of bytes with a binary unit, as in `1.5 GiB`."""
     for power, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
         if count >= 1 << power:
             return f"{count / (1 << power):,.1f} {unit}"
@@ -128,7 +128,7 @@ def reachable(facts: Facts) -> Found | None:
 
 
 def server(ledger: LedgerFacts) -> Found | None:
-    """Report the version of nats-server; clients refuse to connect to one that is too old."""
+    """Report the version of nats-server and the oldest versions that this build accepts."""
     return ok(f"nats-server {ledger.server}; required: {ledger.oldest}")
 
 
@@ -259,7 +259,7 @@ def snapshots(ledger: LedgerFacts) -> Found | None:
 
 
 def archives(found: ArchiveFacts) -> Found | None:
-    """Check that an archive has a recent copy of the ledger."""
+    """Check that there is a recent archive of the ledger."""
     fix = "run `apportion ledger archive FILE` every day, and store it on another machine"
     if not found.archives:
         return warning(f"no archive (*.jsonl) in {found.folder}", fix)
@@ -310,7 +310,7 @@ def folds(facts: Facts) -> Found | None:
 
 
 def placements(frozen: str) -> Found:
-    """Check that pods can be placed and started; `frozen` is the code of what prevents it."""
+    """Check that pods can be placed and started. `frozen` is the reason if they cannot."""
     if not frozen:
         return ok("nothing prevents pods from being placed")
     why, fix = FREEZES.get(frozen, (frozen, "check the logs of the schedulers"))
@@ -329,7 +329,7 @@ def never_fitting(found: WaitingFacts) -> Found | None:
 
 
 def starving(found: WaitingFacts) -> Found | None:
-    """Check for gangs that are pending for long while later pods are placed."""
+    """Check for gangs that have been pending for long while later pods were placed."""
     if not found.starving:
         return ok("no gang has been pending for long")
     first = found.starving[0]
@@ -388,8 +388,8 @@ def agents(cluster: ClusterFacts) -> Found | None:
 def _bring_back(cluster: ClusterFacts) -> str:
     """Return the fixes for silent agents, the likeliest first.
 
-    One agent simulates many nodes, and `simulate lose` stops them one by one. If none of them
-    reports, the agent itself has probably stopped."""
+    `simulate lose` stops simulated nodes one by one. If all of them are silent, the agent that
+    simulates them has probably stopped."""
     start = (
         "restart the agent there (`kubectl -n apportion get pods -o wide`, or `systemctl status` "
         "on the node); the node accepts pods again once its agent reports"
@@ -515,7 +515,7 @@ def drivers(cluster: ClusterFacts) -> Found | None:
 
 
 def refused_events(cluster: ClusterFacts) -> Found | None:
-    """Check for events that every reader skips; ignore those that were merely late."""
+    """Check for events that every reader skips, apart from those that only came too late."""
     if not cluster.last_refusal:
         late = f", except {many(cluster.late_events, 'late event')} about pods that had ended"
         return ok("every event of the ledger is applied" + (late if cluster.late_events else ""))
@@ -584,17 +584,13 @@ def webhook(kube: KubeFacts) -> Found | None:
 
 
 class Check(NamedTuple):
-    """A row in the table of checks: name, function, documentation link, and the facts it needs.
-
-    `part` names the field of the facts that the check needs; without that field the check is
-    skipped. If `part` is empty, the check gets all facts. If `heard`, the result is unknown while
-    the ledger's server does not answer."""
+    """A check of the doctor, its documentation link, and the part of the facts that it needs."""
 
     id: str
     examine: Callable[[Any], Found | None]
     link: str
-    part: str = ""
-    heard: bool = False
+    part: str = ""  # a field of the facts; empty: all facts
+    heard: bool = False  # unknown while the ledger's server does not answer
 
 
 CHECKS: tuple[Check, ...] = (

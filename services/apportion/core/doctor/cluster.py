@@ -27,14 +27,16 @@ STARVING_S: Final = 600  # a gang is reported if its newest pod has been pending
 
 
 def came_late(said: schemas.Event, revision: int, gone: int) -> bool:
-    """Return True if the event came after its pod ended, which its writer could not know yet.
+    """Return True if the event's writer could not know yet that the pod had ended.
 
-    `revision` is the event's own, and `gone` is where the pod ended."""
+    The pod ended at revision `gone`; the event is at `revision`."""
     return isinstance(said.data, WORDS_OF_PLACES) and said.basis < gone < revision
 
 
 def cluster_facts(state: State, *, late: Collection[int] = ()) -> facts.ClusterFacts:
-    """Return facts about nodes, agents and drivers; ignore refused events at revisions `late`."""
+    """Return facts about nodes, agents and drivers.
+
+    Refused events at revisions `late` are counted separately."""
     there = [node for _, node in sorted(state.nodes.items()) if node.present]
     simulated = [node for node in there if node.reported and node.reported.simulated]
     drivers: dict[str, list[str]] = {}

@@ -4,35 +4,29 @@ from msgspec import Struct
 
 
 class Skew(Struct, frozen=True):
-    """How many seconds the clock of the machine or writer `who` is ahead of the ledger server's."""
+    """How many seconds the clock of a machine or writer (`who`) is ahead of the ledger server's."""
 
     who: str
     seconds: float
 
 
 class LedgerFacts(Struct, frozen=True, kw_only=True):
-    """The ledger's server and its stream, as a client sees them.
-
-    `oldest` names the oldest server versions that this build accepts. `drifted` lists settings of
-    the stream that are wrong; `lost_records` counts records missing from it. `lagging` are servers
-    without the complete stream. `skews` are those of this machine and of the latest writers.
-    `missing` are subjects that this user needs but may not use; None if unknown. `sync_always` and
-    the store sizes come from the server's monitoring port only. Ages are by the server's clock."""
+    """The ledger's server and its stream, as a client sees them. Ages are by the server's clock."""
 
     user: str
     server: str
-    oldest: str
+    oldest: str  # the oldest server versions accepted
     replicas: int = 1
-    lagging: tuple[str, ...] = ()
-    drifted: tuple[str, ...] = ()
-    lost_records: int = 0
+    lagging: tuple[str, ...] = ()  # servers without the whole stream
+    drifted: tuple[str, ...] = ()  # wrong settings of the stream
+    lost_records: int = 0  # missing from the stream
     size_bytes: int = 0
     max_bytes: int = -1
     first_revision: int = 0
     last_revision: int = 0
     skews: tuple[Skew, ...] = ()
-    missing: tuple[str, ...] | None = None
-    sync_always: bool | None = None
+    missing: tuple[str, ...] | None = None  # subjects needed but denied
+    sync_always: bool | None = None  # from the monitoring port
     store_bytes: int = 0
     store_max_bytes: int = 0
     snapshot_revision: int = 0
@@ -49,7 +43,7 @@ class ArchiveFacts(Struct, frozen=True, kw_only=True):
 
 
 class ReceiptFacts(Struct, frozen=True, kw_only=True):
-    """The last revision that has a receipt, or 0; the age is by this machine's clock."""
+    """The last revision with a receipt, or 0. The age is by this machine's clock."""
 
     folder: str
     last: int = 0
@@ -57,7 +51,7 @@ class ReceiptFacts(Struct, frozen=True, kw_only=True):
 
 
 class FoldFacts(Struct, frozen=True, kw_only=True):
-    """The revision that the gateway has reached, and the ledger's last one at that time."""
+    """The revision that the gateway has reached, and the ledger's last revision at that time."""
 
     revision: int
     last_revision: int
@@ -65,7 +59,7 @@ class FoldFacts(Struct, frozen=True, kw_only=True):
 
 
 class FailedDevices(Struct, frozen=True):
-    """A node's failed devices, and how many of them are cordoned, directly or with the node."""
+    """A node's failed devices, the pods on them, and the cordons on the node or devices."""
 
     node: str
     devices: int
@@ -75,7 +69,7 @@ class FailedDevices(Struct, frozen=True):
 
 
 class SilentAgent(Struct, frozen=True):
-    """A node whose agent was found silent, since when, and how many pods are placed there."""
+    """A node whose agent sends no heartbeats, since when, and the number of its pods."""
 
     node: str
     time: str
@@ -83,20 +77,14 @@ class SilentAgent(Struct, frozen=True):
 
 
 class Cordoned(Struct, frozen=True):
-    """A cordoned node or device, with its cordons as text."""
+    """A cordoned node or device, and the reasons as text."""
 
     target: str
     words: str
 
 
 class ClusterFacts(Struct, frozen=True, kw_only=True):
-    """Facts about nodes and agents, from the state.
-
-    `simulated` are silent simulated nodes, of `simulated_nodes` in all. `refused` has the nodes
-    whose reports an intake refused, with the cause. `without_agent` have GPUs or NPUs in
-    Kubernetes, but no agent reports them. `without_node` are reported by an agent, but are not
-    nodes of the cluster. `drivers` has the nodes by driver version. Of `refused_events`,
-    `late_events` were written while the pod ended; `last_refusal` is the newest of the others."""
+    """Facts about nodes and agents, from the state."""
 
     revision: int
     nodes: int = 0
@@ -104,33 +92,30 @@ class ClusterFacts(Struct, frozen=True, kw_only=True):
     failed: tuple[FailedDevices, ...] = ()
     cordoned: tuple[Cordoned, ...] = ()
     silent: tuple[SilentAgent, ...] = ()
-    simulated: tuple[str, ...] = ()
+    simulated: tuple[str, ...] = ()  # silent simulated nodes
     simulated_nodes: int = 0
-    refused: tuple[tuple[str, str], ...] = ()
-    without_agent: tuple[str, ...] = ()
-    without_node: tuple[str, ...] = ()
-    drivers: dict[str, tuple[str, ...]] = {}
+    refused: tuple[tuple[str, str], ...] = ()  # node and cause of each refused report
+    without_agent: tuple[str, ...] = ()  # with devices in Kubernetes
+    without_node: tuple[str, ...] = ()  # not nodes of the cluster
+    drivers: dict[str, tuple[str, ...]] = {}  # nodes by driver version
     refused_events: int = 0
-    late_events: int = 0
-    last_refusal: str = ""
+    late_events: int = 0  # refused, written while a pod ended
+    last_refusal: str = ""  # without the late events
 
 
 class StarvingGang(Struct, frozen=True):
-    """A gang that has been pending for a long time; `pod` is its newest pod.
-
-    `needed` pods must start together, 0 if no PodGroup declares the gang; `present` pods exist.
-    `overtaken` counts placed pods of no higher priority that were submitted later."""
+    """A gang that has been pending for a long time."""
 
     group: str
-    pod: str
+    pod: str  # the newest pod
     waits_s: float
-    needed: int
-    present: int
-    overtaken: int
+    needed: int  # pods to start together; 0 without a PodGroup
+    present: int  # pods that exist
+    overtaken: int  # later pods placed, of no higher priority
 
 
 class WaitingFacts(Struct, frozen=True, kw_only=True):
-    """How many pods are pending, which of them can never fit, and which gangs starve."""
+    """How many pods are pending, which of them can never fit, and which gangs are starving."""
 
     waiting: int = 0
     never: tuple[str, ...] = ()
@@ -138,37 +123,34 @@ class WaitingFacts(Struct, frozen=True, kw_only=True):
 
 
 class SchedulerFacts(Struct, frozen=True, kw_only=True):
-    """The schedulers that send heartbeats, as `name/life`; `life` is an id of the process."""
+    """The schedulers that send heartbeats, as `name/life`, where `life` is an id of the process."""
 
     members: tuple[str, ...] = ()
 
 
 class PriceFacts(Struct, frozen=True, kw_only=True):
-    """The gateway's price file, and why it does not suffice for a cost report, if so."""
+    """The gateway's price file, and what prevents a cost report, if anything."""
 
     file: str
     problem: str = ""
 
 
 class KubeFacts(Struct, frozen=True, kw_only=True):
-    """The API server as one user sees it; `problem` is why it does not answer.
-
-    `denied` lists what the services need to do and this user may not do. `webhook` is empty if none
-    is configured, else `ready` or an error; None if the user may not read it."""
+    """The API server as one user sees it."""
 
     url: str
     version: str = ""
-    problem: str = ""
-    denied: tuple[str, ...] = ()
-    webhook: str | None = ""
+    problem: str = ""  # why it does not answer
+    denied: tuple[str, ...] = ()  # what the services need and the user may not do
+    webhook: str | None = ""  # ready or an error; None: not allowed to read
 
 
 class Facts(Struct, frozen=True, kw_only=True):
-    """All gathered facts; `frozen`, a key of `FREEZES` or empty, is why no pod can be placed."""
+    """The facts that the doctor has gathered; a missing fact is None."""
 
     ledger: LedgerFacts | None = None
     ledger_problem: str = ""
-    frozen: str | None = None
+    frozen: str | None = None  # a key of `FREEZES`, or empty
     gateway_problem: str = ""
     not_let_in: bool = False
     archives: ArchiveFacts | None = None

@@ -1,7 +1,6 @@
 """Names for our DRA driver, device class and devices, and for ResourceClaims in the ledger.
 
-Invariant: a device or share is published, allocated and prepared under the same name. The name is
-made only from what the ledger contains."""
+Invariant: a device or share has one name, which is derived only from the ledger."""
 
 import hashlib
 import re
@@ -27,7 +26,7 @@ def container_of(claim: str) -> str:
 
 
 def claim_of(container: str) -> str:
-    """Return the uid of the claim that a container name stands for; empty for a real container."""
+    """Return the uid of the claim that this container name encodes; empty for a real container."""
     return container.removeprefix(_CLAIM) if container.startswith(_CLAIM) else ""
 
 
@@ -37,7 +36,7 @@ def card(device: Device) -> str:
 
 
 def partition(device: Device, profile: str, start: int) -> str:
-    """Return the name under which a possible MIG instance of the device is published."""
+    """Return the name under which ResourceSlices offer a possible MIG instance of the device."""
     return f"{card(device)}-mig-{_OTHERS.sub('-', profile)}-{start}"
 
 

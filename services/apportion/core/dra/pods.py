@@ -1,7 +1,7 @@
 """Read which ResourceClaims a pod references, and what the pod requests through them.
 
-Kubernetes creates a template's claim after the pod, and then names it in the pod's status.
-Invariant: a pod requests either nothing yet, or everything that its claims request."""
+For a claim template, Kubernetes creates the claim after the pod and names it in the pod's status.
+Invariant: either all claims of a pod are read, or none."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -67,14 +67,11 @@ _decode = from_outside(msgspec.json.Decoder(_Pod).decode)
 
 
 class Named(NamedTuple):
-    """A claim that a pod references; `name` is the pod's name for it.
-
-    `claim` is the claim's own name, empty until it exists; `made` is True if a template creates it.
-    """
+    """A claim that a pod references; `name` is the pod's name for it."""
 
     name: str
-    claim: str
-    made: bool
+    claim: str  # the claim's own name; empty until it exists
+    made: bool  # by a template
 
 
 class PodClaims:
@@ -126,9 +123,9 @@ class PodClaims:
     ) -> PodDraft | None:
         """Return the draft plus the asks of the pod's claims; None until all claims exist.
 
-        `claims` are those of the cluster by `namespace/name`; `taken` returns True if the claim
-        with that uid belongs to another pod. Raises ManifestError if the pod cannot have the claims
-        that it names."""
+        `claims` has the cluster's claims by `namespace/name`. `taken` returns True if another pod
+        has the claim with this uid. Raises ManifestError if the pod cannot have one of its claims.
+        """
         by_name: dict[str, ResourceClaim] = {}
         for i, named in enumerate(self.named):
             claim = claims.get(f"{self.namespace}/{named.claim}") if named.claim else None

@@ -191,7 +191,7 @@ class Wanted(Struct, frozen=True):
 
 
 def wanted(claim: ResourceClaim) -> Wanted:
-    """Return what the claim requests. Raises ManifestError for foreign or unsupported requests."""
+    """Return what the claim requests. Raises ManifestError for unsupported requests."""
     devices, at = claim.spec.devices, f"ResourceClaim {claim.key}: spec.devices"
     if devices.constraints:
         raise ManifestError(f"{at}.constraints", devices.constraints, *_later("remove them"))
@@ -213,7 +213,7 @@ def wanted(claim: ResourceClaim) -> Wanted:
 
 
 def requests_of(claim: ResourceClaim) -> list[str]:
-    """Return, for each share of the claim in order, the name of the request that it satisfies."""
+    """Return the name of the request for each share of the claim, in order."""
     return [
         each.name
         for each in claim.requests
@@ -348,7 +348,7 @@ def allocation(
 
 
 def is_allocated(claim: ResourceClaim, wanted: Json) -> bool:
-    """Return True if the claim already has exactly the allocation `wanted`."""
+    """Return True if the claim's allocation in Kubernetes equals `wanted`."""
     return [(r.request, r.driver, r.pool, r.device, r.share_id) for r in claim.results] == [
         (each["request"], each["driver"], each["pool"], each["device"], each.get("shareID", ""))
         for each in wanted["devices"]["results"]

@@ -1,9 +1,9 @@
 """Convert the devices of a node to ResourceSlices, which publish them in Kubernetes.
 
-A shareable device has consumable capacity (`allowMultipleAllocations`). A GPU in MIG mode is a set
-of partitions, one for each profile and start; each uses up memory slices (`sharedCounters`). A
-taint keeps kube-schedulers that honor device taints from these devices. Invariant: the same devices
-give the same slices, except for their generation."""
+A shareable device has consumable capacity (`allowMultipleAllocations`). A GPU in MIG mode has a
+partition for each profile and start; each uses up memory slices (`sharedCounters`). Devices have a
+taint against kube-schedulers that honor device taints. Invariant: the same devices give the same
+slices, except for their generation."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
@@ -22,9 +22,9 @@ Json = dict[str, Any]
 
 
 def pool(node: str, devices: Iterable[DeviceState], known: Known = ()) -> list[Json]:
-    """Return the specs of a node's slices, without the generation of their pool.
+    """Return the specs of a node's slices. The generation of their pool is 0.
 
-    `known` are the allowed MIG geometries. A device that takes no new shares is left out."""
+    A device that takes no new shares is left out."""
     cards = [each.device for each in devices if each.open and each.device.family == FAMILY]
     cards = sorted((each for each in cards if each.mode in PUBLISHED), key=lambda each: each.index)
     cut = [each for each in cards if each.mode == "mig" and _places(each, known)]

@@ -1,9 +1,7 @@
 """Explain a refusal: causes, cures, near misses, later cordons, and pods that are not evicted.
 
-Counts and amounts are those of the decision, cures are for the current state. Invariants: cures and
-later cordons name only nodes and devices that could run the pod when empty. A rule that protects
-pods from eviction is named only for a node where those pods use what the pod needs. Only their
-number is shown, because they may be in any namespace; for a queue not even the number."""
+Causes are those of the decision, cures are for the current state. Invariant: cures and later
+cordons name only nodes and devices that could run the pod when empty."""
 
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -80,7 +78,7 @@ def waits_for(explained: Explained) -> Hashable:
 
 
 def causes_say_all(explained: Explained) -> bool:
-    """Return True if the refusal has no cause besides those counted per node."""
+    """Return True if the causes counted per node explain the whole refusal."""
     if explained.never and not explained.limit:
         return True
     whole = words.blocking_limit(explained) or words.whose(explained.refused, explained.shape)
@@ -110,7 +108,7 @@ def refused_rows(
 ) -> tuple[tuple[reads.CauseRow, ...], tuple[reads.MissRow, ...]]:
     """Return the causes of a refusal with their cures, and the nodes that nearly fit.
 
-    With `people`, a cause that is a cordon names the cordon's authors."""
+    With `people`, the cause of a cordon names its authors."""
     causes = ranked(explained.refused)
     return (
         tuple(_cause_row(explainer, pod, explained, cause, people=people) for cause in causes),
@@ -121,9 +119,9 @@ def refused_rows(
 def _authored(
     state: State, code: RefusalCode, names: list[str]
 ) -> tuple[tuple[reads.OffOffer, ...], int | None]:
-    """Return the first of the nodes or devices in `names` with cordons, and how many remain.
+    """Return the first cordons of these nodes or devices, and how many more there are.
 
-    The number is None if the search stopped before the end."""
+    The number is None if the search stopped early."""
     off = _device_off if code is RefusalCode.DEVICE_CORDONED else _node_off
     more = None if len(names) == NODES_WEIGHED else max(len(names) - CORDONS_NAMED, 0)
     return tuple(off(state, name) for name in names[:CORDONS_NAMED]), more
@@ -214,7 +212,7 @@ def _besides(explainer: Explainer, pod: PodState, explained: Explained, code: Re
 def _uncordoned(
     explainer: Explainer, code: RefusalCode, refused: PodRefused, liftable: tuple[list[str], str]
 ) -> tuple[str, str]:
-    """Return the command that lifts a cordon, and what else the pod then waits for, as text."""
+    """Return the command that lifts a cordon, and what the pod waits for after that."""
     names, besides = liftable
     if not names:
         if next(explainer.room.cordoned(code), None) is not None:
@@ -230,9 +228,7 @@ def _uncordoned(
 def _liftable(
     explainer: Explainer, pod: PodState, explained: Explained, code: RefusalCode
 ) -> tuple[list[str], str]:
-    """Return the cordoned nodes or devices that could run the pod, and what else it waits for.
-
-    If it is unknown which pod of a gang was refused, return everything that is cordoned."""
+    """Return the cordoned nodes or devices that could run the pod, and what else it waits for."""
     room, lifting = explainer.room, Lifting.SUFFICES
     if explained.shape is None:
         names = [name for name, _ in islice(room.cordoned(code), NODES_WEIGHED)]
@@ -288,7 +284,7 @@ _KINDS: Final[Mapping[RefusalCode, Callable[[Device], str]]] = {
 
 
 def _kinds(code: RefusalCode, shape: Shape, node: NodeState) -> list[str]:
-    """Return what the node has in place of the required models, modes, indexes or labels."""
+    """Return what the node has instead of the required models, modes, indexes or labels."""
     if code in _KINDS:
         return _there([node], shape, code)
     if code is not _C.NODE_LABELS_MISMATCH:
@@ -299,7 +295,7 @@ def _kinds(code: RefusalCode, shape: Shape, node: NodeState) -> list[str]:
 
 
 def fleet_words(state: State, code: RefusalCode, shape: Shape) -> str:
-    """Return what the fleet has in place of a missing kind, as in `; this fleet has T4; …`."""
+    """Return what the fleet has instead of a missing type, as in `; this fleet has T4; …`."""
     nodes = state.nodes.values()
     if code is _C.TYPE_MISMATCH:
         models = _there(nodes, shape, code)
@@ -321,7 +317,7 @@ def _has(things: list[str]) -> str:
 
 
 def _labels_meant(state: State, shape: Shape) -> str:
-    """Return existing node labels that are similar to required labels which no node has."""
+    """Return the fleet's labels that resemble a required label which no node has."""
     meant = list[str]()
     for key, value in sorted(shape.node.selector.items()):
         labels = [node.host.labels for node in state.nodes.values() if node.present]
@@ -355,7 +351,7 @@ _OUT = (RefusalCode.NODE_NOT_READY, RefusalCode.AGENT_SILENT, RefusalCode.NODE_G
 
 
 def with_taken(explainer: Explainer, pod: PodState, refused: reads.WhyRefused) -> reads.WhyRefused:
-    """Add to a refusal the nodes and devices that became unavailable after it, cordons first."""
+    """Add the nodes and devices that became unavailable after the refusal."""
     state = explainer.state
     found = sorted(_cordons(state, pod, explainer.room), key=lambda each: natural(each[0]))
     cordoned = {name for name, _ in found}
@@ -371,7 +367,7 @@ def with_taken(explainer: Explainer, pod: PodState, refused: reads.WhyRefused) -
 
 
 def _cordons(state: State, pod: PodState, room: Room) -> Iterator[tuple[str, reads.OffOffer]]:
-    """Yield, by name, what was cordoned after the pod's refusal and could otherwise run the pod."""
+    """Yield the nodes and devices that could run the pod but were cordoned after its refusal."""
     shape, refused = pod.submitted.shape, pod.refused_revision
     closed: set[str] = set()
     for name, node in state.nodes.items():
@@ -393,9 +389,7 @@ LIMITED = "a pod over a limit evicts no other pod"
 def spared_words(
     explainer: Explainer, pod: PodState, *, nodes: Iterable[NodeState] | None = None
 ) -> str:
-    """Return which rules keep pods of lower priority from being evicted for this pod.
-
-    If `nodes` is given, only pods on these nodes are considered."""
+    """Return which rules protect pods of lower priority from eviction for this pod, as text."""
     state, room = explainer.state, explainer.room
     if pod.uid in state.nominated or pod.refusal is None:
         return ""

@@ -1,8 +1,7 @@
 """Compare two states of the ledger: placements, pending pods, nodes, devices, limits and settings.
 
-A picture is a copy of everything in a state that is compared. Invariants: pictures of equal states
-are equal, and any difference between pictures is one between the states. An event changes only what
-`touched` returns."""
+A picture is a copy of the parts of a state that are compared. Invariants: pictures are equal
+exactly if these parts are equal. An event changes only what `touched` returns."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import groupby, zip_longest
@@ -35,7 +34,7 @@ class Held(NamedTuple):
 
     @property
     def side(self) -> Side:
-        """Return the placement as one side (before or after) of a difference."""
+        """Return the placement as one side of a difference, before or after."""
         return Side(node=self.node, shares=self.shares)
 
 
@@ -43,8 +42,7 @@ _NOTHING = Side()
 
 
 class Picture(NamedTuple):
-    """The parts of one state that are compared with another. `waiting` has the pods without
-    placement."""
+    """The parts of one state that are compared with those of another."""
 
     revision: int
     placements: dict[str, Held]
@@ -54,7 +52,7 @@ class Picture(NamedTuple):
     policy: schemas.PolicyChanged
     cards: dict[str, int]
     owners: dict[str, str]
-    waiting: dict[str, str]
+    waiting: dict[str, str]  # pods without placement
     limits: dict[str, dict[str, Side]]
 
     def joined(self, before: "Picture", node: str) -> bool:
@@ -65,25 +63,23 @@ class Picture(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Selects what to compare: pods by uid; devices, nodes and limits by name; always settings."""
+    """Selects which pods, nodes, devices and limits to compare. Settings are always compared."""
 
-    pods: Collection[str] = ()
+    pods: Collection[str] = ()  # by uid
     nodes: Collection[str] = ()
     devices: Collection[str] = ()
     limits: Collection[str] = ()
 
 
 class Difference(NamedTuple):
-    """A difference between two states: the object, the aspect that changed, and both values.
-
-    `left` is the uid of the pod that had this name before, if another pod has the name now."""
+    """A difference between two states: the object, the aspect that changed, and both values."""
 
     key: str
     name: str
     what: str
     was: Side
     now: Side
-    left: str = ""
+    left: str = ""  # uid of the pod that had this name before
 
 
 def picture(state: State, part: Part | None = None) -> Picture:
@@ -148,7 +144,7 @@ def placements(before: Picture, after: Picture) -> Iterator[Difference]:
 
 
 def waiting(before: Picture, after: Picture) -> Iterator[Difference]:
-    """Yield, in order of name, a difference for each pod that became pending or no longer is."""
+    """Yield the pods that became pending or are no longer pending, in order of name."""
     was, now = before.waiting, after.waiting
     changed = [(name, uid) for uid, name in (was | now).items() if (uid in was) != (uid in now)]
     for name, uid in sorted(changed, key=lambda each: (natural(each[0]), each[1])):
@@ -206,7 +202,7 @@ def _devices_shown(before: Picture, after: Picture) -> Iterator[Difference]:
 
 
 def _waiting_shown(before: Picture, after: Picture) -> Iterator[Difference]:
-    """Yield pending pods that differ, except those placed or resubmitted under the same name."""
+    """Yield the pods that began or stopped waiting, other than by placement or resubmission."""
     waited, waits = set(before.waiting.values()), set(after.waiting.values())
     placed = {held.name for held in after.placements.values()}
     for each in waiting(before, after):

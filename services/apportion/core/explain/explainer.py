@@ -1,11 +1,7 @@
-"""Find the nearest nodes for a refused pod, or the limit that blocks it, and if it never fits.
+"""Find the nearest nodes for a refused pod, or the limit that blocks it, and whether it never fits.
 
 Invariant: "never" appears only if every node is too small or unsuitable even when empty, or a limit
-is too small without any other pod. `lab.fitting`, which runs the engine on an empty fleet, agrees.
-
-The refusal of a gang is that of the first pod that found no node after others were placed, so it
-counts empty nodes as in use. Invariant: a node counts as the gang's own only if it would run such a
-pod now, and all pods of the gang have the same shape."""
+is too small without any other pod."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -61,7 +57,7 @@ Taken = Callable[[Shape, Iterable[Share], NodeState], Amounts]
 def _cards_allowed(
     state: State, queue: QueueObserved, pods: Iterable[PodState]
 ) -> tuple[list[str], int]:
-    """Return the models in the queue's limit that suit the pods, and the sum of their limits."""
+    """Return the models that the queue limits and the pods accept, and the sum of those limits."""
     kinds: dict[tuple[str, str, str], Device] = {}
     for node in state.nodes.values():
         for held in node.devices:
@@ -135,7 +131,7 @@ def quota_answers(state: State, names: Iterable[tuple[str, str]]) -> tuple[Quota
 def counted_devices(
     known: Mapping[str, tuple[Amount, int]], hard: Iterable[str]
 ) -> dict[str, tuple[Amount, int]]:
-    """Return the amount that each device resource in `hard` limits, and the amount's unit."""
+    """Return the amount and the unit that each device resource of a quota limits."""
     found = {}
     for name in hard:
         resource = name
@@ -147,7 +143,7 @@ def counted_devices(
 
 
 def held_by(state: State, pods: Iterable[PodState], taken: Taken) -> Counter[Amount]:
-    """Return the total of what the placed pods use; `taken` computes the usage of one pod."""
+    """Return the total that the placed pods use; `taken` computes the usage of one pod."""
     held: Counter[Amount] = Counter()
     for pod in pods:
         if pod.placement is not None:
@@ -181,7 +177,7 @@ _CORDONED: Final = RefusalCode.NODE_CORDONED
 
 
 class Explainer:
-    """Explains refusals in one unchanged state; computes what several pods share only once."""
+    """Explains refusals in one unchanged state, and caches results that several pods share."""
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -197,15 +193,13 @@ class Explainer:
     def explained(self, pod: PodState, refused: PodRefused, *, brief: bool = False) -> Explained:
         """Return the refusal with the nearest nodes that could run the pod.
 
-        If there are none, return what each node lacks when empty. A refusal by a queue or quota has
-        no nearest nodes; that of a gang leaves out nodes for its other pods. With `brief`, for
-        lists, the event's nearest nodes suffice, and the search stops after `LISTED_LOOKS` nodes.
-        """
+        If no node could, return what each node lacks when empty. `brief` is for lists: the search
+        stops after `LISTED_LOOKS` nodes."""
         found = self._found(pod, refused, brief=brief)
         return found._replace(shape=self.wishes(pod))
 
     def wishes(self, pod: PodState) -> Shape | None:
-        """Return the refused shape; None if it is unknown which pod of the gang was refused."""
+        """Return the shape of the refused pod; None if it may be any of several in its gang."""
         name = pod.submitted.group
         if not name:
             return pod.submitted.shape
@@ -255,9 +249,9 @@ class Explainer:
         return f"quota/{pod.submitted.namespace}/{resource}"
 
     def holders(self, pod: PodState, refused: PodRefused) -> list[PodState]:
-        """Return the pods that use the resource of the refusal's limit, most usage first.
+        """Return the pods that use what the refusal's limit counts, highest usage first.
 
-        If none uses it (a limit by model, or not of devices), return all pods under the limit."""
+        If no pod uses any of it, return all pods under the limit."""
         key = f"holders/{self._limit_key(pod, refused)}"
         return self.once((key, b""), lambda: self._holders(pod, refused))
 
@@ -285,9 +279,7 @@ class Explainer:
         return sorted(placed, key=lambda each: (-held[each.uid], natural(each.full_name)))
 
     def never_within(self, pod: PodState, refused: PodRefused) -> BeyondLimit | None:
-        """Return the limit that refused the pod, if the pod exceeds it even without other pods.
-
-        Return None if this depends on more than the models of the chosen devices."""
+        """Return the limit that refused the pod, if the pod exceeds it even without other pods."""
         state, submitted = self.state, pod.submitted
         group = state.groups.get(submitted.group)
         whole = group if group is not None and group.observed and group.together else None
@@ -333,9 +325,7 @@ class Explainer:
         return None
 
     def _of_its_card(self, pod: PodState, refused: PodRefused) -> PodRefused:
-        """Return the refusal with the device model whose limit in the queue is too small.
-
-        The engine named the last model that it tried, which may not be in the limit at all."""
+        """Return the refusal with the device model whose queue limit is too small."""
         limit = self._limit_key(pod, refused)
         key = f"card/{limit}/{refused.gang}/{pod.submitted.group}", pod.shape_key
         found = self.once(key, lambda: self._on_its_card(pod, refused).queue)
@@ -395,9 +385,7 @@ class Explainer:
         return TooFewPlaces(found.needed, most, tuple(sorted(none, key=natural)) if most else ())
 
     def _beside_own(self, pod: PodState, refused: PodRefused) -> tuple[PodRefused, int]:
-        """Return the refusal without nodes that the gang's other pods will use, and their number.
-
-        If lifting one cordon would let the gang fit, that node comes first."""
+        """Return the refusal without the nodes that the gang's other pods use, and their number."""
         found, shape = refused.gang, pod.submitted.shape
         if found is None or found.present < found.needed or shape.pods != PodConstraints():
             return refused, 0
@@ -418,7 +406,7 @@ class Explainer:
     def _own_places(
         self, pod: PodState, refused: PodRefused, found: GangShortage
     ) -> tuple[set[str], str]:
-        """Return the nodes for the gang's other pods, and a node to uncordon; "" if none helps."""
+        """Return the nodes for the gang's other pods, and a node to uncordon or ""."""
         shape, room, nodes = pod.submitted.shape, self.room, self.state.nodes.values()
         own = {
             each.name for each in nodes if room.holds(shape, each) and not room.miss(shape, each)

@@ -1,7 +1,6 @@
 """Pack each node into one short row, so that the console can draw ten thousand nodes.
 
-Rows are arrays, and devices and shares are flattened, because there are 80,000 of each. Invariant:
-a row is complete and depends on its node only, so a newer row replaces an older one."""
+Invariant: a row depends on its node only, so a newer row replaces an older one."""
 
 from enum import IntFlag
 from typing import Final
@@ -33,57 +32,46 @@ class CardState(IntFlag):
 
 
 class PackedPod(Struct, frozen=True, array_like=True):
-    """A pod that uses devices of the node; `gang` is a `namespace/name`.
-
-    `shares` are flattened triples: position of the device in the row, MiB, cores."""
+    """A pod that uses devices of the node."""
 
     namespace: Namespace
     name: OrEmpty[str]
     phase: Everyone[str]
-    shares: Everyone[tuple[int, ...]]
-    gang: OrEmpty[str] = ""
+    shares: Everyone[tuple[int, ...]]  # position of the device, MiB, cores
+    gang: OrEmpty[str] = ""  # `namespace/name`
 
 
 class PackedNode(Struct, frozen=True, array_like=True):
-    """One node in the picture of the fleet. `ready` is 1 or 0.
-
-    `models` are pairs of model and MiB of one device. `cards` are flattened triples: index,
-    position in `models`, `CardState`. `notes` (failures) and `cordons` (authors) are keyed by the
-    device's position; `cordon` is that of the node. `hardware` describes a node without a pool
-    label: number of devices, position in `models`, and the mode unless it is hami-core."""
+    """One node in the picture of the fleet, encoded as a short array."""
 
     node: Everyone[str]
     pool: Everyone[str]
-    ready: Everyone[int]
+    ready: Everyone[int]  # 1 or 0
     cordon: People[str]
-    models: Everyone[tuple[tuple[str, int], ...]]
-    cards: Everyone[tuple[int, ...]]
-    notes: People[dict[str, str]]
+    models: Everyone[tuple[tuple[str, int], ...]]  # model, and MiB of one device
+    cards: Everyone[tuple[int, ...]]  # index, position in `models`, `CardState`
+    notes: People[dict[str, str]]  # failures by position of the device
     pods: Everyone[tuple[PackedPod, ...]]
-    cordons: People[dict[str, str]]
-    hardware: Everyone[tuple[tuple[int, int, str], ...]] = ()
+    cordons: People[dict[str, str]]  # authors by position of the device
+    hardware: Everyone[tuple[tuple[int, int, str], ...]] = ()  # devices, model, mode
 
 
 class PackedUse(Struct, frozen=True, array_like=True):
-    """The usage of each share on a node: pod, device index, fraction in use. Empty if unknown."""
+    """The usage of each share on a node; empty if unknown."""
 
     node: Everyone[str]
-    shares: Everyone[tuple[tuple[str, int, float], ...]]
+    shares: Everyone[tuple[tuple[str, int, float], ...]]  # pod, device index, fraction in use
 
 
 class FleetAnswer(Answer, frozen=True):
-    """The fleet as of a revision: all rows, or only those that changed after revision `after`.
-
-    A `whole` answer replaces all previous rows. `gone` are nodes that left the cluster. `nodes` are
-    encoded `PackedNode`, `used` are encoded `PackedUse`. `heard` counts the usage samples received
-    since this gateway started; 0 in the past, for which no samples are kept."""
+    """The whole fleet as of a revision, or only the rows that changed after revision `after`."""
 
     revision: Everyone[int]
-    whole: Everyone[bool]
-    nodes: Everyone[tuple[msgspec.Raw, ...]] = ()
-    gone: Everyone[tuple[str, ...]] = ()
-    heard: Everyone[int] = 0
-    used: Everyone[tuple[msgspec.Raw, ...]] = ()
+    whole: Everyone[bool]  # replaces all previous rows
+    nodes: Everyone[tuple[msgspec.Raw, ...]] = ()  # encoded `PackedNode`
+    gone: Everyone[tuple[str, ...]] = ()  # nodes that left the cluster
+    heard: Everyone[int] = 0  # usage samples since the gateway started
+    used: Everyone[tuple[msgspec.Raw, ...]] = ()  # encoded `PackedUse`
     time: Everyone[str] = ""
 
 
@@ -91,7 +79,7 @@ Kind = tuple[str, str]  # the model of a card, and its mode unless that is hami-
 
 
 def pool_of(node: NodeState) -> tuple[str, dict[Kind, int]]:
-    """Return the pool's name, a label's value or device models, and the devices by model."""
+    """Return the name of the node's pool; without a pool label, also its devices by model."""
     labels = node.host.labels
     for label in POOL_LABELS:
         if labels.get(label):

@@ -37,7 +37,7 @@ FREEZES: Final = {
 
 
 def failed_devices(state: State, pod: PodState) -> tuple[FailedDevice, ...]:
-    """Return the failed devices of which the pod has shares, each once, in order."""
+    """Return the failed devices that the pod has shares of."""
     if pod.placement is None:
         return ()
     node = state.nodes[pod.placement.node]
@@ -55,7 +55,7 @@ def failure(device: DeviceState) -> FailedDevice | None:
 
 
 def consequences(unready: str, phase: str, failed: tuple[FailedDevice, ...]) -> str:
-    """Return a text on what failed devices and an unready node mean for the pod; may be empty."""
+    """Return what failed devices and an unready node mean for the pod; may be empty."""
     there = next((each.device for each in failed if each.reason != GONE), "")
     said = f". {moving(device_words(there))}" if there else ""
     if not unready:
@@ -83,7 +83,7 @@ def unready(state: State, pod: PodState) -> str:
 
 
 def found_silent(time: str) -> str:
-    """Return as text when the agent was found silent; it stopped reporting before that time."""
+    """Return when the ledger recorded that the agent stopped reporting, as text."""
     return f"detected at {moment(time)}"
 
 

@@ -1,6 +1,4 @@
-"""Explain why a pending pod is not in the queue: a gate, another scheduler, or its gang.
-
-Invariant: the text is empty for a refused pod, and for a pod that only awaits a decision."""
+"""Explain why a pending pod is not in the queue: a gate, another scheduler, or its gang."""
 
 from collections.abc import Sequence
 
@@ -9,7 +7,7 @@ from apportion.core.ledger.state import Phase, PodState, State
 
 
 def unlooked(state: State, pod: PodState) -> str:
-    """Return what blocks a pod that has no decision yet, as in `until its scheduling gates …`."""
+    """Return what keeps a pod from being decided, as in `until its scheduling gates …`."""
     if pod.phase is not Phase.PENDING or pod.refusal is not None:
         return ""
     if pod.submitted.gates:
@@ -25,7 +23,7 @@ def gates_words(gates: Sequence[str]) -> str:
 
 
 def chooser_words(chooser: str) -> str:
-    """Return as text that another scheduler must first choose the pod's node."""
+    """Return a text that the pod waits until another scheduler has chosen its node."""
     return f"until {chooser} chooses its node"
 
 

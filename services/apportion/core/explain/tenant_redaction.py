@@ -1,7 +1,6 @@
 """Redact an answer for a tenant: objects of other namespaces keep only their amounts and nodes.
 
-Fields are redacted as marked in `answers.visibility`, then sentences are made from the result.
-Invariant: a field without a mark is hidden for other namespaces."""
+Invariant: a field that `answers.visibility` does not mark is hidden for other namespaces."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -60,7 +59,7 @@ _OF_THE_CLUSTER: Final = (
 
 
 class _Object(Enum):
-    """Who owns the object to redact: the cluster, or a namespace that is visible or hidden."""
+    """Whether the redacted object is of the cluster, or of a visible or hidden namespace."""
 
     CLUSTERS = auto()
     SEEN = auto()
@@ -68,7 +67,7 @@ class _Object(Enum):
 
 
 def redacted(answer: Any, sees: Sees) -> Any:
-    """Return the answer with only the fields that the client may see, and sentences about these."""
+    """Return the answer with only the fields that the client may see."""
     return _redacted(answer, sees, _Object.CLUSTERS)
 
 
@@ -232,7 +231,7 @@ def event_namespaces(data: Any) -> set[str]:
 
 
 def event_redacted(data: Any, sees: Sees) -> Any:
-    """Redact the decoded JSON of an event; the client may read the event's namespace."""
+    """Redact an event, given as decoded JSON, for a client that may read its namespace."""
     if isinstance(data, str):
         return _blanked(data, sees)
     if isinstance(data, Mapping):
@@ -252,9 +251,7 @@ def _of_others(part: Any, sees: Sees) -> bool:
 
 
 def namespaces_of(data: Struct, of_pod: Callable[[str], str]) -> tuple[str, ...]:
-    """Return the namespaces that an event is about, sorted; none for a cluster event.
-
-    `of_pod` maps a uid to its namespace, or to `UNKNOWN`, which no tenant can see."""
+    """Return the sorted namespaces that an event is about; empty for a cluster event."""
     if isinstance(data, _OF_THE_CLUSTER):
         return ()
     return tuple(sorted(set(_named(data, of_pod)))) or (UNKNOWN,)

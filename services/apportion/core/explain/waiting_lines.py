@@ -1,9 +1,7 @@
 """Group pending pods that have the same request, in queue order.
 
-A group has one explanation: why no node takes its first pod. So pods that are blocked by a gang, a
-limit or node constraints have groups of their own. Invariant: every pending pod without gates is in
-exactly one group. A pod's position counts all pods before it, in every group, ordered by priority
-and then by the revision of submission."""
+A group has one explanation: why no node takes its first pod. Invariant: every pending pod without
+gates is in exactly one group."""
 
 from collections import Counter
 from collections.abc import Hashable
@@ -55,7 +53,7 @@ def namespaces_answer(state: State) -> reads.NamespacesAnswer:
 
 
 def lines_answer(state: State, pods_shown: int = PODS_SHOWN) -> reads.LinesAnswer:
-    """Return all pending pods in groups; of each group, show the first `pods_shown`."""
+    """Return all pending pods in groups; of each group, list only the first `pods_shown`."""
     pending = [pod for pod in state.pods.values() if pod.phase is Phase.PENDING]
     waiting = [pod for pod in pending if not pod.submitted.gates]
     waiting.sort(key=lambda pod: (-pod.submitted.priority, pod.submitted_revision))
@@ -94,7 +92,7 @@ def lines_answer(state: State, pods_shown: int = PODS_SHOWN) -> reads.LinesAnswe
 
 
 def devices_wanted(pod: PodState) -> int:
-    """Return how many devices a pod uses at most at one time; init containers run first."""
+    """Return how many devices the pod needs at once; init containers run before the others."""
     asks = pod.submitted.shape.asks
     return max(
         sum(ask.count for ask in asks if not ask.init),
@@ -103,7 +101,7 @@ def devices_wanted(pod: PodState) -> int:
 
 
 def _kept_out(explainer: Explainer, pod: PodState) -> tuple[Hashable, ...]:
-    """Return a key for what blocks the pod, other than devices; pods are grouped by this key."""
+    """Return a key for what blocks the pod other than devices, to group pods that wait alike."""
     refused = pod.refusal
     if refused is None:
         return ()

@@ -101,7 +101,7 @@ def why_rejected(state: State, rejected: PodRejected) -> reads.Why:
 def why_ended(
     before: reads.Why, step: reads.Step, reason: str, failed: tuple[reads.FailedDevice, ...]
 ) -> reads.Why:
-    """Return the explanation from `before` the pod's end, plus the end (`step`) and its reason."""
+    """Return the explanation of an ended pod, from the one just before its end."""
     end = reads.PodEnd(
         revision=step.revision,
         time=step.time,
@@ -134,11 +134,9 @@ def _waiting(state: State, pod: PodState) -> reads.WhyWaiting | None:
 
 
 def event_words(state: State, pod: PodState, refused: PodRefused) -> str:
-    """Return the text of a refusal as of its event, using only the nodes that the event names.
+    """Return the text of a refusal from the nodes that its event names.
 
-    Of these nodes, those that could not run the pod even if empty are left out. Only `why` checks
-    all nodes, so only `why` says that no node ever could. Pods that rules protect from eviction
-    follow."""
+    Nodes that could not run the pod even if empty are left out, unless all are such nodes."""
     explainer, shape = Explainer(state), pod.submitted.shape
     if explainer.wishes(pod) is None:
         return words.whose(refused, None) + words.event_causes(refused).sentence
@@ -181,10 +179,7 @@ def _placed(state: State, pod: PodState, placement: Placement) -> reads.WhyPlace
 
 
 def choice_words(state: State, pod: PodState, placement: Placement, score: Score) -> str:
-    """Return as text how the policy chose the pod's devices within its node.
-
-    An example is `within n1, bestfit prefers the device with the least leftover`. The text is empty
-    if the policy changed later, another scheduler chose, or the pod has its own device weights."""
+    """Return how the policy chose the devices, as in `within n1, bestfit prefers …`, or ""."""
     submitted = pod.submitted
     elsewhere = submitted.chooser or not placement.rationale or not placement.shares
     if elsewhere or submitted.shape.device_weights is not None:

@@ -1,7 +1,7 @@
-"""Convert the shares of a container into its environment, mounts and device nodes: its grant.
+"""Compute a container's grant: the environment, mounts and device nodes for its shares.
 
-This code only computes; the agent creates what a grant names (`apportion.agent`). Invariant: a
-grant follows from the ledger and the node alone, never from an annotation."""
+The agent creates what a grant names (`apportion.agent`). Invariant: a grant follows from the ledger
+and the node alone, never from an annotation."""
 
 from apportion.core.grants.granting import grant
 from apportion.core.grants.held import (

@@ -1,8 +1,8 @@
 """The environment variables by which a container controls its own limits in HAMi-core.
 
-The watcher copies them from the pod's spec to the ledger. The variables that the agent adds by CDI
-override those of the spec, the image and a device plugin. Invariant: no variable gives a container
-more than its share, unless the operator allows it for the namespace."""
+The watcher copies the variables from the pod's spec to the ledger. What the agent sets through CDI
+overrides the spec, the image and a device plugin. Invariant: no variable gives a container more
+than its share, unless the operator allows it for the namespace."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -22,12 +22,14 @@ DEFAULT: Final = "default"
 
 
 def priority_of(controls: dict[str, str]) -> int:
-    """Return the container's priority in HAMi-core: 0 (first) if its variable is `0`, else 1."""
+    """Return the container's priority in HAMi-core: 0 is high, 1 is the default."""
     return 0 if controls.get(PRIORITY) == HIGH else 1
 
 
 def heeded(controls: Mapping[str, str], *, may_be_unheld: bool) -> dict[str, str]:
-    """Return the variables that take effect; without `may_be_unheld`, none that lifts a limit."""
+    """Return the variables that take effect.
+
+    Variables that lift a limit take effect only if `may_be_unheld`."""
     return {
         name: value
         for name, value in controls.items()

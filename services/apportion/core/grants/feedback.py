@@ -1,9 +1,8 @@
 """Decide which containers wait for others on their device, and whose compute is limited.
 
-HAMi's monitor does this every few seconds (`feedback.go`); otherwise HAMi-core always limits
-compute. A container's region, a file, has the time of its last kernel, and `recent_kernel`, which
-HAMi-core of mid 2026 sets only while the limit applies. Devices and priority come from the ledger.
-So a container that reports false use only causes limits on compute, for itself and its neighbours.
+HAMi's monitor does the same every few seconds (`feedback.go`); without it, HAMi-core always limits
+compute. Each container's region (a file) has the time of its last kernel; devices and priority come
+from the ledger. So a container that reports false use can only slow itself and its neighbours.
 Invariant: a container of priority 0 never waits. Others wait only for their own namespace, or for
 namespaces to which the node's operator gives precedence."""
 
@@ -27,12 +26,12 @@ class Contender(NamedTuple):
 def advise(
     contenders: Sequence[Contender], now_s: float, recent_s: float, first: Collection[str] = ()
 ) -> None:
-    """Block, limit or release each container of the node, in one round over all of them.
+    """Block, limit or release each container of the node.
 
-    A container uses its devices if it launched a kernel within `recent_s` seconds of `now_s`
-    (seconds since 1970). It is blocked while a container with precedence uses one of its devices,
-    and its compute is limited while any other container uses one. Containers of priority 0 in the
-    namespaces `first` precede those of other namespaces."""
+    A container uses its devices if it launched a kernel within `recent_s` seconds of `now_s`. A
+    container is blocked while one with precedence uses one of its devices, and limited while any
+    other does. Containers of priority 0 in the namespaces `first` precede those of other
+    namespaces."""
     using: dict[str, list[Contender]] = {}
     for each in contenders:
         each.region.count_down()

@@ -1,7 +1,6 @@
 """Create the grant of a container, by the sharing mode of its devices.
 
-Modes that need only environment and mounts are here; HAMi-core and MIG have modules of their own.
-To add a mode, add it here."""
+HAMi-core and MIG have modules of their own; all other modes need only environment and mounts."""
 
 from collections.abc import Callable
 from typing import Final

@@ -20,7 +20,7 @@ _BARE: Final = "/tmp/cudevshr.cache"  # noqa: S108 - HAMi-core has this path bui
 
 
 def grant(held: Held, node: Node) -> Grant:
-    """Return a grant with the limits and, unless the pod declines it, the library."""
+    """Return a grant with the limits, and with HAMi-core's library unless the pod declines it."""
     env = {"NVIDIA_VISIBLE_DEVICES": ",".join(held.cards)}
     for position, part in enumerate(held.parts):
         env[f"CUDA_DEVICE_MEMORY_LIMIT_{position}"] = f"{part.share.memory_mib}m"

@@ -1,6 +1,6 @@
-"""Data types for a container's shares, the grant made from them, and the paths of the node.
+"""Data types for a container's shares, the grant made from them, and the paths on the node.
 
-Invariant: no two edits conflict, so the order in which a runtime applies them does not matter."""
+Invariant: a runtime may apply the edits of a grant in any order."""
 
 from collections.abc import Iterable, Mapping
 
@@ -20,7 +20,7 @@ class Mount(Struct, frozen=True):
 
 
 class DeviceNode(Struct, frozen=True):
-    """A character device by its numbers; the node's `/dev` need not contain it yet."""
+    """A character device that a container may open; the node's `/dev` need not contain it yet."""
 
     path: str
     major: int
@@ -30,8 +30,7 @@ class DeviceNode(Struct, frozen=True):
 class Edits(Struct, frozen=True):
     """What to change in a container: environment variables, mounts and device nodes.
 
-    For each device in `cards`, the vendor's own CDI specification is applied too: it adds the
-    device nodes and libraries that the device needs."""
+    For each device in `cards`, the vendor's CDI specification applies as well."""
 
     env: dict[str, str] = {}
     mounts: tuple[Mount, ...] = ()
@@ -42,30 +41,26 @@ class Edits(Struct, frozen=True):
 class RegionPlan(Struct, frozen=True):
     """The limits to write into HAMi-core's region before the container's first process starts.
 
-    There is one entry per device, in the container's order: its id, memory in bytes and percent of
-    compute; memory 0 and compute 100 are unlimited. Containers of `priority` 0 go first."""
+    Each tuple has one entry per device, in the container's order."""
 
     path: str
-    devices: tuple[str, ...]
-    memory: tuple[int, ...]
-    cores: tuple[int, ...]
-    priority: int = 1
+    devices: tuple[str, ...]  # ids
+    memory: tuple[int, ...]  # bytes; 0: unlimited
+    cores: tuple[int, ...]  # percent; 100: unlimited
+    priority: int = 1  # 0 goes first
 
 
 class Grant(Struct, frozen=True):
-    """What a node must set up so that one container can use its devices: edits, files and daemons.
-
-    `daemons` are the GPUs whose MPS daemon must run for the container. Its processes, of any user,
-    must be able to write to `folders`."""
+    """What a node must set up so that one container can use its devices."""
 
     edits: Edits
     region: RegionPlan | None = None
-    daemons: tuple[str, ...] = ()
-    folders: tuple[str, ...] = ()
+    daemons: tuple[str, ...] = ()  # GPUs whose MPS daemon must run
+    folders: tuple[str, ...] = ()  # writable for any user
 
 
 class GrantRefused(ValueError):
-    """Raised if the node cannot provide what the ledger allocated; names the share and reason."""
+    """Raised if the node cannot provide a share that the ledger allocated."""
 
 
 class MadeInstance(Struct, frozen=True):
@@ -84,16 +79,13 @@ class Part(Struct, frozen=True):
 
 
 class Held(Struct, frozen=True):
-    """All shares of one container, in the order in which the container sees the devices.
-
-    `controls` are variables of the container's environment that control its limits (module
-    `controls`). They can lift the limits only if `may_be_unheld`."""
+    """All shares of one container, in the order in which the container sees the devices."""
 
     pod: str
     container: str
     parts: tuple[Part, ...]
-    controls: dict[str, str] = {}
-    may_be_unheld: bool = False
+    controls: dict[str, str] = {}  # variables of its environment (module `controls`)
+    may_be_unheld: bool = False  # the controls may lift its limits
 
     @property
     def cards(self) -> tuple[str, ...]:
@@ -116,7 +108,8 @@ class Held(Struct, frozen=True):
 
         Devices are in the order of their index, as in NVML and CUDA
         (`CUDA_DEVICE_ORDER=PCI_BUS_ID`), because HAMi-core numbers its limits in this order. Raises
-        GrantRefused if the container has no share here, or the node lacks the device of a share."""
+        GrantRefused if the container has no share on this node, or the device of a share is
+        missing."""
         own = [share for share in shares if share.container == container]
         if not own:
             raise GrantRefused(f"container {container!r} of pod {pod} has no share on this node")
@@ -137,18 +130,15 @@ class Held(Struct, frozen=True):
 class Node(Struct, frozen=True):
     """The settings of one node's grants, and the paths of the files that they need.
 
-    `library` is HAMi-core's `libvgpu.so` and `preload` the file mounted as `/etc/ld.so.preload`; if
-    both are empty, nothing enforces a container's share. `shares` has a folder per container, `mps`
-    one per MPS daemon of a GPU. `npu_library` is the folder of HAMi's library for NPUs; `npus` is a
-    folder for all containers with part of an NPU. `log_level` is HAMi-core's, 0 to 4."""
+    If `library` and `preload` are empty, nothing enforces a container's share."""
 
-    shares: str = "/var/lib/apportion/shares"
-    library: str = ""
-    preload: str = ""
-    mps: str = "/run/apportion/mps"
-    npu_library: str = ""
-    npus: str = "/run/apportion/npus"
-    log_level: int = 1
+    shares: str = "/var/lib/apportion/shares"  # a folder per container
+    library: str = ""  # HAMi-core's `libvgpu.so`
+    preload: str = ""  # the file to mount as `/etc/ld.so.preload`
+    mps: str = "/run/apportion/mps"  # a folder per MPS daemon of a GPU
+    npu_library: str = ""  # the folder of HAMi's library for NPUs
+    npus: str = "/run/apportion/npus"  # a folder for all containers with part of an NPU
+    log_level: int = 1  # of HAMi-core, 0 to 4
     core_limit: bool = True
 
     def folder(self, held: Held) -> str:

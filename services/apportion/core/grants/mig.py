@@ -5,7 +5,7 @@ from apportion_schemas import MigInstance
 
 
 def grant(held: Held, node: Node) -> Grant:  # noqa: ARG001 - the signature of every mode
-    """Return a grant that exposes the container's MIG instances; GrantRefused if one is missing."""
+    """Return a grant that exposes the container's MIG instances. Raises GrantRefused."""
     made = []
     for part in held.parts:
         if part.instance is None:
@@ -20,7 +20,7 @@ def grant(held: Held, node: Node) -> Grant:  # noqa: ARG001 - the signature of e
 
 
 def cut(instance: MigInstance) -> MigInstance:
-    """Return the instance with only its profile, start and size, which are what the GPU reports."""
+    """Return the instance with only the fields that a GPU reports: profile, start and size."""
     return MigInstance(profile=instance.profile, start=instance.start, size=instance.size)
 
 

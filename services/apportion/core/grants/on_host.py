@@ -1,8 +1,8 @@
-"""Adapt a container's grant to a process that runs on the machine itself, outside of containers.
+"""Adapt a container's grant to a process that runs on the node itself, outside of containers.
 
-Without a container, no file can be mounted and no GPU hidden. Instead, paths are the node's,
-`LD_PRELOAD` loads the library, and `CUDA_VISIBLE_DEVICES` selects the GPUs. Invariant: HAMi-core
-counts GPUs as CUDA does, so every memory limit applies to its own GPU."""
+No file can be mounted there and no GPU hidden. Instead, `LD_PRELOAD` loads the library,
+`CUDA_VISIBLE_DEVICES` selects the GPUs, and paths are the node's. Invariant: HAMi-core counts GPUs
+as CUDA does, so every memory limit applies to its own GPU."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -22,7 +22,7 @@ _NONE: Final = "-1"
 
 
 def on_host(made: Grant) -> Grant:
-    """Return the same grant for a process outside of a container.
+    """Adapt the grant to a process outside of a container.
 
     Raises GrantRefused if shares of this mode need a container, or if `LD_PRELOAD` cannot contain
     the library's path."""
@@ -60,9 +60,7 @@ def on_host(made: Grant) -> Grant:
 
 
 def unheld(edits: Edits, devices: Mapping[str, Device]) -> str:
-    """Return a warning for users if a limit is not enforced; empty if all are.
-
-    `edits` are those of a container, or of `on_host`; `devices` are the node's."""
+    """Return a warning for the user if a limit of the share is not enforced; empty otherwise."""
     if _REGION not in edits.env:
         return ""
     if PRELOAD not in edits.env and not _preloads(edits):

@@ -1,9 +1,9 @@
-"""Read and write HAMi-core's region: a file per container, with limits and usage, in shared memory.
+"""Read and write HAMi-core's region: the file in shared memory with a container's limits and usage.
 
 The file is HAMi-core's `shared_region_t` (`multiprocess_memory_limit.h`), versions 1.1 and 1.2,
-little-endian. A region that exists before the first process overrides its environment. New memory
-limits apply from the next allocation, new compute limits to later processes (copied at `cuInit`).
-Invariant: nothing in it is trusted, because any process of the container can write to it."""
+little-endian. If it exists before the first process, its limits override the environment's. New
+memory limits apply from the next allocation, new compute limits to later processes. Invariant:
+nothing in the file is trusted, because any process of the container can write to it."""
 
 import struct
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ _kinds: Final = struct.Struct("<QQQ")
 
 
 class Stored(Protocol):
-    """Interface of a region's bytes; the container's processes see what is written."""
+    """The bytes of a region; processes of the container see each write."""
 
     def __len__(self) -> int:
         """Return the number of bytes."""
@@ -64,17 +64,14 @@ class RegionInvalid(ValueError):
 
 
 class Process(Struct, frozen=True):
-    """One process of the container, as the region records it.
-
-    `pid` is its id in the container, `host_pid` that on the node (0: unknown). Per device, `memory`
-    has bytes, `cores` percent, and `kinds` the bytes of contexts, of modules and of data."""
+    """One process of the container, as the region records it. Tuples have an entry per device."""
 
     slot: int
-    pid: int
-    host_pid: int
-    memory: tuple[int, ...]
-    cores: tuple[int, ...]
-    kinds: tuple[tuple[int, int, int], ...] = ()
+    pid: int  # in the container
+    host_pid: int  # on the node; 0: unknown
+    memory: tuple[int, ...]  # bytes
+    cores: tuple[int, ...]  # percent
+    kinds: tuple[tuple[int, int, int], ...] = ()  # bytes of contexts, modules, data
 
 
 def made(plan: RegionPlan) -> bytes:
@@ -114,7 +111,7 @@ def _cores_of(plan: RegionPlan) -> list[int]:
 
 
 class Region:
-    """Reads a container's limits and usage from its region, and writes limits and switches."""
+    """Reads and writes a container's region: its limits, usage and switches."""
 
     def __init__(self, stored: Stored) -> None:
         """Check the header. Raises RegionInvalid for an unknown version or too few bytes."""
@@ -152,7 +149,7 @@ class Region:
 
     @property
     def priority(self) -> int:
-        """Return the container's priority: 0 goes before 1."""
+        """Return the container's priority: 0 is high, 1 is the default."""
         return self._i32(_TAIL + _PRIORITY)
 
     @property
@@ -162,7 +159,7 @@ class Region:
 
     @property
     def recently_used(self) -> bool:
-        """Return True if `count_down` was called less than twice since the last kernel launch."""
+        """Return True if at most one `count_down` call followed the last kernel launch."""
         return self._i32(_TAIL + _RECENT) > 0
 
     @property
@@ -171,13 +168,13 @@ class Region:
         return self._i32(_TAIL + _RECENT) < 0
 
     def count_down(self) -> None:
-        """Reduce `recent_kernel` by 1 if it is positive; HAMi-core sets it to 2 at every launch."""
+        """Reduce `recent_kernel` by 1 if it is positive. HAMi-core sets it to 2 at every launch."""
         left = self._i32(_TAIL + _RECENT)
         if left > 0:
             self._write(_i32, _TAIL + _RECENT, left - 1)
 
     def block(self, *, blocked: bool) -> None:
-        """Block kernel launches (HAMi-core waits while the field is -1), or allow them again."""
+        """Stop kernel launches in the container, or allow them again."""
         if blocked != self.blocked:
             self._write(_i32, _TAIL + _RECENT, -1 if blocked else 0)
 
@@ -187,7 +184,7 @@ class Region:
 
     @property
     def cores_held(self) -> bool:
-        """Return True if the container's compute limit is switched on."""
+        """Return True if the container's compute limit is on."""
         return self._i32(_TAIL + _SWITCH) != 0
 
     def hold(self, plan: RegionPlan) -> bool:
@@ -206,7 +203,7 @@ class Region:
         return self._put(_i32, _TAIL + _PRIORITY, plan.priority) or changed
 
     def raised(self, plan: RegionPlan) -> Iterator[tuple[int, int, int]]:
-        """Yield position, memory and cores of each device whose limit is above the plan's."""
+        """Yield position, memory and cores of each device whose limits are higher than planned."""
         for position, wanted in enumerate(zip(plan.memory, _cores_of(plan), strict=False)):
             memory = min(self._u64(_MEMORY + 8 * position), BYTES_MAX)
             cores = min(self._u64(_CORES + 8 * position), _WHOLE)
@@ -216,7 +213,7 @@ class Region:
     def forget_processes(self) -> None:
         """Clear the slots of all processes. Call this only when all of them have ended.
 
-        HAMi-core considers a process alive if another process has the same id."""
+        HAMi-core would count an ended process as alive if another process gets the same id."""
         for slot in range(min(max(self._i32(_TAIL), 0), PROCESSES_MAX)):
             start = self._shift + _PROCESSES + slot * _PROCESS_BYTES
             self._stored.write(start, bytes(_PROCESS_BYTES))
@@ -251,7 +248,7 @@ class Region:
             )
 
     def _consistent(self, start: int) -> bytes:
-        """Read a slot until no write interferes; after a few tries, return the last read."""
+        """Read a slot again until no write interferes; after a few tries, return the last read."""
         data = self._read(start, _PROCESS_BYTES)
         for _ in range(_TRIES if self._locked else 0):
             before = _u64.unpack_from(data, _SEQLOCK)[0]

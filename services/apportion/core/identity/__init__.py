@@ -2,5 +2,5 @@
 
     roles.ROLES ──► permissions_of(identity) ──► nats.conf, the callout's tokens, the threat model
 
-A role has the rights that its work needs, and no others. To change a right, change its row in
+A role has only the rights that its work needs. To change a right, change the role's row in
 `roles.py`; never edit what is generated from the table."""

@@ -17,7 +17,7 @@ OFFLINE: Final = frozenset({"bootstrap", "callout"})
 
 
 class Given(NamedTuple):
-    """The role that a ServiceAccount's tokens get, and the prefix `before` for its pods' names."""
+    """The role of a ServiceAccount, and a prefix (`before`) for the names of its identities."""
 
     role: str
     before: str = ""
@@ -28,7 +28,7 @@ Accounts = Mapping[tuple[str, str], Given]
 
 
 class Bearer(msgspec.Struct, frozen=True):
-    """What the API server reports about a token; `pod` is empty if it is not bound to a pod."""
+    """What the API server reports about a token. `pod` is empty for a token without a pod."""
 
     namespace: str
     account: str
@@ -37,11 +37,10 @@ class Bearer(msgspec.Struct, frozen=True):
 
 
 def accounts_of(namespace: str, more: Iterable[str] = ()) -> Accounts:
-    """Return which role each ServiceAccount gets: our services' own, and those in `more`.
+    """Return the roles of our services' ServiceAccounts and of those in `more`.
 
-    Entries of `more` are `NAMESPACE/NAME=ROLE`. Names of pods in other namespaces get the namespace
-    and `_` as a prefix, which no Kubernetes name contains. Otherwise such a pod could use the name
-    of one of our services, read its replies and change its consumers. Raises `InvalidIdentity`."""
+    Entries of `more` are `NAMESPACE/NAME=ROLE`. Names of pods in other namespaces get a prefix, so
+    that no such pod can use the name of one of our services. Raises `InvalidIdentity`."""
     accounts = {(namespace, name): Given(name) for name in BY_NAME if name not in OFFLINE}
     for text in more:
         where, _, role = text.partition("=")
@@ -56,7 +55,7 @@ def accounts_of(namespace: str, more: Iterable[str] = ()) -> Accounts:
 def identity_of(bearer: Bearer, asked: str, accounts: Accounts) -> Identity:
     """Return the identity for a client that connects under the name `asked`.
 
-    Raises `InvalidIdentity` if the token allows no role or only another name."""
+    Raises `InvalidIdentity` if the token gives no role, or not this name."""
     given = accounts.get((bearer.namespace, bearer.account))
     if given is None:
         raise InvalidIdentity(f"ServiceAccount {bearer.namespace}/{bearer.account} has no role")

@@ -72,7 +72,7 @@ that names consumers freely. Therefore the auditor is limited to its own."""
 
 
 def subscriptions_of(identities: Iterable[Identity]) -> int:
-    """Return the limit of subscriptions for one connection that serves all of these identities."""
+    """Return the subscription limit of a connection that all of these identities share."""
     nodes = {node for identity in identities for node in identity.nodes}
     return SUBSCRIPTIONS_OF_A_FLEET if EVERY_NODE in nodes else SUBSCRIPTIONS + 4 * len(nodes)
 

@@ -1,6 +1,6 @@
 """An identity on the bus: a role, a name, and the nodes it acts for.
 
-Invariant: a name is one subject token without wildcards, and no two identities share a consumer
+Invariant: a name is one subject token without wildcards. No two identities share a consumer
 (`<name>-<number>`) or an inbox (`_INBOX_<name>`)."""
 
 import re
@@ -24,9 +24,8 @@ class InvalidIdentity(ValueError):
 class Identity(msgspec.Struct, frozen=True):
     """The role and name of a client of the bus; for agents, also the nodes they act for.
 
-    `shared` is True if many processes use the identity at once, so that the names of their
-    consumers are not known in advance. It is for agents with one password, and for tools without
-    settings."""
+    If `shared`, many processes use the identity at once, so their consumers have arbitrary names.
+    Agents with one password and tools without settings share an identity."""
 
     role: str
     name: str
@@ -55,11 +54,11 @@ def check_name(name: str) -> str:
 
 
 def consumers_of(name: str, count: int) -> Iterable[str]:
-    """Return the names of the consumers that this identity may create on the ledger's stream."""
+    """Return the names of the consumers that the identity called `name` may create."""
     return (f"{name}-{number}" for number in range(count))
 
 
 def readers_of_node(node: str) -> tuple[str, ...]:
-    """Return the consumer names of a node's agent; capitals avoid clashes with other names."""
+    """Return the consumer names of a node's agent. Capitals keep them apart from other names."""
     digest = sha256(node.encode()).hexdigest()[:32]
     return tuple(consumers_of(f"{NODE_READER}-{digest}", 4))

@@ -41,9 +41,9 @@ ANSWER_S: Final = 60  # how long a request may be answered
 
 
 class Permissions(msgspec.Struct, frozen=True):
-    """The subjects that an identity may use; all others are forbidden. A denial overrides a right.
+    """The subjects that an identity may use. `deny_publish` overrides `publish`.
 
-    `responses`: the identity may reply once to each message that it receives."""
+    If `responses`, the identity may reply once to each message that it receives."""
 
     publish: tuple[str, ...]
     deny_publish: tuple[str, ...]
@@ -60,9 +60,9 @@ def role_of(identity: Identity) -> Role:
 
 
 def permissions_of(identity: Identity, among: Sequence[Identity] = ()) -> Permissions:
-    """Return the subjects that an identity may use. `among` has all identities of the server.
+    """Return the subjects that an identity may use. Raises `InvalidIdentity`.
 
-    No identity may use the consumers of another identity. Raises `InvalidIdentity`."""
+    An identity may not use the consumers of the other identities in `among`."""
     role = role_of(identity)
     hears = [f"{identity.inbox}.>"]
     # consumers deliver below one subject, so that accounts can share it
@@ -120,10 +120,10 @@ def _reads(role: Role, identity: Identity) -> Iterator[str]:
 
 
 def _foreign(identity: Identity, among: Sequence[Identity]) -> Iterator[str]:
-    """Yield consumers of other identities, to be denied to one that may use any consumer name.
+    """Yield the consumers of other identities, which this identity must not use.
 
-    An intake creates consumers for agents, with a prefix that no identity has. Permissions cannot
-    match a prefix of a token, so names that a callout admits later are not denied here."""
+    Only an identity that may use any other consumer name needs this list. Identities that a callout
+    admits later are not in it."""
     if not identity.shared and identity.role != "intake":
         return
     copy = role_of(identity).reads == "copy"

@@ -2,15 +2,15 @@
 
 Subjects may contain `{name}`, the identity's name, and `{node}`, expanded for each of its nodes.
 
-A client in the ledger's account could have the server's replies sent into the ledger or to its API
-(see `sharing`), so no client is in that account. Agents run on machines with tenants and have their
-own account: a misdirected reply reaches only other agents, which accept no such command. Services
-that answer users, kube-schedulers or the API server share an account, because none of them takes
-requests over NATS. Users have a third account. Auditors have a fourth, separate from the account
-with their copy. Each writing service has its own, so its misdirected replies reach no other.
+No client is in the ledger's account, because a client there could have the server's replies sent
+into the ledger or to its API (see `sharing`). Agents run on nodes with tenants and have their own
+account: a misdirected reply reaches only other agents. Services that answer users, kube-schedulers
+or the API server share an account, because none of them takes requests over NATS. Users have a
+third account. Auditors have a fourth, separate from the account with their copy. Each writing
+service has an account for itself.
 
-Invariants: an event has one writer, as in the catalogue. A role that is `answering`, and so may
-send to any reply subject, cannot send a request to itself."""
+Invariants: an event has one writer, as in the catalogue. A role that may send to any reply subject
+(`answering`) cannot send a request to itself."""
 
 from typing import Final, Literal
 
@@ -47,21 +47,17 @@ No client subscribes to them, and no request may name one."""
 
 
 class Role(msgspec.Struct, frozen=True, kw_only=True):
-    """A role on the bus: its purpose, its account, and what it may do.
-
-    `appends` are subjects below `apportion.v1`; `sends` and `hears` are full subjects to publish
-    and subscribe to. If `answering`, the role may send to the reply subject of any message it
-    receives. `consumers` is the most that it may have at one time."""
+    """A role on the bus: its purpose, its account, and what it may do."""
 
     name: str
     does: str
     account: Account
     reads: Reads = "everything"
-    consumers: int = 4
-    appends: tuple[str, ...] = ()
-    sends: tuple[str, ...] = ()
-    hears: tuple[str, ...] = ()
-    answering: bool = False
+    consumers: int = 4  # the most at one time
+    appends: tuple[str, ...] = ()  # subjects below `apportion.v1`
+    sends: tuple[str, ...] = ()  # full subjects to publish to
+    hears: tuple[str, ...] = ()  # full subjects to subscribe to
+    answering: bool = False  # may reply to any message that it receives
 
 
 ROLES: Final = (

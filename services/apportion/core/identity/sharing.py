@@ -1,19 +1,18 @@
 """Configure which subjects other accounts share with the ledger's and the auditors' accounts.
 
-The server sends the reply to a request to any subject that the request names, without checking that
-the sender may publish there. A client that may query the stream's state could have the reply sent
-into the ledger, or to the API that purges it. So an untrusted client has its own account. Its
-requests are imported as services, and replies go back into its own account only. Broadcasts are
-shared as streams from the sender's account to those of the subscribers.
+The server sends the reply to a request to any subject that the request names. So a client with
+access to the stream's API could have a reply sent into the ledger, or to the API that purges it.
+Therefore untrusted clients have accounts of their own, in which all replies to them stay. Their
+requests are imported as services. Broadcasts are shared as streams from the sender's account to
+those of the subscribers.
 
-Auditors use a copy of the stream, in an account with its own JetStream limits. The auditors' own
-accounts are separate, because a reply that reached the copy's account could delete the copy. Only
-bootstrap's account can create the copy and drop its beginning. Whatever the ledger's account could
-reach, its consumers could reach too, by their delivery subject.
+Auditors use a copy of the stream, in an account with its own JetStream limits. The auditors
+themselves are not in that account, because a reply that reached it could delete the copy. Only
+bootstrap's account can create the copy and drop its beginning.
 
 Invariants: only what the table of roles contains passes between accounts. The server forwards a
-reply to a service of another account only if that service is imported under a subject without
-wildcards. So every import has wildcards, except for subjects that every client may publish to."""
+reply to another account only through an import without wildcards. So every import has wildcards,
+except for subjects that every client may publish to."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -120,9 +119,8 @@ def _takes(account: str) -> Iterator[str]:
 def _said(account: str) -> Iterable[str]:
     """Return what an account exports as streams: its broadcasts, and events that its roles write.
 
-    Only the account that sends a message exports it, so that a subscriber gets each message once,
-    on any server of a cluster. An account that receives messages as a service, as the ledger
-    receives events, does not export them as a stream."""
+    An account exports only messages that it sends, so that a subscriber gets each message once, on
+    any server of a cluster."""
     said = (*_SAID, f"{SUBJECTS}.")
     sent = (subject for role in ROLES if role.account == account for subject in _sent(role))
     return dict.fromkeys(subject for subject in sent if subject.startswith(said))
@@ -173,7 +171,7 @@ def _imports(kind: str, account: str, subjects: Iterable[str]) -> Iterator[str]:
 
 
 def _kept(keeper: str) -> dict[str, list[str]]:
-    """Return the bucket subjects that account `keeper` serves, and the accounts that use each."""
+    """Return the bucket subjects that account `keeper` serves, each with the accounts using it."""
     found: dict[str, dict[str, None]] = {}
     for role in ROLES:
         if keeper == (AUDIT if role.reads == "copy" else STORE):

@@ -1,4 +1,4 @@
 """Check the reports of agents before they are appended, as agents cannot write to the ledger.
 
-Invariant: whatever an agent sends, it only results in reports about its own node. Their subject, id
-and fence are never the agent's choice."""
+Invariant: what an agent sends can only result in reports about its own node. The intake alone sets
+their subject, id and fence."""

@@ -3,8 +3,8 @@
     apportion.intake.<node>   the event as it would be on the ledger   ──►   Answer
 
 The server lets an agent publish only on its own node's subject, so the subject identifies the
-agent. Invariant: an event's message id contains the node and the agent's id, so it cannot collide
-with that of another writer or node."""
+agent. Invariant: an event's message id contains the node, so it cannot equal an id of another node.
+"""
 
 import hashlib
 import re
@@ -56,17 +56,14 @@ _back = re.compile(r"(_R_|_INBOX_agent[A-Za-z0-9_~%-]*)(\.[A-Za-z0-9_~%-]+)+").f
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     """The intake's answer to an agent's event: appended, refused, or to be sent again.
 
-    An appended event is at `revision`, if known; `duplicate` is True if it was there before. For a
-    `refused` event, `why` is the reason. Otherwise the agent sends the event again after `again_s`
-    seconds. If `held`, the intake accepts the event only when the agent reports it a second time.
-    """
+    If `again_s` is set, the agent sends the event again after that many seconds."""
 
-    revision: int | None = None
-    duplicate: bool = False
+    revision: int | None = None  # of the appended event, if known
+    duplicate: bool = False  # appended before
     refused: Annotated[str, Meta(max_length=64)] = ""
     why: Annotated[str, Meta(max_length=2 * WHY_MAX)] = ""
     again_s: Annotated[float, Meta(ge=0, le=600)] = 0.0
-    held: bool = False
+    held: bool = False  # must be reported twice
 
 
 encode_answer = msgspec.json.Encoder().encode
@@ -91,17 +88,17 @@ def append_id(node: str, event_id: str) -> str:
 
 
 def refused_id(node: str, cause: str, hour: int) -> str:
-    """Return the message id for the refusals of a node with one cause, in one hour."""
+    """Return the message id of a ReportRefused event: one id per node, cause and hour."""
     return f"intake-refused/{_part(token(node), _NODE_CHARS_MAX)}/{cause}/{hour}"
 
 
 def _part(text: str, most: int) -> str:
-    """Return the text if it can be in a message id, otherwise its SHA-256."""
+    """Return the text, or its SHA-256 if the text cannot be part of a message id."""
     if len(text) > most or not (text.isascii() and text.isprintable()):
         return hashlib.sha256(text.encode()).hexdigest()
     return text
 
 
 def may_be_answered(reply: str) -> bool:
-    """Return True if the reply subject is one that an agent may use."""
+    """Return True if this reply subject is one that agents may use."""
     return _back(reply) is not None

@@ -1,7 +1,8 @@
-"""Check reported devices against the catalogue and the node's last report.
+"""Check a node's report of its devices against the catalogue and its last report.
 
-Invariant: an honest node passes. An unknown model has a generous limit; a reboot or one more device
-is not suspicious. A larger change is accepted when the agent reports it again."""
+A large change of the devices is accepted only when the agent reports it again. Invariant: an honest
+report passes. An unknown model has a generous limit; a reboot or one more device is not suspicious.
+"""
 
 import re
 from functools import lru_cache
@@ -88,7 +89,7 @@ def _implausible(
 
 
 def jump(before: NodeReported | None, now: NodeReported) -> str:
-    """Return why a change of the device list must be reported twice; empty if it is small."""
+    """Return why a node must report its new device list twice; empty if the list changed little."""
     if before is None:
         return ""
     had = {device.id: device for device in before.devices}

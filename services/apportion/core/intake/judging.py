@@ -1,8 +1,8 @@
 """Decide whether an agent's event may be appended.
 
-The intake has folded at least up to the revision that the agent had read (`basis`). So an event
-that contradicts the state is wrong or out of date. Invariant: only events about this node that the
-fold would accept pass; an honest event is refused only if the state changed in the meantime."""
+The intake has folded at least up to `basis`, the revision that the agent had read. So an event that
+contradicts the state is wrong or out of date. Invariant: an event passes only if it concerns the
+agent's node and the fold would accept it."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -35,13 +35,15 @@ class Refusal(Struct, frozen=True):
 
 
 class Known(Struct, frozen=True):
-    """The verdict that the event need not be appended: the ledger has the fact at `revision`."""
+    """The verdict that the event need not be appended, because the ledger has the fact."""
 
-    revision: int
+    revision: int  # where the fact is
 
 
 class Doubt(Struct, frozen=True):
-    """The verdict on usage by pods that seem not to have the devices: read their bindings first."""
+    """The verdict that usage is reported by pods that seem not to have these devices.
+
+    Their bindings must be read before the usage is judged again."""
 
     record: UsageRecorded
     shares: tuple[ShareUsed, ...]
@@ -150,7 +152,7 @@ def _usage(state: State, _event: Event, data: UsageRecorded) -> Verdict:
 
 
 def misnamed(share: ShareUsed, name: str) -> Refusal:
-    """Return the refusal of a usage report whose pod name differs from `name`."""
+    """Return the refusal of usage that is reported for a pod under another name than `name`."""
     why = f"pod {share.pod} is {name}, not {share.namespace}/{share.name}"
     return Refusal("implausible-use", why)
 

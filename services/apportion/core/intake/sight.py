@@ -5,8 +5,8 @@ An agent has no right to the server's API. It sends requests to an intake, which
     apportion.reading.<node>   Asked   ──►   the server's reply, or an error in its format
 
 The server lets an agent publish only on its own node's subject, so the subject identifies the
-agent. Invariant: requests to the server are rebuilt here field by field, never passed on, and
-consumers deliver to an agent only what its node may see."""
+agent. Invariant: the intake builds each request to the server itself, and a consumer delivers to an
+agent only events that the agent may read."""
 
 from collections.abc import Iterable
 from typing import Annotated, Final, Literal
@@ -53,7 +53,7 @@ class Asked(Struct, frozen=True, forbid_unknown_fields=True):
 class Call(Struct, frozen=True):
     """A request that the intake sends to the server for an agent.
 
-    If `is_record`, the reply is a record of the ledger, which `shown` must check."""
+    If `is_record`, the reply is a record of the ledger, and `shown` must check it."""
 
     api: str
     body: bytes = b""
@@ -132,7 +132,9 @@ def read_asked(payload: bytes) -> Asked:
 
 
 def call_of(node: str, asked: Asked) -> Call:
-    """Check an agent's request, and return the one to send to the server. Raises `NotForAgents`."""
+    """Check an agent's request, and return the request to send to the server instead.
+
+    Raises `NotForAgents`."""
     if asked.api == f"STREAM.INFO.{_STREAM}":
         return Call(asked.api)  # without a body it lists no subjects
     try:
@@ -168,7 +170,7 @@ def _check_subjects(node: str, subjects: Iterable[str]) -> None:
 
 
 def shown(node: str, call: Call, answer: bytes) -> bytes:
-    """Return the reply to pass on; "not found" in place of a record that the agent may not read."""
+    """Return `answer`, or "not found" if the agent may not read the record in it."""
     if not call.is_record:
         return answer
     try:
@@ -190,7 +192,7 @@ def refusal(why: str) -> bytes:
 
 
 def part_of(state: State, node: str) -> State:
-    """Return a view of the state with only what this node's agent needs at its start."""
+    """Return the part of the state that this node's agent needs when it starts."""
     part = State(
         revision=state.revision,
         configuration=state.configuration,

@@ -1,6 +1,6 @@
 """Add to a placement what the node's agent needs to know about the pod.
 
-An agent reads only its own node's events, and never a pod's submission. Invariant: everything added
+An agent reads only its own node's events, and never a pod's submission. Invariant: what is added
 follows from the submission, the shares and the devices, so the state does not store it."""
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from apportion_schemas.workload import Controls
 
 
 def handed(placed: PodPlaced, pod: PodSubmitted, devices: Iterable[Device]) -> PodPlaced:
-    """Return the placement with the borrowed shares and control settings of each container."""
+    """Add to the placement the shares that containers borrow, and settings such as priority."""
     if not (pod.borrowing or pod.controls or pod.high_priority):
         return placed
     known = {device.id: device for device in devices}

@@ -1,10 +1,10 @@
 """Compute the GPU memory and cores that a node reports as extended resources.
 
-Both are in the node's status under HAMi's and Volcano's names. If a pod requests more than is left,
-the kubelet rejects the pod for good. The kubelet counts what pods requested; the ledger counts what
-they use. A pod may use less than it requested: Volcano's names cap an amount at the GPU's, the pod
-was resized, or a GPU was removed. So a node reports what its GPUs have, plus what its pods
-requested but do not use. The kubelet counts a container once, however many GPUs it has.
+Both are in the node's status under HAMi's and Volcano's names. The kubelet counts what pods
+requested, and rejects a pod for good if it requests more than is left. The ledger counts what pods
+use. That is less if a pod was resized, a GPU was removed, or Volcano capped an amount at the GPU's.
+So a node reports what its GPUs have, plus what its pods requested but do not use. The kubelet
+counts a container once, however many GPUs it has.
 
 Invariant: the requests of a node's pods never exceed what `shown` returns."""
 
@@ -42,7 +42,7 @@ def shown(node: NodeState, config: DialectConfig, wrote: Wrote = NOBODY) -> dict
 
 
 def cards(node: NodeState, config: DialectConfig) -> dict[str, int]:
-    """Return the total memory and cores of the node's shareable devices, even unhealthy ones."""
+    """Return the total memory and cores of the node's shareable devices, by resource name."""
     return of_devices((node.by_id[name].device for name in _shared(node)), config)
 
 
@@ -59,7 +59,8 @@ def beyond(
 ) -> Mapping[str, int]:
     """Return how much more a placed pod requested than it uses, by resource name.
 
-    `wrote` has the requests in a pod's spec, by uid, if those in the ledger changed later."""
+    `wrote` has the requests in pods' specs by uid, because a resize changes the requests in the
+    ledger."""
     names = {hami.NAME: config.hami, volcano_vgpu.NAME: config.volcano_vgpu}.get(
         pod.submitted.dialect
     )

@@ -4,7 +4,7 @@
 |---|---|
 | gap | revisions follow one another |
 | schema | the bytes are an event of this build's catalogue, on its own subject |
-| format | type and version are legal here: by birth or by `FormatEnabled` |
+| format | type and version are legal at this revision |
 | owner | the event's source is the one writer of its type |
 | basis | basis and cause are earlier revisions |
 | chain | a placement names the SHA-256 of the previous message of its node |
@@ -69,7 +69,7 @@ class Violation(Struct, frozen=True):
 
 
 class _Closed(NamedTuple):
-    """A range of revisions in which a device was closed; without an `until`, it still is."""
+    """A range of revisions in which a device took no pods; `until` is 0 while the range is open."""
 
     since: int
     until: int = 0
@@ -81,8 +81,7 @@ class _Closed(NamedTuple):
 class Auditor:
     """Folds a ledger from its first revision, or from a state, and checks every event.
 
-    `checked` counts events, `contradictions` those that contradict the state, and `found` the
-    violations by check. Revisions before `start` are folded but not checked."""
+    Revisions before `start` are folded but not checked."""
 
     def __init__(
         self, state: State | None = None, *, start: int = 1, full_every: int = FULL_EVERY
@@ -191,8 +190,8 @@ class Auditor:
     def _reported_again(self, event_id: str, data: _Chained, once: str) -> bool:
         """Return True if the event's id is `once` plus a suffix that this type of event may have.
 
-        An eviction's id ends with the beneficiary's uid and attempt. The id of an adopted pod's
-        event may also end with the revision at which the pod was last submitted."""
+        An eviction's id ends with the beneficiary's uid and attempt. For an adopted pod, the
+        revision of its last submission may follow."""
         pod = self.state.pods.get(data.pod)
         lives = 1 if pod is None or pod.adopted else 0
         if isinstance(data, PodEvicted):
@@ -236,7 +235,9 @@ class Auditor:
                 self._closed[device.device.id] = _Closed(revision)
 
     def _end_of_batch(self) -> Iterator[tuple[str, str]]:
-        """Check the gangs of the finished batch, unless they changed after the batch's basis."""
+        """Check the gangs of the finished batch.
+
+        A gang that changed after the revision of the decision is not checked."""
         basis = self._batch[1] if self._batch else 0
         for name in sorted(self._gangs):
             group = self.state.groups.get(name)

@@ -48,7 +48,9 @@ def canonical(state: State) -> bytes:
 
 
 def _optional(state: State) -> dict[str, Any]:
-    """Return the fields that are digested only if not empty, so that old digests stay valid."""
+    """Return the fields that a digest includes only if they are not empty.
+
+    They are newer than the first digests, which must stay valid."""
     found: dict[str, Any] = {}
     if state.differences:
         found["differences"] = [state.differences, state.differing]

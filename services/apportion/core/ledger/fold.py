@@ -2,8 +2,8 @@
 
 All readers apply the same events in revision order, so they all have the same state. Some events
 contradict the state: a second placement of a pod, a share of a missing device, an oversold GPU.
-Every reader skips such an event, keeps it in `State.refused_events` and logs it. So a faulty writer
-cannot allocate a device twice, even where the server's fences did not stop it.
+Every reader skips such an event, logs it and adds it to `State.refused_events`. So a faulty writer
+cannot allocate a device twice, even if the server's fences do not stop it.
 
 Invariant: `apply` applies an event as a whole, or changes nothing but the revision."""
 
@@ -253,8 +253,8 @@ def _merged(state: State, old: DeviceState | None, device: Device) -> DeviceStat
 def _judge(node: NodeState) -> None:
     """Set which devices are healthy, by the agent's report and the marks in Kubernetes.
 
-    A MIG device is unhealthy while it has a pod that was adopted before the device was known to be
-    in MIG mode, because no event names the instances of that pod."""
+    A MIG device is unhealthy while a pod uses it without a known MIG instance. Such a pod was
+    adopted before the device was reported in MIG mode."""
     marked = node.observed.unhealthy_indexes if node.observed else ()
     unnamed = node.observed.unnamed_families if node.observed else ()
     cut = {state.device.id for state in node.devices if state.device.mode == "mig"}

@@ -6,7 +6,9 @@ from apportion.core.ledger.state import PENDING, PLACED, NodeState, Placement, P
 
 
 def charge_host(pod: PodState, node: NodeState, placement: Placement) -> None:
-    """Add the pod and its host usage to the node; call this after charging its shares."""
+    """Add the pod to the node, with its CPU, memory and extended resources.
+
+    Call this after charging the pod's shares."""
     needs = pod.submitted.shape.node
     node.cpu_used_milli += needs.cpu_milli
     node.memory_used_mib += needs.memory_mib
@@ -34,7 +36,7 @@ def release_host(pod: PodState, node: NodeState) -> None:
 
 
 def resize_host(before: PodState, pod: PodState, node: NodeState) -> None:
-    """Replace the node's CPU and memory usage of `before` by that of the resized `pod`."""
+    """Change the node's CPU and memory usage from that of `before` to that of the resized `pod`."""
     was, now = before.submitted.shape.node, pod.submitted.shape.node
     node.cpu_used_milli += now.cpu_milli - was.cpu_milli
     node.memory_used_mib += now.memory_mib - was.memory_mib

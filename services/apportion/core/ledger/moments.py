@@ -31,7 +31,7 @@ def micros_of(text: str) -> int | None:
 
 
 def text_of(micros: int) -> str:
-    """Format microseconds since 1970 as RFC 3339 in UTC, with a fraction only if not zero."""
+    """Format microseconds since 1970 as RFC 3339 in UTC; a fraction of zero is left out."""
     day, rest = divmod(micros, DAY)
     seconds, part = divmod(rest, SECOND)
     fraction = f".{part:06d}" if part else ""

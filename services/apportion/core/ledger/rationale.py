@@ -41,7 +41,7 @@ def rationale_of(placement: Placement) -> Rationale:
 
 
 def placed_of(pod: PodState, placement: Placement) -> PodPlaced:
-    """Rebuild the event that gave the pod this placement, reasons included."""
+    """Rebuild the event that gave the pod this placement, with the reasons for the decision."""
     rationale = rationale_of(placement)
     return PodPlaced(
         pod=pod.submitted.uid,

@@ -2,9 +2,10 @@
 
 A receipt covers the revisions `first` to `last`. It names the previous receipt, so the newest one
 covers the whole ledger. Records form a Merkle tree as in RFC 6962: a leaf is the SHA-256 of 0x00
-and the record, an inner node that of 0x01 and its two children. The first eight bytes of each leaf,
-its fingerprint, are kept next to the receipt. Fingerprints prove nothing, but show which record was
-changed first. Invariant: changing, dropping, adding or moving a record changes the root."""
+and the record; an inner node is that of 0x01 and two children. The first eight bytes of each leaf
+are its fingerprint, which is kept next to the receipt. Fingerprints prove nothing, but show which
+record was changed first. Invariant: changing, dropping, adding or moving a record changes the root.
+"""
 
 from collections.abc import Sequence
 from hashlib import sha256
@@ -23,26 +24,21 @@ _SIGNED = b"apportion receipt\n"
 
 
 class Checkpoint(Struct, frozen=True):
-    """The signed part of a receipt. Hashes are SHA-256 in hexadecimal digits.
-
-    `created` is the creation time of the ledger's stream, `record` the leaf of the last record.
-    `heads` is the digest of the newest placement message on each node. `state` is the digest of the
-    state, computed by a build with snapshot format `state_format`. `previous` is the hash of the
-    previous checkpoint, empty in the first; `fingerprints` is the hash of the fingerprint file."""
+    """The signed part of a receipt. Hashes are SHA-256 in hexadecimal digits."""
 
     apportion_receipt: int
     stream: str
-    created: str
+    created: str  # the stream's creation time
     time: str
     first: int
     last: int
     root: str
-    record: str
-    heads: dict[str, str]
-    state: str
-    state_format: int
-    fingerprints: str
-    previous: str
+    record: str  # the leaf of the last record
+    heads: dict[str, str]  # digest of each node's newest placement message
+    state: str  # the digest of the state
+    state_format: int  # the snapshot format of its build
+    fingerprints: str  # the hash of the fingerprint file
+    previous: str  # the hash of the previous checkpoint, or empty
 
 
 class Receipt(Struct, frozen=True):
@@ -54,17 +50,15 @@ class Receipt(Struct, frozen=True):
 
 
 class Proof(Struct, frozen=True):
-    """Proves that a record is in the ledger: the record, its checkpoint, and the path to the root.
-
-    `path` goes from the leaf to the root. `base64` is used for a payload that is not text."""
+    """Proves that a record is in the ledger: the record, its checkpoint, and the Merkle path."""
 
     apportion_proof: int
     revision: int
     subject: str
-    path: tuple[str, ...]
+    path: tuple[str, ...]  # from the leaf to the root
     receipt: Receipt
     payload: str | None = None
-    base64: bytes | None = None
+    base64: bytes | None = None  # a payload that is not text
 
     def message(self) -> bytes:
         """Return the record's payload as stored in the ledger."""
@@ -114,7 +108,7 @@ class Tree:
 
 
 def leaf_of(revision: int, subject: str, payload: bytes) -> bytes:
-    """Return the hash of one record; including the subject's length keeps records unambiguous."""
+    """Return the hash of one record. It includes the subject's length, so it is unambiguous."""
     return sha256(b"\0%d %d %s %s" % (revision, len(subject), subject.encode(), payload)).digest()
 
 
@@ -142,7 +136,7 @@ def _split(size: int) -> int:
 
 
 def root_by(leaf: bytes, index: int, size: int, path: Sequence[str]) -> str:
-    """Return the tree's root as computed from one leaf and its path. Raises ReceiptInvalid."""
+    """Compute the root of a Merkle tree from one leaf and its path. Raises ReceiptInvalid."""
     sides: list[bool] = []
     start, end = 0, size
     while end - start > 1:
@@ -169,8 +163,8 @@ def heads_of(state: State) -> dict[str, str]:
 def signed_bytes(checkpoint: Checkpoint) -> bytes:
     """Return the bytes that are signed: a prefix, then compact JSON with sorted keys.
 
-    The prefix differs from that of other documents that Apportion signs. A receipt file may be
-    reformatted, because the signature does not cover the file's own bytes."""
+    Each kind of document that Apportion signs has its own prefix. Reformatting a receipt file does
+    not change these bytes."""
     return _SIGNED + _encode(checkpoint)
 
 
@@ -207,7 +201,7 @@ def _check(found: Checkpoint, proof: int = FORMAT) -> None:
 
 
 def check_proof(proof: Proof) -> Checkpoint:
-    """Return the checkpoint that covers the proof's record; ignores the signature.
+    """Return the checkpoint that covers the proof's record. The signature is not checked.
 
     Raises ReceiptInvalid if the record is not the one that the receipt covers."""
     checkpoint = proof.receipt.checkpoint

@@ -1,10 +1,9 @@
 """The rules for reading a ledger: which event formats are legal, which revisions readers skip.
 
-Operators set both with events: `FormatEnabled`, and `RevisionSetAside` for a revision to skip. A
-later event may be about an earlier revision, so readers look these events up before they start and
-whenever they halt. Invariants: the ledger alone decides whether a format is legal at a revision,
-and whether a revision is skipped, for every reader and from any start. A skipped revision stays so,
-and is refused with the operator's reason."""
+Operators set both with events: `FormatEnabled`, and `RevisionSetAside` for a revision to skip. Such
+an event may come after the revision that it is about, so readers look these events up before they
+start and whenever they halt. Invariant: the ledger alone decides which formats are legal and which
+revisions are skipped, for every reader and from any start."""
 
 from __future__ import annotations
 
@@ -32,18 +31,18 @@ class SetAsideEvent(InvalidEvent):
 
 
 class Superseded(Exception):
-    """Raised if a state was folded without a rule that applies to it; rebuild the state."""
+    """A new rule applies to events that the state has already folded; rebuild the state."""
 
 
 class Enabled(Struct, frozen=True, array_like=True):
-    """A format `version` that became legal, with all lower ones, by the event at revision `at`."""
+    """The newest format `version` that an operator has allowed, by the event at revision `at`."""
 
     version: int
     at: int
 
 
 class Aside(Struct, frozen=True, array_like=True):
-    """Who made readers skip a revision, why, and the revision `at` of the event that says so."""
+    """A revision that readers skip: by whom and why, and the revision `at` of the event."""
 
     at: int
     by: str
@@ -58,20 +57,17 @@ class Said(NamedTuple):
 
 
 class Rules(Struct):
-    """All rules that were looked up in the ledger so far, possibly beyond the state's revision.
+    """All rules that were looked up in the ledger so far, possibly beyond the state's revision."""
 
-    `enabled` is by the format's name, without prefix. `aside` is by the revision to skip. `heard`
-    has the revisions of all `RevisionSetAside` events that were looked up."""
-
-    enabled: dict[str, tuple[Enabled, ...]] = {}
-    aside: dict[int, Aside] = {}
-    heard: set[int] = set()
+    enabled: dict[str, tuple[Enabled, ...]] = {}  # by the format's name
+    aside: dict[int, Aside] = {}  # by the revision to skip
+    heard: set[int] = set()  # of the `RevisionSetAside` events
 
     def read(self, revision: int, subject: str, payload: bytes) -> Event:
         """Decode the event at this revision.
 
         Raises SetAsideEvent, NotEnabledEvent, InvalidEvent or UnreadableEvent if all readers skip
-        the event. Raises UnknownEvent if the event is legal but unknown to this build."""
+        the event. Raises UnknownEvent if this build is too old to know the event."""
         aside = self.aside.get(revision)
         if aside is not None:
             raise SetAsideEvent(f"set aside at revision {aside.at} by {aside.by}: {aside.reason}")
@@ -82,7 +78,7 @@ class Rules(Struct):
         return decode(payload, subject=subject, legal=legal)
 
     def legal(self, type_: str, version: int, revision: int) -> bool:
-        """Return True if an event before that revision enabled this version of the type."""
+        """Return True if this version of the type was enabled before that revision."""
         if not type_.startswith(TYPE_PREFIX):
             return False
         enabled = self.enabled.get(type_.removeprefix(TYPE_PREFIX), ())
@@ -100,9 +96,9 @@ class Rules(Struct):
         return ""
 
     def heed(self, revision: int, data: RevisionSetAside) -> str:
-        """Return why the event at `revision` makes readers skip nothing; empty if it takes effect.
+        """Return why the RevisionSetAside at `revision` has no effect; empty if it takes effect.
 
-        Raises Superseded if the skipped revision was folded before this event was looked up."""
+        Raises Superseded if the revision that it sets aside was already folded."""
         if revision not in self.heard:
             raise Superseded(
                 f"revision {data.revision} was set aside at revision {revision} by {data.by}: "
@@ -117,7 +113,7 @@ class Rules(Struct):
         )
 
     def foresee(self, said: Iterable[Said]) -> None:
-        """Learn all rule events of the ledger, in order, before the fold reaches them."""
+        """Apply all rule events of the ledger, in order, before the fold starts."""
         every = list(said)
         for revision, data in every:
             if not isinstance(data, RevisionSetAside):
@@ -130,13 +126,13 @@ class Rules(Struct):
                 self.enable(revision, data)
 
     def changed_since(self, revision: int) -> bool:
-        """Return True if an event after `revision` set aside `revision` or an earlier one.
+        """Return True if an event after `revision` sets aside that revision or an earlier one.
 
         If so, a state that was folded up to `revision` before that event is out of date."""
         return any(each <= revision < why.at for each, why in self.aside.items())
 
     def upto(self, revision: int) -> Rules:
-        """Return only the rules that apply when a state is folded up to that revision."""
+        """Return only the rules from events up to that revision."""
         enabled = {
             name: kept
             for name, all_ in self.enabled.items()
@@ -146,9 +142,10 @@ class Rules(Struct):
         return Rules(enabled, aside, {each for each in self.heard if each <= revision})
 
     def go_on(self, ahead: Rules, revision: int) -> bool:
-        """Add the later rules in `ahead` to the rules of a state that was folded up to `revision`.
+        """Add the rules in `ahead` to the rules of a state that was folded up to `revision`.
 
-        Return False if the later rules change that state, so it must not be used."""
+        Return False if a rule in `ahead` changes the folded part; the state must then be rebuilt.
+        """
         now = ahead.upto(revision).aside
         if any(self.aside.get(each) != why for each, why in now.items()):
             return False
@@ -188,7 +185,7 @@ def said_at(revision: int, subject: str, payload: bytes) -> Said | None:
 
 
 def missing(rules: Rules, writer: str, revision: int) -> list[str]:
-    """Return the formats of this build's `writer` that are not legal yet at `revision`."""
+    """Return the formats that this build's `writer` uses and that are not legal at `revision`."""
     return [
         f"{row.name}@{row.version}"
         for row in CATALOGUE

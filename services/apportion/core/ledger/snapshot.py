@@ -1,13 +1,12 @@
 """Snapshots of a state, so that a restart folds only the tail of the ledger.
 
-A snapshot is taken in steps while the fold continues. Each step writes a frame of nodes and pods.
-If an event changes one of them later, a later frame has it again and replaces the earlier copy. The
-last step writes the rest at once, so the snapshot is consistent at one revision.
+A snapshot is taken in steps while the fold continues. Each step writes a frame of nodes and pods. A
+node or pod that changes later is written again, and the later copy counts. The last step writes all
+that is left, so the snapshot is consistent at one revision.
 
     magic │ format │ frame │ frame │ … │ head │ SHA-256 of all before it
 
-Invariant: `restore(bytes taken at r)` equals `fold(0..r)`: the same canonical bytes and the same
-order of every map."""
+Invariant: `restore(bytes taken at r)` equals `fold(0..r)`, including the order of every map."""
 
 import struct
 from collections.abc import Callable
@@ -118,8 +117,8 @@ class _Node(Struct, array_like=True):
 class _Part(Struct, array_like=True, tag=0):
     """A frame: some nodes and pods, and the names of those removed since the previous frame.
 
-    Shapes are numbered across all frames. In a pod, such a number replaces its shape and shape key.
-    """
+    A pod has the number of its shape in place of the shape and shape key. Numbers continue across
+    frames."""
 
     nodes: list[_Node]
     shapes: list[tuple[bytes, Shape]]
@@ -179,7 +178,7 @@ class Taken(NamedTuple):
 
 
 class Taking:
-    """Takes a snapshot step by step while the fold goes on; `observe` must get every change."""
+    """Takes a snapshot step by step while the fold goes on. Pass every change to `observe`."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -194,11 +193,11 @@ class Taking:
 
     @property
     def due(self) -> int:
-        """Return how many nodes and pods are still to be written, changed ones included."""
+        """Return how many nodes and pods are still to be written, including changed ones."""
         return len(self._nodes) + len(self._pods)
 
     def observe(self, change: Change) -> None:
-        """Mark for rewriting each node and pod that this event changed or names.
+        """Mark each node and pod that this event changed or names, so that it is written again.
 
         A refused event counts as well, because it moves a fence and uses up an attempt."""
         data = change.data

@@ -78,7 +78,7 @@ ALLOCATED: Final = Phase.ALLOCATED
 
 
 class RefusedReport(Struct, frozen=True, array_like=True):
-    """A node report that the ledger refused: why, at which revision and when."""
+    """A node report that the ledger refused, with the cause."""
 
     cause: str
     message: str
@@ -89,12 +89,8 @@ class RefusedReport(Struct, frozen=True, array_like=True):
 class NodeState(Struct, eq=False):
     """One node: its devices ordered by index, and how much of its host is in use.
 
-    `host` is as Kubernetes reports it, or else the agent. `gone`: the node left the cluster, or
-    only an agent reports it in a Kubernetes cluster. `fence` is the last revision on the node's
-    placement subject, `chain` the SHA-256 of that message: the next placement must name both.
-    `silent` is the time at which the agent stopped reporting, or empty. `presence` is the revision
-    of the last event about the agent's silence, and the fence for the next. `refused` is the
-    agent's last refused report, until one is accepted."""
+    The next placement on the node must name `fence` and `chain`. The next event about the agent's
+    silence must name `presence`."""
 
     name: str
     devices: list[DeviceState] = []
@@ -104,18 +100,18 @@ class NodeState(Struct, eq=False):
     reported_revision: int = 0
     registered: DevicesRegistered | None = None
     observed: NodeObserved | None = None
-    host: Host = NO_HOST
-    gone: bool = False
+    host: Host = NO_HOST  # from Kubernetes, or else from the agent
+    gone: bool = False  # left, or not known to Kubernetes
     cordon: str = ""
     cordons: tuple[Cordon, ...] = ()
     cpu_used_milli: int = 0
     memory_used_mib: int = 0
     extended_used: dict[str, int] = {}
-    fence: int = 0
-    chain: str = ""
-    silent: str = ""
-    presence: int = 0
-    refused: RefusedReport | None = None
+    fence: int = 0  # last revision on its placement subject
+    chain: str = ""  # SHA-256 of that message
+    silent: str = ""  # when the agent stopped reporting, or empty
+    presence: int = 0  # revision of the last event about silence
+    refused: RefusedReport | None = None  # the last report, if it was refused
 
     @property
     def present(self) -> bool:
@@ -154,39 +150,34 @@ class NodeState(Struct, eq=False):
 
     @property
     def cordoned(self) -> str:
-        """Return why the node takes no new pods: its cordons in the ledger or in Kubernetes."""
+        """Return why the node takes no new pods; empty if it is not cordoned."""
         return self.cordon or (DRAINED if self.drained else "")
 
 
 class Placement(Struct, frozen=True, array_like=True, gc=False):
     """Where a pod is placed: the node, and its shares there.
 
-    `rationale` is packed; see `core.ledger.rationale`. It is empty for adopted pods, and for
-    placements assumed within one decision."""
+    `rationale` is packed; see `core.ledger.rationale`."""
 
     node: str
     attempt: int
     shares: tuple[Share, ...]
-    rationale: bytes = b""
+    rationale: bytes = b""  # empty for adopted pods
 
 
 class Backoff(Struct, frozen=True, array_like=True, gc=False):
-    """How long a pod must wait to be placed again, because agents refused its placements.
+    """How long a pod must wait to be placed again, because agents refused its placements."""
 
-    `failures` counts refusals in a row. `node` is the last node. Until `until` (microseconds since
-    1970) the pod must not be placed."""
-
-    failures: int
-    node: str
-    until: int
+    failures: int  # refusals in a row
+    node: str  # the last node
+    until: int  # microseconds since 1970
 
 
 class PodState(Struct, eq=False, array_like=True, gc=False):
     """A live pod, with the revisions of the events that brought it to each phase.
 
-    `changed_revision` is the revision of the newest `PodChanged`. `terminating`: the pod is being
-    deleted but still runs. Every node treats pods with the same `shape_key` alike. Snapshots encode
-    this struct as it is: a change of its fields or their order needs a new `snapshot.FORMAT`."""
+    Pods with the same `shape_key` fit the same nodes. Snapshots encode this struct as it is: a
+    change of its fields or their order needs a new `snapshot.FORMAT`."""
 
     submitted: PodSubmitted
     shape_key: bytes
@@ -202,9 +193,9 @@ class PodState(Struct, eq=False, array_like=True, gc=False):
     refusal: PodRefused | None = None
     refused_revision: int = 0
     last_failure: str = ""
-    changed_revision: int = 0
+    changed_revision: int = 0  # of the newest `PodChanged`
     backoff: Backoff | None = None
-    terminating: bool = False
+    terminating: bool = False  # deleted, but still running
 
     @property
     def uid(self) -> str:
@@ -223,7 +214,7 @@ class PodState(Struct, eq=False, array_like=True, gc=False):
 
 
 class GroupState(Struct, eq=False):
-    """A gang: its PodGroup, once observed, and its live pods by uid."""
+    """A gang: its live pods by uid, and its PodGroup as Kubernetes has it, if known."""
 
     observed: PodGroupObserved | None = None
     pods: dict[str, PodState] = {}
@@ -241,7 +232,7 @@ class GroupState(Struct, eq=False):
 
 
 class RefusedEvent(Struct, frozen=True):
-    """An event that contradicts the state or is invalid, so every reader skips it."""
+    """An event that every reader skips, because it is invalid or contradicts the state."""
 
     revision: int
     subject: str
@@ -256,9 +247,7 @@ class Resize(Struct, frozen=True, array_like=True):
 
 
 class Departed(Struct, frozen=True, array_like=True, gc=False):
-    """What the state keeps of a forgotten node, so that its fences continue if it returns.
-
-    The fields are as in `NodeState`."""
+    """What the state keeps of a dropped node, so that the node's fences continue if it returns."""
 
     fence: int
     chain: str
@@ -269,14 +258,8 @@ class State(Struct, eq=False):
     """All facts in the ledger's events up to `revision`.
 
     `quotas`, `budgets` and `volume_claims` are by namespace and then by name, without empty
-    namespaces. `failing` has, by pod uid, the cause why a placement failed and will be voided.
-    `rejected` has, by uid, the pods that cannot be read. `device_cordons` stay when a node no
-    longer reports the device. `differences` counts the findings of comparisons with the cluster, by
-    kind; `differing` has each live pod's newest one, by uid. `of_kubernetes`: an API server decides
-    which nodes exist. `evictions` has, by uid, the evicted pods that are still placed. `nominated`
-    is, by uid of a pending pod, the node where pods are evicted for it. `resizes` has unanswered
-    requests, by pod uid. `left` has the nodes that left and are empty, in order. `departed` has
-    nodes dropped since then (see `handlers.departures`). `rules` may be ahead of `revision`."""
+    namespaces. `device_cordons` stay when a node no longer reports the device. `rules` may be ahead
+    of `revision`."""
 
     revision: int = 0
     nodes: dict[str, NodeState] = {}
@@ -284,8 +267,8 @@ class State(Struct, eq=False):
     groups: dict[str, GroupState] = {}
     queues: dict[str, QueueObserved] = {}
     quotas: dict[str, dict[str, QuotaObserved]] = {}
-    failing: dict[str, str] = {}
-    rejected: dict[str, PodRejected] = {}
+    failing: dict[str, str] = {}  # pod uid: why its placement will be voided
+    rejected: dict[str, PodRejected] = {}  # pods that cannot be read, by uid
     node_of_device: dict[str, str] = {}
     device_cordons: dict[str, tuple[Cordon, ...]] = {}
     policy: PolicyChanged = field(default_factory=lambda: PolicyChanged(by="default"))
@@ -298,22 +281,22 @@ class State(Struct, eq=False):
     refused_events: list[RefusedEvent] = []
     refused_count: int = 0
     released_count: int = 0
-    of_kubernetes: bool = False
-    differences: dict[str, int] = {}
-    differing: dict[str, DifferenceFound] = {}
-    evictions: dict[str, PodEvicted] = {}
-    nominated: dict[str, str] = {}
+    of_kubernetes: bool = False  # an API server decides which nodes exist
+    differences: dict[str, int] = {}  # from the cluster, by kind
+    differing: dict[str, DifferenceFound] = {}  # each pod's newest difference
+    evictions: dict[str, PodEvicted] = {}  # of pods still placed, by uid
+    nominated: dict[str, str] = {}  # pod uid: the node where pods are evicted for it
     budgets: dict[str, dict[str, BudgetObserved]] = {}
     volume_claims: dict[str, dict[str, VolumeClaimObserved]] = {}
     namespaces: dict[str, NamespaceObserved] = {}
-    resizes: dict[str, Resize] = {}
-    left: dict[str, None] = {}
-    departed: dict[str, Departed] = {}
+    resizes: dict[str, Resize] = {}  # unanswered, by pod uid
+    left: dict[str, None] = {}  # empty nodes that left, in order
+    departed: dict[str, Departed] = {}  # nodes dropped after that
     rules: Rules = field(default_factory=Rules)
 
 
 def other_owner(state: State, node: str, device: str) -> NodeState | None:
-    """Return the other node in the cluster that reports this device, or None.
+    """Return another node that reports this device, or None.
 
     A device may move to a node once its old node is gone or no longer reports the device."""
     owner = state.nodes.get(state.node_of_device.get(device, node))

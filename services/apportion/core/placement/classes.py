@@ -1,8 +1,7 @@
 """Keep an up-to-date score of every node for all pods of one shape, which form a class.
 
-A query evaluates only the rows (nodes) that changed since the last one. Invariant: after `refresh`,
-the class has each node's points, or marks the node as refused by a filter. It cannot detect that
-two containers need the same device; `assign` does."""
+A query evaluates only the nodes that changed since the last one. Invariant: after `refresh`, the
+class has each node's points, or marks the node as refused by a filter."""
 
 from collections.abc import Callable
 from typing import Final
@@ -51,10 +50,7 @@ READ_MAX: Final = 2_500  # nodes that one decision reads for new prices
 
 
 class PlacementClass:
-    """All pods of one shape, with the score of every node for them.
-
-    `picks_one` is True if the pod asks for one device, whatever its links. `needs` has the filters
-    that no index covers. Device kinds in `without` and node rows in `kept` are excluded."""
+    """All pods of one shape, with the score of every node for them."""
 
     def __init__(
         self,
@@ -71,7 +67,7 @@ class PlacementClass:
         self.relations = relations
         self._geometries = geometries
         self._price_table: PriceTable | None = None
-        self.needs = node_filters.needs(shape)
+        self.needs = node_filters.needs(shape)  # filters that no index covers
         if volumes is not None and volumes.attached:
             self.needs += ((RefusalCode.VOLUMES_EXHAUSTED, volumes.check),)
         self._prefer_by(policy, price_table)
@@ -91,7 +87,7 @@ class PlacementClass:
         self._picked: AskColumns | None = self.asks[0] if self.asks else None
         self.facts = FactColumns(shape, volumes.places if volumes is not None else ())
         self.collided: set[int] = set()
-        self.kept: list[int] = []
+        self.kept: list[int] = []  # excluded rows
         self._host_need = host_need
         self._resize(0)
         self._generation = -1
@@ -134,7 +130,7 @@ class PlacementClass:
 
     @property
     def fitting(self) -> int:
-        """Return how many nodes pass every filter, including those that `exclude` refused."""
+        """Return how many nodes pass every filter, even if `exclude` refused them."""
         return self.board.fitting + len(self.collided)
 
     @property
@@ -177,20 +173,20 @@ class PlacementClass:
         return looks
 
     def keep_out(self, rows: list[int]) -> None:
-        """Refuse the nodes in these rows, because they are kept for nominated pods."""
+        """Refuse these nodes, because they are reserved for nominated pods."""
         self.kept = rows
         for row in rows:
             if self.board.points[row] != REFUSED:
                 self.board.refuse(row)
 
     def exclude(self, row: int) -> None:
-        """Refuse this row's node until it changes, as two containers need the same device."""
+        """Refuse the node in this row until it changes: two containers need the same device."""
         self.board.refuse(row)
         self.collided.add(row)
 
     @property
     def may_collide(self) -> bool:
-        """Return True if a node may pass every filter and still be unable to run the pod."""
+        """Return True if a pod may not fit a node that passes every filter."""
         if self._alike:
             return self.asks[0].cuts_instances
         if len(self.asks) > 1 or self.shape.devices.numa_bind:
@@ -204,7 +200,7 @@ class PlacementClass:
         return near or self.facts.prefers
 
     def host_fits(self, free: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return, for each host, True if its packed free amounts suffice for one pod."""
+        """Return, for each host, whether it has room for one pod apart from devices."""
         fits: NDArray[np.bool_] = packed.lacking_each(free, self._host_need) == 0
         return fits
 
@@ -217,15 +213,14 @@ class PlacementClass:
         return found
 
     def pick(self, columns: Columns, row: int) -> int:
-        """If `picks_one`, return the position of the node's device to use; -1 if none fits."""
+        """Return the position of the node's device to use for a one-device pod; -1 if none fits."""
         device = self.scored_device(row)
         if device == NO_DEVICE and self._picked is not None:
             return self._picked.pick(columns, row, SPREAD if self._order is spread else BINPACK)
         return device
 
     def device_order(self, columns: Columns, row: int) -> Order:
-        """Return the order in which to try devices, beginning with the score's choice if there is
-        one."""
+        """Return the order in which to try the node's devices; the score's choice is first."""
         device = self.scored_device(row)
         if device == NO_DEVICE:
             return self._order
@@ -290,10 +285,7 @@ class PlacementClass:
 
 
 class ClassCache:
-    """Cache the placement classes of one state; evict the least recently used.
-
-    When a class is next used, it catches up with changes of policy, prices, device kinds and
-    geometries. `looks` adds up the cost of all refreshes, so that a caller can stop in time."""
+    """Cache the placement classes of one state; evict the least recently used."""
 
     def __init__(self, state: State, columns: Columns) -> None:
         self._state = state
@@ -301,10 +293,10 @@ class ClassCache:
         self._classes: dict[bytes, PlacementClass] = {}
         self._price_table: PriceTable | None = None
         self._weighs_shapes = False  # True once any class did
-        self.looks: Int64 = 0
+        self.looks: Int64 = 0  # cost of all refreshes
 
     def prepare(self) -> bool:
-        """Value at most `READ_MAX` more nodes at new prices. Return True when all are valued."""
+        """Compute `READ_MAX` more node values at new prices. Return True if none is left."""
         if not self._weighs_shapes and self._state.policy.node_policy not in WEIGH_SHAPES:
             return True
         self._columns.sync()
@@ -319,7 +311,7 @@ class ClassCache:
         without: frozenset[int] = frozenset(),
         volumes: VolumeNeeds | None = None,
     ) -> PlacementClass:
-        """Return the up-to-date class of this key; on a miss, build it from the other arguments."""
+        """Return the up-to-date class of this key; build it if it is not in the cache."""
         columns = self._columns
         columns.sync()
         policy, price_table = self._state.policy, None

@@ -2,8 +2,7 @@
 
 The state changes only when a decision comes back from the ledger, so a refused append needs only
 `retry`. Invariant: `decide` leaves the state as it was, and the same state always gives the same
-placements. The exception is a pending gang: it is retried only after a release, although any
-placement may help it."""
+placements, except for pending gangs."""
 
 from typing import Final
 
@@ -66,14 +65,12 @@ DecisionEvent = PodPlaced | PodRefused | PlacementVoided | PodEvicted | PodResiz
 
 
 class Decision(Struct):
-    """Events to append together or not at all; if the append fails, call `Engine.retry`.
-
-    `more` is True if the decision ended early to stay short; call `decide` again."""
+    """Events to append together or not at all."""
 
     events: list[DecisionEvent] = []
     placed: list[PodState] = []
     reported: list[PodState] = []
-    more: bool = False
+    more: bool = False  # the decision ended early; call `decide` again
 
 
 class Engine:
@@ -115,7 +112,7 @@ class Engine:
 
     @property
     def held_until(self) -> int:
-        """Return when to call `tell_time`, in microseconds since 1970; 0 if no pod backs off."""
+        """Return when `tell_time` is due, in microseconds since 1970; 0 if no pod backs off."""
         return self._queue.held_until
 
     def tell_time(self, now: int) -> None:
@@ -125,7 +122,7 @@ class Engine:
 
     @property
     def others_wait(self) -> bool:
-        """Return True if a pod of another scheduler is pending and was not refused yet."""
+        """Return True if another scheduler has a pending pod that it has not refused yet."""
         return self._waiting.others_wait
 
     def own(self, shard: Shard) -> None:
@@ -179,8 +176,7 @@ class Engine:
         """Decide for as many pending pods as one batch allows; empty if no pod needs a decision.
 
         The call ends early, with `more`, after evaluating about `looks_max` nodes or while indexes
-        are not ready. It first rechecks every group of identical pods that an event may have
-        helped, because they may come first."""
+        are not ready."""
         counted = not self._limits.active or self._limits.count(COUNTED_MAX)
         counted = counted and self._neighbours.count(COUNTED_MAX)
         if not (counted and self._finder.classes.prepare()):  # done in parts, because it takes long

@@ -1,7 +1,6 @@
 """Find the best node and devices for one pod: filter, score, choose devices, check limits.
 
-Invariant: a search changes only derived data, and its result depends only on state and
-reservations."""
+Invariant: the result depends only on the state and the reservations."""
 
 from functools import partial
 from typing import Final
@@ -39,8 +38,6 @@ def _domain(node: NodeState, key: str) -> str | None:
 
 
 class _OwnRows:
-    """The rows whose nodes belong to one shard; only changed rows are updated."""
-
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
         self._rows = np.zeros(0, np.bool_)
@@ -66,7 +63,7 @@ def placed_on(
     best: list[tuple[int, int]],
     shares: tuple[Share, ...],
 ) -> PodPlaced:
-    """Return the event that places the pod on the first node of `best` (rows and points)."""
+    """Return the event that places the pod on the first node of `best`."""
     about, rule = pod.submitted, class_.node_score
     scores = []
     for row, points in best:
@@ -87,9 +84,7 @@ def placed_on(
 
 
 class PlaceFinder:
-    """Finds the best node for a pod, counting the placements reserved so far.
-
-    With `apart`, the shard's own nodes come first, to avoid conflicts with other schedulers."""
+    """Finds the best node for a pod, counting the placements reserved so far."""
 
     def __init__(
         self, state: State, limits: Limits, neighbours: Neighbours, reservations: Reservations
@@ -117,7 +112,7 @@ class PlaceFinder:
         self._own_rows = None
 
     def find(self, pod: PodState, among: NDArray[np.bool_] | None = None) -> PodPlaced | None:
-        """Return the best placement within limits, or None. `among` restricts it to some rows."""
+        """Return the best placement within limits, or None; `among` leaves out other nodes."""
         if self._limits.active:
             return self.look_within(pod, among)[0]
         return self._best(pod, NO_KINDS, among)
@@ -125,7 +120,7 @@ class PlaceFinder:
     def look_within(
         self, pod: PodState, among: NDArray[np.bool_] | None = None
     ) -> tuple[PodPlaced | None, Kept | None]:
-        """Return the best placement within limits, or the limit that excludes fitting nodes."""
+        """Return the best placement within limits, or the limit that rules out fitting nodes."""
         self._reservations.charge()
         first = self._limits.exceeded(pod)
         if first is not None:
@@ -149,7 +144,7 @@ class PlaceFinder:
     def class_of(
         self, pod: PodState, *, alone: bool = False, without: frozenset[int] = NO_KINDS
     ) -> PlacementClass:
-        """Return the pod's class; with `alone`, as if no affinity or spread terms existed."""
+        """Return the pod's placement class; `alone` leaves out affinity and spread terms."""
         concern = NO_CONCERN if alone else self._neighbours.concern(pod.submitted)
         return self._class_of(pod, concern, without)
 
@@ -170,7 +165,7 @@ class PlaceFinder:
         return found
 
     def kept_from(self, pod: PodState) -> tuple[str, ...]:
-        """Return nodes nominated for pods of equal or higher priority outside the pod's gang."""
+        """Return the nodes nominated for pods of at least equal priority outside the pod's gang."""
         found = set()
         for uid, node in self._state.nominated.items():
             other = self._state.pods.get(uid)
@@ -190,7 +185,6 @@ class PlaceFinder:
         return limits_key(self._state, pod) + key
 
     def _wanted_key(self, pod: PodState, concern: Concern) -> bytes:
-        """Return a key that is equal for pods with equal shapes, volumes, affinity and spread."""
         key = pod.shape_key
         volumes = self.volumes.needs(pod) if pod.submitted.volume_claims else None
         if volumes is not None:
@@ -198,11 +192,11 @@ class PlaceFinder:
         return key if concern is NO_CONCERN else key + _encode(concern)
 
     def minds_others(self, pod: PodState) -> bool:
-        """Return True if affinity or spread, of this pod or of others, restricts its nodes."""
+        """Return True if affinity or spread terms, of this pod or of others, restrict its nodes."""
         return self._neighbours.concern(pod.submitted) is not NO_CONCERN
 
     def domains_by(self, keys: list[str]) -> NDArray[np.int64]:
-        """Number the topology domains: nodes with equal values of all `keys` get one number."""
+        """Number the topology domains: nodes with equal values of all label keys share a number."""
         self.columns.sync()
         ids = [self._domains.ids(self.columns, key) for key in keys]
         return np.unique(np.stack(ids), axis=1, return_inverse=True)[1].reshape(-1)

@@ -1,8 +1,7 @@
-"""Place pods whose node kube-scheduler chooses, and answer which nodes have the devices.
+"""Place pods whose node kube-scheduler chooses, and report which nodes have the devices.
 
 kube-scheduler asks our extender about devices only. Its choice of a node is kept here until the
-result is in the ledger. Invariant: a query changes neither the state nor a later answer. A pod that
-another scheduler places gets only the node chosen last; our queue never places such a pod."""
+result is in the ledger. Invariant: a query changes neither the state nor a later answer."""
 
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
@@ -41,20 +40,20 @@ CHOICES_MAX: Final = 10_000
 
 
 def devices_shape(shape: Shape) -> Shape:
-    """Return the shape without its requirements for nodes and other pods: only devices count."""
+    """Return the shape with its device requests only."""
     node = NodeConstraints(tolerations=_ANY_TAINT)
     return structs.replace(shape, node=node, pods=PodConstraints())
 
 
 class FilterResult(NamedTuple):
-    """The points of nodes that fit; the refusal codes of others (None if not in the ledger)."""
+    """The nodes that fit, with their points, and the refused ones, with their codes."""
 
     fits: dict[str, int]
     refused: dict[str, RefusalCode | None]
 
 
 class FitQuery:
-    """Finds which nodes have the devices for a pod; may share the `columns` of an engine."""
+    """Finds the nodes that have the devices for a pod."""
 
     def __init__(self, state: State, columns: Columns | None = None) -> None:
         self._state = state
@@ -75,7 +74,7 @@ class FitQuery:
         return self._columns
 
     def prepare(self) -> bool:
-        """Compute more nodes' values at new prices; see `ClassCache.prepare`. True when done."""
+        """Compute the values of more nodes at new prices. Return True if none is left."""
         return self._classes is None or self._classes.prepare()
 
     def filter(self, shape: Shape, names: Iterable[str]) -> FilterResult:
@@ -108,7 +107,7 @@ class FitQuery:
         return placed_on(pod, class_, columns, [(row, int(class_.board.points[row]))], shares)
 
     def shortage(self, shape: Shape, name: str) -> tuple[RefusalCode, NearMiss | None]:
-        """Return why this node does not fit a pod of this shape. Do not call it if the pod fits."""
+        """Return why the pod does not fit on this node; call it only in that case."""
         class_, columns = self._class_of(shape), self.columns
         row = self._row(columns, name)
         if row is None:
@@ -136,7 +135,7 @@ class ExternalChoices:
         self._nodes: dict[str, str] = {}
 
     def choose(self, uid: str, node: str) -> None:
-        """Request that the pod is placed on this node; a later choice replaces an earlier one."""
+        """Request a placement of the pod on this node; a later request replaces an earlier one."""
         self._nodes.pop(uid, None)
         self._nodes[uid] = node
         if len(self._nodes) > CHOICES_MAX:
@@ -154,13 +153,13 @@ class ExternalChoices:
             self._nodes.pop(data.uid, None)
 
     def prepare(self) -> bool:
-        """Do one step of the slow preparation that `decide` needs. Return True when it is done."""
+        """Do one step of the slow preparation for `decide`. Return True if none is left."""
         return not self._nodes or self._fit_query.prepare()
 
     def decide(
         self, owns: Callable[[PodState], bool], *, events_max: int
     ) -> list[tuple[PodState, PodPlaced | PodRefused]]:
-        """Place or refuse our pods on the chosen nodes, in order; each takes room from the next."""
+        """Place or refuse our pods on the nodes that kube-scheduler chose for them."""
         decided: list[tuple[PodState, PodPlaced | PodRefused]] = []
         reservations: Reservations | None = None
         for uid, name in self._nodes.items():

@@ -1,9 +1,8 @@
 """Decide for a gang: place all pods that it still needs, or none.
 
-Required affinity may bind pods of a gang to each other. The first bound pod that is placed fixes
-the topology domain for all of them. If the others lack room there, the next try starts in another
-domain. Invariant: a refused gang leaves no reservation. One set of bound pods is tried at most once
-per domain; with several sets, `LIMIT` times. A gang has at most `TRIES_MAX` tries."""
+Required affinity may bind pods of a gang to each other. The first of them to be placed fixes the
+topology domain for all. If the others lack room there, the next try starts in another domain.
+Invariant: a refused gang leaves no reservation. A gang has at most `TRIES_MAX` tries."""
 
 from collections import Counter
 from typing import Final
@@ -33,17 +32,17 @@ APART: Final = (RefusalCode.POD_ANTI_AFFINITY, RefusalCode.TOPOLOGY_SPREAD_EXCEE
 
 
 class BoundPods:
-    """Gang pods that affinity binds to one topology domain; the first may use `open` nodes only."""
+    """Gang pods that affinity binds to one topology domain."""
 
     def __init__(self, domains: NDArray[np.int64], allowed: NDArray[np.bool_]) -> None:
         self.domains = domains
         self.allowed = allowed
-        self.open = allowed.copy()
+        self.open = allowed.copy()  # rows that the first pod may use
         self.begun = False
 
 
 class GangDomains:
-    """The topology domains to try for one gang; `of` maps a pod's uid to its `BoundPods`."""
+    """The topology domains to try for one gang."""
 
     def __init__(
         self,
@@ -56,7 +55,7 @@ class GangDomains:
         self._neighbours = neighbours
         self._lacking = deficit.pods - len(waiting)
         self._sets: list[BoundPods] = []
-        self.of: dict[str, BoundPods] = {}
+        self.of: dict[str, BoundPods] = {}  # by uid
         for pods in self._bound(waiting):
             bound = self._begin(pods)
             self._sets.append(bound)
@@ -66,10 +65,9 @@ class GangDomains:
         self._tries_left = min(tries, TRIES_MAX)
 
     def next(self, placed: list[Placed]) -> bool:
-        """Choose the domain for the next try. Return False if none is left.
+        """Choose the topology domain for the next try. Return False if none is left.
 
-        `placed` is what the last try placed. The last set of bound pods in it may not use the same
-        domain again. The sets after that one may use all their domains again."""
+        `placed` is what the last try placed. Its last set of bound pods gets another domain."""
         begun: dict[BoundPods, int] = {}
         for pod, found in placed:
             if pod.uid in self.of:
@@ -146,7 +144,7 @@ class GangTurn:
     def take(self, shape_queue: ShapeQueue, events_left: int) -> list[Placed] | Reasons | None:
         """Reserve and return placements for all pods that the gang needs, or reasons to refuse.
 
-        Return None if the gang needs more than `events_left` events; it then gets its own batch."""
+        Return None if the gang has more than `events_left` pods to place."""
         # the newest reservation may be of this gang, and counts
         before = self._reservations.checkpoint()
         group = self._state.groups[shape_queue.gang]
@@ -209,8 +207,8 @@ class GangTurn:
     ) -> tuple[list[Placed], PodState | None]:
         """Reserve placements for the pods that a gang needs, skipping those that fit nowhere.
 
-        If too few fit, also return the first skipped pod. Skipped pods are retried, because they
-        may have affinity to pods placed since. `near` maps the uids of bound pods to their set."""
+        If too few fit, also return the first skipped pod. Skipped pods are tried again, because a
+        pod placed later may satisfy their affinity."""
         placed: list[Placed] = []
         while True:
             refused: dict[bytes, PodState] = {}

@@ -1,8 +1,7 @@
 """Compute which pods of a gang must be placed before any of them may start.
 
-The first batch places `min_available` pods, among them the minimum of each task. The others follow
-one by one, like Volcano's elastic members. As in Volcano, task minimums are ignored if their sum
-exceeds `min_available`. Invariant: no pod of a gang without a PodGroup is placed."""
+The first batch places `min_available` pods, with the minimum of each task. The others follow one by
+one, like Volcano's elastic members. Invariant: no pod of a gang without a PodGroup is placed."""
 
 from collections import Counter
 from typing import NamedTuple
@@ -11,10 +10,10 @@ from apportion.core.ledger.state import GroupState, PodState
 
 
 class GangDeficit(NamedTuple):
-    """How many pods the next batch must place: a number per task, and `others` from any task."""
+    """How many pods of a gang must still be placed together."""
 
-    tasks: Counter[str]
-    others: int
+    tasks: Counter[str]  # how many pods of each task
+    others: int  # how many more, of any task
 
     @property
     def pods(self) -> int:

@@ -1,7 +1,7 @@
 """Explain why a pod fits nowhere: count nodes by the filter that refused them; find near misses.
 
-A near miss is a node that only a late filter refused, and that lacks little. Invariant: reasons are
-computed from the same columns as the decision, so they never contradict it."""
+A near miss is a node that only a late filter refused, and that lacks little. Invariant: reasons
+come from the same columns as the decision, so they never contradict it."""
 
 from typing import Final
 
@@ -48,7 +48,7 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 def explain(
     class_: PlacementClass, columns: Columns
 ) -> tuple[dict[RefusalCode, int], tuple[NearMiss, ...]]:
-    """Return how many nodes each code refused, and near misses, for a class that fits nowhere."""
+    """Return how many nodes each code refused, and the nodes that came nearest to fitting."""
     if not columns.count:
         return {}, ()
     ranks = node_ranks(class_, columns)
@@ -152,7 +152,7 @@ def _stop(ranks: Ranks, where: NDArray[np.bool_], code: RefusalCode) -> None:
 def miss(
     class_: PlacementClass, columns: Columns, row: int, code: RefusalCode
 ) -> tuple[float, NearMiss]:
-    """Return the shortage as a fraction of the need, and the node as a near miss."""
+    """Return how far the node is from fitting: as a fraction of the need, and as a near miss."""
     node = columns.nodes[row]
     found = _verdict(class_, columns, row, code)
     missed = NearMiss(
@@ -199,7 +199,7 @@ def _needs(class_: PlacementClass, ask: AskColumns, columns: Columns, row: int) 
 
 
 class Refusing:
-    """Computes why pods are refused; the results are cached until the next reservation."""
+    """Computes why pods are refused; caches the results until the next reservation."""
 
     def __init__(self, finder: PlaceFinder, limits: Limits, reservations: Reservations) -> None:
         self._finder = finder

@@ -1,6 +1,6 @@
 """Assume placements within one decision, before they are in the ledger.
 
-Invariant: after `roll_back()` the state, columns, limits and neighbours are as before."""
+Invariant: `roll_back()` restores the state and all indexes."""
 
 from apportion.core.ledger import fold
 from apportion.core.ledger.state import Placement, PodState, State
@@ -16,9 +16,7 @@ Placed = tuple[PodState, PodPlaced]
 class Reservations:
     """The placements that the current decision assumes, oldest first.
 
-    The newest is subtracted from the free amounts only by `charge`, which most decisions about one
-    pod do not need; call it before reading those amounts. `met` is set when a reserved pod is one
-    that others have affinity to; `version` changes with every charge or undo."""
+    Call `charge` before reading free amounts: it subtracts the newest placement from them."""
 
     def __init__(
         self, state: State, columns: Columns, limits: Limits, neighbours: Neighbours | None
@@ -29,8 +27,8 @@ class Reservations:
         self._neighbours = neighbours
         self._charged: list[PodState] = []
         self._newest: Placed | None = None
-        self.met = False
-        self.version = 0
+        self.met = False  # a reserved pod is one that others have affinity to
+        self.version = 0  # changes with every charge or undo
 
     def reserve(self, pod: PodState, placed: PodPlaced) -> None:
         """Assume this placement of the pod for the rest of the decision."""
@@ -38,7 +36,9 @@ class Reservations:
         self._newest = (pod, placed)
 
     def charge(self) -> None:
-        """Subtract the newest reservation, if any. Raise `Oversold` if its devices are in use."""
+        """Subtract the newest reservation from the free amounts.
+
+        Raises `Oversold` if its devices are in use."""
         if self._newest is None:
             return
         pod, placed = self._newest

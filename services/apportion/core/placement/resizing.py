@@ -18,7 +18,7 @@ _FAMILY = "nvidia"
 
 
 class CannotResize(Exception):
-    """Raised if a resize is impossible; `why` has the fields of ResizeRefused that explain it."""
+    """Raised if a resize is impossible; `why` has the fields of the refusal."""
 
     def __init__(self, code: ResizeCode, **why: Any) -> None:
         super().__init__(code)
@@ -34,7 +34,7 @@ class Resizing:
         self._waiting = waiting
 
     def decide(self) -> PodResized | ResizeRefused | None:
-        """Return the answer to the oldest resize request of our pods, or None."""
+        """Return the answer to the oldest resize request of a pod in our shard, or None."""
         state = self._state
         for uid, wish in sorted(state.resizes.items(), key=lambda item: item[1].revision):
             pod, placed = state.pods[uid], state.pods[uid].placement

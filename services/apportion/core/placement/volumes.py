@@ -1,8 +1,7 @@
 """Evaluate a pod's volume claims: which nodes the pod may use, or why it must wait.
 
-A volume that is attached but mounted by no pod does not count. A volume that several pods of a node
-mount counts once there. Without Kubernetes, claims have no effect. Source: kube-scheduler's
-VolumeBinding, VolumeRestrictions, VolumeZone and NodeVolumeLimits."""
+Without Kubernetes, claims have no effect. Source: kube-scheduler's VolumeBinding,
+VolumeRestrictions, VolumeZone and NodeVolumeLimits."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -38,17 +37,14 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 class ToAttach(NamedTuple):
-    """A pod's volumes of one CSI driver: how many no other pod mounts, and the `shared` ones."""
+    """The volumes of a pod that one CSI driver attaches."""
 
-    fresh: int
+    fresh: int  # volumes that no other pod mounts
     shared: tuple[ClaimKey, ...]
 
 
 class VolumeNeeds:
-    """What a pod's volumes require of a node; an equal `key` means equal requirements.
-
-    `places` has the nodes that can use each volume that is not available everywhere. `attached` has
-    the volumes by driver, for drivers with a limit per node."""
+    """What a pod's volumes require of a node; equal requirements have an equal `key`."""
 
     def __init__(
         self,
@@ -57,13 +53,13 @@ class VolumeNeeds:
         claims: Claims,
         epoch: int,
     ) -> None:
-        self.places = places
-        self.attached = attached
+        self.places = places  # nodes of each volume that is not available everywhere
+        self.attached = attached  # volumes by driver, if it has a limit
         self._claims = claims
         self.key = b"volumes " + _encode((places, attached, epoch if attached else 0))
 
     def check(self, _shape: object, node: NodeState) -> tuple[int, int]:
-        """Return (needed, available) of the first driver without room on the node, or (0, 0)."""
+        """Return what the first driver without enough attachments needs and has, or (0, 0)."""
         limits = node.observed.volume_limits if node.observed is not None else {}
         for driver, (fresh, shared) in sorted(self.attached.items()):
             limit = limits.get(driver)
@@ -188,7 +184,7 @@ class Volumes:
         return bool(about.volume_claims) and self._state.of_kubernetes and not about.chooser
 
     def shortage(self, pod: PodState) -> VolumeShortage | None:
-        """Return the first claim that keeps the pod off every node, with its state, or None."""
+        """Return the first claim that keeps the pod off every node, or None."""
         about = pod.submitted
         if not self._minds(about):
             return None

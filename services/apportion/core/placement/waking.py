@@ -1,7 +1,7 @@
 """Decide when to retry unschedulable shape queues (groups of identical pods).
 
-Invariant: a shape queue stays unschedulable only while none of its pods could be placed. The
-exception is a gang, which is retried only after a release, although any placement may help it."""
+Invariant: a shape queue stays unschedulable only while none of its pods can be placed. A gang is
+the exception: it is retried only after a release."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -31,9 +31,8 @@ SLACK: Final = 64  # growth beyond twice the number of unschedulable ones, befor
 
 
 class Unschedulable:
-    """Index of unschedulable shape queues by what they need, to find those that a change may help.
+    """Index of unschedulable shape queues by what they need.
 
-    One pass over the changed nodes compares all needs; only queues with room are evaluated in full.
     Invariant: a queue that `helped` does not return fits on none of the nodes that changed."""
 
     def __init__(self) -> None:
@@ -55,9 +54,7 @@ class Unschedulable:
         self._most = 0
 
     def add(self, key: bytes, ask: AskColumns | None, ordered: bool) -> None:  # noqa: FBT001
-        """Add a shape queue whose pods fit only where `ask` fits; None to always recheck it.
-
-        With `ordered`, the result may depend on the order in which devices are tried."""
+        """Add a shape queue to recheck when `ask` fits; without an ask, always recheck it."""
         self.forget(key)
         if ordered:
             self._ordered[key] = None
@@ -84,9 +81,7 @@ class Unschedulable:
             self._vacant.append(slot)
 
     def helped(self, columns: Columns, reordered: bool) -> list[bytes] | None:  # noqa: FBT001
-        """Return the keys to recheck because nodes changed since the last call; None for all.
-
-        It returns None if rows, kinds or geometries changed, and at times, to drop empty keys."""
+        """Return the keys of the shape queues that changed nodes may help; None means all."""
         seen, self._seen = self._seen, columns.changed.end
         before = self._as_of
         self._as_of = (columns.generation, len(columns.kinds), columns.geometries)
@@ -159,13 +154,13 @@ class Waking:
         self._note_needs(shape_queue)
 
     def note_freed(self) -> None:
-        """Recheck shape queues, because an assumed placement was undone and freed its room."""
+        """Recheck shape queues, because an assumed placement was undone."""
         self._hints += 1
 
     def observe(self, change: Change, moved: bool, freed: bool) -> None:  # noqa: FBT001 - hot path
-        """Apply the fold's change, using the table of `queueing.hints`.
+        """Apply the fold's change: recheck the shape queues that it may help.
 
-        `moved`: a count of selected pods changed; `freed`: a queue or namespace has more room."""
+        `moved`: a pod count for affinity changed; `freed`: a queue or namespace has more room."""
         asks: Int64 = asked(change, moved, freed)
         if asks & (SOME | REORDERED):
             self._hints += 1
@@ -178,10 +173,9 @@ class Waking:
                 self._queue.wake_gang(gang)
 
     def wake(self, looks_max: int) -> bool:
-        """Recheck the shape queues that an event may have helped since their last check.
+        """Recheck the shape queues whose first pod may fit since the latest events.
 
-        Return False if queues are left after about `looks_max` rows. These are then checked in
-        order, together with newly helped ones, so that the first pod gets the room."""
+        Stop after about `looks_max` rows, and return False if shape queues are left to check."""
         self._finder.classes.looks = 0
         columns = self._finder.columns
         for shape_queue in self._queue.with_unreported() if self._queue.to_report else ():
@@ -208,10 +202,9 @@ class Waking:
         return self._ask_doubted(looks_max)
 
     def wake_affinity(self, looks_max: int) -> bool:
-        """Recheck queues with affinity or spread if a pod that they select was just reserved.
+        """Recheck shape queues with affinity or spread terms that match a pod just reserved.
 
-        Otherwise these queues would wait until the decision is in the ledger; after a restart they
-        would not. Return False if some are left; the next `wake` rechecks the rest."""
+        Return False if some are left; the next `wake` rechecks them."""
         self._reservations.charge()
         if self._reservations.met:
             self._reservations.met = self._anew = False

@@ -2,6 +2,6 @@
 
     events ──► fold ──► Change ──► Account (rates, summed over time) ──► answers, CSV, FOCUS
 
-The cost depends on the number of changes, not on the size of the fleet. Sums are integers:
-millionths of a device, MiB and microseconds. Invariant: allocated, free, cordoned and unhealthy
-parts add up to the capacity exactly, at any time."""
+A report takes time in proportion to the number of changes, not to the size of the fleet. Sums are
+integers: millionths of a device, MiB and microseconds. Invariant: allocated, free, cordoned and
+unhealthy parts add up to the capacity exactly."""

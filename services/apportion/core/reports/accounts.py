@@ -1,8 +1,8 @@
-"""Convert what the fold changes into rates (devices and MiB in use) for the meters.
+"""Convert changes of the folded state into rates (devices and MiB in use) for the meters.
 
 A share counts as the fraction of the device's memory that it has. An event dated before its
 predecessor gets the predecessor's time. Invariant: the parts of a device add up to one device, or
-to what is allocated if a report offers less than that."""
+to its allocated part if that is more than the node reports."""
 
 from collections.abc import Iterable, Iterator
 
@@ -21,7 +21,9 @@ LATE = 3_700 * 1_000_000
 
 
 def card_part(device: schemas.Device, memory_mib: int, cores: int) -> int:
-    """Return the fraction of its device that a share has, in millionths: by memory, or by cores."""
+    """Return a share's fraction of its device, in millionths.
+
+    The fraction is of the memory, or of the cores if the share or the device has no memory."""
     if memory_mib and device.memory_mib:
         return memory_mib * CARD // device.memory_mib
     return cores * CARD // device.cores if device.cores else 0
@@ -43,10 +45,10 @@ class _Rest(Struct, frozen=True):
 
 
 class Account:
-    """Measures over time what pods have allocated; `by` says how pods are grouped into rows."""
+    """Measures what pods have allocated over time, in the rows given by `by`."""
 
     def __init__(self, state: State, by: By, meters: Meters, idle: int = IDLE) -> None:
-        """Start with what is allocated now; `idle` is the shortest idle period, as in `Used`."""
+        """Start with what is allocated now; `idle` is the shortest idle period, in microseconds."""
         self._state, self._by, self._meters = state, by, meters
         self._held: dict[str, tuple[_Held, ...]] = {}
         self._of_device: dict[tuple[str, str], list[int]] = {}
@@ -92,7 +94,7 @@ class Account:
             self._node_changed(change, change.node)
 
     def finish(self) -> None:
-        """End the period; what is still allocated counts until its end."""
+        """End the period. Pods that are still allocated count up to its end."""
         self._meters.finish()
 
     def _node_changed(self, change: Change, node: NodeState) -> None:

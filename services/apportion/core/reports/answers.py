@@ -1,7 +1,7 @@
 """The answers of reports, which the gateway sends and `apportion report` prints.
 
-A share's device hours are its hours times its fraction of the device's memory. Memory hours are GiB
-times hours. Invariant: the parts add up to the capacity, except for rounding each to six digits."""
+The device hours of a share are its hours times the fraction of the device's memory that it has.
+Memory hours are GiB times hours. Invariant: the parts add up to the capacity, within rounding."""
 
 import msgspec
 
@@ -10,21 +10,19 @@ from apportion.core.answers.visibility import Everyone, Namespace
 
 
 class ReportRow(Answer, frozen=True):
-    """The figures of one row of a report, in the whole period or in the step beginning at `from`.
+    """The figures of one row of a report, in the whole period or in one step.
 
-    The row with an empty `key` is the total. Of `reported_gpu_hours`, for which nodes reported
-    usage, `used_gpu_hours` were used. The capacity of a node or of the total includes all parts.
-    That of other rows is what was allocated, because free devices belong to no namespace. `cost` is
-    that of allocated hours; None without prices."""
+    The row with an empty `key` is the total. In rows that are neither the total nor a node, the
+    capacity is what was allocated, because free devices belong to no namespace."""
 
     key: Everyone[str]
     start: Everyone[str] = msgspec.field(default="", name="from")
     allocated_gpu_hours: Everyone[float] = 0.0
     allocated_gib_hours: Everyone[float] = 0.0
-    reported_gpu_hours: Everyone[float] = 0.0
+    reported_gpu_hours: Everyone[float] = 0.0  # with reported usage
     used_gpu_hours: Everyone[float] = 0.0
     used_gib_hours: Everyone[float] = 0.0
-    cost: Everyone[float | None] = None
+    cost: Everyone[float | None] = None  # of allocated hours; None without prices
     free_gpu_hours: Everyone[float | None] = None
     free_gib_hours: Everyone[float | None] = None
     cordoned_gpu_hours: Everyone[float | None] = None
@@ -37,27 +35,24 @@ class ReportRow(Answer, frozen=True):
 
 
 class ReportAnswer(Answer, frozen=True):
-    """How much device time was allocated and used in a period, and its cost, as of a revision.
-
-    `rows` with the most hours come first. `steps` are in order of time. If models have no price
-    (`unpriced`), there is no cost. `begins` is the start of the ledger, if it is after `from`."""
+    """How much device time was allocated and used in a period, and its cost, as of a revision."""
 
     revision: Everyone[int]
     report: Everyone[str]
     by: Everyone[str]
     start: Everyone[str] = msgspec.field(name="from")
     end: Everyone[str] = msgspec.field(name="to")
-    rows: Everyone[tuple[ReportRow, ...]]
+    rows: Everyone[tuple[ReportRow, ...]]  # the most hours first
     total: Everyone[ReportRow]
     step_s: Everyone[int] = 0
     steps: Everyone[tuple[ReportRow, ...]] = ()
     currency: Everyone[str] = ""
-    unpriced: Everyone[tuple[str, ...]] = ()
-    begins: Everyone[str] = ""
+    unpriced: Everyone[tuple[str, ...]] = ()  # models without a price
+    begins: Everyone[str] = ""  # the ledger's start, if after `from`
 
 
 class IdleRow(Answer, frozen=True):
-    """A row's idle periods of an hour or more: how many there were, and their total hours."""
+    """How many idle periods of at least an hour a row has, and their total hours."""
 
     key: Everyone[str]
     shares: Everyone[int]
@@ -67,7 +62,7 @@ class IdleRow(Answer, frozen=True):
 
 
 class IdleShare(Answer, frozen=True):
-    """A period in which a share was idle; `idle_now`: it was still idle at the last report."""
+    """A period in which a share was idle. If `idle_now`, the share was idle at the last report."""
 
     key: str
     namespace: Namespace
@@ -89,8 +84,7 @@ class IdleShare(Answer, frozen=True):
 class IdleAnswer(Answer, frozen=True):
     """Which shares were idle for an hour or more; `shares` lists the first of `found`.
 
-    `reported`: some node reported usage in the period; otherwise idle shares are unknown.
-    `unpriced` and `begins` are as in `ReportAnswer`."""
+    Without `reported`, no node reported usage in the period, so idle shares are unknown."""
 
     revision: Everyone[int]
     by: Everyone[str]

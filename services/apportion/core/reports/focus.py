@@ -33,7 +33,7 @@ _PLACES: Final = Decimal("0.000000001")
 
 
 def focus_rows(read: Reading, prices: Prices, account: str) -> Iterator[dict[str, str]]:
-    """Yield a record per row, model and period, in order of time; raises `PriceError`."""
+    """Yield a FOCUS record per row, model and period, in order of time. Raises `PriceError`."""
     found = sorted(read.meters.cells(), key=lambda cell: cell[:2])
     for step, (key, model), sums in found:
         cards = sums.cards[Part.ALLOCATED]

@@ -1,7 +1,7 @@
 """Add up amounts in use over time, by row and device model: the arithmetic of a report.
 
 A device is a million parts (`CARD`), memory is in MiB, time in microseconds. Invariant: a meter's
-sum is its rate integrated over the period, and no moment is counted in two steps."""
+sum is its rate integrated over the period, and each microsecond counts in one step only."""
 
 from collections.abc import Iterator
 from enum import IntEnum
@@ -32,7 +32,7 @@ class TooMuch(ValueError):
 
 
 class Sums(Struct):
-    """Totals for each `Part`: millionths of a device, and MiB, each multiplied by microseconds."""
+    """Device time for each `Part`: in millionths of a device and in MiB, times microseconds."""
 
     cards: list[int]
     mib: list[int]
@@ -50,7 +50,7 @@ class Sums(Struct):
 
 
 class Meter(Struct):
-    """What one row has of one model since time `since`, and the totals up to that time."""
+    """The amounts that one row uses of one device model, and the totals up to the time `since`."""
 
     since: int
     cards: list[int]
@@ -58,7 +58,7 @@ class Meter(Struct):
     sums: Sums
 
     def settle(self, now: int) -> None:
-        """Add to the sums the current rates times the time passed, up to `now`."""
+        """Add up the device time since the last call, at the current rates."""
         passed = now - self.since
         if passed <= 0:
             return
@@ -73,8 +73,8 @@ class Meter(Struct):
 class Meters:
     """Measures all rows and models in one period, in steps of `step` microseconds (0: one step).
 
-    Steps begin at multiples of their length since 1970 (UTC); the period may cut the first and the
-    last one short."""
+    Steps begin at multiples of their length since 1970 (UTC). The period may cut the first and last
+    step short."""
 
     def __init__(self, start: int, end: int, step: int = 0) -> None:
         self.start, self.end = start, end
@@ -86,7 +86,7 @@ class Meters:
         self._cells: dict[tuple[int, Key], Sums] = {}
 
     def turn(self, key: Key, part: Part, cards: int, mib: int) -> None:
-        """Add these amounts to what a row has of a model, from the current time on."""
+        """Add these amounts to a row's current usage of a model."""
         meter = self._meters.get(key)
         if meter is None:
             if len(self._meters) >= ROWS_MAX:
@@ -112,7 +112,7 @@ class Meters:
             self._edge = self.end + self._step
 
     def cells(self) -> Iterator[tuple[int, Key, Sums]]:
-        """Yield the step's number (from 0), row, model and sums, for each step, row and model."""
+        """Yield the sums of each step, row and model; steps are numbered from 0."""
         for (step, key), sums in self._cells.items():
             yield step, key, sums
 
@@ -126,7 +126,7 @@ class Meters:
         return max(begin, self.start), min(begin + self._step, self.end)
 
     def _close(self, edge: int) -> None:
-        """Store the sums of the current step; forget meters without a rate."""
+        """Store the sums of the current step, and drop meters without current usage."""
         step = self.step_of(edge - 1)
         self.now = max(self.now, edge)
         for key, meter in list(self._meters.items()):

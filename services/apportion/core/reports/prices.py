@@ -48,7 +48,7 @@ class Prices(Struct, frozen=True):
         return self.models[max(matching, key=lambda each: (len(each), each))]
 
     def lacking(self, models: Iterable[str]) -> tuple[str, ...]:
-        """Return, sorted, which of the models have no price."""
+        """Return the models without a price, sorted."""
         return tuple(
             model
             for model in sorted(set(models))
@@ -56,7 +56,9 @@ class Prices(Struct, frozen=True):
         )
 
     def cost(self, model: str, cards: int) -> Decimal:
-        """Return the cost of `cards` (device millionths by microseconds). Raises `PriceError`."""
+        """Return the cost of `cards`, in device millionths times microseconds.
+
+        Raises `PriceError`."""
         return self.of(model) * cards / (CARD * HOUR) if cards else Decimal(0)
 
 

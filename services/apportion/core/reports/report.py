@@ -1,4 +1,4 @@
-"""Compute the answers of reports from what an account has metered.
+"""Compute the answers of reports from the device time that an account has measured.
 
 Invariant: a total is the sum of its parts before rounding."""
 
@@ -54,7 +54,7 @@ class _Figures(Struct):
 
 
 def report_answer(what: str, read: Reading, prices: Prices | None) -> ReportAnswer:
-    """Return allocated time, used time and cost by row. A cost report may raise `PriceError`."""
+    """Return allocated time, used time and cost by row. Raises `PriceError` without a price."""
     unpriced = _unpriced(prices, (model for _, (_, model), _ in read.meters.cells()))
     if unpriced and what == COST:
         raise PriceError(lacking_words(unpriced))
@@ -152,7 +152,7 @@ def _begins(read: Reading) -> str:
 
 
 def _unpriced(prices: Prices | None, models: Iterable[str]) -> tuple[str, ...]:
-    """Return the models without a price: a cost that leaves them out would look complete."""
+    """Return the models without a price. While there are any, no cost is shown."""
     return () if prices is None else prices.lacking(models)
 
 

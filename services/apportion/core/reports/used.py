@@ -1,6 +1,6 @@
 """Add up how much of their shares pods used, from nodes' hourly reports, and find idle periods.
 
-A record is divided among steps in proportion to its seconds in each step. A share is idle if its
+If a report covers several steps, its usage is divided in proportion to time. A share is idle if its
 record shows no core time and no core peak, or, if cores are not measured, no memory. Invariant: a
 record counts once, however steps divide it."""
 
@@ -22,10 +22,10 @@ IDLE_MAX: Final = 200_000
 
 
 class UsedSums(Struct):
-    """Totals of usage: device millionths reported and used, and MiB used, times microseconds."""
+    """The usage in a period, as integrals over microseconds."""
 
-    reported: int = 0
-    cards: int = 0
+    reported: int = 0  # device millionths with reported usage
+    cards: int = 0  # device millionths used
     mib: int = 0
 
 
@@ -51,7 +51,7 @@ _Share = tuple[str, str, str, object]
 
 
 class Used:
-    """Adds up usage in one period; `reported` is True once a node has reported usage in it."""
+    """Adds up the usage of one period. `reported` is True if any node reported usage in it."""
 
     def __init__(self, state: State, by: By, meters: Meters, idle: int = IDLE) -> None:
         """Start with no usage; `idle` is the shortest idle period to find, in microseconds."""

@@ -1,7 +1,7 @@
 """Read one parsed document into typed structs, with errors that name the field.
 
-Invariant: reading any value gives a result or a one-line `ManifestError`. Values that are too deep,
-too long or too large for an event are refused, as are names that Kubernetes refuses (RFC 1123)."""
+Invariant: any value gives a result or a one-line `ManifestError`. Values that are too deep, too
+long or too large for an event are refused, as are names that Kubernetes refuses (RFC 1123)."""
 
 import json
 import re
@@ -91,8 +91,7 @@ T = TypeVar("T")
 def cleaned(value: object, field: str = "", depth: int = 0) -> Any:
     """Copy the value without null fields, which Kubernetes treats as absent.
 
-    Raises ManifestError if it is nested too deep, or has a key that is not text or a value that
-    JSON lacks."""
+    Raises ManifestError if it is nested too deep, or is not valid JSON."""
     if depth > DEPTH_MAX:
         raise ManifestError(field, value, "is nested too deeply", f"use at most {DEPTH_MAX} levels")
     if isinstance(value, dict):
@@ -124,7 +123,9 @@ def typed(document: dict[str, Any], kind: type[T]) -> T:
 
 
 def refusal(document: dict[str, Any], message: str, root: str = "") -> ManifestError:
-    """Turn an error of msgspec, as in ``Expected `int` - at `$.a[0]` ``, into a ManifestError."""
+    """Return a ManifestError for an error message of msgspec.
+
+    An example of such a message is ``Expected `int` - at `$.a[0]` ``."""
     problem, _, path = message.partition(" - at `$")
     field = root
     value: Any = document
@@ -186,7 +187,7 @@ def _text(value: object, field: str) -> str:
 
 
 def items_of(document: object) -> tuple[list[tuple[str, object]], ManifestError | None]:
-    """Split a List into its items with their paths; any other document is its own only item.
+    """Return the items of a List with their paths; for any other document, the document itself.
 
     The second result is the error of an invalid List."""
     if not isinstance(document, dict) or document.get("kind") != "List":
@@ -227,9 +228,9 @@ def dns_subdomain(value: str, field: str) -> str:
 
 
 def qualified_name(value: str, field: str) -> str:
-    """Return the value if it can name a scheduling gate, such as `example.com/quota`.
+    """Return the value if it is a qualified name, such as `example.com/quota`.
 
-    Raises ManifestError if it is empty, too long, or has other characters."""
+    Raises ManifestError if it is not."""
     prefix, slash, name = value.rpartition("/")
     if slash:
         dns_subdomain(prefix, field)

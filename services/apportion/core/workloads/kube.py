@@ -26,7 +26,7 @@ class OwnerReference(Kube, frozen=True):
 
 
 class Metadata(Kube, frozen=True):
-    """The `metadata` of an object, or of a template, where it has no name."""
+    """The `metadata` of an object or template; a template has no name."""
 
     name: Text = ""
     namespace: Text = "default"
@@ -178,7 +178,7 @@ class CephImage(Kube, frozen=True):
 
 
 class Volume(Kube, frozen=True):
-    """An entry of `volumes`: the sources that affect placement; `ephemeral` creates a claim."""
+    """An entry of `volumes`, with the sources that affect placement."""
 
     name: Text = ""
     persistent_volume_claim: ClaimSource | None = None

@@ -1,9 +1,9 @@
 """Read documents with the function for each kind, and report one outcome each.
 
-Kinds whose controllers create pods are refused, because nothing here would create these pods. A
-PriorityClass applies to the pods given with it, but does not override the configuration. Invariant:
-a bad document only ever raises a `ManifestError`. A document with a pod, or of one of our kinds in
-another version, is never skipped."""
+Some kinds have controllers that create pods, such as CronJob. They are refused, because nothing
+here would create these pods. A PriorityClass applies to the pods in the same files, but does not
+override the configuration. Invariant: a bad document only raises a `ManifestError`. A document with
+a pod, or of one of our kinds in another version, is never skipped."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -22,10 +22,10 @@ TAKEN: Final = (*KINDS, QUEUE, QUOTA)  # every kind that can be submitted: workl
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result for one document, or one item of a List; `document` counts from 1.
+    """The result for one document, or one item of a List: its manifest or its error.
 
-    Exactly one of `manifest` and `error` is set. `name` is the document's own name as far as it can
-    be read, as in `Pod default/trainer`."""
+    `document` is its number in the file, from 1. `name` is as in `Pod default/trainer`, as far as
+    it can be read."""
 
     document: int
     name: str
@@ -39,7 +39,7 @@ def read_documents(
     *,
     leaves: Callable[[object], bool] = lambda _: False,
 ) -> Iterator[Outcome]:
-    """Yield an outcome for each document or List item; skip those for which `leaves` is True."""
+    """Yield an outcome for each document or List item, except those for which `leaves` is True."""
     for number, document in enumerate(documents, 1):
         items, error = items_of(document)
         for field, item in items:
@@ -103,7 +103,7 @@ def title(document: object) -> str:
 
 @contextmanager
 def errors_below(prefix: str) -> Iterator[None]:
-    """Put `prefix` before the field in errors raised inside, for a document within another one."""
+    """Put `prefix` before the field of each ManifestError, for a document inside another."""
     try:
         yield
     except ManifestError as error:
@@ -168,9 +168,9 @@ _NAMELESS: Final = "a document without a kind"
 
 
 def others_in(document: object) -> Iterator[str]:
-    """Yield the name of this document, or of each item if it is a List, that is to be skipped.
+    """Yield the names of the documents to skip: this document, or items of it if it is a List.
 
-    A PriorityClass is not skipped, because it applies to the pods given with it."""
+    A PriorityClass is not skipped, because it applies to the pods in the same files."""
     for _, item in items_of(document)[0]:
         if is_other(item) and class_of(item) is None:
             yield called(item)
@@ -204,7 +204,7 @@ def holds_pods(value: object) -> bool:
 def called(document: object) -> str:
     """Return a short name for a document, as in `Service web`.
 
-    The namespace is included only if the document sets one; most leave it to the default."""
+    The namespace is included if the document sets it."""
     parts = part(document, "metadata")
     named = [str(parts[key]) for key in ("namespace", "name") if parts.get(key)]
     kind = str(part(document).get("kind") or _NAMELESS)
@@ -212,19 +212,19 @@ def called(document: object) -> str:
 
 
 def found_as(name: str, where: str) -> str:
-    """Return the name to show for a skipped document; if it has no kind, add its file."""
+    """Return the name to show for a skipped document; without a kind, add its file's name."""
     return f"{name} in {where}" if name == _NAMELESS else name
 
 
 def passed_over_words(names: Collection[str]) -> str:
-    """Return the line that lists the skipped documents for users."""
+    """Return a message that lists the skipped documents."""
     first = list(names)[:LISTED]
     more = len(names) - len(first)
     return f"skipped: {', '.join(first)}" + (f" and {more:,} more" if more > 0 else "")
 
 
 def nothing_taken_words(contents: Iterable[object]) -> str:
-    """Return the error for files in which no document can be submitted."""
+    """Return the error message for files without a document that can be submitted."""
     items = (item for document in contents for _, item in items_of(document)[0])
     if any(class_of(item) is not None for item in items):
         return (

@@ -1,7 +1,7 @@
 """Derive from a pod's `spec.schedulerName` which scheduler chooses its node.
 
-Invariant: watcher and webhook use the same names, so they never disagree on a pod. The names are in
-the ledger's configuration, or else in the options of both."""
+The names are in the ledger's configuration, or else in the options of watcher and webhook.
+Invariant: both use the same names, so they treat a pod alike."""
 
 from collections.abc import Collection
 from enum import Enum
@@ -25,7 +25,7 @@ class Chooser(Enum):
 
 
 class SchedulerNames(Struct, frozen=True):
-    """The `spec.schedulerName` values of our pods, and of kube-schedulers with our extender."""
+    """The `spec.schedulerName` values for Apportion, and for kube-schedulers with our extender."""
 
     ours: frozenset[str] = frozenset(OURS)
     extended: frozenset[str] = frozenset()
@@ -40,7 +40,7 @@ class SchedulerNames(Struct, frozen=True):
 
 
 def scheduler_names(configuration: Configuration, given: Collection[str] = OURS) -> SchedulerNames:
-    """Return the names in force: the configuration's own, or `given` if it has none."""
+    """Return the scheduler names in the configuration, or `given` if it has none."""
     return SchedulerNames(
         frozenset(configuration.scheduler_names) or frozenset(given),
         frozenset(configuration.extended_scheduler_names),

@@ -1,8 +1,8 @@
 """Read pods from the CSV files of the `openb` production traces, row by row.
 
-`gpu_milli` is the share of one GPU in thousandths if `num_gpu` is 1; a pod with more GPUs takes
-whole GPUs. The trace has no GPU memory, so a share gets the same fraction of the memory. Invariant:
-a row is read exactly, or refused with line, column and value. Percentages are rounded up."""
+`gpu_milli` is the share of one GPU in thousandths if `num_gpu` is 1; a pod with more GPUs gets
+whole GPUs. The trace has no GPU memory, so a share gets the same fraction of the memory, rounded up
+to a percentage. Invariant: a row is read exactly, or refused with line, column and value."""
 
 import csv
 import math
@@ -36,7 +36,7 @@ class _Row(Struct, frozen=True):
 
 
 def read_trace_pods(lines: Iterable[str]) -> Iterator[PodDraft]:
-    """Yield the pods of a trace, in its order. ManifestError names the line and the column."""
+    """Yield the pods of a trace, in its order. Raises ManifestError with line and column."""
     for field, row in _rows(lines):
         if row.num_gpu and not row.gpu_milli:
             raise ManifestError(

@@ -43,7 +43,7 @@ FOLD_S: Final = 2.0  # an act is in the ledger; its answer waits so long for thi
 
 
 class Acts:
-    """Appends the events of users' actions, such as cordons. `gate` is None without a login.
+    """Appends the events of users' actions, such as cordons.
 
     The gateway folds the event before it answers, so the user's next request sees the effect."""
 

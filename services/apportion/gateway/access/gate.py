@@ -62,12 +62,11 @@ _KEY_BYTES: Final = 32
 
 
 class Cursors:
-    """Encrypts the cursors of pages for tenants.
+    """Encrypts the page cursors that tenants receive.
 
-    A cursor is the last item of a page, which may be another tenant's. With a cursor of its choice,
-    a tenant could find out if an item of that name exists. The key is derived from `secret`, which
-    all gateways of a cluster share; by default it is random. Invariant: a cursor opens only at its
-    path."""
+    A cursor names the last item of a page, which may belong to another tenant. If tenants could
+    write cursors, they could find out which names exist. Invariant: a cursor can only be opened for
+    the path for which it was sealed."""
 
     def __init__(self, secret: bytes = b"") -> None:
         self._key = hmac.digest(secret or secrets.token_bytes(_KEY_BYTES), _PURPOSE, "sha256")
@@ -114,14 +113,14 @@ SAFE = ("GET", "HEAD")
 
 
 class Gate:
-    """The gate of one gateway. `public` is the console's URL as browsers see it, if configured."""
+    """Authenticates and authorizes the requests to one gateway."""
 
     def __init__(
         self,
         login: Remembered,
         cursors: Cursors,
         endpoints: Iterable[Endpoint],
-        public: PublicUrl | None = None,
+        public: PublicUrl | None = None,  # the console's URL as browsers see it
     ) -> None:
         self._login = login
         self._cursors = cursors
@@ -131,7 +130,7 @@ class Gate:
         self._masker = ThreadPoolExecutor(1, "masking")
 
     def client(self, request: web.BaseRequest) -> str:
-        """Return whom to limit: the user's name if recently authenticated, else the address."""
+        """Return the client for rate limits: the authenticated user's name, or the address."""
         person = self._login.known(token_of(request))
         return address_of(request) if person is None else person.name
 
@@ -300,7 +299,7 @@ def _nobody_says(error: LoginUnavailable) -> RequestRefused:
 
 
 def forbidden(person: Person, wish: Wish) -> RequestRefused:
-    """Return the refusal of `wish`, with the missing permission."""
+    """Return the error 403 with the permission that `person` lacks."""
     of = f" {wish.name}" if wish.name else ""
     where = f" in namespace {wish.namespace}" if wish.namespace else ""
     right = f"`{wish.verb}` of `{wish.resource}.apportion.dev`{where}"

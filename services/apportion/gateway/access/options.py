@@ -26,13 +26,13 @@ GIVEN = ("tokens", "audiences", "public_url", "opened", "kubernetes", "kubeconfi
 
 
 class LoginChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """The chosen login, if any, and the console's URL. `public` is True with `--open`."""
+    """The login that the options choose, if any."""
 
     kube: KubeChoice
-    public: bool
+    public: bool  # True with `--open`
     audiences: tuple[str, ...]
     tokens: Path | None
-    url: PublicUrl | None
+    url: PublicUrl | None  # of the console
 
     @property
     def wanted(self) -> bool:
@@ -80,7 +80,7 @@ _OPTIONS = (
 
 
 def login_options(command: Command) -> Command:
-    """Add the options of the login to a command, which gets their values as `login`."""
+    """Add the login options to a command, and pass their values to it as `login`."""
 
     def run(**given: Any) -> None:
         command(login={name: given.pop(name) for name in GIVEN}, **given)

@@ -52,7 +52,7 @@ def read_namespace(namespace: str) -> Wish:
 
 
 class LoginUnavailable(Exception):
-    """The error that the login cannot answer now; the message has the reason."""
+    """Error: the login cannot answer now. The message has the reason."""
 
 
 class Login(Protocol):
@@ -200,7 +200,7 @@ class TokenFile:
 
 
 def read_rows(path: Path) -> dict[str, Row]:
-    """Read the entries of a token file, by digest. Raises ConfigError."""
+    """Return the entries of a token file, keyed by the token's digest. Raises ConfigError."""
     try:
         if path.stat().st_size > BYTES_MAX:
             raise ValueError(f"it is larger than {BYTES_MAX:,} bytes")

@@ -1,7 +1,7 @@
 """Decides which answers a tenant may see, and how each is redacted.
 
-Answers about the present and the past are decoded and redacted only here. Invariant: an endpoint
-whose declared audience is not tenants is never shown to them."""
+Answers about the present and the past are decoded and redacted only here. Invariant: tenants get
+answers only from endpoints that are declared for them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -52,11 +52,11 @@ class Entry(LogEntry, frozen=True):
 
 
 class Look(NamedTuple):
-    """The rules to redact one type of answer. `also` finds namespaces that no field declares."""
+    """The rules to redact one type of answer."""
 
     kind: Any
     shown: Callable[[Any, Sees], Any] = redacted
-    also: Callable[[Any], Iterable[str]] = lambda _: ()
+    also: Callable[[Any], Iterable[str]] = lambda _: ()  # finds namespaces that no field declares
 
     def namespaces(self, answer: Struct) -> set[str]:
         """Return every namespace that may occur in the answer."""
@@ -64,7 +64,7 @@ class Look(NamedTuple):
 
 
 def _report(answer: ReportAnswer | IdleAnswer, sees: Sees) -> Struct:
-    """Redact a report: by namespace, hidden rows are merged; by node, all rows stay."""
+    """Redact a report. If it is by namespace, merge the rows of all hidden namespaces."""
     if answer.by == "namespace":
         answer = structs.replace(answer, rows=tuple(_together(answer.rows, sees)))
         if isinstance(answer, ReportAnswer):
@@ -150,7 +150,7 @@ def _timeline(answer: TimelineAnswer, sees: Sees) -> TimelineAnswer:
 
 
 def _lines(answer: LinesAnswer, sees: Sees) -> LinesAnswer:
-    """Redact groups of pending pods: a group's sentence is that of a visible pod, or neutral."""
+    """Redact groups of pending pods, so that no group shows the sentence of a hidden pod."""
     shown: LinesAnswer = redacted(answer, sees)
 
     def line(now: Line) -> Line:
@@ -199,26 +199,27 @@ OF_ERRORS: Final = Look(ErrorAnswer)  # how a tenant sees an error, at any path
 
 
 def look_at(endpoint: Endpoint) -> Look:
-    """Return how to redact the answer of an endpoint for tenants."""
+    """Return the rules that redact an endpoint's answer for tenants."""
     return LOOKS.get(endpoint.answer, Look(endpoint.answer))
 
 
 def is_shown(endpoint: Endpoint, query: Mapping[str, str]) -> bool:
-    """Return True if tenants may see this form of the answer: JSON, grouped by a permitted key."""
+    """Return True if tenants may get this answer: as JSON, and by namespace or node."""
     by = query.get("by", "namespace") if endpoint.answer in REPORTS else "namespace"
     in_json = query.get("format", "json") == "json"
     return endpoint.audience is Audience.TENANTS and in_json and by in BY_SHOWN
 
 
 def planned_namespaces(body: bytes) -> list[str]:
-    """Return the namespaces of a plan's manifests; the plan's answer reveals live pods there."""
+    """Return the namespaces of a plan's manifests. The plan's answer names live pods there."""
     return sorted({pod["namespace"] for pod in msgspec.json.decode(body)["pods"]})
 
 
 async def shown(body: bytes, look: Look, may_see: Ask, seal: Seal, aside: Executor) -> bytes:
-    """Redact an answer's JSON for a client, who sees a namespace if `may_see` says so.
+    """Redact an answer's JSON for a client who sees the namespaces that `may_see` accepts.
 
-    A list's cursor is sealed. The work runs in `aside`, because a thousand rows take 0.1 s."""
+    `seal` encrypts a list's cursor. The work runs in `aside`, because a thousand rows take 0.1 s.
+    """
 
     def decoded() -> tuple[Any, set[str]]:
         answer = msgspec.json.decode(body, type=look.kind)
@@ -233,6 +234,6 @@ async def shown(body: bytes, look: Look, may_see: Ask, seal: Seal, aside: Execut
 
 
 async def sight(namespaces: Iterable[str], may_see: Ask) -> Sees:
-    """Return a function that says whether the client sees a given one of `namespaces`."""
+    """Return a function that is True for those of `namespaces` that the client may see."""
     allowed = {name for name in namespaces if name != UNKNOWN and await may_see(name)}
     return allowed.__contains__

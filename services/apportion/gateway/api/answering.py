@@ -1,4 +1,4 @@
-"""Shared code of all API handlers: JSON answers, refusals, turns, and request counts.
+"""Shared code of all API handlers: JSON answers, refusals, fair queueing and request counts.
 
 Invariant: any error is answered with an `ErrorAnswer` that names field, value and fix."""
 
@@ -28,21 +28,21 @@ _encode = msgspec.json.Encoder().encode
 
 
 def short_turns() -> Turns:
-    """Return turns for jobs that take the event loop or a thread for milliseconds.
+    """Return a fair queue for jobs that take milliseconds.
 
-    A client with few concurrent requests is never refused. If a client sends many, other clients
-    get turns between its answers."""
+    A client with few concurrent requests is never refused. A client that sends many waits while
+    other clients are served."""
     return Turns(1, waiting=2_048, waiting_each=64)
 
 
 class Sight(NamedTuple):
-    """The check, stored in a tenant's request, of which namespaces the tenant may see."""
+    """The check whether a tenant may see a namespace, stored in the tenant's request."""
 
     may_see: Callable[[str], Awaitable[bool]]
 
 
 class Still(NamedTuple):
-    """The check, stored in a request, of whether its client may go on reading a long answer."""
+    """The check whether a client may still read a long answer, stored in its request."""
 
     may_go_on: Callable[[], Awaitable[bool]]
 
@@ -54,7 +54,7 @@ STILL = web.RequestKey("still", Still)  # set on requests if there is a login
 def json_response(
     body: msgspec.Struct | msgspec.Raw, *, status: int = 200, compressed: bool = False
 ) -> web.Response:
-    """Return the struct as a response. If `compressed`, and the client accepts it, compress it."""
+    """Return the struct as a response, `compressed` only if the client accepts that."""
     response = web.Response(
         body=_encode(body),
         status=status,
@@ -104,7 +104,7 @@ def guarded_routes(measures: Measures, handlers: Handlers) -> list[web.AbstractR
 
 @contextlib.contextmanager
 def place_of(places: AtOnce, request: web.Request, what: str, fix: str) -> Iterator[None]:
-    """Count the request as one of `what` during the block. Raises RequestRefused at a limit."""
+    """Count a request against a limit during a `with` block. Raises RequestRefused."""
     client = request.get(CLIENT, "")
     try:
         places.enter(client)
@@ -121,7 +121,7 @@ def place_of(places: AtOnce, request: web.Request, what: str, fix: str) -> Itera
 
 @contextlib.asynccontextmanager
 async def turn_of(turns: Turns, request: web.Request, what: str) -> AsyncIterator[None]:
-    """Wait for this client's turn, and keep it during the block. Raises RequestRefused."""
+    """Wait in the fair queue, then run the `with` block. Raises RequestRefused."""
     client, fix = request.get(CLIENT, ""), "retry in a moment, with fewer requests at once"
     try:
         await turns.enter(client)

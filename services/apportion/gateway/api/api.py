@@ -1,8 +1,8 @@
 """Handlers of the read API that answer from the gateway's own fold.
 
-Requests about another point in time (`?at=`) or about events go to the process for the past.
-Invariants: an answer has one revision; until the fold has caught up, the answer is 503 with the
-reason; no request blocks the fold for longer than one page takes."""
+Requests about events or another point in time (`?at=`) go to a child process. Invariants: an answer
+has one revision. Until the fold has caught up, the answer is 503 with the reason. No request blocks
+the fold for longer than one page takes."""
 
 import asyncio
 import contextlib
@@ -31,10 +31,7 @@ PAST = (*log.ENDPOINTS, *history.ENDPOINTS, diff.DIFF)  # the endpoints that are
 
 
 class Api:
-    """The read API over one feed.
-
-    `unready` returns why no answer is possible yet, and `frozen` why no pod can be placed now; both
-    return "" if nothing is wrong. `look_back` answers about the past."""
+    """The read API over one feed."""
 
     def __init__(
         self,
@@ -42,10 +39,10 @@ class Api:
         rows: FleetRows,
         uses: Uses,
         *,
-        unready: Callable[[], str],
+        unready: Callable[[], str],  # why no answer is possible yet; "" if one is
         measures: Measures,
-        look_back: Handler,
-        frozen: Callable[[], str],
+        look_back: Handler,  # answers about the past
+        frozen: Callable[[], str],  # why no pod can be placed now; "" if pods can
     ) -> None:
         self._feed = feed
         self._rows = rows
@@ -66,7 +63,7 @@ class Api:
         yield from ((endpoint, report) for endpoint in REPORTS)
 
     def or_past(self, handle: Handler) -> Handler:
-        """Return a handler that passes requests with `?at=` to the past, and others to `handle`."""
+        """Return a handler that passes requests with `?at=` to `look_back`, others to `handle`."""
 
         async def asked(request: web.Request) -> web.StreamResponse:
             return await (self._past if "at" in request.query else handle)(request)

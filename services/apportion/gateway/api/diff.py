@@ -1,8 +1,7 @@
 """Compares the states at two points in time and names the event behind each difference.
 
-In a short span, only objects that the index lists as changed are compared. Invariants: every row is
-a difference of the states; its event is the newest in the span that changed that aspect. For a pod,
-pending and placed are one aspect. A new node's event is the one by which it joined."""
+Invariants: every row is a difference of the states. The event in a row is the newest in the span
+that made such a change. For a pod, pending and placed are one kind of change."""
 
 from collections.abc import Iterable, Mapping
 from itertools import islice
@@ -118,8 +117,8 @@ class Diff:
 def event_behind(changed: Mapping[tuple[str, str], int], key: str, what: str) -> int:
     """Return the revision of the newest event that changed the aspect `what` of `key`, or 0.
 
-    A placement or an end also ends a pod's wait, so it counts as a change of both aspects. Every
-    event about a limit counts."""
+    A placement or an end also ends a pod's wait, so it changes both aspects. For a limit, every
+    event counts."""
     if what == WHOLE_LIMIT:
         return max((made for (thing, _), made in changed.items() if thing == key), default=0)
     sides = OF_A_POD if what in OF_A_POD else (what,)

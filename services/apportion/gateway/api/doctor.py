@@ -1,7 +1,7 @@
 """`GET /api/v1/doctor`: faults of the installation that the gateway can see, each with its fix.
 
-Invariant: it answers even while the gateway cannot fold, because that is when operators need it.
-Concurrent requests share one examination."""
+Invariant: the endpoint answers even while the gateway cannot fold the ledger. Concurrent requests
+share one examination."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -52,7 +52,7 @@ _LATE_TYPES = frozenset(each.__name__ for each in WORDS_OF_PLACES)
 
 
 class Doctor:
-    """Examines one installation. `unready` and `frozen` return a problem of the gateway, or ""."""
+    """Examines one installation and keeps what it finds for the next request."""
 
     def __init__(
         self,
@@ -60,8 +60,8 @@ class Doctor:
         ledger: JetStreamLedger,
         *,
         clock: Clock,
-        unready: Callable[[], str],
-        frozen: Callable[[], str],
+        unready: Callable[[], str],  # the gateway's problem, or ""
+        frozen: Callable[[], str],  # why no pod can be placed, or ""
         seen: Seen,
     ) -> None:
         self._feed = feed
@@ -83,7 +83,7 @@ class Doctor:
         await self._intakes.listen(self._ledger)
 
     def frozen(self) -> str:
-        """Return the key of `FREEZES` that says why no pod can be placed or started now, or ""."""
+        """Return why no pod can be placed or started, as a key of `FREEZES`; empty if pods can."""
         here = self._frozen_here() or self._schedulers.frozen()
         if here or self._schedulers.absent():
             return here or "no-scheduler"
@@ -93,7 +93,7 @@ class Doctor:
         return "no-agent" if nodes and all(node.silent for node in nodes) else ""
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Answer a request, which has no parameters."""
+        """Answer with the doctor's report, which is cached for `FRESH_S`."""
         parsed(DOCTOR.query, request.query)
         async with self._asking:
             now = self._clock.monotonic()
@@ -130,9 +130,8 @@ class Doctor:
 class LateWords:
     """Finds events of agents and binders that were refused only because they came too late.
 
-    An agent may hand out devices while the pod ends. The agent's event then contradicts the ledger
-    but is no fault. Invariant: each event is read once. An event that cannot be read does not count
-    as late."""
+    Such an event contradicts the ledger but is no fault: an agent may hand out devices just as the
+    pod ends. Invariant: each event is read once. An unreadable event does not count as late."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -194,7 +193,7 @@ class PriceWatch:
             self._came.set()
 
     async def run(self) -> None:
-        """Check the remembered models, and then each new one, until cancelled."""
+        """Check that each device model has a price, also new models, until cancelled."""
         while True:
             self._came.clear()
             new = set(models_of(self._state)) - self._known

@@ -29,20 +29,17 @@ class Audience(Enum):
 
 
 class Endpoint(Struct, frozen=True, kw_only=True):
-    """A path of the API. `name` is its label in the request metrics.
-
-    `answer` and `body` are the structs of the JSON answer and the request; `also` lists other media
-    types of the answer."""
+    """A path of the API, with the structs of its request and answer."""
 
     path: str
-    name: str
+    name: str  # its label in the request metrics
     summary: str
-    answer: type[Struct] | None
+    answer: type[Struct] | None  # of the JSON answer
     query: type[Query] = AtQuery
     audience: Audience = Audience.LEDGER
     method: str = "GET"
-    body: type[Struct] | None = None
-    also: tuple[str, ...] = ()
+    body: type[Struct] | None = None  # of the request
+    also: tuple[str, ...] = ()  # other media types of the answer
 
     @property
     def written(self) -> str:

@@ -114,7 +114,7 @@ ENDPOINTS = (MOMENT, TIMELINE, POD_NAMES, POD_HISTORY, NODE_HISTORY, DEVICE_HIST
 
 
 class History:
-    """Answers about the history of one ledger, from its index."""
+    """Answers queries about the history of one ledger, from its index."""
 
     def __init__(self, past: Past, moments: Moments) -> None:
         self._past = past
@@ -127,7 +127,7 @@ class History:
         return MomentAnswer(revision=revision, time=time)
 
     async def timeline(self, query: TimelineQuery, _names: Mapping[str, str]) -> TimelineAnswer:
-        """Return the timeline's bins and newest marks. Raises RequestRefused, LedgerError."""
+        """Return the timeline's bins and its newest events. Raises RequestRefused, LedgerError."""
         revision = await self._past.caught_up()
         cells = self._past.indexer.cells.all
         first = 0 if query.first is None else await self._moments.revision("from", query.first)
@@ -155,7 +155,9 @@ class History:
         )
 
     async def pod(self, query: HistoryQuery, names: Mapping[str, str]) -> HistoryPage:
-        """Return events of all pods with this name and their failures. Raises RequestRefused."""
+        """Return the events of all pods with this name, with failures of their devices and nodes.
+
+        Raises RequestRefused."""
         upto = await self.upto(query)
         name = f"{names['namespace']}/{names['name']}"
         index = self._past.index
@@ -226,7 +228,7 @@ class History:
         return RequestRefused(404, error, field="name", fix=fix)
 
     def known_node(self, name: str) -> str:
-        """Return `name` if a node was ever called so. Raises RequestRefused."""
+        """Return `name` if a node ever had this name. Raises RequestRefused."""
         name = text_of("node", name)
         if not self._past.index.knows(NODE, name):
             fix = "list nodes with `apportion get nodes`"

@@ -66,7 +66,7 @@ _decode_type = from_outside(msgspec.json.Decoder(_Type).decode)
 
 
 class EventStream:
-    """The event streams of one gateway. `records` reads events that `feed` no longer has."""
+    """The event streams of one gateway."""
 
     def __init__(
         self, feed: Feed, records: Callable[[int], Awaitable[list[Record]]], *, measures: Measures
@@ -77,7 +77,7 @@ class EventStream:
         self._measures = measures
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Serve `GET /api/v1/events?from=REVISION`; without `from`, from the present on."""
+        """Serve `GET /api/v1/events?from=REVISION`; without `from`, begin with the next event."""
         start = parsed(EventsQuery, request.query).first
         cursor = self._feed.state.revision if start is None else start - 1
         if (seen := request.headers.get("Last-Event-ID")) is not None:

@@ -1,6 +1,6 @@
 """The log: events as text, newest first, in pages, and filtered.
 
-Invariant: the reading for a page is bounded. If a filter matches little, the page ends early."""
+Invariant: a page reads a bounded part of the ledger. If few events match, the page ends early."""
 
 from collections.abc import Mapping
 from typing import Annotated
@@ -52,7 +52,7 @@ class Filter(msgspec.Struct, frozen=True):
         return not self.subject or matches(self.subject, record.subject)
 
     def takes(self, row: LogRow) -> bool:
-        """Return True if the type matches, and the text is in sentence, subject or source."""
+        """Return True if the row has the type, and the text in its sentence, subject or source."""
         if self.type and row.type != self.type:
             return False
         text = self.text.casefold()

@@ -26,7 +26,7 @@ class Moments:
         self._now = now
 
     async def since(self, field: str, text: str) -> int:
-        """Return the same as `revision`, but 1 for a time before the first event."""
+        """Return the revision at a point in time, or 1 if that is before the first event."""
         try:
             return await self.revision(field, text)
         except RequestRefused as refused:

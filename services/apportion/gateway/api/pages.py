@@ -1,7 +1,7 @@
 """Lists in pages, each from one revision of the state. A page costs only what it returns.
 
-A page continues after the last item of the previous one, in an order that new events do not change,
-so nothing is shown twice. Invariant: no page exceeds its limit, except by the devices of its last
+A page continues after the last item of the previous one. New events do not change the order, so no
+item is listed twice. Invariant: no page exceeds its limit, but a page of devices completes its last
 node."""
 
 import heapq

@@ -1,4 +1,4 @@
-"""Starts the process for the past and passes requests on to it.
+"""Starts the process that answers queries about the past, and passes the queries on to it.
 
 The process is a low-priority child of the gateway (`gateway.past_process`), reached through a
 socket that only this user can open. It starts with the first request, or earlier for a long ledger,
@@ -41,12 +41,12 @@ _records = msgspec.msgpack.Decoder(list[Record]).decode
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """The options of the process for the past. Without `kept`, its folder is temporary."""
+    """The options of the process that answers queries about the past."""
 
     monitor: str = ""
     archives: Path | None = None
     prices: Path | None = None
-    kept: Path | None = None
+    kept: Path | None = None  # a temporary folder if None
 
 
 class PastClient:
@@ -89,7 +89,7 @@ class PastClient:
                 raise RequestRefused(503, why, fix="retry; see the gateway's log") from None
 
     async def records(self, after: int) -> list[Record]:
-        """Return the next records after a revision, read by the child. Raises ConnectionError."""
+        """Return the next records after a revision. Raises ConnectionError."""
         try:
             async with asyncio.timeout(LOOK_S):
                 session = await self.begin()
@@ -139,7 +139,7 @@ class PastClient:
             return self._session
 
     async def close(self) -> None:
-        """End the child and remove its temporary folder."""
+        """Stop the child process and delete its temporary folder."""
         if self._session is not None:
             await self._session.close()
             self._session = None

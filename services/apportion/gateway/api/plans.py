@@ -1,6 +1,6 @@
 """Plans over HTTP: a fork of this process computes what would happen.
 
-The fork shares the whole state without a copy, so the fold waits only for the fork itself.
+The fork shares the state without a copy, so events wait only until the fork has started.
 Invariants: nothing is appended; each plan has a time limit; a client that disconnects or does not
 read ends its plan."""
 
@@ -51,7 +51,7 @@ _decode = from_outside(msgspec.json.Decoder(PlanRequest).decode)
 
 
 class Plans:
-    """Computes plans. The state that `state_of` returns must be used before the next await."""
+    """Computes plans for HTTP requests, each in a fork of this process."""
 
     def __init__(
         self, state_of: Callable[[web.Request], Awaitable[State]], *, measures: Measures

@@ -21,10 +21,9 @@ REVISION_MAX = 1 << 53
 
 
 class RequestRefused(Exception):
-    """The error that a request is refused, with its HTTP status.
+    """Error: the request is refused, with an HTTP status.
 
-    `rest` is an error text that follows the field's name. Clients may retry after `retry_after_s`.
-    """
+    Without `error`, the message is `field` followed by `rest`."""
 
     def __init__(
         self, status: int, error: str = "", *, field: str = "", rest: str = "", fix: str = "",

@@ -1,6 +1,6 @@
 """The endpoints that are answered from one state, present or past.
 
-Invariant: an answer is made from one state without a pause, and contains its revision."""
+Invariant: an answer is made from one state and contains its revision."""
 
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final, Protocol
@@ -58,7 +58,7 @@ class View(Protocol):
 
     @property
     def state(self) -> State:
-        """Return the state to answer from; its `revision` is that of the answer."""
+        """Return the state from which requests are answered."""
 
     def pod(self, full_name: str) -> PodState | None:
         """Return the live pod with this `namespace/name`; the newest if there are several."""
@@ -69,7 +69,7 @@ Make = Callable[[View, Any, Mapping[str, str]], msgspec.Struct]
 
 
 class Read(Endpoint, frozen=True, kw_only=True):
-    """An endpoint whose answer needs only a state, which may be the present or a past one."""
+    """An endpoint that answers from one state, current or past."""
 
     make: Make
 

@@ -1,9 +1,9 @@
 """`GET /api/v1/report/usage|cost|idle`: what was allocated and used, and what it cost.
 
-The process for the past computes reports in pieces, and answers other requests in between. Each
-report has a state of its own, so at most `AT_ONCE` run. The price file is read for each report, so
-that a fix needs no restart. Invariant: a report is cancelled after `SECONDS`, which is before the
-gateway's own timeout."""
+A child process of the gateway computes reports in pieces, and answers other requests in between.
+Each report has a state of its own, so at most `AT_ONCE` run. The price file is read for each
+report, so that a fix needs no restart. Invariant: a report is cancelled after `SECONDS`, which is
+before the gateway's own timeout."""
 
 import asyncio
 from pathlib import Path
@@ -73,7 +73,7 @@ REPORTS = (
 
 
 class Reports:
-    """The reports of one ledger; `prices` is the gateway's price file, if it has one."""
+    """Makes the reports of one ledger."""
 
     def __init__(self, ledger: JetStreamLedger, *, clock: Clock, prices: Path | None) -> None:
         self._ledger = ledger

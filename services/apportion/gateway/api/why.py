@@ -1,8 +1,8 @@
 """Explains placed, pending and ended pods, with facts that only past events have.
 
-The facts are: when a device failed, evictions for the pod, its predecessor, and breaches of its
-shares. Invariants: an ended pod is explained as it was just before its end; an answer has only
-events up to its revision, and reads a bounded number."""
+Such facts are a device's failure, evictions, and breaches of the pod's shares. Invariants: an ended
+pod is explained as it was just before its end. An answer reads a bounded number of events, and none
+after its revision."""
 
 from collections.abc import Mapping
 
@@ -36,7 +36,7 @@ LOOKED_AT = 8  # newest events among which a pod's end is searched, because few 
 
 
 class PastView:
-    """One past state to answer from; implements `reads.View`."""
+    """A past state that answers requests; implements `reads.View`."""
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -51,7 +51,7 @@ class PastView:
 
 
 class PastWhy:
-    """Explains pods of one ledger from its index and past states."""
+    """Answers `why` requests about the past of one ledger."""
 
     def __init__(self, past: Past, history: History) -> None:
         self._past = past
@@ -128,7 +128,9 @@ class PastWhy:
 
 
 async def evictions_of(past: Past, why: Why, upto: int) -> Evictions:
-    """Return evictions for the pod up to a revision. Raises LedgerError, ArchiveError."""
+    """Return the evictions that made room for the pod, and how its predecessor ended.
+
+    Raises LedgerError, ArchiveError."""
     name = f"{why.namespace}/{why.name}"
     uids = past.index.pods_named(name, upto=upto, limit=PREDECESSORS_MAX)
     behind = uids.index(why.uid) + 1 if why.uid in uids else 0

@@ -32,7 +32,7 @@ class Cells:
         self.all: list[Cell] = _decode(data) if data else []
 
     def add(self, revision: int, ns: int, kind: str) -> None:
-        """Count one event. A time before the newest time counts as the newest."""
+        """Count one event, at the newest time so far if its own time is older."""
         if self.all:
             ns = max(ns, self.all[-1].to_ns)
         self.all.append(Cell(revision, revision, ns, ns, {kind: 1}))
@@ -59,7 +59,7 @@ class Cells:
 def binned(
     cells: Sequence[Cell], *, number: int, from_ns: int, to_ns: int
 ) -> list[tuple[int, int, Cell | None]]:
-    """Divide the span into bins. Return for each its first and last ns, and its cell or None."""
+    """Divide the span into bins, each with its first and last ns and its cell, if any."""
     width = max(1, -(-(to_ns - from_ns + 1) // number))
     counts: list[Counter[str]] = [Counter() for _ in range(number)]
     found: list[Cell | None] = [None] * number

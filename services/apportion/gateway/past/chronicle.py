@@ -1,7 +1,7 @@
-"""Reads all records: the ledger's, and before its first revision those of its archives.
+"""Reads all records: from the ledger, and from archives of what the ledger has dropped.
 
-Invariants: records come in revision order without a gap, or not at all; archives are verified as
-they are read; a part of a file can be read without the rest."""
+Invariants: records are delivered in revision order without a gap. Archives are verified as they are
+read. A part of a file can be read without the rest."""
 
 import asyncio
 import bisect

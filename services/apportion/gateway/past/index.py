@@ -1,8 +1,8 @@
 """An index of the ledger in a SQLite file: events by pod, node and device, and allocations.
 
-The table `facts` has the objects of each event; `holds` has each share from placement to release;
-`marks` has the timeline's events; `changes` has what each event changed. All lookups are by key.
-Invariant: committed data covers exactly the events up to `revision`. The file can be deleted."""
+Tables: `facts` (the objects of each event), `changes` (what each event changed), `holds` (shares
+from placement to release) and `marks` (events of the timeline). Invariant: committed data covers
+exactly the events up to `revision`. The file can be deleted."""
 
 import sqlite3
 from collections.abc import Iterable, Sequence
@@ -78,7 +78,7 @@ def _mark(revision: int, time: str, kind: str, parts: bytes, event: str) -> Mark
 
 
 class Index:
-    """The index in one file. Lookups also see what was noted but not committed."""
+    """The index in one file. Lookups also see notes that are not committed yet."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -115,7 +115,7 @@ class Index:
         self._open()
 
     def restart(self) -> None:
-        """Delete everything except the record of which ledger this is."""
+        """Delete everything except the creation time by which the ledger is recognized."""
         created = self.kept("created")
         self.clear()
         self.keep("created", created)
@@ -284,7 +284,7 @@ class Index:
     def changed_by(
         self, kind: int, keys: Iterable[str], *, after: int, upto: int, oldest: bool = False
     ) -> dict[tuple[str, str], int]:
-        """Return the newest (or `oldest`) event that changed each aspect of these objects."""
+        """Return the revision of the newest (or `oldest`) change, by object and changed aspect."""
         self._flush()
         ids = {found: key for key in keys if (found := self._find(kind, key)) is not None}
         rows = self._db.execute(

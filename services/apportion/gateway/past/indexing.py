@@ -1,4 +1,4 @@
-"""Folds the ledger once from its beginning and writes checkpoints, index and cells.
+"""Folds the ledger once from its beginning and writes checkpoints, an index and event counts.
 
 Invariant: the newest checkpoint and the committed index are of the same revision, from which a
 restarted process continues."""
@@ -81,10 +81,7 @@ _MARKS: dict[type, str] = {
 
 
 class Indexer(StateFold):
-    """Folds every event, and notes in the index the objects that the event is about.
-
-    `stored_ns` returns when the current event was recorded, 0 if unknown. `failed` is why the index
-    is not written any more, or ""."""
+    """Folds every event, and notes in the index the objects that the event is about."""
 
     def __init__(self, state: State, index: Index, checkpoints: Checkpoints) -> None:
         super().__init__(state, quiet=True)
@@ -106,7 +103,7 @@ class Indexer(StateFold):
                     self._hold(pod.uid, at.node, pod.placed_revision, pod.placed_time, at.shares)
 
     def apply(self, record: Record, event: Event) -> Change:
-        """Implement `Fold.apply` of the ledger's reader."""
+        """Fold the event of a record, and note its changes in the index."""
         data = event.data
         before: Any = None  # the node's devices, or its readiness, so far
         if isinstance(data, NodeReported | NodeObserved | DevicesRegistered):
@@ -133,14 +130,14 @@ class Indexer(StateFold):
         return change
 
     def refuse(self, record: Record, reason: str) -> Change:
-        """Implement `Fold.refuse` of the ledger's reader."""
+        """Skip an unreadable record, and count it."""
         change = super().refuse(record, reason)
         self._count(record.revision, "", "unreadable")
         self._perhaps_keep(record)
         return change
 
     def keep(self) -> None:
-        """Write a checkpoint and commit the index, if anything was read since."""
+        """Write a checkpoint and commit the index, unless nothing is new since the last one."""
         revision = self.state.revision
         if self._newest is None or self.failed:
             return

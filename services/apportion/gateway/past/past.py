@@ -22,7 +22,7 @@ READ_S = 20.0  # how long a request waits for the index to catch up
 
 
 class Past:
-    """Answers about the ledger's past, from its records, index and states; see `open_past`."""
+    """The records, index and states with which queries about the past are answered."""
 
     def __init__(
         self,
@@ -75,13 +75,13 @@ class Past:
 
 async def open_past(
     ledger: JetStreamLedger,
-    looks: JetStreamLedger,
+    looks: JetStreamLedger,  # the connection for queries
     *,
     kept: Path,
     archives: Path | None,
     metrics: Metrics,
 ) -> Past:
-    """Open the past of `ledger`; requests read it through `looks`. Raises LedgerError, OSError."""
+    """Open the past of `ledger` for queries. Raises LedgerError, OSError."""
     info = await stream.check(looks.wire)
     snapshots = Snapshots(looks.wire)
     index, checkpoints = open_index(kept, info.created)

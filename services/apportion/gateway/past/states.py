@@ -33,8 +33,8 @@ _log = get_logger(__name__)
 class Checkpoints:
     """Compressed states in an existing folder, one file per revision.
 
-    `rules` say how readers read the ledger now. Invariant: a loaded state is the one that was
-    added, and fits these rules. States are dropped to bound their number and bytes."""
+    Some states are dropped to limit the folder's size. Invariant: a loaded state is the one that
+    was added, and agrees with the ledger's current rules."""
 
     def __init__(
         self, folder: Path, *, every_events: int = EVERY_EVENTS, number_max: int = NUMBER_MAX,
@@ -125,7 +125,7 @@ FAR_EVENTS = 20_000  # with more events to fold, it pays to look for snapshots
 
 
 class BeforeBeginning(Exception):
-    """The error that the revision is too old; `first` is the oldest revision available."""
+    """Error: the revision is older than `first`, the oldest available one."""
 
     def __init__(self, revision: int, first: int) -> None:
         super().__init__(

@@ -54,11 +54,11 @@ class _Row(
 
 
 class _Entry(NamedTuple):
-    """One node of a fleet file. `where` gives the location of a field; `row` is None if invalid."""
+    """One node of a fleet file."""
 
-    where: Callable[[str], str]
+    where: Callable[[str], str]  # returns the location of a field
     name: str
-    row: _Row | None
+    row: _Row | None  # None if invalid
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -72,12 +72,12 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """An error in a manifest; `document` and `line` are 0 if its location is unknown."""
+    """An error in a manifest, with its location if known."""
 
     source: str
     message: str
-    document: int = 0
-    line: int = 0
+    document: int = 0  # 0 if unknown
+    line: int = 0  # 0 if unknown
 
     def __str__(self) -> str:
         where = [self.source]
@@ -228,7 +228,7 @@ def read_wish(
     *,
     most: int = sys.maxsize,
 ) -> tuple[Wish, list[Problem]]:
-    """Return the documents' requests and the problems. Raises TooManyPods above `most` pods."""
+    """Return what the documents request, and their problems. Raises TooManyPods."""
     documents = list(found)
     contents = [each.content for each in documents if isinstance(each, Document)]
     reader = _Reader(with_classes(config, contents), most)

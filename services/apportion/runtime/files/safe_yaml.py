@@ -35,7 +35,7 @@ _KEY_TAGS = {"tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"}
 
 
 class Malformed(ValueError):
-    """Error: the text cannot be parsed. `of_syntax` is True if it breaks the syntax of JSON."""
+    """Error: the text cannot be parsed."""
 
     def __init__(self, line: int, problem: str, fix: str, *, of_syntax: bool = False) -> None:
         super().__init__(line, problem, fix)
@@ -269,7 +269,7 @@ def _fields(node: yaml.MappingNode) -> dict[str, tuple[yaml.Node, yaml.Node]]:
 
 
 def written(value: object) -> str:
-    """Format a value as YAML, with keys unsorted. If it has control characters, escape to ASCII."""
+    """Format a value as YAML and keep the order of keys; control characters are escaped."""
     text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
     if escaped(text, keep="\n") != text:
         text = yaml.safe_dump(value, sort_keys=False, allow_unicode=False)

@@ -66,7 +66,7 @@ def secure(client: LeavingClient, reach: Reach) -> None:
 
 
 def refusal(reach: Reach, distrusted: str) -> LedgerError:
-    """Return the error for a rejected login: NotPermitted, or LedgerUnavailable to retry it."""
+    """Return the error for a rejected login; it is LedgerUnavailable if a retry may help."""
     if distrusted:
         return LedgerUnavailable(f"cannot connect to {reach.shown}: {distrusted}")
     if reach.key:
@@ -338,9 +338,9 @@ class Connection:
     async def _answered(self) -> None:
         """Wait until the server has answered a ping. Raises LostReply if the connection is lost.
 
-        The wait runs in its own task: up to Python 3.11, the client's `asyncio.wait_for` loses a
-        cancellation that arrives with the answer. After a reconnection, the client forgets earlier
-        pings; waiting for one would last ten seconds."""
+        The wait runs in its own task, because up to Python 3.11 `asyncio.wait_for` loses a
+        cancellation that arrives with the answer. The client forgets pings that were sent before a
+        reconnection."""
         flushing = asyncio.ensure_future(self._client.flush())
         with self._asked.one(frozenset()) as (_, lost):
             ends: set[asyncio.Future[Any]] = {flushing, lost}
@@ -450,8 +450,8 @@ async def connect(
 ) -> JetStreamLedger:
     """Connect to the ledger at a URL (`nats://user:password@host:port`) or a Reach.
 
-    The server lists the connection as `name`; `opened` creates it. The stream is not checked.
-    Raises LedgerUnavailable, NotPermitted, ServerTooOld."""
+    The server lists the connection as `name`. The stream is not checked. Raises LedgerUnavailable,
+    NotPermitted, ServerTooOld."""
     reach = reach_of(to)
     wire = opened(reach)
     try:

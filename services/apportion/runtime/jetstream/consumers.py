@@ -1,9 +1,9 @@
 """Creates consumers of the stream under names that their owner may use, and checks them later.
 
-The server lets an identity manage only consumers `<identity>-<number>`. If a killed process leaves
-a consumer behind, another process may replace it. A reader lists its supported formats in its
-consumer's metadata. Invariants: a consumer that delivers is never taken over; a changed setting is
-reported; a reader without a list supports only what every build supports."""
+The server lets an identity manage only consumers `<identity>-<number>`. Another process may replace
+the consumer of a killed process. A reader lists the formats that it supports in its consumer's
+metadata; without a list, the reader supports only what every build supports. Invariants: a consumer
+that delivers is never taken over. A changed setting is reported."""
 
 import itertools
 import secrets

@@ -1,10 +1,9 @@
 """Delivers every record in revision order, exactly once, across disconnections.
 
-The sequence and heartbeats of a push consumer reveal gaps. After a gap, silence or reconnection a
-new consumer starts after the last delivered record. Invariants: a missing record, or a change of
-the last delivered record, raises LedgerHole. Only the stream's leader decides what the ledger
-contains: a server that has just restarted may lack the newest records, so its consumer delivers
-them late and its pending count is unreliable."""
+The sequence and heartbeats of a push consumer reveal gaps. After a gap, silence or reconnection, a
+new consumer starts after the last delivered record. Only the stream's leader decides what the
+ledger contains, because a server that has just restarted may lack the newest records. Invariant: a
+missing record, or a change of the last delivered record, raises LedgerHole."""
 
 import asyncio
 import contextlib
@@ -80,7 +79,7 @@ class Follower:
         return self._task is not None and not self._task.done()
 
     async def caught_up(self) -> None:
-        """Wait for all earlier records; see `Subscription`. Raises what ended the delivery."""
+        """Wait until all earlier records are delivered. Raises the error that stopped this."""
         waiting = asyncio.ensure_future(self._caught_up.wait())
         ended = asyncio.ensure_future(self.join())
         try:

@@ -3,8 +3,8 @@
 An append is one message or one atomic batch, fenced by `Nats-Expected-Last-Subject-Sequence` and
 `Nats-Msg-Id`. Invariants: an append is stored whole or not at all. An append without
 acknowledgement has an unknown outcome. A known id is a duplicate only if its record is the event to
-be appended. The server accepts an id once, so an attacker could use up a guessed id in advance.
-With a key, which all writers share, the server sees only the HMAC-SHA256 of the id.
+be appended. The server sees only the HMAC-SHA256 of an id if writers share a key, so an attacker
+cannot use up an id that it guesses.
 
 Observed behaviour of nats-server 2.15.1:
 - In a batch the id is checked before the fence (10201 before 10071). For a single message the fence

@@ -155,7 +155,7 @@ class Bucket:
     async def get_alone(self, name: str) -> tuple[bytes, Mapping[str, str]] | None:
         """Return the message that `put_alone` stored and its headers, or None if there is none.
 
-        Some users have no permission for other reads. Raises LedgerUnavailable, NotPermitted."""
+        Raises LedgerUnavailable, NotPermitted."""
         found = await self._direct(f".{self._alone(name)}", b"")
         return None if found is None else (found.data, found.headers or {})
 

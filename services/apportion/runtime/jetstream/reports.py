@@ -79,7 +79,7 @@ async def read(
 
 
 async def answered(asked: Asked, reading: Reading) -> ReportAnswer | IdleAnswer:
-    """Build the answer, which may be large, off the event loop. Raises PriceError."""
+    """Build the answer in a thread, because it may be large. Raises PriceError."""
     if asked.report == "idle":
         return await asyncio.to_thread(idle_answer, reading, asked.prices)
     return await asyncio.to_thread(report_answer, asked.report, reading, asked.prices)
@@ -155,7 +155,7 @@ class _Books(StateFold):
         self._stored_ns = 0
 
     def apply(self, record: Record, event: Event) -> Change:
-        """Fold the event. Its time is that on the server; if archived, it is the event's own."""
+        """Fold the event at the server's time of storage, or at its own time if it is archived."""
         change = super().apply(record, event)
         self.account.observe(change, self._stored_ns // 1_000 or micros_of(event.time) or 0)
         return change
@@ -211,7 +211,7 @@ async def read_account(
 
 
 async def _begin(wire: Wire, snapshots: Snapshots, start: int, first: int) -> State:
-    """Return the newest stored state before the period, else an empty state. Raises TooEarly."""
+    """Return the newest stored state from before the period, or an empty state. Raises TooEarly."""
     for each in await snapshots.stored():
         stored = await stream.read_stored(wire, {"seq": each.revision})
         if stored is not None and micros_since(stored.at) <= start:

@@ -1,9 +1,9 @@
-"""Decides how much of the ledger's beginning may be dropped, and reports the limiting reason.
+"""Decides how much of the ledger's beginning may be dropped, and reports what limits it.
 
-A revision may be dropped once it is in a valid archive of this ledger and its message id has left
-the server's deduplication window. It must also precede every kept snapshot and every placement that
-is not bound yet, because the binders' queue still delivers that placement. Invariant: every dropped
-revision is archived. Before a drop, bootstrap stores state and configuration for new readers."""
+A revision may be dropped once a valid archive of this ledger has it, and the server no longer needs
+its message id for deduplication. It must also precede every kept snapshot and every placement that
+the binders' queue may still deliver. Invariant: every dropped revision is archived. Before a drop,
+bootstrap stores state and configuration for new readers."""
 
 import asyncio
 from datetime import datetime, timedelta
@@ -25,11 +25,11 @@ class CannotDrop(LedgerError):
 
 
 class Droppable(NamedTuple):
-    """Revisions `first` to `last` may be dropped; none if last < first. `because` says why."""
+    """The revisions `first` to `last`, which may be dropped; none if `last` is before `first`."""
 
     first: int
     last: int
-    because: str
+    because: str  # why no more
 
 
 async def droppable(

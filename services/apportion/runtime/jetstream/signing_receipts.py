@@ -1,7 +1,7 @@
 """Signs receipts for all records that follow the newest receipt.
 
-Invariant: a receipt continues the previous one on the same ledger. Its state is folded only from
-records, starting where the previous receipt ended."""
+Invariant: a receipt continues the previous one on the same ledger. The state in a receipt is folded
+only from records, starting where the previous receipt ended."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -69,7 +69,7 @@ async def sign(
 
 
 class _Signing:
-    """One signing run over the records after `state`; `goal` is the last revision to sign."""
+    """One run that signs the records after `state`, up to the revision `goal`."""
 
     def __init__(
         self,

@@ -1,10 +1,10 @@
 """Snapshots in the object store, so that a restart folds only the ledger's newest events.
 
 Schedulers write snapshots. A reader trusts a snapshot only after an intake has folded the ledger to
-the same state and attested its digest. A trimmed ledger has a snapshot of its own, which only
-bootstrap can write. A reader skips an unusable snapshot (corrupt, of another format or ledger, or
-with an event that was set aside since). It then tries an older one, or starts at the first
-revision. Invariant: a restored state equals the fold of the ledger by the current rules."""
+the same state and attested its digest. A trimmed ledger begins with a special snapshot, which only
+the bootstrap user can write. If a snapshot cannot be used, the reader tries an older one, or starts
+at the first revision. Invariant: a restored state equals the fold of the ledger by the current
+rules."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _log = get_logger(__name__)
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """A snapshot's description. `record` is the digest of the ledger's record at `revision`."""
+    """The description of a stored snapshot."""
 
     revision: int
     record: str
@@ -51,7 +51,7 @@ class Stored(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> Key:
-        """Return what an attestation names: the revision and the digest of the snapshot."""
+        """Return the revision and digest by which an attestation names the snapshot."""
         return self.revision, self.entry.digest
 
 
@@ -96,7 +96,7 @@ class Snapshots:
         return await _entries(self._bucket)
 
     async def beginning(self) -> list[Stored]:
-        """Return the snapshot that begins a trimmed ledger, as a list; empty without a trim."""
+        """Return the snapshot that begins a trimmed ledger, in a list; [] without a trim."""
         return [
             msgspec.structs.replace(each, beginning=True)
             for each in (await _entries(self._beginning))[:1]
@@ -111,7 +111,7 @@ class Snapshots:
             return frozenset()
 
     async def attest(self, keys: Iterable[Key]) -> None:
-        """Store the keys of verified snapshots, as an intake. Raises LedgerError."""
+        """Store the keys of snapshots that this intake has verified. Raises LedgerError."""
         await self._bucket.put_alone(_ATTESTED, msgspec.json.encode(sorted(keys)), {})
 
     async def oldest(self, first: int) -> State | None:
@@ -123,8 +123,9 @@ class Snapshots:
         return None
 
     async def beginning_behind(self, last: int) -> Beginning | None:
-        """Return what to store before revisions to `last` are dropped, if anything. Raises
-        LedgerError."""
+        """Return the Beginning to store before revisions up to `last` are dropped.
+
+        Return None if it is stored already. Raises LedgerError."""
         for stored in reversed(await self.stored()):
             state = await self.load(stored) if stored.revision > last else None
             if state is None:
@@ -138,7 +139,7 @@ class Snapshots:
         raise BadObject(f"no snapshot after {last} is usable")
 
     async def begin_with(self, beginning: Beginning) -> None:
-        """Replace the stored beginning, as the bootstrap user. Raises LedgerError."""
+        """Replace the snapshot with which the trimmed ledger begins. Raises LedgerError."""
         entry, before = beginning.stored.entry, await _entries(self._beginning)
         if beginning.configuration is not None:
             await keep_configuration(self._beginning, beginning.configuration)

@@ -1,8 +1,8 @@
 """Creates the ledger's stream, checks its settings, and reports each that deviates.
 
 Invariant: no service uses a stream from which events could be deleted individually, rolled up,
-expired or stored in part. Only the bootstrap user may drop the archived beginning, through
-`retention`; this user can neither read nor write events."""
+expired or stored in part. Only the bootstrap user, which can neither read nor write events, may
+drop the archived beginning."""
 
 import contextlib
 from collections.abc import Mapping
@@ -73,13 +73,13 @@ FREE = frozenset({
 
 
 class StreamState(msgspec.Struct, frozen=True):
-    """The stream's revisions. `subjects` has the number of records on each requested subject."""
+    """The first and last revision of the stream, and its size."""
 
     messages: int = 0
     bytes: int = 0
     first_seq: int = 0
     last_seq: int = 0
-    subjects: dict[str, int] = {}
+    subjects: dict[str, int] = {}  # number of records on each requested subject
 
 
 class StreamPeer(msgspec.Struct, frozen=True):
@@ -98,12 +98,12 @@ class StreamCluster(msgspec.Struct, frozen=True):
 
 
 class StreamInfo(msgspec.Struct, frozen=True):
-    """The stream as the server describes it. `ts` is the server's current time."""
+    """The stream as the server describes it."""
 
     config: dict[str, Any]
     state: StreamState
     created: str
-    ts: str = ""
+    ts: str = ""  # the server's current time
     cluster: StreamCluster | None = None
 
     @property
@@ -131,13 +131,13 @@ class Look(msgspec.Struct, frozen=True):
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """A record as the server stores it: `time` by the server's clock, headers in base64."""
+    """A record as the server stores it."""
 
     seq: int
     subject: str
-    hdrs: str = ""
+    hdrs: str = ""  # in base64
     data: bytes = b""
-    time: str = ""
+    time: str = ""  # by the server's clock
 
     @property
     def at(self) -> datetime:
@@ -159,7 +159,7 @@ _decode_stored = msgspec.json.Decoder(_StoredAnswer).decode
 
 
 async def find(wire: Wire, *, subject: str = "") -> StreamInfo | None:
-    """Return stream info with the count of `subject`, None if absent. Raises LedgerUnavailable."""
+    """Return the stream's info, or None without a stream. Raises LedgerUnavailable."""
     body = {"subjects_filter": subject} if subject else None
     answer = await call_api(wire, f"STREAM.INFO.{STREAM}", body, absent=STREAM_NOT_FOUND)
     return _decode_info(answer) if answer else None

@@ -78,8 +78,8 @@ class Wire(Protocol):
     ) -> Unsubscribe:
         """Call and await `receive` for each message on `subject`, one message at a time.
 
-        Pass `waits=True` if `receive` waits; then messages are queued. Within a `group`, each
-        message goes to one subscriber. Raises NotPermitted."""
+        Pass `waits=True` if `receive` awaits something; messages are then queued. Within a `group`,
+        each message goes to one subscriber. Raises NotPermitted."""
 
     def on_reconnect(self, call: Callable[[], None]) -> Callable[[], None]:
         """Call `call` after each reconnection until the returned function is called."""

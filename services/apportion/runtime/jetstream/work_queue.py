@@ -54,7 +54,7 @@ class QueueDelivery:
 
 
 class Queue:
-    """A `ledger.WorkQueue` on JetStream. Records that arrive between fetches go to the next one."""
+    """A `ledger.WorkQueue` whose messages a JetStream consumer delivers."""
 
     def __init__(self, wire: Wire, settings: Mapping[str, object]) -> None:
         self._wire = wire

@@ -52,9 +52,10 @@ async def require_dra(api: KubeApi, clock: Clock) -> None:
 
 
 async def require_gates(api: KubeApi, sample: dict[str, Any], gates: dict[str, str]) -> None:
-    """Create `sample`, a ResourceSlice, in a dry run. Raises ConfigError if a field is dropped.
+    """Check with a dry run that the API server keeps the fields that need feature gates.
 
-    `gates` maps the path of a field to its feature gate. Raises KubeUnavailable, KubeRefused."""
+    `gates` maps each such field of `sample` to its gate. Raises ConfigError, KubeUnavailable,
+    KubeRefused."""
     try:
         made = msgspec.json.decode(
             await api.change("POST", SLICES, sample, query={"dryRun": "All"})

@@ -1,10 +1,9 @@
 """List, then watch: keep a copy of one kind of Kubernetes object in sync.
 
-A failed watch resumes at the last version it received. It lists again if the server has forgotten
-that version (410), sends nothing for too long, or was unavailable. After an outage the server's
-data may be older, and a watch from a newer version would wait silently. Invariants: an `Audience`
-gets every object and deletion, in the server's order. Failures are retried without end, with
-back-off. Until the first answer of `Discovery`, every kind counts as served."""
+A failed watch resumes at the last version it received. The watch lists again if the server has
+forgotten that version (410), was unavailable, or sends nothing for too long. Invariants: an
+`Audience` gets every object and deletion, in the server's order. Failures are retried without end,
+with back-off. Until the first answer of `Discovery`, every kind counts as served."""
 
 import asyncio
 import logging
@@ -144,7 +143,7 @@ class _Object(Struct, frozen=True):
 
 
 def skipping(decode: Callable[[Data], T]) -> Callable[[Data], T]:
-    """Return a `decode` that also skips unknown fields nested too deeply for msgspec's recursion.
+    """Return a decoder like `decode` that also skips unknown fields nested too deeply for msgspec.
 
     Otherwise one such object would break the decoding of its list. Raises msgspec.DecodeError."""
     shallow = from_outside(decode)
@@ -171,7 +170,7 @@ _decode_object = skipping(msgspec.json.Decoder(_Object).decode)
 
 
 class Audience(Protocol):
-    """Receives the changes to objects of one kind. `version` is a resourceVersion as a number."""
+    """Receives the changes to objects of one kind from a watch."""
 
     def listing(self) -> None:
         """Note that a list begins. Objects that it does not contain have been deleted."""
@@ -247,7 +246,7 @@ class _Expired(Exception): ...
 
 
 class _WentBack(Exception):
-    """Error: the server's version is lower than before, because an older copy was restored."""
+    """Error: the resourceVersion is lower than before, because an older copy was restored."""
 
 
 async def newest_version(api: KubeApi, path: str) -> int:
@@ -259,9 +258,9 @@ async def newest_version(api: KubeApi, path: str) -> int:
 async def pages(
     api: KubeApi, path: str, selector: str = ""
 ) -> AsyncIterator[tuple[list[Raw], str]]:
-    """Yield pages of the objects of a kind, each page with its version.
+    """Yield the pages of a list, each with its resourceVersion.
 
-    Raises KubeUnavailable, KubeRefused if the list is incomplete."""
+    Raises KubeUnavailable, KubeRefused."""
     query = {"limit": str(PAGE)} | ({"fieldSelector": selector} if selector else {})
     while True:
         page = _decode_list(await api.get(path, query))
@@ -272,7 +271,7 @@ async def pages(
 
 
 class Watch:
-    """Keeps an `Audience` in sync with one kind. `problem` says why it is not in sync, or is ""."""
+    """Keeps an `Audience` in sync with the cluster's objects of one kind."""
 
     def __init__(
         self,
@@ -310,7 +309,7 @@ class Watch:
 
     @property
     def in_step(self) -> bool:
-        """Return True if the audience has a complete list that is not in doubt, and no problem."""
+        """Return True if the audience's list is complete and the watch has no problem."""
         return self._synced.is_set() and not self.problem
 
     def doubt(self, since_s: float) -> None:

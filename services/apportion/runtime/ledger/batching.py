@@ -1,9 +1,9 @@
-"""Group commit: appends of many writers are checked and stored in atomic batches.
+"""Group commit: the appends of many writers are checked and stored in atomic batches.
 
 While one batch is being fsynced, new drafts gather for the next; there is no timer. A few drafts
-are appended individually, because a batch costs the server several milliseconds on a disk, and a
-single append less than half of that. Invariants: a refused draft fails no other draft. A group is
-stored all or none. The queue is bounded, so a slow ledger slows its writers down."""
+are appended individually, because a batch costs the server more. Invariants: a refused draft fails
+no other draft. A group is stored all or none. The queue is bounded, so a slow ledger slows its
+writers down."""
 
 import asyncio
 import re
@@ -97,7 +97,7 @@ _decode_named = msgspec.json.Decoder(_Named).decode
 
 
 def is_same(draft: Draft, subject: str, payload: bytes) -> bool:
-    """Return True if a record is the draft's event: same id, type and channel, any writer.
+    """Return True if a record is the draft's event, whichever process wrote the record.
 
     For example, two schedulers' placements of one pod are the same, even on different nodes."""
     if _channel(draft.subject) != _channel(subject):
@@ -139,9 +139,7 @@ class _Unit:
 
 
 class GroupCommit:
-    """Gathers concurrent appends into atomic batches; used with `async with`.
-
-    A draft that depends on another draft belongs in the same group."""
+    """Gathers concurrent appends into atomic batches. Use it with `async with`."""
 
     def __init__(
         self,

@@ -1,8 +1,7 @@
 """Finds the revision to expect (the fence) on a subject whose newest record is gone.
 
-The server treats a subject as empty after its records were trimmed or lost. Invariants: a writer
-expects an empty subject only after folding those records. If a refusal names the subject's newest
-record, the writer expects that record only after folding it. So no writer overlooks an event."""
+After a trim or a loss of records, the server treats the subject as empty. Invariant: a writer never
+appends past an event that it has not folded."""
 
 import asyncio
 from typing import Final
@@ -23,7 +22,7 @@ class Fences:
         self._asking = asyncio.Lock()
 
     def expected(self, newest: int, *, folded: int, subject: str = "") -> int:
-        """Return the revision to expect on `subject`; `newest` is the newest one folded, or 0."""
+        """Return the revision to expect on `subject`, given the newest revision folded (or 0)."""
         if not newest and subject in self._found:  # the state has forgotten its records
             found = self._found[subject]
             return found if found <= folded else 0

@@ -3,8 +3,8 @@
     new replica: ask "who is there?" ──► hear the others ──► fold up to now ──► "here" … "gone"
 
 Replicas use this list only to share work. The list may be wrong for a while; the ledger's fences
-prevent harm. Invariants: a replica hears the others before it joins, so its first list is complete.
-Silence is counted in a replica's own rounds, so a paused process does not assume it is alone."""
+prevent harm. Invariant: a replica hears the others before it joins, so its first list is complete.
+A paused process does not assume it is alone, because it counts silence in its own rounds."""
 
 import asyncio
 import contextlib
@@ -153,7 +153,6 @@ class Membership:
         }
 
     def _tell(self) -> None:
-        """Call `on_change` after a change of the list, once this replica is about to join."""
         if not (self._here or self._joined.is_set()):
             return
         here = {name for name, heard in self._heard.items() if heard.here} | {self.member}

@@ -18,7 +18,7 @@ SHOWN_IDS = 3
 
 
 class Draft(msgspec.Struct, frozen=True, gc=False):
-    """An event to append. `id` prevents duplicates; `expect` names the subject's newest event."""
+    """An event to append, as bytes, with the fences under which the server accepts it."""
 
     subject: str
     id: str  # pod fence: the server takes an id once in its duplicate window of two minutes
@@ -180,7 +180,7 @@ class Subscription(Protocol):
 
     @property
     def lag(self) -> int:
-        """Return how many newer records existed when the server sent the last one received."""
+        """Return how many records were still to come when the server sent the last one."""
 
     @property
     def stalled(self) -> bool:

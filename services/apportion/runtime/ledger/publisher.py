@@ -27,7 +27,7 @@ class Insistence:
         self._stuck = False
 
     async def append(self, draft: Draft) -> Appended:
-        """Append and return once stored. Raises LedgerErrors that a retry cannot fix."""
+        """Append the draft and retry until it is stored. Raises LedgerErrors that persist."""
         failures = 0
         while True:
             try:

@@ -41,7 +41,7 @@ class Fold(Protocol[C_co]):
 
     @property
     def refused_count(self) -> int:
-        """Return the number of events that the fold refused, which changed nothing."""
+        """Return the number of events that the fold refused, and so did not apply."""
 
     @property
     def rules(self) -> Rules:
@@ -55,7 +55,7 @@ class Fold(Protocol[C_co]):
 
 
 class StateFold:
-    """Folds the ledger into a `State` of the whole cluster. If `quiet`, refusals are not logged."""
+    """Folds the ledger into a `State` of the whole cluster."""
 
     def __init__(self, state: State | None = None, *, quiet: bool = False) -> None:
         self.state = state or State()
@@ -139,7 +139,7 @@ class Reader(Generic[C]):
 
     @property
     def lag(self) -> int:
-        """Return how many newer events existed when the server sent the last one received."""
+        """Return how many events were still to come when the server sent the last one."""
         return self._subscription.lag if self._subscription else 0
 
     @property
@@ -184,7 +184,7 @@ class Reader(Generic[C]):
             await self._subscription.stop()
 
     async def superseded(self) -> None:
-        """Wait until an operator sets the halting event aside, then raise; see `run`."""
+        """Wait until an operator sets the halting event aside, then raise Superseded."""
 
         def look(record: Record) -> None:
             said = said_at(record.revision, record.subject, record.payload)
@@ -215,7 +215,7 @@ class Reader(Generic[C]):
             await asyncio.Event().wait()
 
     async def folds(self, revision: int) -> bool:
-        """Wait until `revision` is folded (True) or the fold has halted before it (False)."""
+        """Wait until `revision` is folded. Return False if the fold halts before it."""
         if self.revision >= revision or self.halted:
             return self.revision >= revision
         waiting: asyncio.Future[bool] = asyncio.get_running_loop().create_future()

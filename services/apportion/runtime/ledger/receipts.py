@@ -57,7 +57,7 @@ class Found(NamedTuple):
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """Return the receipt's checkpoint, which is its signed claim about the ledger."""
+        """Return the receipt's checkpoint: its signed statement about the ledger."""
         return self.receipt.checkpoint
 
 
@@ -76,7 +76,7 @@ class Receipts:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Create and lock the folder for the block. Raises OSError, BlockingIOError if locked."""
+        """Create and lock the folder for a `with` block. Raises OSError, BlockingIOError."""
         self._folder.mkdir(parents=True, exist_ok=True)
         with (self._folder / _LOCK).open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -130,7 +130,7 @@ class Receipts:
             before = found
 
     def fingerprints(self, found: Found) -> bytes | None:
-        """Return a receipt's fingerprints, or None if missing or not those that were signed."""
+        """Return the fingerprints that a receipt signs, or None if missing or altered."""
         try:
             with found.path.with_suffix(".fingerprints").open("rb") as file:
                 data = file.read(SEGMENT_MAX * FINGERPRINT_BYTES + 1)
@@ -273,7 +273,7 @@ class ReceiptCheck:
             yield from self._advance(self._next)
 
     def finish(self, start: int) -> Iterator[Wrong]:
-        """Yield discrepancies at the ledger's end; `start` is where the reading began."""
+        """Yield the discrepancies found at the end of a reading that began at revision `start`."""
         revision = self._next or start
         yield from self._advance(revision)
         if self._found is not None and self._found.checkpoint.last >= revision:

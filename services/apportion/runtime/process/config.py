@@ -46,7 +46,7 @@ def _shown(found: object) -> str:
 
 
 class ConfigError(Exception):
-    """Error: a setting is unusable. Has its `key`, its value (True hides a secret), and the fix."""
+    """Error: a setting is unusable. The message has the setting, its value and the fix."""
 
     def __init__(self, key: str, found: object, fix: str) -> None:
         super().__init__(f"{key} is {_shown(found)}; {fix}")

@@ -1,8 +1,7 @@
-"""Sets a scheduling policy under which our processes preempt no others when they wake up.
+"""Sets a scheduling policy under which our processes do not preempt others when they wake up.
 
-A pod passes through half a dozen processes, and each wakes the next. With too few processors, each
-wake-up would interrupt a process and cool its caches. Under this policy events wait and are handled
-in groups. Invariant: shares of processor time stay the same, and an operator's policy is kept."""
+Each step of a placement wakes the next process. With few CPUs, each wake-up would interrupt a
+running process. Invariant: CPU shares stay the same, and an operator's own policy is kept."""
 
 import contextlib
 import gc
@@ -12,7 +11,7 @@ from collections.abc import Iterator
 
 
 def interrupt_nobody() -> None:
-    """Keep this thread, and all that it starts, from preempting other processes on wake-up."""
+    """Set a Linux policy that keeps this thread and its children from preempting others."""
     if sys.platform == "linux":  # which alone has SCHED_BATCH, and may forbid it
         with contextlib.suppress(OSError):
             if os.sched_getscheduler(0) == os.SCHED_OTHER:
@@ -21,7 +20,7 @@ def interrupt_nobody() -> None:
 
 @contextlib.contextmanager
 def children_that_interrupt_nobody() -> Iterator[None]:
-    """Start the block's child processes under SCHED_BATCH; this process keeps its own policy."""
+    """Start child processes under SCHED_BATCH in a `with` block; this process stays as it is."""
     if sys.platform != "linux":
         yield
         return

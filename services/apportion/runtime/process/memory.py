@@ -1,8 +1,8 @@
 """Memory tuning: huge pages for a large heap, and a small heap for agents.
 
-The state of thousands of nodes is read at random, and with 4 KiB pages address translation is
-slower than the reads. glibc gives each thread a heap that never shrinks. Invariant: only areas at
-least 90 % in use become huge pages, which limits the extra memory."""
+The state of thousands of nodes is read in random order, and with 4 KiB pages address translation
+takes longer than the reads. glibc gives each thread a heap that never shrinks. Invariant: only
+areas at least 90 % in use become huge pages, which limits the extra memory."""
 
 import asyncio
 import contextlib
@@ -34,7 +34,7 @@ _AREA: Final = re.compile(
 
 
 async def keep_in_huge_pages(clock: Clock) -> None:
-    """Move the heap into huge pages whenever it has grown much, until cancelled."""
+    """Move the heap into huge pages each time it has grown by `GROWN`, until cancelled."""
     gathered = 0
     while True:
         await clock.pause(EVERY_S)

@@ -118,7 +118,7 @@ class Metrics:
         )
 
     def looked_up(self, families: Sequence[Family], look: Callable[[], Iterable[Sample]]) -> None:
-        """Register gauges that `look` computes. A second call, after a restart, replaces `look`."""
+        """Register gauges whose samples `look` computes. A second call replaces `look`."""
         name = families[0].name
         if name in self._made:
             self.registry.unregister(self._made[name])

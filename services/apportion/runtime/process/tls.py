@@ -23,10 +23,10 @@ _Stamp = tuple[tuple[int, int, int], ...]
 
 
 class TlsFiles(msgspec.Struct, frozen=True):
-    """PEM files for client TLS. `setting` prefixes their settings; `ca` replaces the system CAs."""
+    """PEM files for client TLS."""
 
-    setting: str
-    ca: str = ""
+    setting: str  # the prefix of the files' settings
+    ca: str = ""  # replaces the system's CAs
     certificate: str = ""
     key: str = ""
 
@@ -49,7 +49,7 @@ def files_of(setting: str, environ: Mapping[str, str] | None = None) -> TlsFiles
 
 
 def forget_files(setting: str) -> None:
-    """Unset the variables of TLS files, also for children, because `apportion up` uses no TLS."""
+    """Unset the environment variables of TLS files, because `apportion up` uses no TLS."""
     for name in _NAMES:
         os.environ.pop(f"{setting}_{name}", None)
 

@@ -1,8 +1,8 @@
 """HTTP server of a process: /healthz, /readyz, /metrics, and the service's routes.
 
-aiohttp would wait without limit for a first request or a body, so a protocol of ours wraps
-aiohttp's and sets deadlines. Invariants: no client keeps others from being answered. A refused
-client gets the reason. A connection has a deadline except while a request is being answered."""
+aiohttp waits without limit for a first request or a body, so a wrapper of its protocol sets
+deadlines. Invariants: no client keeps others from being answered. A refused client gets the reason.
+A connection has a deadline except while a request is being answered."""
 
 from __future__ import annotations
 
@@ -330,7 +330,7 @@ class HttpServer:
 
 @asynccontextmanager
 async def listening(server: HttpServer) -> AsyncIterator[Address]:
-    """Run the server during the block and yield its address. Raises ConfigError."""
+    """Run the server during a `with` block and yield its address. Raises ConfigError."""
     address = await server.start()
     try:
         yield address

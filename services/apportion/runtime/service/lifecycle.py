@@ -63,7 +63,7 @@ Connect = Callable[[], Awaitable[Ledger]]  # how a service that brings its own l
 
 
 class Service:
-    """What a service's main function gets: settings, loops, health. `connect` opens its ledger."""
+    """The settings, loops and health of a running service. `connect` opens its ledger."""
 
     def __init__(
         self, name: str, config: ServiceConfig, *, clock: Clock, connect: Connect | None = None
@@ -96,15 +96,15 @@ class Service:
         self._tasks.create_task(named(), name=name)
 
     def watch(self, ledger: Examined) -> None:
-        """Check the ledger's settings at intervals until this run of the body ends."""
+        """Check the ledger's settings at intervals until the service's main function ends."""
         self.loop("check the ledger", lambda: self.soundness.watch(ledger))
 
     def ready_when(self, not_ready: Callable[[], list[str]]) -> None:
-        """Let `not_ready` add reasons to /readyz until this run of the body ends."""
+        """Let `not_ready` add reasons to /readyz until the service's main function ends."""
         self._checks.append(not_ready)
 
     def before_stopping(self, run: Callable[[], Awaitable[None]]) -> None:
-        """Register `run` to be called before the loops of this run of the body stop."""
+        """Call `run` before the service stops its loops."""
         self._farewell = run
 
     async def take_leave(self) -> None:

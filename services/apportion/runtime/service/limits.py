@@ -1,7 +1,7 @@
 """Limits of an HTTP server, in total and for each client.
 
-Invariant: no client's requests use up the room of other clients. A refused client gets the reason
-and when to retry. Only long work is queued, with clients in turns."""
+Invariant: no client's requests use up the capacity for other clients. A refused client gets the
+reason and when to retry. Only long requests are queued, fairly between clients."""
 
 import asyncio
 import ipaddress
@@ -21,7 +21,7 @@ WAIT_S = 60.0
 
 
 class Limits(Struct, frozen=True):
-    """The limits of a server, in total and per client. `client_of` names a connection's client."""
+    """The limits of a server, in total and per client."""
 
     body_bytes: int = 1 << 20
     heavy_bytes: int = 256 << 10
@@ -70,7 +70,7 @@ class AtOnce:
 
     @contextmanager
     def one(self, client: str) -> Iterator[None]:
-        """Count one more request or connection during the block. Raises TooMany."""
+        """Count one more request or connection during a `with` block. Raises TooMany."""
         self.enter(client)
         try:
             yield
@@ -124,7 +124,7 @@ class Turns:
                     raise
 
     def leave(self, client: str) -> None:
-        """Free the slot that `enter` occupied, for the next client in turn."""
+        """Free the slot that `enter` took, for the next client."""
         self._running.leave(client)
         if client in self._queue:
             self._queue.move_to_end(client)

@@ -1,8 +1,8 @@
 """Guards for local servers and metrics, and JSON endpoints for Kubernetes.
 
-Invariants: a page of another site reads nothing from a local server, even after DNS rebinding.
-Without a token, no other machine can read metrics; the token's file is read for each request. An
-API server or kube-scheduler always gets JSON with a fitting status."""
+Invariants: a web page of another site cannot read from a local server, even after DNS rebinding.
+Without a token, other machines cannot read metrics. The API server and kube-scheduler always
+receive JSON, even as an error."""
 
 import contextlib
 import hmac

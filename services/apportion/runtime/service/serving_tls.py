@@ -92,7 +92,7 @@ class Tls:
 
 
 class GivenCertificate:
-    """Serves the certificate in the files, and the new one after the files change."""
+    """Serves the certificate in some files, and reloads the files when they change."""
 
     def __init__(self, files: ServedFiles, tls: Tls, clock: Clock) -> None:
         """Load the files. Raises ConfigError if they cannot be used."""
@@ -149,7 +149,7 @@ def given_tls(files: ServedFiles, clock: Clock) -> tuple[Tls, GivenCertificate]:
 async def serving(
     service: Service, listen: Address, files: ServedFiles | None, routes: Routes, limits: Limits
 ) -> AsyncIterator[str]:
-    """Serve `routes` during the block, over HTTPS if `files` is set. Raises ConfigError."""
+    """Serve `routes` during a `with` block, over HTTPS if `files` is set. Raises ConfigError."""
     tls = None
     if files is not None:
         tls, following = given_tls(files, service.clock)

@@ -39,7 +39,7 @@ class Session(msgspec.Struct, frozen=True):
         return Rules() if self.snapshots is None else await self.snapshots.rules()
 
     async def beyond_beginning(self) -> State | None:
-        """Return a snapshot's state if the ledger's beginning was dropped, otherwise None."""
+        """Return a snapshot's state if the ledger's oldest records were dropped, or None."""
         if self.snapshots is None or not await self.snapshots.begun_without():
             return None
         return await self.snapshots.restore()
@@ -51,7 +51,7 @@ class Session(msgspec.Struct, frozen=True):
         *observers: Callable[[Change], None],
         writes: str,
     ) -> Reader[Change]:
-        """Return a reader that folds into `cluster`; the service is not ready before the reader."""
+        """Return a reader that folds into `cluster`. Until it is ready, the service is not."""
 
         def observe(change: Change) -> None:
             for each in observers:

@@ -1,9 +1,9 @@
 """Checks that the ledger has the required settings and accepts our appends.
 
 With changed settings a stream could drop events, so nothing is appended until they are restored.
-Invariant: a service is not ready after a check found a wrong setting, until a check finds none; the
-same if no server serves the stream. After another failed append, it is not ready until one succeeds
-or none was tried for a minute."""
+Invariant: a service is not ready while the last check found a wrong setting, or found no server
+that serves the stream. After another failed append, the service is not ready until an append
+succeeds or none was tried for a minute."""
 
 import asyncio
 from typing import Final, Protocol
@@ -51,7 +51,7 @@ class Examined(Protocol):
 
 
 class Soundness:
-    """The ledger's known problems, kept across restarts. `note` is the `watch` of `connect`."""
+    """The known problems of the ledger, kept across restarts of the service."""
 
     def __init__(self, metrics: Metrics, clock: Clock, log: Logger) -> None:
         self._metrics = metrics
@@ -101,7 +101,7 @@ class Soundness:
             self._outcome, self._at_s = outcome, self._clock.monotonic()
 
     def trouble(self) -> str:
-        """Return a key of `TROUBLES`: why appends fail, or failed within the last minute; or ""."""
+        """Return why appends fail or just failed, as a key of `TROUBLES`; empty if they succeed."""
         recent = self._clock.monotonic() - self._at_s < FORGOTTEN_S or self._outcome == "unserved"
         return self._outcome if recent and self._outcome in TROUBLES else ""
 
@@ -124,7 +124,7 @@ class Soundness:
             self._due.set()
 
     async def sound(self) -> None:
-        """Wait until no setting is known to be wrong; usually returns at once."""
+        """Wait until all settings of the ledger are correct, as far as they were checked."""
         await self._sound.wait()
 
     async def watch(self, ledger: Examined) -> None:

@@ -1,7 +1,7 @@
 """Rechecks pods that the ledger has released but that this watcher still sees on a node.
 
-Invariant: a released pod is adopted again only if the API server confirms, after the release, that
-the pod is running, because the watch may be behind."""
+Invariant: a released pod is adopted again only after the API server has confirmed that the pod
+runs. The watch is no proof, because it may be behind."""
 
 import logging
 from collections.abc import Iterable
@@ -50,7 +50,7 @@ read_pod = from_outside(msgspec.json.Decoder(_Pod).decode)
 
 
 class Doubts:
-    """Pods that the ledger released since this watcher started, and that need a recheck."""
+    """The pods to recheck, because the ledger released them after this watcher started."""
 
     def __init__(
         self, api: KubeApi, view: ClusterView, state: State, revisions: Revisions, clock: Clock
@@ -74,8 +74,7 @@ class Doubts:
             del self._uids[next(iter(self._uids))]
 
     async def resolve(self, uids: Iterable[str]) -> None:
-        """For each pod that the ledger has released, ask the API server, then adopt or submit it
-        again."""
+        """Ask the API server about released pods, then adopt them or submit them again."""
         for uid in [uid for uid in uids if uid in self._uids and uid not in self._state.pods]:
             pod = self._view.pods.get(uid)
             if pod is None or pod.ended or not (pod.node or self._may_wait_again(pod)):

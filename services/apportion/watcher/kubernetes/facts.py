@@ -77,15 +77,15 @@ class Fact(NamedTuple):
 
 
 class Adoption(NamedTuple):
-    """A pod to adopt. `problem` is why the ledger cannot account for the pod's devices."""
+    """A pod that runs on a node without a placement in the ledger, to adopt."""
 
     data: PodAdopted
-    problem: str = ""
+    problem: str = ""  # why the ledger cannot account for its devices
     assumed: bool = False  # no trusted source names its devices
 
 
 class Revisions:
-    """The newest revision of each subject, for fences. The state has those of most live pods."""
+    """The newest revision of each subject, for fences."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -103,7 +103,7 @@ class Revisions:
         self._newest.pop(subject, None)
 
     def expected(self, newest: int) -> int:
-        """Return `newest` as the revision that a fence must expect, or 0 if it was trimmed."""
+        """Return the revision that a fence must expect: `newest`, or 0 if that was trimmed."""
         return self.fences.expected(newest, folded=self._state.revision)
 
     def of(self, data: Payload) -> int:
@@ -162,7 +162,7 @@ class Facts:
         return ""
 
     def adoptions(self, uids: Iterable[str]) -> Iterator[Adoption]:
-        """Yield pods, with their devices, that run on a node without a placement in the ledger."""
+        """Yield pods that run on a node without a placement in the ledger, with their devices."""
         for uid in uids:
             pod = self._view.pods.get(uid)
             if pod is None or pod.claim is None or pod.ended or uid in self._state.pods:
@@ -224,7 +224,7 @@ class Facts:
                 )  # fmt: skip
 
     def missed(self, facts: Iterable[Fact]) -> Iterator[Fact]:
-        """Yield an event that reports each of `facts` as a change that the watch has missed."""
+        """Yield a DifferenceFound event for each fact that the watch should have reported."""
         for fact in facts:
             if not isinstance(fact.data, DifferenceFound):
                 about = subject_of(fact.data).removeprefix(f"{SUBJECTS}.")
@@ -234,7 +234,7 @@ class Facts:
                 )
 
     def arrivals(self, uids: Iterable[str]) -> Iterator[Fact]:
-        """Yield events for pods that need a placement, and rejections of pods that are invalid."""
+        """Yield events that submit pods in need of a placement, or reject invalid pods."""
         for uid in uids:
             pod = self._view.pods.get(uid)
             if pod is None or uid in self._state.pods or pod.ended or pod.node or pod.deleting:
@@ -313,7 +313,7 @@ class Facts:
             yield from map(self._fact, mirror.differences(marked.others.get(kind, ())))
 
     def volume_claims(self, names: Iterable[str], uids: Iterable[str]) -> Iterator[Fact]:
-        """Yield events for changed volume claims: `names`, and the claims of the pods `uids`."""
+        """Yield events for changed volume claims: those in `names`, and those of pods in `uids`."""
         drafts = (pod.draft for uid in uids if (pod := self._view.pods.get(uid)) is not None)
         coming = (
             f"{draft.namespace}/{claim}" for draft in drafts if draft for claim in claims_of(draft)
@@ -429,7 +429,7 @@ class FactWriting:
         return done.revision or 0
 
     async def _overtaken(self, data: Payload, refused: FenceRefused, ledger: Ledger) -> None:
-        """After a refused fence, mark the object to be compared again unless the event is final."""
+        """After a refused fence, mark the object for comparison unless the event is final."""
         uid = getattr(data, "uid", "")
         with suppress(LedgerUnavailable):  # the next refusal reads it again
             await self._revisions.fences.refused(refused, ledger)

@@ -38,7 +38,7 @@ class Subject(NamedTuple):
 
 
 class Ineffective:
-    """The ignored settings of each object, and the loop that reports them as Kubernetes events."""
+    """Reports settings that have no effect, as Kubernetes events about their objects."""
 
     def __init__(self, api: KubeApi, clock: Clock) -> None:
         self._api = api

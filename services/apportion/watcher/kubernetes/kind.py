@@ -46,7 +46,7 @@ def metadata_of(raw: bytes) -> Metadata:
 
 
 class Marks(ABC):
-    """The objects of one kind to compare with the ledger. Every new mark calls `stir`."""
+    """The objects of one kind to compare with the ledger."""
 
     def __init__(
         self, stir: Callable[[], None], reports: tuple[type[Payload], ...], key: tuple[str, ...]
@@ -80,9 +80,9 @@ def readable(
     *,
     expected: Callable[[], Iterable[str]] = tuple,
     key: Callable[[Metadata], str] = lambda meta: meta.key,
-    keeps: bool = True,
+    keeps: bool = True,  # keep the last readable version
 ) -> Kind[V]:
-    """Return a Kind that reports unreadable objects. `keeps` retains the last readable version."""
+    """Return a Kind that reports unreadable objects to `problem`."""
 
     def read_named(raw: bytes) -> tuple[str, V | None, int]:
         meta = metadata_of(raw)
@@ -108,7 +108,7 @@ def known_as(has: Mapping[str, Any], key: str) -> Any:
 
 
 def keys_of(has: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the keys of all objects of a kind that the ledger has."""
+    """Yield the keys of the ledger's objects of one kind."""
     for key, known in has.items():
         yield from (f"{key}/{name}" for name in known) if isinstance(known, dict) else (key,)
 
@@ -123,13 +123,13 @@ def is_news(wanted: Any, known: Any) -> bool:
 
 
 class Mirror(Marks, Generic[V]):
-    """The cluster's objects of one kind; `has` returns the ledger's objects of that kind."""
+    """The cluster's objects of one kind, which the watcher copies to the ledger."""
 
     def __init__(
         self,
         title: str,
         read: Callable[[bytes], V | None],
-        has: Callable[[], Mapping[str, Any]],
+        has: Callable[[], Mapping[str, Any]],  # returns the ledger's objects
         reports: tuple[type[Payload], ...],
         key: tuple[str, ...],
         *,

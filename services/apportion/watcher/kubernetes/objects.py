@@ -120,7 +120,7 @@ class _PodSpec(_Kube, frozen=True):
 
 
 class _Given(_Kube, frozen=True):
-    """The resources that the kubelet gave a container or pod; a completed resize changes them."""
+    """The resources that a container or pod has now, and those that the kubelet has allocated."""
 
     name: str = ""
     resources: Raw = _NO_RESOURCES
@@ -278,7 +278,7 @@ class ObjectReader:
         self._names = scheduler_names(configuration, self._given)
 
     def pod(self, raw: bytes, entries: Mapping[str, PodView]) -> tuple[str, PodView | None, int]:
-        """Return a pod's uid, its record if any, and its version. Reuses drafts in `entries`."""
+        """Return a pod's uid, its PodView (if any) and its resourceVersion."""
         pod = _decode_pod(raw)
         meta = pod.metadata
         before = entries.get(meta.uid)

@@ -1,4 +1,4 @@
-"""PodGroups of three APIs: which gangs they declare, and which of them Volcano must yet admit."""
+"""PodGroups of three APIs: which gangs they declare, and which gangs Volcano must still admit."""
 
 from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -27,7 +27,7 @@ POD_GROUPS = {
 
 
 class PodGroupView(Marks):
-    """The declarations of PodGroups by gang name. A change of any PodGroup calls `stir`."""
+    """The cluster's PodGroups, by gang name."""
 
     def __init__(
         self, reader: ObjectReader, state: State, stir: Callable[[], None], problem: Problem
@@ -45,7 +45,7 @@ class PodGroupView(Marks):
         }
 
     def unread(self, gang: str) -> ManifestError | None:
-        """Return an error if the gang's PodGroup can never be read, and its pods never start."""
+        """Return the error in the gang's PodGroup that keeps its pods from starting, if any."""
         known = self._state.groups.get(gang)
         if known is not None and known.observed is not None:
             return None

@@ -21,7 +21,7 @@ RESOURCE_CLAIMS = "resourceclaims"
 
 
 class ResourceClaimView:
-    """The cluster's claims by `namespace/name`, and their owners. Each change calls `stir`."""
+    """The cluster's ResourceClaims, and the pods that own them or wait for them."""
 
     def __init__(self, state: State, stir: Callable[[], None], problem: Problem) -> None:
         self._stir = stir
@@ -64,10 +64,10 @@ class ResourceClaimView:
             self._forget(uid)
 
     def drafted(self, raw: bytes, draft: PodDraft) -> PodDraft | None:
-        """Add the claims' requests to a pod's draft; None if any is missing. Raises ManifestError.
+        """Add the requests of a pod's claims to its draft. Raises ManifestError.
 
-        Claims may change, so the pod is remembered until `follow` reports that it no longer waits.
-        """
+        Return None if a claim is missing. The pod is remembered, because its claims may still
+        change."""
         pod = PodClaims(raw)
         self._forget(pod.pod)
         self._waiting[pod.pod] = raw, pod.keys

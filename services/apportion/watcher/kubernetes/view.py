@@ -1,7 +1,7 @@
 """The cluster as its API server reports it, and the objects to compare with the ledger.
 
-Invariant: a pod counts as gone only if the server reports so: by a deletion, by a list that began
-after the pod was in the ledger, or in the answer to a query for that pod."""
+Invariant: a pod counts as gone only after a report of the API server. Such a report is a deletion,
+a list that began after the pod was in the ledger, or the answer to a query for that pod."""
 
 import asyncio
 import logging
@@ -156,7 +156,7 @@ class ClusterView:
         )
 
     def mark(self, data: Payload) -> None:
-        """Mark the object that the event `data` is about for comparison with the ledger."""
+        """Mark the object of the event `data`, to compare it with the ledger."""
         match data:
             case PodSubmitted() | PodChanged() | PodRejected() | PodGone():
                 self.mark_pod(data.uid)
@@ -179,7 +179,7 @@ class ClusterView:
         self.stirred.set()
 
     def mark_claims(self, node: str) -> None:
-        """Mark pods on the node whose devices were not known yet, to compare them again."""
+        """Mark the node's pods that have claimed devices but are not in the ledger."""
         for uid, view in self.pods_on.get(node, {}).items():
             if view.claim is not None and uid not in self._state.pods:
                 self.mark_pod(uid)
@@ -202,7 +202,7 @@ class ClusterView:
         return max(node.version, self.touched.get(node.node, 0), reached)
 
     def unread(self, uids: Iterable[str]) -> list[PodView]:
-        """Return those pods in `uids` whose device requests were not read but are needed now."""
+        """Return the pods that the ledger lacks and whose device requests are not read yet."""
         views = (self.pods.get(uid) for uid in uids if uid not in self._state.pods)
         return [view for view in views if view is not None and view.unread and not view.ended]
 

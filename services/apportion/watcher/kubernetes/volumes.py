@@ -1,7 +1,7 @@
-"""The cluster's volumes, and how they constrain the volume claims that pods mount.
+"""The cluster's volumes, and the volume claims through which pods mount them.
 
-Invariant: the ledger only has claims that are mounted by a pod of the ledger or by a pod that
-another scheduler placed."""
+Invariant: the ledger has a claim only if a pod mounts it, and that pod is in the ledger or was
+placed by another scheduler."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -87,7 +87,7 @@ class VolumeView(Marks):
             self._mount(LEDGER, change.pod.uid, change.pod.submitted, live=False)
 
     def follow(self, uid: str, before: PodView | None, now: PodView | None) -> None:
-        """Update after a pod of the cluster was bound to a node or left its node."""
+        """Update the mounted claims after a pod was bound to a node or left its node."""
         was, is_ = (view if view is not None and not view.ended else None for view in (before, now))
         if was is not None and is_ is not None and was.volume_claims == is_.volume_claims:
             return
@@ -146,7 +146,7 @@ class VolumeView(Marks):
     def differences(
         self, names: Iterable[str], coming: Iterable[str]
     ) -> Iterable[VolumeClaimObserved | VolumeClaimGone]:
-        """Yield events about changed claims that are in `names` or that the `coming` pods mount."""
+        """Yield events for the claims that changed. New pods will mount the `coming` claims."""
         soon = set(coming)
         for key in dict.fromkeys((*names, *soon)):
             known: VolumeClaimObserved | None = known_as(self._state.volume_claims, key)

@@ -1,4 +1,4 @@
-"""The watcher's loop over a cluster: collect marks, compare, append, fold, repeat.
+"""The watcher's loop over a cluster: collect marked objects, compare, append, fold, repeat.
 
 Invariant: before a change is compared, the fold includes everything that the ledger had when the
 change was read. So a binding is never seen before its placement."""
@@ -78,7 +78,7 @@ _log = logging.getLogger(__name__)
 
 
 class KubernetesWatching:
-    """The watcher of one cluster. `repairs` counts changes that only full comparisons found."""
+    """The watcher of one cluster."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
-"""A folder of manifests as a source: a pod is wanted as long as its file exists.
+"""A folder of manifests as a source: a pod is requested as long as its file exists.
 
 Invariants: a file is read only after it was unchanged for a while, so a partly written file is not
-taken for complete. If a file or document cannot be read, its previous content stays wanted until it
-is fixed or removed. An unreadable file does not affect other files."""
+taken for complete. If a file or document cannot be read, its previous content stays in force until
+the file is fixed or removed. An unreadable file does not affect other files."""
 
 import asyncio
 import errno
@@ -43,13 +43,13 @@ NO_FILE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 
 @dataclass(slots=True, eq=False)
 class _File:
-    """A manifest file as last read. `doubtful` is True if a document was never readable."""
+    """A manifest file as last read."""
 
     signature: _Signature
     pods: dict[str, PodDraft] = field(default_factory=dict)
     groups: dict[str, PodGroupObserved] = field(default_factory=dict)
     problems: int = 0
-    doubtful: bool = True
+    doubtful: bool = True  # True if a document was never readable
 
 
 class ManifestFolder(Source):
@@ -73,7 +73,7 @@ class ManifestFolder(Source):
 
     @property
     def problems(self) -> int:
-        """Return the number of documents, files and names that cannot be used now."""
+        """Return the number of current problems with files, documents and pod names."""
         in_files = sum(file.problems for file in self._files.values())
         return in_files + len(self._conflicts) + bool(self._folder_problem)
 
@@ -90,7 +90,7 @@ class ManifestFolder(Source):
         return int(number) if self.uid(key, int(number)) == uid else 0
 
     async def observe(self, configuration: Configuration = DEFAULT) -> Observation:
-        """Return the pods and gangs wanted now; the same object if no file was read again."""
+        """Return the pods and gangs that the folder's files request now."""
         if await asyncio.to_thread(self._look, configuration):
             self._observation = self._gathered()
         return self._observation

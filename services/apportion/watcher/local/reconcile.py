@@ -1,8 +1,8 @@
-"""Computes the events by which the ledger follows a source of wanted pods.
+"""Computes the events that bring the ledger in line with a source of pods.
 
-It has no side effects, so two watchers derive the same events with the same ids. If a pod is
-evicted or its manifest changes, the pod ends and its next incarnation is submitted, as with the
-kubelet's static pods. Invariant: the watcher appends nothing while source and ledger agree."""
+Two watchers of a source derive the same events with the same ids. If a pod is evicted or its
+manifest changes, the pod ends and its next incarnation is submitted, as with the kubelet's static
+pods. Invariant: the watcher appends nothing while source and ledger agree."""
 
 import asyncio
 import hashlib
@@ -30,21 +30,21 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Observation:
-    """The pods (by `namespace/name`) and gangs (by name) that a source wants at one time."""
+    """The pods and gangs that a source requests at one time."""
 
-    pods: Mapping[str, PodDraft] = field(default_factory=dict)
-    groups: Mapping[str, PodGroupObserved] = field(default_factory=dict)
+    pods: Mapping[str, PodDraft] = field(default_factory=dict)  # by `namespace/name`
+    groups: Mapping[str, PodGroupObserved] = field(default_factory=dict)  # by name
     seen: AbstractSet[str] = frozenset()  # pods that were readable before
     # False while a part of the source was never readable: any unseen pod may be in it
     whole: bool = True
 
     def lacks(self, key: str) -> bool:
-        """Return True if the source certainly does not want the pod."""
+        """Return True if the source certainly does not request the pod."""
         return key not in self.pods and (self.whole or key in self.seen)
 
 
 class Source:
-    """A source of wanted pods. This base class wants none: then only users submit pods.
+    """A source of pods to submit. This base class has none, for when only users submit pods.
 
     Invariant: an observation lacks a pod only if the pod is certainly gone."""
 
@@ -52,7 +52,7 @@ class Source:
 
     @property
     def problems(self) -> int:
-        """Return the number of documents, files and names that cannot be used now."""
+        """Return the number of current problems with files, documents and pod names."""
         return 0
 
     def uid(self, key: str, incarnation: int) -> str:
@@ -64,7 +64,7 @@ class Source:
         return 0
 
     async def observe(self, configuration: Configuration = DEFAULT) -> Observation:  # noqa: ARG002
-        """Return the pods and gangs wanted now; `configuration` says how to read manifests."""
+        """Return the pods and gangs that the source requests now."""
         return self._observation
 
     async def changed(self) -> None:
@@ -107,11 +107,11 @@ class Known:
         return self._moved or not self._declared_lately.isdisjoint(wanted.groups)
 
     def forgotten(self, wanted: Observation) -> list[str]:
-        """Return the wanted pods for which no submission is known."""
+        """Return the requested pods for which no submission is known."""
         return [key for key in wanted.pods if key not in self.latest]
 
     def spend(self, pod: PodSubmitted) -> None:
-        """Record that this pod's uid is used up. A snapshot may lack the pod because it ended."""
+        """Record that this pod's uid is used. A snapshot may lack the pod because it ended."""
         key = f"{pod.namespace}/{pod.name}"
         self.recall(key, self._source.incarnation(key, pod.uid))
 
@@ -120,7 +120,7 @@ class Known:
         self.latest[key] = max(incarnation, self.latest.get(key, 0))
 
     def observe(self, state: State, change: Change) -> bool:
-        """Update after a change. Return True if it concerns this source's pods or a gang."""
+        """Update after a change. Return True if it is about this source's pods or a gang."""
         data = change.data
         if change.refused:
             return False
@@ -155,10 +155,10 @@ class Known:
 
 
 def next_facts(source: Source, known: Known, state: State, wanted: Observation) -> list[Fact]:
-    """Return the next events, of one kind: ends of unwanted pods, else gangs, else new pods.
+    """Return the next events to append: ends of pods before gangs, and gangs before new pods.
 
-    Call again once the events are folded. A fold forgets a gang with its last pod, so gangs are
-    declared after old pods have left and before new pods come."""
+    Call again once the events are folded. Gangs come after the ends of old pods, because a fold
+    forgets a gang with its last pod."""
     return (
         list(_gone(known, state, wanted))
         or list(_gangs(known, state, wanted))

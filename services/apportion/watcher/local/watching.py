@@ -34,10 +34,9 @@ UNIT_MAX = 500  # pods moved at once, each with two events in one atomic batch
 class ByHand:
     """Ends evicted pods that users submitted, and submits the pods again.
 
-    Without Kubernetes no other service releases the pods, and pods that preempt them would wait.
-    Invariant: a pod (a gang as a whole) ends and is submitted again in one atomic batch, fenced by
-    the last revision on each pod's subject. So no pod is lost, and a pod that another client ended
-    is not submitted again."""
+    Without Kubernetes no other service does so, and the pods that preempt them would wait forever.
+    Invariant: a pod, or a whole gang, ends and is submitted again in one atomic batch. A pod that
+    another client has ended is not submitted again."""
 
     def __init__(self, source: Source, state: State, publisher: Publisher) -> None:
         self._source = source
@@ -115,7 +114,7 @@ class Watching:
             self._stirred.set()
 
     def not_ready(self) -> list[str]:
-        """Return why the watcher is not ready; empty once the ledger has had all wanted pods."""
+        """Return why the watcher is not ready; empty once the ledger has had all requested pods."""
         return [] if self._settled else ["not all pods of the source are in the ledger yet"]
 
     async def run(self, reader: Reader[Change], ledger: Ledger) -> None:

@@ -30,8 +30,7 @@ OTHERS = NVIDIAS | {"kind": "example.org/gpu", "containerEdits": {"env": ["WRONG
 
 @pytest.fixture
 def specifications(tmp_path: Path) -> Specifications:
-    """Write NVIDIA's CDI file and another vendor's file to a folder, and return that folder's CDI
-    files. The other vendor's file name sorts first."""
+    """Return a folder of CDI files: NVIDIA's and another vendor's, which sorts first."""
     (tmp_path / "another.json").write_text(json.dumps(OTHERS))
     (tmp_path / "nvidia.yaml").write_text(json.dumps(NVIDIAS))
     return Specifications(tmp_path)

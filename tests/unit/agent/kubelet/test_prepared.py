@@ -1,5 +1,4 @@
-"""Tests of the file in which the agent records the ResourceClaims that it has prepared. The agent
-also reads from that file which pods are on the node."""
+"""Tests of the file in which the agent records the ResourceClaims that it has prepared."""
 
 import json
 import os

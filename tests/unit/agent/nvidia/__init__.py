@@ -1,1 +1,1 @@
-"""Unit tests of the agent's NVIDIA backend, which run over a fake driver."""
+"""Unit tests of the agent's NVIDIA backend with a fake driver."""

@@ -1,4 +1,4 @@
-"""Tests of GPU usage as the NVIDIA driver reports it. The real NVML bindings run over the fake
+"""Tests of GPU usage as the NVIDIA driver reports it. They use the real NVML bindings and a fake
 driver."""
 
 from collections.abc import AsyncIterator, Iterator

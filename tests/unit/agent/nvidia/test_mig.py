@@ -293,8 +293,8 @@ async def test_an_agent_that_starts_again_knows_its_instances(
 async def test_a_death_between_the_note_and_the_making_forgets_nothing(
     driver: FakeDriver, card: Any, tmp_path: Path, proc: Path, exists: bool
 ) -> None:
-    """A crash can leave an instance that is recorded but not in use. The restarted agent deletes
-    the record, and the instance if it exists."""
+    """The agent may crash after it records a MIG instance and before a pod uses it. The restarted
+    agent deletes the record, and the instance if it exists."""
     ours(tmp_path, proc).note(driver.ids[0], HALF)
     if exists:
         made_by_hand(card, HALF)
@@ -368,8 +368,8 @@ async def test_an_instance_that_the_driver_holds_goes_in_a_later_round(
 async def test_the_inventory_has_the_slices_of_others(
     backend: NvmlBackend, driver: FakeDriver, card: Any
 ) -> None:
-    """The agent's inventory marks exactly the slices of instances that other programs made as
-    unavailable. The GPU stays healthy."""
+    """If another program made a MIG instance, the agent's inventory marks the slices of that
+    instance as unavailable. The GPU stays healthy."""
     await backend.make_instance(driver.ids[0], SMALL, [])
     (device,) = await backend.inventory()
     assert (device.healthy, device.closed_slices) == (True, 0)
@@ -384,8 +384,8 @@ async def test_the_inventory_has_the_slices_of_others(
 async def test_an_agent_that_hands_nothing_out_knows_no_slices_of_others(
     driver: FakeDriver,
 ) -> None:
-    """An agent that makes no shares reports every slice as available, because on its node a device
-    plugin owns the instances."""
+    """An agent that makes no shares reports every MIG slice as available, because a device plugin
+    manages the MIG instances on its node."""
     backend = NvmlBackend(SystemClock())
     made_by_hand(pynvml.nvmlDeviceGetHandleByIndex(0), HALF)
     (device,) = await backend.inventory()
@@ -394,8 +394,7 @@ async def test_an_agent_that_hands_nothing_out_knows_no_slices_of_others(
 
 
 def test_slices_beyond_those_that_a_report_has_are_left_out() -> None:
-    """A report has room for eight MIG slices per GPU. If an unknown GPU model has more, the agent
-    omits the slices beyond the eighth, so that the report stays valid."""
+    """A report has room for eight MIG slices per GPU. The agent omits any further slices."""
     cut = MigInstance(profile="2g.8gb", start=7, size=2)
     assert nvml_mig.slices(cut) == 0b1000_0000
     card = gpu("g0", mode="mig", closed_slices=nvml_mig.slices(cut))
@@ -447,7 +446,6 @@ async def test_an_xid_of_an_instance_that_is_gone_closes_the_card(
 
 
 def instance_handle(cut: MigInstance) -> Any:
-    """Return NVML's handle of this MIG instance on the first GPU."""
     card = pynvml.nvmlDeviceGetHandleByIndex(0)
     made = nvml_mig.instances(card, nvml_mig.profiles(card))
     return next(each.handle for each in made if each.cut == cut)

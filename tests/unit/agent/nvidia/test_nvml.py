@@ -216,7 +216,7 @@ async def test_an_operator_says_which_xids_count(driver: FakeDriver) -> None:
 
 
 async def test_a_card_without_events_is_a_card(driver: FakeDriver, backend: NvmlBackend) -> None:
-    """The backend probes the health of a GPU that does not support events."""
+    """If a GPU does not support events, the backend polls its health."""
     driver.lacks(1, "events")
     assert all_well(await backend.inventory())
     driver.recovery_action(1, 1)
@@ -335,8 +335,8 @@ async def test_a_card_that_came_back_is_listened_to(
 async def test_an_xid_of_a_card_that_falls_off_with_it(
     driver: FakeDriver, listener: NvmlBackend
 ) -> None:
-    """XID 79 (driver error) reports a GPU that fell off the bus, so its event names no GPU. The
-    backend still marks the right GPU unhealthy."""
+    """The driver error XID 79 means that a GPU fell off the bus. The error names no GPU, but the
+    backend still marks the right one unhealthy."""
     await listener.inventory()
     driver.xid(0, 79)
     driver.fall_off(0)

@@ -1,2 +1,1 @@
-"""Unit tests of the events that an agent appends to the ledger and of the state that it folds from
-the ledger."""
+"""Unit tests of the events that an agent reports and of the state that it folds."""

@@ -23,7 +23,6 @@ HOST = Host(cpu_milli=1000, memory_mib=1000, pods=110)
 
 
 def report(backend: SimulatedBackend, devices: tuple[Device, ...]) -> NodeReported:
-    """Return a node report of these devices."""
     return NodeReported(
         node=NODE, devices=devices, host=HOST, driver=backend.driver, simulated=True
     )
@@ -31,8 +30,8 @@ def report(backend: SimulatedBackend, devices: tuple[Device, ...]) -> NodeReport
 
 @contextlib.asynccontextmanager
 async def running(agent: Agent) -> AsyncIterator[None]:
-    """Run the agent for the duration of a `with` block, which starts once the agent has reported
-    its nodes."""
+    """Run the agent for the duration of a `with` block. First wait until the agent has reported its
+    nodes."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(each) for each in (agent.watch(), agent.fold())]
 
@@ -66,8 +65,8 @@ async def test_who_comes_back_reads_all_that_was_said_before_saying_more() -> No
 
 @pytest.mark.parametrize("basis", [0, 1], ids=["behind", "as far as we had when we began"])
 async def test_a_report_of_an_earlier_life_that_comes_late_is_answered(basis: int) -> None:
-    """If an event of the agent's previous process arrives late and is wrong, the agent corrects it
-    with a full report."""
+    """A late event of the agent's previous process may be wrong. The agent then corrects it with a
+    full report."""
     ledger = MemoryLedger(MemoryServer(), role="intake")
     devices = simulated_devices(NODE, "1xT4")
     backend = SimulatedBackend(devices)

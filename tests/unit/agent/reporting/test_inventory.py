@@ -29,7 +29,7 @@ def test_nothing_differs_nothing_is_written() -> None:
 
 def test_what_people_are_told_is_refused_is_ended_by_a_whole_report() -> None:
     """After the intake has refused a report, the agent sends a full report. It does so even if the
-    node's inventory now equals the one in the ledger or differs from it in health only."""
+    inventory and the ledger agree by now, or differ only in health."""
     refused = NodeView(said=WELL, refused=True)
     for now in (WELL, with_failed(WELL, 1)):
         assert news(refused, now) == [now]
@@ -65,9 +65,8 @@ def test_any_other_difference_is_a_whole_report() -> None:
 
 
 def test_ids_repeat_for_the_same_fact_and_only_for_it() -> None:
-    """The id of an agent's event depends on the event's content and on the revision of the event
-    before it on the same subject. A retry therefore has the same id, and a repeated failure has a
-    new one."""
+    """The id of an agent's event depends on the event's content and on the previous event on its
+    subject. A retry has the same id, and a repeated failure has a new one."""
     failed, well = news(NodeView(said=WELL), with_failed(WELL, 0, 1))
     assert event_id(failed, 7) == event_id(msgspec.structs.replace(failed), 7)
     assert len({event_id(failed, 7), event_id(well, 7), event_id(failed, 9)}) == 3

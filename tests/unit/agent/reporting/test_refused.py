@@ -1,5 +1,5 @@
-"""Tests that an agent retries a refused report until the intake accepts it, with a real intake in
-virtual time."""
+"""Tests that an agent retries a refused report until the intake accepts it. They run a real intake
+in virtual time."""
 
 import asyncio
 import random
@@ -24,8 +24,7 @@ CARD = simulated_devices("old", "1xT4")
 
 def test_a_card_that_was_moved_is_taken_once_its_old_node_is_without_it() -> None:
     """If a GPU was moved, the intake refuses the new node's report until the old node reports
-    without that GPU. The ledger records the refusal once. Other nodes of the agent are unaffected.
-    """
+    without that GPU. The ledger records the refusal once."""
 
     async def moved() -> None:
         services = Services()
@@ -85,7 +84,6 @@ def test_two_agents_of_one_name_do_not_outwrite_each_other() -> None:
 
 
 def report(node: str, devices: tuple[Device, ...]) -> NodeReported:
-    """Return a node report of these devices."""
     return NodeReported(node=node, devices=devices, host=HOST, driver="simulated", simulated=True)
 
 

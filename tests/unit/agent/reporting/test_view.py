@@ -36,8 +36,8 @@ def folded(*events: Payload, remember: bool = False) -> FleetView:
 
 
 def test_bound_after_placed_is_due_once() -> None:
-    """When a pod is bound, the agent has to allocate the pod's placement, and gets it once as a
-    claim. The claim lists each device once, in the order of the shares."""
+    """When a placed pod is bound, the agent gets exactly one claim to allocate. The claim lists
+    each device once, in the order of the shares."""
     view = folded(placed("p", "GPU-b", "GPU-a", "GPU-b"), BOUND)
     assert view.became_due.is_set()
     (claim,) = view.take_due()
@@ -49,8 +49,8 @@ def test_bound_after_placed_is_due_once() -> None:
 
 
 def test_what_is_not_due() -> None:
-    """The agent has to allocate a placement only if the ledger has both the placement and a binding
-    of the same attempt, and only on one of the agent's own nodes."""
+    """The agent allocates a placement only after a binding of the same attempt, and only on its own
+    nodes."""
     assert not folded(placed("p", "GPU-a")).due
     assert not folded(BOUND).due
     assert not folded(placed("p", "GPU-a"), PodBound(pod="p", node="n1", attempt=2)).due
@@ -58,8 +58,8 @@ def test_what_is_not_due() -> None:
 
 
 def test_an_answer_or_a_void_settles_a_claim() -> None:
-    """The agent no longer has to allocate a claim that was allocated, failed or voided, in whatever
-    order the events arrive."""
+    """The agent drops a claim that was allocated, has failed or was voided. The order of the events
+    does not matter."""
     for answer in (
         SharesAllocated(pod="p", node="n1", attempt=1, devices=("GPU-a",)),
         AllocationFailed(pod="p", node="n1", attempt=1, message="broken"),
@@ -128,8 +128,8 @@ def test_annotations_alone_give_a_pod_nothing_on_a_kubelets_node() -> None:
 
 
 def test_a_pod_that_is_taken_back_is_answered_for_again() -> None:
-    """If a bound pod is adopted, the agent has to allocate the pod's claim again, even if the agent
-    already took that claim before."""
+    """If a bound pod is adopted, its allocation is due again, even if the agent already had that
+    task."""
     view = folded(placed("p", "GPU-a"), BOUND)
     back = adopted(attempt=1, running=False)
     view.apply(record_of(3, back), event_of(back, "id-3"))

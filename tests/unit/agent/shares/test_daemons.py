@@ -1,4 +1,4 @@
-"""Tests of how the agent starts, limits, adopts and stops one MPS daemon per GPU, over the fake
+"""Tests of how the agent starts, limits, adopts and stops one MPS daemon per GPU. They use the fake
 driver."""
 
 import asyncio

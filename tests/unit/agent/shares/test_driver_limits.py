@@ -65,8 +65,8 @@ def held(device: str, folder: Path) -> tuple[int, int]:
 async def test_the_cgroup_is_found_and_held(
     driver: FakeDriver, backend: NvmlBackend, cgroups: Path, seen: str
 ) -> None:
-    """The agent sets the memory limit on the container's cgroup and updates it on resize. It finds
-    that cgroup from each form in which /proc may show the cgroup's path to the agent."""
+    """The agent sets the memory limit on the container's cgroup and updates the limit on resize. It
+    handles each form in which /proc may show the cgroup's path."""
     driver.memory_limits(cgroups)
     device, folder = driver.ids[0], cgroups / WHOLE.lstrip("/")
     for memory in (700 * MIB, 700 * MIB, 1300 * MIB):
@@ -127,8 +127,8 @@ async def test_cgroups_of_version_1_are_told_once(
 
 
 def test_what_hami_core_holds_is_held() -> None:
-    """If HAMi-core limits a container's use of a GPU, the agent sets the driver's limit on its
-    cgroup, too. It sets none under MPS. Init containers that borrow a share are limited as well."""
+    """If HAMi-core limits a container's GPU memory, the agent also sets the driver's limit on the
+    container's cgroup. GPUs under MPS get no such limit."""
     mps = structs.replace(card("GPU-2", 1), mode="mps")
     devices = {CARD: card(), "GPU-2": mps}
     shares = Share("main", CARD, 700, 30), Share("main", "GPU-2", 900, 30)

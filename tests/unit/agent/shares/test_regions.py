@@ -1,5 +1,4 @@
-"""Tests of HAMi-core regions, the files that hold a container's limits. Regions survive agent
-restarts and are resized in place. A container that tampers with its region can do no harm."""
+"""Tests of HAMi-core regions, the files that hold a container's limits."""
 
 import os
 import shutil
@@ -77,8 +76,8 @@ def test_a_region_in_which_hami_core_lists_all_cards_is_kept(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("trick", ["link", "hard link", "pipe", "folder"])
 def test_a_container_cannot_lead_us_elsewhere(tmp_path: Path, trick: str) -> None:
-    """If a container replaced its region with a link, pipe or folder, the agent, which runs as
-    root, makes a new file. It never follows the link."""
+    """If a container has replaced its region with a link, pipe or folder, the agent makes a new
+    file. The agent runs as root, so it never follows the link."""
     precious = tmp_path / "precious"
     precious.write_bytes(b"x" * 3_000_000)
     wanted = plan(tmp_path / "shares")

@@ -13,7 +13,6 @@ MIB = 1 << 20
 
 
 def use(pod: str = "uid-1", *, mib: int = 0, cores: int | None = 0, limit: int = 1_000) -> Use:
-    """Return a sample of one pod's usage."""
     limits = limit * MIB, mib * MIB, 30, cores
     return Use(pod, "default", "pod", "main", 0, "GPU-1", None, *limits)
 

@@ -22,8 +22,8 @@ def use(cut: MigInstance | None = None, kinds: tuple[int, int, int] | None = Non
 
 
 def scraped(look: Look, *also: Names) -> Series:
-    """Scrape the metrics. Map each metric name and its label values, joined by `/`, to the metric's
-    value."""
+    """Scrape the metrics. The keys of the result are a metric's name and its label values, joined
+    by `/`."""
     metrics = Metrics()
     seen = Seen("n1", {CARD: card()}, look)
     metrics.looked_up(families(also), lambda: samples(seen, also))

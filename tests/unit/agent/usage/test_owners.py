@@ -38,8 +38,7 @@ def test_the_pod_is_that_of_its_cgroup(tmp_path: Path, text: str, pod: str) -> N
 
 
 def test_the_cgroup_is_the_containers_own(tmp_path: Path) -> None:
-    """If a container's cgroup contains nested cgroups, the agent uses the container's own,
-    outermost one. The pod's cgroup above it does not count."""
+    """If a container has nested cgroups, the agent uses the outermost one."""
     pod = f"/kubepods/pod{UID}"
     write(tmp_path, 7, cgroups=f"0::{pod}/4f1c/init/pod{OTHER}/7\n")
     write(tmp_path, 8, cgroups=f"0::{pod}\n")

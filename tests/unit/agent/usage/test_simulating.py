@@ -50,7 +50,7 @@ def devices(spec: str) -> dict[str, Device]:
 @pytest.mark.parametrize("spec", ["2xA100-40GB", "1xAscend310P", "1xL40S-48GB:mps"])
 @pytest.mark.parametrize("at_s", HOURS)
 def test_no_share_and_no_device_is_overused(spec: str, at_s: float) -> None:
-    """Ten shares never use more than their limits, nor more than their device in total."""
+    """Ten simulated shares never exceed their limits. Together they never exceed the device."""
     there = devices(spec)
     device = next(iter(there.values()))
     share = Share("main", device.id, device.memory_mib // 10, device.cores // 10)

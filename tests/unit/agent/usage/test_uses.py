@@ -16,7 +16,6 @@ CUT = MigInstance(profile="1g.5gb", start=2, size=1)
 
 
 def card(device: str = CARD, index: int = 0) -> Device:
-    """Return a GPU of the test node."""
     return Device(
         id=device, index=index, family="nvidia", model="NVIDIA A100", memory_mib=40_960,
         physical_memory_mib=40_960, slots=10, mode="hami-core",
@@ -86,8 +85,8 @@ def test_containers_of_one_pod_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_what_an_init_container_borrows_is_its_own(tmp_path: Path) -> None:
-    """A process of an init container that borrows its pod's share does not count as a process
-    without a share."""
+    """If an init container borrows its pod's share, the agent does not list the container's
+    processes as unshared."""
     write(tmp_path, 1, uid=UID, container="fetch")
     loads = [Load(CARD, 0, 0, None, (Running(1, MIB, 0),))]
     assert not look(tmp_path, [claim(UID, share(), borrowed=(share("fetch"),))], loads).unshared
@@ -121,8 +120,7 @@ def test_a_region_tells_of_its_container(tmp_path: Path) -> None:
 
 
 def test_who_has_no_share_is_named(tmp_path: Path) -> None:
-    """The agent lists a process without a share of the GPU as unshared, whether it runs in a pod or
-    not."""
+    """The agent lists each GPU process that has no share, both in pods and outside them."""
     write(tmp_path, 1, command="Xorg")
     write(tmp_path, 2, uid=OTHER, container="main", command="sneaky")
     write(tmp_path, 3, uid=UID, container="main", command="train")

@@ -53,7 +53,7 @@ class Link(PerfectKubeLink):
         self.patches = 0
 
     async def ask(self, method: str, act: Callable[[], Answer]) -> Answer:
-        """Count PATCH requests, and return the test's answer to them if there is one."""
+        """Count PATCH requests. Answer them with `patch` if the test has set it."""
         if method == "PATCH":
             self.patches += 1
             if self.patch is not None:
@@ -116,7 +116,6 @@ class World:
         return await self.target.bind(placed)
 
     def bound(self, name: str) -> bool:
-        """Return True if the API server has bound the pod."""
         return bool(self.ask("GET", f"{PODS}/{name}")["spec"].get("nodeName"))
 
     @asynccontextmanager
@@ -155,7 +154,7 @@ def test_a_node_shows_its_cards_and_what_becomes_of_them() -> None:
 
 
 def test_what_a_kubelet_forgot_is_shown_again() -> None:
-    """If a kubelet resets allocatable, the binder writes its values again: at once when the node
+    """If a kubelet resets a node's allocatable, the binder restores it: at once when the node
     becomes ready, otherwise periodically."""
     world = World()
     nothing = {"status": {"capacity": {MEMORY: "0"}, "allocatable": {MEMORY: "0"}}}
@@ -178,8 +177,8 @@ def test_what_a_kubelet_forgot_is_shown_again() -> None:
 
 
 def test_a_node_shows_enough_before_a_pod_is_bound() -> None:
-    """If a pod requests more memory than the node's allocatable has, the binder raises allocatable
-    first. It binds the pod once the API server has accepted the new value."""
+    """If a pod requests more memory than the node's allocatable, the binder raises the allocatable
+    first. It binds the pod once the API server has accepted the change."""
     world = World()
 
     async def work() -> None:
@@ -207,8 +206,8 @@ def test_a_node_shows_enough_before_a_pod_is_bound() -> None:
 def test_a_kubelet_sees_more_room_before_the_pod_that_wants_it(
     memory_mib: int, *, waits: bool
 ) -> None:
-    """After the binder raises allocatable for a pod, it waits for the kubelet to see the new value
-    before it binds the pod. Other pods are bound at once."""
+    """If the binder raises allocatable for a pod, it binds the pod only when the kubelet has seen
+    the new value. Other pods are bound at once."""
     world = World()
 
     async def work() -> None:
@@ -242,7 +241,8 @@ def test_the_room_of_a_pod_that_was_made_smaller_is_for_others() -> None:
 
 
 def test_what_a_pod_wrote_that_nobody_can_add_up_stops_nothing() -> None:
-    """A pod whose request is too large to add up does not break the node's allocatable."""
+    """If a pod's request is too large to add up, the binder still publishes the node's allocatable
+    memory."""
     world = World()
 
     async def work() -> None:

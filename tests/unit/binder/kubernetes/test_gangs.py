@@ -85,7 +85,7 @@ class CaughtUp(Reader[Change]):
 
 
 class World:
-    """An API server and the loop with which the binder updates PodGroups."""
+    """An API server, and the binder's loop that updates PodGroups."""
 
     def __init__(self, kube: MemoryKube) -> None:
         self.kube, self.link = kube, Link()
@@ -101,8 +101,7 @@ class World:
 
     @property
     def phase(self) -> str:
-        """Return the phase of PodGroup `g` as it is on the API server, where Volcano's controllers
-        read it."""
+        """Return the phase of PodGroup `g` on the API server."""
         return str(self.ask("GET", f"{GROUPS}/g")["status"]["phase"])
 
     def told(self, data: Any) -> None:

@@ -113,7 +113,7 @@ class Told:
         }
 
     def begin_anew(self) -> None:
-        """Replace the binder by a new one that has yet to read the ledger."""
+        """Replace the binder by one that has not read the ledger yet."""
         cluster, metrics = StateFold(), Metrics()
         clock = SkewedClock(random.Random(7), skew_s=0.0)
         self.pace, self.state = Pace(clock), cluster.state
@@ -128,7 +128,6 @@ class Told:
         )
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Send a request to the API server and return its answer."""
         raw = None if body is None else json.dumps(body).encode()
         answer = self.kube.handle(
             method, path, query=None, body=raw, content_type="application/json"
@@ -337,7 +336,7 @@ def test_a_pod_that_is_placed_while_its_refusal_is_told_is_not_said_to_wait() ->
 
 def test_a_failure_that_is_followed_at_once_by_another_is_told_as_well() -> None:
     """If a device reports two failures in quick succession, the binder writes an event for each of
-    them. The first one may be the cause of the second."""
+    them."""
 
     async def main() -> None:
         told = Told()

@@ -81,7 +81,6 @@ class World:
         self.slices = Slices(api, self.ledger.state, self.clock)
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Send a user's request to the API server and return its answer."""
         raw = json.dumps(body or {}).encode()
         answer = self.kube.handle(method, path, query=None, body=raw, content_type=JSON)
         assert answer.ok, answer.refusal()
@@ -96,7 +95,6 @@ class World:
         return change
 
     def claim(self) -> dict[str, Any]:
-        """Return the ResourceClaim from the API server."""
         return self.ask("GET", f"{CLAIMS}/mine")
 
     def status(self, **status: Any) -> None:
@@ -168,8 +166,7 @@ def test_what_an_attempt_before_left_is_taken_back_first() -> None:
 
 
 def test_the_claim_of_a_pod_that_is_bound_stays_as_it_is() -> None:
-    """Once a pod is bound, the binder does not change its claim for a later placement of the
-    pod."""
+    """Once a pod is bound, a later placement of the pod does not change its ResourceClaim."""
 
     async def test(world: World) -> None:
         assert await world.bind() == Bound()
@@ -282,8 +279,8 @@ def test_a_claim_is_free_once_its_pod_has_gone() -> None:
 
 
 def test_a_pod_that_the_ledger_let_go_of_and_that_runs_keeps_its_claim() -> None:
-    """If a pod has left the ledger but still exists on the API server, the binder keeps its
-    claim."""
+    """If a pod has left the ledger but still exists on the API server, the binder keeps the pod's
+    ResourceClaim."""
 
     async def test(world: World) -> None:
         await world.bind()
@@ -378,8 +375,8 @@ def generations(world: World) -> list[int]:
 
 
 def test_devices_are_published_and_every_change_is_a_new_generation() -> None:
-    """After each change of a node's devices, and after a slice is deleted, the binder republishes
-    the node's slices as a new generation. When the node leaves, the binder removes its slices."""
+    """The binder publishes a node's ResourceSlices as a new generation after each change of the
+    node's devices. It also does so if a slice was deleted."""
 
     async def test(world: World) -> None:
         async def go() -> None:

@@ -88,7 +88,7 @@ def ledger() -> Ledger:
 
 
 async def bind(server: Server, ledger: Ledger, pace: Pace | None = None) -> Outcome:
-    """Bind the ledger's pod to its node over the server."""
+    """Bind the ledger's pod to its node through this API server."""
     configuration = client.Configuration()
     configuration.host = server.url
     api = KubeApi(configuration)
@@ -168,8 +168,8 @@ async def test_a_conflict_that_was_another_write_is_tried_again(
 async def test_a_refusal_is_final_unless_somebody_may_mend_it(
     server: Server, ledger: Ledger, status: int, *, final: bool
 ) -> None:
-    """The binding fails for good if the API server calls it malformed. If a permission is missing,
-    the failure is temporary, since an operator can grant it."""
+    """A binding fails for good if the API server rejects the request as malformed. A missing
+    permission is a temporary failure, since an operator can grant it."""
     server.script = [refusal(status, "Reason", "why")]
     outcome = await bind(server, ledger)
     assert outcome == Failed(f"{status} Reason: why", final=final)
@@ -190,8 +190,8 @@ async def test_a_refusal_is_final_unless_somebody_may_mend_it(
 async def test_a_pod_of_a_node_that_left_is_given_up_only_where_it_cannot_be_bound(
     server: Server, ledger: Ledger, found: Reply, expected: Outcome
 ) -> None:
-    """If the node has left the cluster, the binder only reads the pod, and derives the outcome from
-    what it finds. If the pod cannot be read, the outcome is unknown."""
+    """If the node has left the cluster, the binder reads the pod and derives the outcome from the
+    pod's state. If the pod cannot be read, the outcome is unknown."""
     placed = ledger.events[-1]
     ledger.play(NodeGone(node="n1"))
     ledger.events.append(placed)

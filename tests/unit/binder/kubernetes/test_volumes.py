@@ -69,7 +69,6 @@ class World:
         )
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Send a user's request to the API server and return its answer."""
         raw = json.dumps(body or {}).encode()
         answer = self.kube.handle(method, path, query=None, body=raw, content_type=MERGE_PATCH)
         assert answer.ok, answer.refusal()
@@ -194,8 +193,8 @@ def test_what_takes_too_long_is_decided_anew() -> None:
 
 
 def test_a_pod_is_bound_at_once_where_its_claim_has_its_volume() -> None:
-    """If the ledger shows the claim as bound, the binder binds the pod without reading the
-    claim."""
+    """If the ledger shows a pod's volume claim as bound, the binder binds the pod without reading
+    the claim."""
 
     async def check() -> None:
         of = World()
@@ -207,8 +206,8 @@ def test_a_pod_is_bound_at_once_where_its_claim_has_its_volume() -> None:
 
 
 def test_a_pod_is_not_bound_where_its_volume_cannot_be_reached(golden: Golden) -> None:
-    """The binder does not bind a pod to a node from which the pod's volume cannot be reached.
-    Either the ledger or the API server may say so."""
+    """The binder does not bind a pod to a node if the ledger or the API server shows that the pod's
+    volume is unreachable there."""
 
     async def check() -> None:
         of = World()

@@ -22,8 +22,8 @@ from apportion.cli.exits import UNREACHABLE, Unreachable
 
 
 def test_told_wins(tmp_path: Path) -> None:
-    """If an address is given as an option or variable, the CLI uses it unchanged and does not read
-    the data folder."""
+    """If an option or environment variable gives the address, the CLI uses it unchanged and does
+    not read the data folder."""
     where = Where(data=tmp_path / "none", nats="nats://u:p@h:1", gateway="http://h:2/")
     assert where.reach().url == "nats://u:p@h:1"
     assert where.gateway_url() == "http://h:2"
@@ -63,8 +63,8 @@ def test_nothing_there(tmp_path: Path) -> None:
 
 
 def test_an_up_that_has_ended_is_not_waited_for(tmp_path: Path) -> None:
-    """If `up` has ended, connecting fails at once. While `up` runs, the CLI accepts that its server
-    is not reachable yet."""
+    """If `up` has ended, connecting fails at once. While `up` runs, the CLI tolerates an
+    unreachable server."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))  # bound, but not listening
         known = {

@@ -1,4 +1,4 @@
-"""Tests of what all verbs that write to the ledger share: Ctrl-C and warnings."""
+"""Tests of how verbs that write to the ledger handle Ctrl-C and print warnings."""
 
 import asyncio
 import logging

@@ -33,6 +33,6 @@ PODS = (
     ],
 )
 def test_the_name_of_what_made_pods_is_told_with_its_pods(name: str, said: str) -> None:
-    """For an unknown pod name, the CLI suggests a pod of that name elsewhere. Otherwise it suggests
-    the pods of a workload of that name, or similar names."""
+    """For an unknown pod name, the CLI suggests a pod of that name in another namespace. If there
+    is none, it suggests the pods of a workload or gang of that name, or similar names."""
     assert pods_meant(name, PODS) == said

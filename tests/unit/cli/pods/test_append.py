@@ -129,8 +129,8 @@ NEW = [Submitted("default", "a", "", 0)]
     ],
 )
 def test_what_was_done_is_counted(report: Report, said: str) -> None:
-    """The closing line of `submit` counts what was done, including evictions. For a dry run it says
-    what would be done."""
+    """The closing line of `submit` counts each kind of change, such as submitted or evicted pods. A
+    dry run counts the changes that it would make."""
     assert counted(report) == said
 
 
@@ -170,8 +170,8 @@ def test_a_changed_gang_of_bare_pods_is_changed_whole_or_not_at_all() -> None:
 
 
 def test_no_gang_of_a_changed_pod_is_declared_anew() -> None:
-    """If the manifest puts a live pod into another gang than the one it is in, `submit` declares
-    neither of the two gangs."""
+    """If the manifest moves a live pod to another gang, `submit` declares neither the old gang nor
+    the new one."""
     (there,) = live("a").values()
     there = structs.replace(there, group="g2")
     found = Compared(
@@ -183,8 +183,7 @@ def test_no_gang_of_a_changed_pod_is_declared_anew() -> None:
 
 
 def test_nothing_is_held_back_where_nothing_changed() -> None:
-    """`submit` holds no pod back if no live pod differs from the manifest. The same is true if the
-    pod that differs has no workload or gang."""
+    """`submit` holds no pod back if no live pod of a workload or gang differs from the manifest."""
     (there,) = live("a").values()
     (much,) = live("b").values()
     for changed in ([], [(draft("a"), there)]):

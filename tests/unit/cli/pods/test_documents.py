@@ -81,7 +81,7 @@ def test_both_verbs_take_pass_over_and_refuse_the_same(
 
 
 def test_both_verbs_tell_of_a_slip_in_a_limit(tmp_path: Path) -> None:
-    """`check` and `submit` warn alike about a probable typo in a quota."""
+    """`check` and `submit` print the same warning about a probable typo in a quota."""
     file = tmp_path / "quota.yaml"
     file.write_text(GPUS.replace("gpu:", "gpuu:"))
     wish, _ = reading.read_manifests([str(file)])
@@ -160,7 +160,8 @@ def test_what_is_doubtful_has_its_own_line(tmp_path: Path) -> None:
 
 
 def test_many_that_are_passed_over_are_one_line(golden: Golden) -> None:
-    """If many documents are skipped, one line has the first names and the number of the others."""
+    """If many documents are skipped, the CLI prints the first few names and the number of the
+    others on one line."""
     names = [f"Service s{i}" for i in range(10)]
     golden({"ten services": passed_over_words(names)})
 

@@ -32,7 +32,7 @@ def pod(run: Run, uid: str = "uid-1", user: str = "ada") -> PodAnswer:
 @pytest.mark.parametrize("engine", ["", "podman", "docker"])
 def test_the_owner_names_the_process(engine: str) -> None:
     """The owner field of a run's pod identifies the machine, the process and the container engine,
-    if any. The CLI can read the run back from that field."""
+    if any."""
     run = Run("n1.example", Life(12, 345), engine)
     assert Run.of_owner(f"{run.kind}/{run.name}") == run
 
@@ -66,8 +66,8 @@ def test_what_a_command_left_behind_keeps_it_from_being_ended() -> None:
 
 
 def test_nothing_is_said_of_what_cannot_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without root, the CLI cannot see all processes of other users. It therefore never reports
-    their runs as ended."""
+    """Without root, the CLI cannot see all processes of other users, so it never reports another
+    user's run as ended."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(runs, "containers", lambda *_: [])
     for run in Run("n1", GONE), Run("n1", GONE, "podman"):
@@ -111,8 +111,8 @@ def test_what_would_go_without_its_share_is_refused(words: tuple[str, ...], told
 
 
 def test_a_closed_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If a path is not accessible, the CLI finds the first folder or file along the path that the
-    user has no permission for."""
+    """If a path is inaccessible, the error names the first folder or file to which the user has no
+    access."""
     shut = tmp_path / "shut"
     shut.mkdir()
     file = shut / "file"

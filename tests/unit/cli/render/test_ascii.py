@@ -1,4 +1,4 @@
-"""Tests that tables and bars are printed in ASCII on terminals that show nothing else."""
+"""Tests that tables and bars contain only ASCII characters on an ASCII-only terminal."""
 
 import io
 import os

@@ -139,8 +139,8 @@ def test_a_card_in_mig_mode_has_no_cores_to_give() -> None:
 
 
 def test_a_device_says_each_reason_with_its_own_word() -> None:
-    """The state of a device lists all reasons why the device is unusable. These are its failure,
-    its own cordon and the cordon of its node."""
+    """The state of an unusable device lists all the reasons: a failure, a cordon of the device and
+    a cordon of the node."""
     ledger = Ledger(
         rack("n1", 1),
         DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79"),
@@ -189,8 +189,8 @@ def test_a_ready_node_says_which_of_its_devices_are_closed_and_why(golden: Golde
 
 @pytest.mark.parametrize("width", [WIDE, 60])
 def test_both_pods_of_an_eviction_say_so(golden: Golden, width: int) -> None:
-    """The table of pods shows an eviction in the row of the evicted pod and in the row of the pod
-    that gets its place."""
+    """The table of pods shows an eviction in two rows: that of the evicted pod and that of the pod
+    that takes its place."""
     ledger = Ledger(rack("n1", 1), pod("low", cards(1))).settle()
     ledger.submit(pod("high", cards(1), priority=9)).settle()
     answers = [pod_answer(ledger.state, ledger.pod(uid)) for uid in ("low", "high")]
@@ -227,7 +227,7 @@ def test_the_wide_list_of_pods_has_what_they_ask_of_their_nodes() -> None:
 
 
 def test_a_node_says_each_reason_and_when_it_was_found_silent(golden: Golden) -> None:
-    """The state of a node shows its cordon, and since when its agent has been silent."""
+    """The table of nodes shows that a node is cordoned and since when its agent has been silent."""
     ledger = Ledger(
         rack("n1", 4),
         NodeCordoned(node="n1", by="bob", reason="move"),
@@ -253,8 +253,7 @@ def test_columns_without_room_are_named(
 
 
 def test_why_fits_a_narrow_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """On a narrow terminal `why` wraps its lines between words and loses none. Into a pipe it does
-    not wrap."""
+    """On a narrow terminal, `why` wraps long lines between words. Into a pipe, it does not wrap."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1), pod("a", ask(40_000)), pod("b", ask(60_000)))
     ledger.settle().submit(pod("late", ask(70_000))).settle()
     answer = why(ledger.state, ledger.pod("late"))

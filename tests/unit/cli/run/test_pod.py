@@ -76,5 +76,5 @@ def test_what_the_machine_never_has_is_not_waited_for(
 
 
 def test_what_it_has_when_it_is_empty_is() -> None:
-    """`run` accepts a request that the machine could meet if it were empty."""
+    """`run` accepts a request that the machine could meet if no other pod used it."""
     room_for(Asked(15_360, 100, 1), "n1", machine(15_360))

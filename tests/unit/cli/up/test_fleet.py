@@ -1,5 +1,4 @@
-"""Tests of how `up` stores in its data folder which nodes it simulates, so that a ledger is never
-continued with other nodes."""
+"""Tests of how `up` stores its simulated nodes in its data folder, for the next run."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -49,7 +48,8 @@ def test_a_new_folder_takes_any_fleet(tmp_path: Path) -> None:
 
 
 def test_the_same_nodes_are_the_same_fleet(tmp_path: Path) -> None:
-    """A fleet file with the same nodes is accepted, even if its name, order or format differs."""
+    """`up` accepts a fleet file that has the same nodes as the stored fleet, even if the name,
+    order or format differs."""
     first = written(tmp_path / "one.yaml")
     keep(tmp_path, first)
     for name, text in (
@@ -98,7 +98,7 @@ def test_the_same_file_with_other_nodes_is_refused_with_what_differs(
     golden: Golden, tmp_path: Path
 ) -> None:
     """If the fleet file now has other nodes, `up` refuses it. The error lists the differences and
-    the options."""
+    names the options to use."""
     path = tmp_path / "mine.yaml"
     keep(tmp_path, written(path))
     said = refusal(tmp_path, written(path, NODES.replace("node: a", "node: c").replace("2x", "4x")))
@@ -108,8 +108,8 @@ def test_the_same_file_with_other_nodes_is_refused_with_what_differs(
 
 
 def test_words_on_the_command_line_are_a_fleet_file(tmp_path: Path) -> None:
-    """A fleet given as descriptions on the command line is the same as a fleet file with these
-    nodes."""
+    """Device descriptions on the command line and a fleet file with the same nodes give the same
+    fleet."""
     made = numbered_nodes("node-{}", 3, SPECS)
     fleet = of_nodes([(f"node-{i + 1}", SPECS[i % 2]) for i in range(3)], "3 x T4")
     keep(tmp_path, fleet)
@@ -143,7 +143,7 @@ def test_what_is_kept_and_cannot_be_read_is_told(golden: Golden, tmp_path: Path)
 
 
 def test_a_ledger_begun_without_samples_stays_without(tmp_path: Path) -> None:
-    """The first run on a data folder decides if its ledger has sample pods."""
+    """The first run on a data folder determines whether its ledger has sample pods."""
     fleet = of_nodes([("a", "1xT4")], "1xT4")
     for begun, later in ((False, True), (True, False)):
         data = tmp_path / f"{begun}"
@@ -155,8 +155,8 @@ def test_a_ledger_begun_without_samples_stays_without(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_run_left_says_nothing_of_samples(tmp_path: Path) -> None:
-    """If the first run is killed before it has stored the fleet, the next run decides whether the
-    ledger has sample pods."""
+    """If `up` is killed before it has stored the whole fleet, its earlier choice about sample pods
+    does not count."""
     fleet = of_nodes([("a", "1xT4")], "1xT4")
     keep(tmp_path, fleet, samples=False)
     (tmp_path / KEPT / "name").unlink()

@@ -59,14 +59,14 @@ def started(command: list[str]) -> subprocess.Popen[str]:
     ],
 )
 def test_watch(lines: list[str], groups: set[int] | None) -> None:
-    """The sentinel watches the process groups that `up` adds, until `up` removes them or is done.
-    It never watches init or itself."""
+    """The sentinel watches the process groups that `up` adds, until `up` removes them or exits
+    normally. It never watches init or itself."""
     assert sentinel.watch(lines) == groups
 
 
 def test_lock_holder(tmp_path: Path) -> None:
-    """While a process holds a lock, the sentinel reads that process's id from the lock file.
-    Otherwise the file's content does not count."""
+    """While a process holds the lock, the sentinel reads the process's id from the lock file. If no
+    process holds it, the sentinel ignores what the file contains."""
     lock = tmp_path / "lock"
     assert sentinel.lock_holder(lock) == 0
     lock.write_text("4711")
@@ -78,7 +78,7 @@ def test_lock_holder(tmp_path: Path) -> None:
 
 def test_ends_when_the_pipe_closes(tmp_path: Path) -> None:
     """When `up` closes its pipe, the sentinel ends the process groups that it still watches. It
-    also deletes the data folder if `up` requested that at the start."""
+    deletes the data folder if it was started with `remove`."""
     data = tmp_path / "data"
     data.mkdir()
     (data / "connection.json").write_text("{}")
@@ -99,8 +99,7 @@ def test_ends_when_the_pipe_closes(tmp_path: Path) -> None:
 
 
 def test_a_new_one_knows_who_runs_from_its_first_moment(tmp_path: Path) -> None:
-    """A sentinel knows the running services as soon as it starts. It therefore ends them even if
-    `up` is killed right after that start."""
+    """A sentinel ends the running services even if `up` is killed right after starting it."""
     service = started(SLEEPER)
     try:
         up = [sys.executable, "-c", BORN, str(tmp_path), str(service.pid)]

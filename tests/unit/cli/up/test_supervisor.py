@@ -10,8 +10,7 @@ from apportion.cli.up.supervisor import HeldPort
 
 
 async def test_who_is_told_of_it_listens_there_and_nobody_else_is_given_it() -> None:
-    """The server that the port is reserved for can listen on it. The system gives the port to no
-    other socket."""
+    """While a port is reserved for a server, only that server can use it."""
     held = HeldPort()
     assert held.take() == f"127.0.0.1:{held.port}"
     with closing(socket.socket()) as other, pytest.raises(OSError, match="in use"):
@@ -25,7 +24,7 @@ async def test_who_is_told_of_it_listens_there_and_nobody_else_is_given_it() -> 
 
 
 def test_once_released_it_is_anybodys() -> None:
-    """After the release, any process can listen on the reserved ports."""
+    """After the supervisor releases its reserved ports, any process can listen on them."""
     held = HeldPort()
     ports = []
     for _ in range(2):

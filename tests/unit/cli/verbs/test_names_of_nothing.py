@@ -49,8 +49,8 @@ def test_history_says_what_may_be_meant_by_a_name_of_nothing(name: str, said: st
     ("name", "said"), [("training", "did you mean train?\n"), ("default", "known: train\n")]
 )
 def test_a_queue_that_nobody_declared_is_no_slip_of_the_pen_alone(name: str, said: str) -> None:
-    """For an undeclared queue, `get queues` says that an undeclared queue has weight 1 and no
-    limits. It also suggests a declared queue."""
+    """For an undeclared queue, `get queues` states the defaults: weight 1 and no limits. It also
+    suggests a declared queue."""
     queues = Page(revision=9, items=(QueueAnswer("train", weight=2, open=True),))
     with answering(answers_of(FLEET) | {"queues": queues}) as url:
         done = CliRunner().invoke(root, ["get", "queues", name, "--gateway", url])

@@ -169,11 +169,10 @@ def test_an_extended_scheduler_keeps_its_pods_and_what_it_minds() -> None:
     ],
 )  # fmt: skip
 def test_D3_what_is_left_out_is_filled_in(asked: dict[str, str], filled: dict[str, str]) -> None:
-    """The webhook sets missing amounts to HAMi's defaults: one GPU, which is exclusive if the pod
-    requests the GPU's whole memory.
+    """The webhook sets missing amounts to HAMi's defaults, such as one GPU.
 
-    Some resource names (vcuda, Volcano's `gpu-memory`) have no matching name for a device count.
-    For a container that uses them, the webhook adds a request for one `apportion.dev/slot`."""
+    If a resource name has no matching name for a device count, the webhook requests one
+    `apportion.dev/slot`."""
     pod = kube_pod("p", asked)
     assert limits(patched(pod, admitted(pod))) == asked | filled
 
@@ -272,8 +271,9 @@ def test_E2_overwriteEnv_hides_gpus_from_containers_that_ask_for_none() -> None:
     ],
 )
 def test_overwriteEnv_leaves_alone_who_gets_gpus_otherwise(pod: dict[str, Any]) -> None:
-    """With `overwriteEnv`, the webhook changes no pod that is privileged, requests MIG profiles,
-    uses a ResourceClaim, has the ignore label or names another scheduler."""
+    """With `overwriteEnv`, the webhook does not change pods that get GPUs in another way.
+
+    Examples are privileged pods, and pods with a MIG profile or a ResourceClaim."""
     assert admitted(pod, rules({"nvidia": {"overwriteEnv": True}})).patches == ()
 
 

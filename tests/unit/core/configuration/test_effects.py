@@ -39,8 +39,9 @@ def asked(limits: dict[str, object], **nvidia: Any) -> Ask:
 
 
 def test_E4_a_compatible_count_gives_whole_cards_alone_and_shares_with_memory() -> None:
-    """If Volcano's plugin uses `nvidia.com/gpu`, a count alone requests whole GPUs, and a count
-    with memory requests shares."""
+    """If Volcano's plugin uses `nvidia.com/gpu`, a count requests whole GPUs.
+
+    A count together with memory requests shares."""
     names = {"resourceCountName": "nvidia.com/gpu", "resourceMemoryName": "volcano.sh/vgpu-memory"}
     assert asked({"nvidia.com/gpu": 2}, **names) == ask(count=2, cores=100)
     shared = draft({"nvidia.com/gpu": 1, "volcano.sh/vgpu-memory": 3000}, **names)
@@ -80,11 +81,10 @@ def test_D3_defaults() -> None:
 
 
 def test_D4_mig_strategy() -> None:
-    """With `migStrategy: mixed`, a resource name with a MIG profile requests MIG instances of that
-    profile.
+    """With `migStrategy: mixed`, a resource name such as `nvidia.com/mig-1g.5gb` requests MIG
+    instances.
 
-    A count of three makes three separate requests, so one GPU may provide several of the instances.
-    Without the setting, the name counts as an extended resource of the node."""
+    Without the setting, the node must offer an extended resource of this name."""
     limits: dict[str, object] = {"nvidia.com/mig-1g.5gb": 3}
     mixed = draft(limits, migStrategy="mixed")
     assert mixed.shape.asks == (ask(profile="1g.5gb"),) * 3
@@ -95,7 +95,7 @@ def test_D4_mig_strategy() -> None:
 
 
 def offers(document: dict[str, Any], *devices: Device, switchable: bool = True) -> list[Device]:
-    """Return the devices that node n1 offers under this configuration, of the given `devices`."""
+    """Return those of the given devices that node n1 offers under this configuration."""
     return list(offered(devices, "n1", read_configuration(document), switchable=switchable))
 
 

@@ -204,8 +204,7 @@ TEMPLATES = [
     ids=[case[0] for case in TEMPLATES],
 )
 def test_templates(asked: Ask, device: Device, wanted: Demand) -> None:
-    """A request for part of an NPU is charged the memory, AI cores and AI CPUs of the vNPU template
-    that it gets."""
+    """A request for part of an NPU is charged the amounts of the vNPU template that it gets."""
     assert demand(asked, device) == wanted
 
 

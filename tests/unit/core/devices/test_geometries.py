@@ -1,5 +1,4 @@
-"""Tests of MIG devices that may only be split into groups of instances that the operator configures
-(A8)."""
+"""Tests of MIG devices that may be split only into configured groups of instances (A8)."""
 
 import re
 from typing import Any
@@ -43,7 +42,8 @@ def configured(document: dict[str, Any]) -> ConfigurationChanged:
 
 
 def cluster(*found: list[tuple[str, int, int]], cards: int = 1) -> Ledger:
-    """Return a ledger with one node of MIG devices, which may only be split into these groups."""
+    """Return a ledger with one node, whose MIG devices may be split only into these groups of
+    instances."""
     return Ledger(configured(groups(*found)), rack("n1", cards, model=A100_40, mode="mig", slots=7))
 
 
@@ -121,8 +121,9 @@ def test_A2_the_smallest_free_instance_of_the_group_that_holds_the_ask() -> None
 
 
 def test_no_instance_is_larger_than_what_a_card_has_left() -> None:
-    """If a device switches to MIG while a pod still uses a share of it, new instances use only the
-    slices that the share leaves free."""
+    """New MIG instances use only the slices that a pod's earlier share leaves free.
+
+    Such a share can remain from before the device switched to MIG."""
     ledger = Ledger(configured(groups(MIXED)), rack("n1", 1, model=A100_40), pod("x"))
     ledger.play(placement("x", "n1", [share("n1-g0", 27_000, 0)]))
     ledger.play(rack("n1", 1, model=A100_40, mode="mig", slots=7))
@@ -243,8 +244,7 @@ VARIANTS = ["1g.5gb+me", "1g.5gb-me", "1g.5gb+gfx", "1g.5gb+me.all", "1g.20gb", 
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_profile_that_a_model_lacks_is_no_other_of_it(name: str) -> None:
-    """A group that names a profile which the model lacks is refused, even if a similar profile
-    exists."""
+    """A group with a profile that the model lacks is refused, even if a similar profile exists."""
     group = MigGroup(group="g", geometries=(MigCount(name=name, memory=4864, count=1),))
     with pytest.raises(Unlaid, match=re.escape(name)):
         laid_out(group, 1, A100_40)
@@ -267,8 +267,9 @@ def test_an_instance_of_a_group_is_chosen_by_memory() -> None:
 
 
 def test_two_profiles_of_as_much_memory_are_told_apart_by_name() -> None:
-    """If two profiles have the same memory, a request by amount gets the cheaper profile, and a
-    request by name gets the named profile."""
+    """Of two profiles with the same memory, a request by amount gets the cheaper one.
+
+    A request by name gets the named profile."""
     ledger = Ledger(rack("n1", 2, model=A100_40, mode="mig", slots=7))
     named = [ask(profile="1g.10gb")] * 4
     ledger.submit(pod("p1", ask(9000)), pod("p2", *named), pod("p3", ask(profile="4g.20gb")))

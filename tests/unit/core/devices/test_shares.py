@@ -28,7 +28,7 @@ def state_of(device: Device) -> DeviceState:
 
 
 def amounts(state: DeviceState) -> tuple[int, int, int, int, int]:
-    """Return the device's free memory, cores, slots and AI CPUs, and its mask of MIG slices."""
+    """Return the device's free amounts and its mask of MIG slices."""
     return (
         state.memory_free_mib,
         state.cores_free,
@@ -87,8 +87,8 @@ def test_release_undoes_occupy(device: Device, held: Share, left: tuple[int, ...
     ],
 )
 def test_oversold_charges_nothing(taken: list[Share], asked: Share, because: str) -> None:
-    """If a share needs more than its device has free, charging it raises an error with device,
-    quantity, demand and availability. Nothing is charged."""
+    """If a share needs more than its device has free, charging it raises an error and changes
+    nothing."""
     state = state_of(gpu())
     for held in taken:
         occupy(state, held)

@@ -1,5 +1,4 @@
-"""Tests of every doctor check, each with a healthy and an unhealthy installation. They compare the
-result, the affected object and the suggested fix."""
+"""Tests of every doctor check, each with a healthy and an unhealthy installation."""
 
 import re
 from typing import Any
@@ -226,8 +225,9 @@ def test_all_is_well() -> None:
 
 @pytest.mark.parametrize(("name", "state", "facts", "part"), CASES)
 def test_what_is_wrong_is_said_with_its_fix(name: str, state: str, facts: Facts, part: str) -> None:
-    """If a fact is unhealthy, only the check of that fact fails. It names the affected object, a
-    fix and a link."""
+    """If a fact is unhealthy, only the check of that fact fails.
+
+    The result names the affected object, a fix and a link."""
     check = found(facts, name)
     assert (check.state, part in check.words) == (state, True), check
     assert check.fix
@@ -283,8 +283,9 @@ def test_a_fix_names_the_device_that_it_is_for(golden: Golden) -> None:
 
 
 def test_one_agent_of_many_nodes_that_is_stopped_is_looked_at_first(golden: Golden) -> None:
-    """If all nodes of one simulation are silent, the doctor first suggests restarting their agent,
-    and names only a few of the nodes."""
+    """If all nodes of one simulation are silent, the doctor first suggests restarting their agent.
+
+    It names only a few of the nodes."""
     names = tuple(f"s{number}" for number in range(8))
     silent = tuple(
         SilentAgent(name, f"2026-03-01T09:30:0{9 - at}.1Z", at) for at, name in enumerate(names)
@@ -380,8 +381,9 @@ def test_nothing_is_said_of_what_nobody_gathered() -> None:
 
 
 def test_what_a_fold_says_of_nodes_and_agents() -> None:
-    """The doctor reads from the state which agents are silent, which nodes have no agent, and which
-    agents report a node that Kubernetes does not have."""
+    """The doctor reads from the state the silent agents and the nodes without an agent.
+
+    It also reads which agents report a node that Kubernetes does not have."""
     ledger = Ledger(
         observed("n1", version=1),
         observed("n3", version=2, extended={"nvidia.com/gpu": 4}),

@@ -36,8 +36,9 @@ def test_a_pod_that_no_node_could_hold_is_named() -> None:
 def test_a_gang_that_waits_for_long_is_named(
     declared: int, members: int, needed: int, overtaken: int
 ) -> None:
-    """The doctor names a gang that waits too long, and counts the later pods placed before the
-    gang."""
+    """The doctor names a gang that waits too long.
+
+    It also counts the pods that were submitted after the gang but placed before it."""
     ledger = Ledger(rack("n1", 3), *([gang(GANG, declared)] if declared else []))
     ledger.submit(pod("before", cards())).settle()
     ledger.submit(*(member(f"m{number}") for number in range(members))).settle()
@@ -53,8 +54,7 @@ def test_a_gang_that_waits_for_long_is_named(
 
 
 def test_a_gang_that_the_fleet_could_never_hold_does_not_starve() -> None:
-    """The doctor does not report a gang that the fleet could never fit as starving, because another
-    check reports it."""
+    """A gang that never fits does not count as starving, because another check reports it."""
     ledger = Ledger(rack("n1", 2), gang(GANG, 3))
     ledger.submit(*(member(f"m{number}") for number in range(3))).settle()
     found = waiting_facts(ledger.state, now=LATER)

@@ -45,8 +45,10 @@ def asked(**fields: Any) -> Ask:
     ],
 )
 def test_a_request_is_an_ask(fields: dict[str, Any], asks: tuple[Ask, ...]) -> None:
-    """Each request of a ResourceClaim becomes one device request, or one per MIG instance. A
-    request without amounts means a whole device."""
+    """A ResourceClaim's request becomes one device request, or several if it needs several MIG
+    instances.
+
+    A request without amounts means a whole device."""
     found = wanted(claim(request(**fields)))
     assert found.asks == asks
     assert found.devices == DeviceConstraints()
@@ -65,8 +67,7 @@ def test_selectors_that_compare_our_attributes_choose_among_devices() -> None:
 
 
 def test_every_share_knows_its_request() -> None:
-    """A claim's shares are in the order of its requests, so that each share can be matched to the
-    request that it meets."""
+    """A claim's shares are in the order of its requests, so that each can be matched to one."""
     of = claim(request("a", count=2, memory="1Gi"), request("b", memory="2Gi"))
     assert requests_of(of) == ["a", "a", "b"]
     assert [ask.memory_mib for ask in wanted(of).asks] == [1024, 2048]

@@ -42,7 +42,7 @@ def answer_of(ledger: Ledger, wanted: PodSubmitted) -> Why:
 
 
 def cures(answer: Why) -> dict[RefusalCode, str]:
-    """Return the answer's advice, by the refusal code that the advice is for."""
+    """Return the answer's advice for each refusal code."""
     assert answer.refused is not None
     return {cause.code: cause.unblocked_by for cause in answer.refused.causes}
 
@@ -137,7 +137,7 @@ def test_too_few_devices_stay_too_few_whatever_is_freed(golden: Golden) -> None:
 def test_a_cordon_is_to_be_lifted_only_where_the_pod_could_be(golden: Golden) -> None:
     """The answer advises lifting a cordon only on nodes that the pod could use.
 
-    It does not advise this on full nodes, nor on nodes that the pod's selector excludes."""
+    Full nodes, and nodes that the pod's selector excludes, are not named."""
     ledger = Ledger(rack("a", 1), rack("b", 1), rack("c", 1))
     for name, pool in {"a": "infer", "b": "train", "c": "train"}.items():
         ledger.play(observed(name, labels={"pool": pool}))
@@ -219,8 +219,9 @@ def test_a_label_may_be_called_as_what_a_cure_names() -> None:
 
 
 def test_members_of_a_gang_that_want_different_cards() -> None:
-    """If the members of a gang request different devices, the answers do not show device
-    constraints, because the refusal does not record which member did not fit."""
+    """If a gang's members request different devices, the answers show no device constraints.
+
+    The refusal does not record which member did not fit."""
     only = shape(cards(), devices=DeviceConstraints(indexes=(5,)))
     ledger = Ledger(rack("n1", 2), gang("team/job", 2))
     ledger.submit(member("a", cards()), member("b", shape=only)).settle()
@@ -235,8 +236,8 @@ def test_members_of_a_gang_that_want_different_cards() -> None:
 
 
 def test_members_of_a_gang_that_differ_are_told_who_holds_what_is_near() -> None:
-    """If the members of a gang request different devices, the answer for each still names the node
-    that came nearest to fitting, and the pods on that node's device."""
+    """Each member's answer names the nearest node and its pods, even if members need different
+    devices."""
     ledger = Ledger(rack("n1", 1), pod("there", cards())).settle().play(gang("team/job", 2))
     ledger.submit(member("a", cards()), member("b", ask(1000))).settle()
     for name in ("a", "b"):
@@ -247,8 +248,7 @@ def test_members_of_a_gang_that_differ_are_told_who_holds_what_is_near() -> None
 
 
 def test_members_of_a_gang_that_differ_are_told_whose_cordon_it_is() -> None:
-    """If the members of a gang request different devices, the answer for each still advises lifting
-    a cordon, because a cordon blocks every member."""
+    """Each member's answer advises lifting the cordon, even if members need different devices."""
     nodes = [rack(f"m{number}", 1) for number in range(3)]
     ledger = Ledger(*nodes, rack("n1", 1), gang("team/job", 4))
     ledger.play(NodeCordoned(node="n1", by="ann", reason="fan"))
@@ -260,8 +260,9 @@ def test_members_of_a_gang_that_differ_are_told_whose_cordon_it_is() -> None:
 
 
 def test_whoever_has_a_place_does_not_make_the_rest_of_its_gang_differ() -> None:
-    """If all pending members of a gang have equal requests, the answers show that request, even if
-    a placed member of the gang requested something else."""
+    """If a gang's pending members have equal requests, the answers show the request.
+
+    A placed member may have requested something else."""
     ledger = Ledger(rack("n1", 3), gang("team/job", 3))
     ledger.submit(member("m", ask(1000)), member("w1", cards()), member("w2", cards())).settle()
     ledger.gone("w1", "w2").submit(pod("o1", cards()), pod("o2", cards())).settle()
@@ -271,8 +272,7 @@ def test_whoever_has_a_place_does_not_make_the_rest_of_its_gang_differ() -> None
 
 
 def test_one_that_is_lacking_is_told_in_nobodys_wishes_either(golden: Golden) -> None:
-    """If pending members of a running gang have different constraints, no answer or event mentions
-    a constraint that only one of them has."""
+    """If pending members differ, no answer shows a constraint that only one of them has."""
     ledger = Ledger(rack("n1", 2), gang("team/job", 1)).submit(member("a", cards())).settle()
     ledger.submit(pod("other", cards())).settle()
     only = shape(cards(), devices=DeviceConstraints(indexes=(0,)))

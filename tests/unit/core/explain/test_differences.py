@@ -116,15 +116,14 @@ def test_a_node_that_joins_is_one_row_with_its_cards() -> None:
 
 
 def waiting(before: Picture, state: State) -> list[tuple[str, str, str]]:
-    """Return the differences about pods that joined or left the queue after picture `before`."""
+    """Return the pods that joined or left the queue since the earlier state."""
     return [
         (row.name, row.was.state, row.now.state) for row in SHOWN["waiting"](before, picture(state))
     ]
 
 
 def test_pods_that_wait_are_told_apart_from_those_that_have_a_place() -> None:
-    """The differences list pods that joined or left the queue separately from pods that were
-    placed.
+    """Pods that joined or left the queue are shown separately from placed pods.
 
     A pending pod that was recreated under the same name is no difference."""
     state = happen(State(), rack("n1", 2), pod("left"), pod("same"), pod("found"), pod("stays"))

@@ -74,8 +74,9 @@ def test_the_nearest_is_the_node_that_could_be_freed(holds: Ask, code: RefusalCo
 
 
 def test_of_nodes_that_are_all_too_small_the_largest_is_the_nearest(golden: Golden) -> None:
-    """If all nodes are too small for a pod, the answer calls the largest node the nearest to
-    fitting, even if little of its memory is free."""
+    """If all nodes are too small for a pod, the largest node is the nearest to fitting.
+
+    This holds even if little of the node's memory is free."""
     ledger = held_up(ask(100_000))
     answer = answer_of(ledger)
     assert answer.refused is not None
@@ -112,8 +113,7 @@ def test_a_type_that_is_not_there_is_named_beside_those_that_are() -> None:
 
 
 def test_the_nearest_has_most_of_the_empty_cards_that_are_wanted() -> None:
-    """If a pod requests empty devices, the node nearest to fitting is the one with the most of
-    them, not the first by name."""
+    """If a pod requests empty devices, the nearest node is the one with the most empty devices."""
     ledger = Ledger(rack("a-full", 8)).submit(pod("all", ask(60_000, count=8))).settle()
     ledger.play(rack("b-half", 8)).submit(pod("four", ask(80_000, count=4))).settle()
     answer = answer_of(ledger.submit(pod("p", cards(8))).settle())
@@ -189,8 +189,7 @@ def test_the_line_names_the_same_node() -> None:
 
 
 def test_a_node_that_lacks_less_is_nearer() -> None:
-    """The answer lists as nearest only nodes that could fit the pod once their pods end. The node
-    that lacks least comes first."""
+    """The nearest nodes would fit the pod if they were empty. They are sorted by what they lack."""
     ledger = Ledger(large("m"), small("s1"), small("s2"), small("s3"))
     ledger.submit(pod("all", ask(30_000, count=8))).settle()
     ledger.play(large("n"))
@@ -243,8 +242,7 @@ def test_what_no_node_could_hold_is_said_to_never_fit(golden: Golden, kind: str)
 
 
 def waits_for(*fleet: object, wanted: PodSubmitted) -> Why:
-    """Submit pod `wanted` to this fleet, which could fit it if no other pod ran there. Return why
-    it is pending."""
+    """Submit the pod to a fleet that would fit it if empty. Return why the pod is pending."""
     ledger = Ledger(*fleet)  # type: ignore[arg-type]
     ledger.submit(wanted).settle()
     assert EmptyFleet(ledger.state).lasting(ledger.pod("p")) is None

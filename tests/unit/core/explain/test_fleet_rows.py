@@ -22,7 +22,7 @@ from tests.support.pods import ask, gang, pod
 
 
 def test_a_row_says_what_the_long_answer_says() -> None:
-    """A packed row lists every share of every device of the node, each with its pod and amounts."""
+    """A node's row lists every share of every device, each with its pod and amounts."""
     ledger = Ledger(rack("n1", 3), pod("a", ask(4000, cores=20)), pod("b", ask(5000))).settle()
     row = packed_node(ledger.node("n1"))
     held = {
@@ -39,7 +39,7 @@ def test_a_row_says_what_the_long_answer_says() -> None:
 
 
 def test_a_row_names_gangs_to_whoever_sees_their_pods() -> None:
-    """A packed row names a gang only to users who may see the gang's namespace."""
+    """A node's row shows the name of a gang only to users who may see the gang's namespace."""
     ledger = Ledger(
         rack("n1", 3),
         gang("ml/ring", 1),
@@ -54,9 +54,9 @@ def test_a_row_names_gangs_to_whoever_sees_their_pods() -> None:
 
 
 def test_a_row_says_what_is_wrong() -> None:
-    """A packed row shows which devices failed or are cordoned, and why.
+    """A node's row shows failed and cordoned devices with the reason.
 
-    It also shows if the node is cordoned or not ready."""
+    It also shows whether the node is cordoned or not ready."""
     ledger = Ledger(
         rack("n1", 3),
         DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79"),

@@ -1,8 +1,7 @@
 """Tests that no fact in an answer depends on the wording of a sentence.
 
-Every answer is built twice from one state. The second time, every function of `core/explain/text`
-that returns a text, and some named functions elsewhere, return *lorem ipsum*. Only sentences may
-then differ, also in answers that are redacted for a tenant. Device names are not sentences."""
+Every answer is built twice from one state, the second time with *lorem ipsum* for every sentence.
+Only sentences may then differ."""
 
 from collections.abc import Iterator
 
@@ -47,10 +46,9 @@ def a_ledger() -> Ledger:
 
 
 def plans(ledger: Ledger) -> Iterator[PlanRequest]:
-    """Yield planning requests for pods that fit, that must wait, that never fit, and that already
-    exist.
+    """Yield planning requests for pods that fit, must wait, never fit or already exist.
 
-    Some of the plans also remove nodes, add nodes or change the policy."""
+    Some of the plans also change the nodes or the policy."""
     pods = (("holds-1", 1), ("large", 1), ("small", 1), ("two", 2), ("huge", 9))
     texts = {name: MANIFEST.replace("NAME", name).replace("COUNT", str(n)) for name, n in pods}
     yield PlanRequest(files=texts)
@@ -59,8 +57,7 @@ def plans(ledger: Ledger) -> Iterator[PlanRequest]:
 
 
 def answers(ledger: Ledger) -> list[Answer]:
-    """Return every answer about the ledger: unredacted, redacted for a user who sees all
-    namespaces, and redacted for a user who sees none."""
+    """Return every answer: unredacted, and redacted for a user with all namespaces or with none."""
     state = ledger.state
     found: list[Answer] = [why(state, each) for each in state.pods.values()]
     found += [pod_answer(state, each) for each in state.pods.values()]
@@ -76,8 +73,7 @@ def answers(ledger: Ledger) -> list[Answer]:
 
 
 def differing(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Build all answers before and after every sentence is replaced. Return the differences that
-    are not sentences."""
+    """Return the facts that change in the answers when every sentence is replaced."""
     ledger = a_ledger()
     before = msgspec.to_builtins(answers(ledger), str_keys=True)
     assert replaced(monkeypatch.setattr) > 50
@@ -93,8 +89,7 @@ def test_with_other_sentences_the_facts_are_the_same(monkeypatch: pytest.MonkeyP
 
 
 def test_code_that_reads_a_sentence_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The comparison detects code that derives a fact from a sentence. The test plants such code:
-    it counts semicolons."""
+    """The comparison detects code that derives a fact from a sentence."""
 
     def reads(refused: WhyRefused) -> WhyRefused:
         made = answer_text.refused_with_text(refused)

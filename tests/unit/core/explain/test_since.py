@@ -118,8 +118,7 @@ def test_a_second_cordon_of_what_was_off_offer_is_no_news() -> None:
 
 
 def test_a_cause_that_no_node_has_any_more_has_no_fix(golden: Golden) -> None:
-    """If a pod was refused because agents were silent, `why` reports that this cause has ended once
-    all of these agents report again."""
+    """Once all silent agents report again, `why` says that this cause of the refusal has ended."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1))
     for name in ("a", "b"):
         ledger.submit(pod(name, ask(70_000))).settle()

@@ -1,4 +1,4 @@
-"""Tests of the explanation why no pod is evicted for a pod of higher priority."""
+"""Tests of how `why` explains that no pod is evicted for a pod of higher priority."""
 
 import pytest
 
@@ -63,8 +63,7 @@ def test_where_the_rules_are_not_the_reason_nothing_is_said_of_them(out: Payload
 
 
 def test_pods_that_hold_too_little_are_not_the_reason() -> None:
-    """If evicting the pods of lower priority would not free enough for the pod, the answer does not
-    mention them."""
+    """The answer mentions pods of lower priority only if evicting them would free enough."""
     ledger = Ledger(rack("n1", 1)).submit(pod("much", ask(70_000), priority=20)).settle()
     ledger.submit(pod("little", ask(100), queue="other")).settle()
     ledger.submit(pod("b", ask(60_000), priority=9)).settle()

@@ -154,8 +154,7 @@ def test_evictions_of_others_are_left_out() -> None:
 
 
 def test_rows_about_events_go_by_the_namespaces_of_the_event() -> None:
-    """A tenant sees the text of a log row only if the row's event belongs to a namespace of the
-    tenant, or to no namespace."""
+    """A tenant does not see the text of a log row about an event of another tenant's namespace."""
     row = LogRow(
         revision=3, time="t", type="PodBound", parts=("pod uid-of-ops bound",), source="b",
         subject="apportion.v1.binding.n1", namespaces=("ops",),

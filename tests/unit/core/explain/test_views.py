@@ -156,7 +156,7 @@ def test_summary_adds_up() -> None:
 
 
 def test_gang_counts_phases() -> None:
-    """A gang's answer counts its pods by phase; all pods of a gang are placed together."""
+    """The answer for a gang counts the gang's pods by phase."""
     ledger = Ledger(rack("n1", 4), gang("team/job", 2))
     ledger.submit(member("m0", cards(1)), member("m1", cards(1))).settle()
     answer = gang_answer(ledger.state, "team/job", ledger.state.groups["team/job"])

@@ -25,8 +25,9 @@ from tests.support.pods import ask, cards, gang, member, pod, shape, wants
 
 
 def test_equal_asks_stand_in_one_line_by_their_turn() -> None:
-    """Identical pending pods form one group, in which priority comes before age. A pod's position
-    counts the pods of all groups."""
+    """Identical pending pods form one group, sorted by priority and then by age.
+
+    A pod's position counts the pods of all groups."""
     ledger = Ledger(
         rack("n1", 1),
         pod("a", ask(900_000)), pod("b", cards(8)), pod("c", ask(900_000), priority=5),
@@ -71,8 +72,8 @@ def test_a_line_says_why_with_the_words_of_why(golden: Golden) -> None:
     ids=["quota", "queue"],
 )
 def test_a_limit_is_told_of_those_alone_whom_it_keeps_out(limit: Payload) -> None:
-    """If a quota or a closed queue blocks only some of several identical pods, those form their own
-    group.
+    """If a limit blocks only some of several identical pods, the blocked pods form a group of their
+    own.
 
     Only that group shows the limit as its cause."""
     taken = pod("x", cards(1))
@@ -198,8 +199,7 @@ def test_namespaces_by_their_pods() -> None:
 
 
 def test_who_waits_says_that_room_is_made(golden: Golden) -> None:
-    """If pods are being evicted to make room for a pending pod, its row shows the node and the
-    number of pods that have not yet ended."""
+    """A pending pod's row shows the node being freed and how many pods there have yet to end."""
     ledger = Ledger(rack("n1", 1), pod("low", cards(1))).settle()
     ledger.submit(pod("high", cards(1), priority=9), pod("other", cards(1))).settle()
     answer = lines_answer(ledger.state)

@@ -153,8 +153,7 @@ def test_a_list_says_what_is_lacking_before_anybody_can_decide(*, declared: bool
 
 
 def test_a_list_says_who_chooses_the_node() -> None:
-    """If another scheduler chooses a pod's node, lists name that scheduler as the cause of the
-    wait."""
+    """If a pod waits for another scheduler to choose its node, the cause names that scheduler."""
     ledger = Ledger(rack("n1", 1), pod("p1", ask(1000), chooser="kube-scheduler"))
     cause = pod_answer(ledger.state, ledger.pod("p1")).cause
     assert "kube-scheduler" in cause
@@ -175,8 +174,7 @@ def test_history_has_every_revision() -> None:
 
 
 def test_refused_says_what_is_missing_and_since_when(golden: Golden) -> None:
-    """The answer for a refused pod shows the number of nodes per cause, what the nearest node
-    lacks, and the revision of the refusal."""
+    """The answer for a refused pod shows the causes and what the nearest node lacks."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1, model=T4)).submit(pod("p1", ask(100_000)))
     answer = explained(ledger.settle(), "p1")
     assert answer.refused
@@ -253,8 +251,7 @@ def test_a_cordon_is_not_the_first_cause_where_its_gang_needs_more() -> None:
 
 
 def test_gang_beyond_what_is_left_of_its_queue(golden: Golden) -> None:
-    """If only some pods of a gang fit within their queue's limit, the answer shows the limit, what
-    is used and how many pods would fit."""
+    """If only some pods of a gang fit within their queue's limit, the answer shows how many."""
     ledger = Ledger(rack("n1", 8), gang("team/job", 3, queue="ml"))
     ledger.play(QueueObserved(queue="ml", capability={"volcano.sh/vgpu-number": 4}))
     ledger.submit(pod("runs", ask(1000, count=2), queue="ml")).settle()
@@ -297,8 +294,9 @@ def test_what_a_queue_or_a_quota_never_holds_waits_for_nobody(
 def test_a_gang_beyond_the_cards_of_its_queue_never_has_a_place(
     golden: Golden, wants: int, *, fits: bool
 ) -> None:
-    """A gang that needs more GPUs than its queue's quota is reported as one that never fits, with
-    that quota as the cause."""
+    """A gang that needs more GPUs than its queue's quota is reported as never fitting.
+
+    The quota is shown as the cause."""
     ledger = Ledger(rack("a1", 16), rack("t1", 16, model=T4), gang("team/job", wants, queue="ml"))
     ledger.play(QueueObserved(queue="ml", cards={"A100": 16}))
     ledger.submit(*(member(f"m{number}", cards(4)) for number in range(wants))).settle()
@@ -475,8 +473,7 @@ def test_what_never_fits_is_not_said_to_lack_what_is_free(golden: Golden) -> Non
 
 
 def test_a_card_with_closed_slices_could_hold_the_pod() -> None:
-    """If all slices of a MIG device are used by other schedulers' pods, the device still counts as
-    one that could fit the pod later."""
+    """A MIG device whose slices other schedulers use may still fit the pod later."""
     shut = gpu("m1", model=A100_80, mode="mig", closed_slices=255)
     ledger = Ledger(node("n1", shut)).submit(pod("p1", ask(70_000))).settle()
     refused = explained(ledger, "p1").refused

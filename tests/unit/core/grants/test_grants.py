@@ -1,6 +1,6 @@
 """Tests of a container's environment and mounts in each sharing mode.
 
-Both must equal what the device plugins that Apportion replaces would set."""
+They must equal those of the device plugins that Apportion replaces."""
 # ruff: noqa: S108 - the paths are HAMi-core's and CUDA's own
 
 import pytest
@@ -77,8 +77,7 @@ def test_the_region_has_the_limits_before_the_container_has_a_process() -> None:
 
 
 def test_D5_what_a_container_says_of_itself_stands() -> None:
-    """A container's own settings of core policy, OOM killer, log level and priority take
-    precedence."""
+    """A container's own HAMi-core settings, such as its core policy, take precedence."""
     said = {
         "GPU_CORE_UTILIZATION_POLICY": "force",
         "ACTIVE_OOM_KILLER": "false",
@@ -247,8 +246,9 @@ def test_a_whole_npu_is_shown_by_its_index() -> None:
 
 
 def test_what_is_not_there_is_refused_by_name() -> None:
-    """Granting a container its environment and mounts fails if the container has no share, if a
-    device is missing, or if its devices have different modes."""
+    """A grant fails if the container has no share, or if a device is missing.
+
+    It also fails if the container's devices have different modes."""
     with pytest.raises(GrantRefused, match="has no share on this node"):
         grant(Held.of("uid-1", "other", [share()], {"GPU-1": FIRST}), NODE)
     with pytest.raises(GrantRefused, match="GPU-9, which is not on this node"):

@@ -29,7 +29,7 @@ def granted(*devices: str, cores: int = 30, node: Node = NODE) -> Grant:
 
 
 def test_paths_are_those_of_the_node_and_the_loader_has_the_library() -> None:
-    """A process on the host gets host paths and a preloaded library, and CUDA sees only its
+    """A process on the host gets host paths and HAMi-core's library, and CUDA sees only its own
     device."""
     found = granted("GPU-1")
     assert found.edits == Edits(
@@ -48,8 +48,7 @@ def test_paths_are_those_of_the_node_and_the_loader_has_the_library() -> None:
 
 
 def test_limits_stand_where_cuda_counts_the_cards() -> None:
-    """CUDA numbers the devices that a process sees from 0, so HAMi-core's limits are numbered from
-    0 too, whatever the devices' indexes on the node."""
+    """HAMi-core's limits are numbered from 0, as CUDA numbers the devices that a process sees."""
     alone, two = granted("GPU-2"), granted("GPU-1", "GPU-2")
     assert alone.edits.env["CUDA_VISIBLE_DEVICES"] == "GPU-2"
     assert alone.edits.env["CUDA_DEVICE_MEMORY_LIMIT_0"] == "1000m"
@@ -109,8 +108,9 @@ def test_who_is_not_held_is_told() -> None:
 
 
 def test_so_is_who_starts_a_container() -> None:
-    """For a container, the caller is warned only if HAMi-core's library is missing. Core limits
-    work on every device, because devices in a container are numbered from 0."""
+    """A container's core limit works on every device, because its devices are numbered from 0.
+
+    The caller is therefore warned only if HAMi-core's library is missing."""
     share = Share("run", "GPU-2", 1000, 30)
     held = Held.of("uid-1", "run", [share], BOTH)
     assert unheld(grant(held, NODE).edits, BOTH) == ""

@@ -1,6 +1,6 @@
 """Tests of HAMi-core's usage region, a file with a container's limits and usage.
 
-They also cover the monitor, which blocks or limits containers through their regions."""
+The monitor blocks or limits containers through their regions."""
 
 import struct
 
@@ -27,7 +27,7 @@ def region(priority: int = 1, *devices: str) -> Region:
 
 
 def use(of: Region) -> None:
-    """Record a kernel launch in the region as HAMi-core does, by setting `recent_kernel` to 2."""
+    """Record a kernel launch in the region as HAMi-core does: set `recent_kernel` to 2."""
     of._stored.write(COUNT + 8, struct.pack("<i", 2))
 
 
@@ -42,8 +42,8 @@ def waits(of: Region) -> bool:
 
 
 def test_a_new_region_says_what_was_planned() -> None:
-    """A new region has the size that HAMi-core expects, and contains the limits before any process
-    starts."""
+    """A new region has the size that HAMi-core expects, and already contains the container's
+    limits."""
     data = made(PLAN)
     found = Region(StoredBytes(data))
     assert len(data) == SIZE
@@ -120,10 +120,10 @@ def test_more_devices_than_a_region_has_room_for_are_refused() -> None:
 def advised(
     *regions: Region, at_s: float = NOW_S, namespaces: str = "aa", first: tuple[str, ...] = ()
 ) -> None:
-    """Run one round of the monitor, which blocks or limits containers through their regions.
+    """Run one round of the monitor over these containers' regions.
 
-    `namespaces` has one letter per container: the name of its namespace. Containers of priority 0
-    in a namespace listed in `first` go before containers of other namespaces."""
+    `namespaces` has one letter per container. Priority counts across namespaces only for those in
+    `first`."""
     contenders = (
         Contender(each, namespace, each.devices, each.priority)
         for each, namespace in zip(regions, namespaces, strict=True)
@@ -132,10 +132,9 @@ def advised(
 
 
 def test_alone_on_its_card_a_container_is_not_held_to_its_cores() -> None:
-    """A container that uses its device alone has no core limit. If two containers of equal priority
-    use a device, both are limited.
+    """A container that uses its device alone has no core limit.
 
-    A container that has just started counts as active for one round."""
+    If two containers of equal priority use a device, both are limited."""
     alone, other = region(), region()
     advised(alone, other)
     assert held(alone)
@@ -179,8 +178,9 @@ def test_who_uses_another_card_holds_nobody() -> None:
 def test_D6_the_first_priority_goes_before_all_others(
     namespaces: str, first: tuple[str, ...]
 ) -> None:
-    """While a container of priority 0 uses the device, all containers of lower priority are
-    blocked. Once it is idle, they continue."""
+    """While a container of priority 0 uses a device, containers of lower priority are blocked.
+
+    Once that container is idle, the others continue."""
     high, low = region(0), region(1)
     use(high)
     use(low)
@@ -255,10 +255,9 @@ def test_what_a_container_changed_is_found_and_put_right() -> None:
 
 
 def test_D6_a_container_without_a_limit_of_compute_waits_as_well() -> None:
-    """A container without a core limit gets a limit of 99, because HAMi-core cannot block a
-    container whose limit is 0 or 100.
+    """A container without a core limit gets a limit of 99: HAMi-core never blocks at 0 or 100.
 
-    Containers of priority 0 keep the limit that they have."""
+    Containers of priority 0 keep their limit."""
     for cores, priority, written in ((0, 1, 99), (100, 1, 99), (30, 1, 30), (0, 0, 0)):
         plan = RegionPlan("r", ("GPU-1",), (1 << 20,), (cores,), priority)
         data = StoredBytes(made(plan))

@@ -1,5 +1,4 @@
-"""Tests of the identity that a ServiceAccount token gives a pod on NATS, and of connections that
-are refused."""
+"""Tests of the NATS identity that a pod's token gives, and of refused connections."""
 
 import pytest
 
@@ -74,8 +73,9 @@ def test_no_two_pods_of_other_namespaces_have_one_name() -> None:
     ],
 )
 def test_what_is_asked_for_beyond_is_refused(bearer: Bearer, asked: str, words: str) -> None:
-    """A NATS login is refused, with the reason, if the token's ServiceAccount has no role, or if
-    the client asks for another name than the token gives."""
+    """A NATS login is refused if the token's ServiceAccount has no role.
+
+    It is also refused if the client asks for another name than the token's."""
     with pytest.raises(InvalidIdentity, match=words):
         identity_of(bearer, asked, ACCOUNTS)
 

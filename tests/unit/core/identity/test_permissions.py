@@ -42,10 +42,9 @@ def overlap(one: str, other: str) -> bool:
 @pytest.mark.parametrize("account", BESIDE)
 def test_a_service_under_one_subject_is_for_all_in_the_account(account: str) -> None:
     """If an account imports a service under a fixed subject, every role of the account may use it.
-    NATS lets any role that can reply publish to such a subject.
 
-    A service under a wildcard is not open to all roles; the tests of attack 5 in tests/security
-    check that."""
+    NATS lets any role that can reply publish to such a subject. The tests of attack 5 in
+    tests/security check that a wildcard subject is not open to all roles."""
     lines = [line for line in sharing(account) if "{ service: { account:" in line]
     single = [match[1] for line in lines if (match := re.search(r'subject: "([^*>"]+)"', line))]
     for role in ROLES:
@@ -56,8 +55,9 @@ def test_a_service_under_one_subject_is_for_all_in_the_account(account: str) -> 
 
 @by_role
 def test_who_answers_whatever_he_is_asked_cannot_ask_himself(role: Role) -> None:
-    """A role that may reply to any request may not publish to a subject to which it subscribes. It
-    could otherwise send itself a request, and then reply to any subject."""
+    """A role that may reply to any request may not publish to a subject to which it subscribes.
+
+    Otherwise it could send itself a request, and reply to any subject."""
     may = permissions_of(identity(role.name, "n1"))
     if may.responses:
         assert not [(a, b) for a in may.publish for b in may.subscribe if overlap(a, b)]
@@ -83,8 +83,7 @@ def test_an_agent_without_nodes_speaks_for_none() -> None:
 def test_nobody_appends_what_the_catalogue_gives_to_another(role: Role) -> None:
     """A role may append only the event types that the catalogue assigns to it.
 
-    The operator, intake and gateway roles may also append the types of the one role on whose behalf
-    they act."""
+    The operator, intake and gateway roles may also append those of the role they act for."""
     stands_in = {"operator": "watcher", "intake": "agent", "gateway": "operator"}
     may = permissions_of(identity(role.name, "x"))
     for row in CATALOGUE:

@@ -1,7 +1,6 @@
-"""Tests of how the intake checks an agent's report about its node.
+"""Tests of how the intake, the service that receives agents' events, checks a node's report.
 
-The intake is the service that receives agents' events. It refuses implausible devices, and asks for
-confirmation of large changes."""
+It refuses implausible devices, and asks for confirmation of large changes."""
 
 from typing import Any
 
@@ -39,8 +38,10 @@ def test_a_card_has_no_more_memory_than_its_model(golden: Golden) -> None:
     [("NVIDIA X900 96GB HBM9", 108_134), ("NVIDIA X900-320GB", 360_448), ("Nobody's", 366_718)],
 )
 def test_a_model_that_nobody_knows_has_a_generous_limit(model: str, most_mib: int) -> None:
-    """An unknown model may report the size in its name, or up to twice the memory of the largest
-    catalogued device."""
+    """A device of an unknown model may report the memory size that its name states.
+
+    If the name states none, up to twice the memory of the largest catalogued device is plausible.
+    """
     assert memory_most_mib(model) == most_mib
 
 
@@ -79,8 +80,7 @@ def test_an_instance_has_no_more_memory_than_its_slices(golden: Golden) -> None:
 
 
 def test_more_is_offered_where_the_configuration_says_so() -> None:
-    """A device may offer more than it has if the configuration allows it, for all nodes or for this
-    node."""
+    """A device may offer more than it physically has if its node's configuration allows it."""
     report = node("n1", gpu("g0", memory_mib=163_840, physical_memory_mib=81_920, cores=200))
     scaled: Any = {"device_memory_scaling": 2.0, "device_core_scaling": 2.0}
     everywhere = Configuration(nvidia=NvidiaConfiguration(**scaled))
@@ -97,10 +97,7 @@ def test_ids_and_indexes_stand_there_once() -> None:
 
 
 def test_a_reboot_and_a_screwdriver_are_no_jump() -> None:
-    """Small changes in a node's report need no confirmation.
-
-    These are a first report, one more or one less device, failed devices, and a changed number of
-    slots."""
+    """Small changes in a node's report, such as one more device, need no confirmation."""
     eight = rack("n1", 8)
     sick = tuple(structs.replace(d, healthy=False, slots=4) for d in eight.devices)
     fewer = structs.replace(eight, devices=eight.devices[:7])

@@ -75,8 +75,9 @@ def breach(pod: str, device: str, **more: Any) -> ShareBreached:
 
 
 def test_only_the_node_of_a_share_reports_its_breach(ledger: Ledger) -> None:
-    """The intake accepts a breach only from the node of the share, and only for a device of a live
-    pod."""
+    """The intake accepts a breach of a share's limit only from the share's node.
+
+    The share must belong to a live pod."""
     assert cause(said(ledger, breach("p2", "n2-g0"))) == "pod-of-another-node"
     assert cause(said(ledger, breach("p1", "n1-g1"))) == "unknown-device"
     assert cause(said(ledger, breach("p1", "n1-g0", attempt=2))) == "late"
@@ -84,10 +85,9 @@ def test_only_the_node_of_a_share_reports_its_breach(ledger: Ledger) -> None:
 
 
 def test_what_stands_there_is_not_said_again(ledger: Ledger) -> None:
-    """If an agent repeats its last report, the intake answers with the revision of that report
-    instead of appending it again.
+    """If an agent repeats its last report, the intake answers with that report's revision.
 
-    It appends the report if a device's health changed since, or if a report was refused since."""
+    The intake appends the report again only if a health change or a refused report came between."""
     assert said(ledger, rack("n1", 2)) == Known(1)
     ledger.play(ReportRefused(node="n1", cause="implausible-device", message="a T4 of 16 TiB"))
     assert said(ledger, rack("n1", 2)) is None
@@ -109,8 +109,7 @@ def used(device: str, uid: str, **more: int) -> ShareUsed:
 def test_nobody_signs_for_another(ledger: Ledger) -> None:
     """The intake refuses an event that an agent signs for another node.
 
-    It also refuses an event that claims to be based on a ledger revision which does not exist yet.
-    """
+    It also refuses an event based on a ledger revision that does not exist yet."""
     assert cause(said(ledger, rack("n1", 2), by="n2")) == "foreign-source"
     assert cause(said(ledger, rack("n1", 2), basis=1, cause=2)) == "future-basis"
 
@@ -128,8 +127,9 @@ def test_a_card_of_another_node_is_not_taken(ledger: Ledger) -> None:
 
 
 def test_an_older_configuration_is_no_lie(ledger: Ledger) -> None:
-    """If a report looks implausible but was made under an older configuration, the intake calls it
-    stale, so that the agent reports again."""
+    """If an implausible report was made under an older configuration, it counts as stale.
+
+    The agent then reports again."""
     scaled = node("n1", gpu("n1-g0", memory_mib=163_840, physical_memory_mib=81_920))
     before = ledger.state.revision
     assert cause(said(ledger, scaled, basis=before)) == "implausible-device"

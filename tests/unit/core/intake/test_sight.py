@@ -1,5 +1,4 @@
-"""Tests of what an intake reads from NATS on behalf of an agent, and of the part of the state that
-an agent gets."""
+"""Tests of what an intake reads from NATS for an agent, and of the agent's part of the state."""
 
 import json
 
@@ -93,9 +92,9 @@ def test_a_body_that_is_none_is_refused(body: object) -> None:
 
 
 def test_the_part_of_a_node_is_a_state_that_can_be_restored() -> None:
-    """The partial state for an agent can be restored like a snapshot.
+    """An agent's partial state can be restored like a snapshot.
 
-    It contains only the agent's own node and the pods on that node, and no gangs."""
+    It has only the agent's node and the pods on that node."""
     state = State()
     for data in (
         node("n1", gpu("g0")),
@@ -119,8 +118,9 @@ def test_the_part_of_a_node_is_a_state_that_can_be_restored() -> None:
 
 
 def test_the_part_has_all_that_containers_are_given() -> None:
-    """The partial state for an agent has all data that a pod's containers receive, such as borrowed
-    shares and HAMi-core controls. It has no pod labels."""
+    """An agent's partial state has all data that containers receive, such as HAMi-core controls.
+
+    It has no pod labels."""
     state = State()
     happen(state, node("n1", gpu("g0")))
     submitted = pod(
@@ -138,7 +138,6 @@ def test_the_part_has_all_that_containers_are_given() -> None:
 
 
 def _given(state: State) -> PodPlaced:
-    """Return pod `mine`'s placement with everything that its containers receive."""
     found = state.pods["mine"]
     assert found.placement is not None
     devices = [each.device for each in state.nodes["n1"].devices]
@@ -147,8 +146,9 @@ def _given(state: State) -> PodPlaced:
 
 @pytest.mark.parametrize("nodes", [("n1",), ()])
 def test_the_agent_of_one_node_has_no_right_at_the_servers_api(nodes: tuple[str, ...]) -> None:
-    """An agent of one node may not call the JetStream API. It may only acknowledge flow control of
-    the consumers that an intake created for it."""
+    """An agent of one node may not call the JetStream API.
+
+    It may acknowledge flow control, but only of consumers that an intake created for it."""
     may = permissions_of(Identity("agent", "gpu-1", nodes))
     assert not [each for each in may.publish if each.startswith(("$JS.API", "$JS.STORE", "$O."))]
     for each in nodes:

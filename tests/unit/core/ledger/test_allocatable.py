@@ -1,6 +1,4 @@
-"""Tests of the GPU memory and cores that a node shows to Kubernetes as allocatable.
-
-They explain why these amounts may exceed what the GPUs have."""
+"""Tests of the GPU memory and cores that a node shows to Kubernetes as allocatable."""
 
 import pytest
 from msgspec import structs
@@ -56,15 +54,17 @@ def test_units_and_names_are_the_configurations() -> None:
 
 
 def test_several_cards_of_one_container_count_once() -> None:
-    """A container that requests 3,000 MiB on each of two devices does not raise the node's amount,
-    because the kubelet counts its limit only once."""
+    """A request for 3,000 MiB on each of two devices does not raise the node's allocatable memory.
+
+    The kubelet counts the container's limit only once."""
     ledger = Ledger(node("n1", gpu("g0"), gpu("g1")), pod("p", ask(3000, count=2, cores=30)))
     ledger.settle()
     assert beyond(ledger.pod("p"), ledger.node(), PLAIN) == {}
 
 
 def test_an_amount_above_the_card_is_shown_beside_it() -> None:
-    """If a pod requests more memory than its device has, the node's amount grows by the excess.
+    """If a pod requests more memory than its device has, the node's allocatable memory grows.
+
     Volcano caps such a request, but the kubelet counts it whole."""
     ledger = Ledger(
         node("n1", gpu("g0", model=T4)),
@@ -90,8 +90,9 @@ def test_a_pod_that_was_made_smaller_wrote_what_it_wrote() -> None:
 
 
 def test_a_card_that_is_gone_is_shown_as_far_as_pods_are_on_it() -> None:
-    """If a device has left its node, the node's allocatable amounts still include what pods use of
-    the device, because the kubelet still counts these pods."""
+    """If a device leaves its node, the allocatable amounts still include the pods' shares of it.
+
+    The kubelet still counts these pods."""
     there = node("n1", gpu("g0", model=T4), gpu("g1", model=T4))
     ledger = Ledger(there, pod("p", ask(10_000)), pod("q", ask(10_000))).settle()
     gone = ledger.devices("p")[0]
@@ -104,8 +105,7 @@ def test_a_card_that_is_gone_is_shown_as_far_as_pods_are_on_it() -> None:
 
 @pytest.mark.parametrize("dialect", ["ascend", "docker.com/vcuda", "nvidia"])
 def test_pods_of_other_names_wrote_nothing_of_these(dialect: str) -> None:
-    """A pod that requests devices under other resource names, such as Ascend's or vcuda's, does not
-    raise the node's allocatable GPU memory and cores."""
+    """A pod with vcuda's or Ascend's resource names does not raise the allocatable GPU amounts."""
     ledger = Ledger(
         node("n1", gpu("g0", model=T4)), pod("p", ask(20_000, cap_memory=True), dialect=dialect)
     ).settle()

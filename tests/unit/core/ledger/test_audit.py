@@ -133,8 +133,7 @@ def test_what_is_no_event_or_on_anothers_subject(ledger: Written, payload: bytes
 
 
 def test_what_a_newer_build_wrote_ends_the_audit(ledger: Written) -> None:
-    """The audit ends at an event whose version is enabled but newer than this build, because the
-    auditor can neither check nor fold the event."""
+    """The audit ends at an event of an enabled version that this build does not know."""
     ledger.auditor.state.rules.enable(1, FormatEnabled(format="PodGone", version=2, by="ada"))
     newer = json.loads(encode(event(PodGone(uid="p1")))) | {"schemaversion": 2}
     with pytest.raises(UnknownEvent, match="schemaversion 2"):
@@ -199,8 +198,8 @@ def test_a_broken_chain(ledger: Written) -> None:
 def test_a_node_that_was_forgotten_long_ago_begins_its_chain_again(
     ledger: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When a node that the state has forgotten returns, its first placement need not contain the
-    digest of a previous placement."""
+    """If the state has forgotten a node, the node's next placement needs no digest of a previous
+    one."""
     monkeypatch.setattr(departures, "LEFT_MAX", 1)
     monkeypatch.setattr(departures, "DEPARTED_MAX", 0)
     ledger.write(on("p1")).write(PodGone(uid="p1")).write(NodeGone(node="n1"))
@@ -240,19 +239,18 @@ def test_an_identity_that_lets_a_pod_be_placed_twice(ledger: Written) -> None:
 def test_an_eviction_is_told_once_for_each_attempt_of_whom_it_is_for(
     ledger: Written, event_id: str, found: list[tuple[int, str]]
 ) -> None:
-    """An eviction's event id must name the evicted pod and the pod that needs room, with their
+    """An eviction's event id names the evicted pod and the pod that needs room, with their
     attempts.
 
-    A pod is thereby evicted at most once per attempt of the pod that needs room."""
+    NATS therefore accepts such an eviction only once."""
     ledger.write(on("p1")).write(EVICTED, id=event_id)
     assert ledger.checks() == found
 
 
 def test_only_a_place_that_was_adopted_is_voided_under_a_further_id(ledger: Written) -> None:
-    """The event that voids an adopted placement may have an extra number in its id, because an
-    earlier pod may have used the id without the number.
+    """The event that voids an adopted placement may have an extra number in its id.
 
-    For all other placements, the auditor reports an id with such a number."""
+    For all other placements, the auditor reports such an id."""
     found = PodAdopted(
         pod="p3", node="n1", submitted=pod("p3", ask(1000)), attempt=1, shares=(share("n1-g1"),)
     )
@@ -279,9 +277,9 @@ def test_a_share_of_what_was_off_offer(ledger: Written, data: Payload) -> None:
 
 
 def test_a_share_of_what_is_on_offer_again(ledger: Written) -> None:
-    """The auditor reports no placement on a device that was reopened before the scheduler decided.
+    """The auditor reports a placement that was decided while its device was closed.
 
-    It reports a placement that was decided while the device was still closed."""
+    If the device was reopened before the decision, there is no violation."""
     ledger.write(DeviceCordoned(device="n1-g0", by="b", reason="r"))
     ledger.write(DeviceUncordoned(device="n1-g0", by="b", reason="r"))
     ledger.write(on("p1"), basis=4)
@@ -311,8 +309,7 @@ def test_a_gang_that_changed_behind_the_decision() -> None:
 
 
 def test_a_contradiction_is_counted_and_allowed(ledger: Written) -> None:
-    """Events that contradict the state, such as those of two watchers, are counted but are no
-    violation."""
+    """Events that contradict the state are counted, but are no violation."""
     ledger.write(PodGone(uid="p1")).write(PodGone(uid="p1"))
     assert ledger.checks() == []
     assert ledger.auditor.contradictions == 1
@@ -337,8 +334,7 @@ def test_a_fold_that_oversells_is_found_at_once(
 
 
 def test_what_only_the_whole_state_shows_is_found_now_and_then(ledger: Written) -> None:
-    """Damage in an object that no event touches is found by the check of the whole state, which
-    runs every few events."""
+    """A check of the whole state, every few events, finds damage in objects without events."""
     ledger.auditor._full_every = 6
     ledger.write(on("p1"))
     ledger.auditor.state.nodes["n1"].cpu_used_milli += 1
@@ -349,8 +345,7 @@ def test_what_only_the_whole_state_shows_is_found_now_and_then(ledger: Written) 
 
 
 def test_near_and_whole_agree() -> None:
-    """On a damaged state, a check of only the objects that one event touched finds the same
-    violations as a check of the whole state."""
+    """The check of one event's objects finds the same damage as the check of the whole state."""
     ledger = Written().write(rack("n1", 2)).write(pod("p1", ask(1000))).write(on("p1"))
     state: State = ledger.auditor.state
     state.nodes["n1"].devices[0].memory_free_mib += 1

@@ -186,10 +186,8 @@ def test_H4_node_that_takes_no_pods() -> None:
 
 
 def test_H1_nodes_are_those_of_kubernetes_once_it_tells_of_one() -> None:
-    """Once the watcher has reported any node, a node that only its agent has reported takes no
-    pods.
-
-    It takes pods as soon as the watcher has reported it too."""
+    """Once the watcher has reported any node, a node takes pods only if the watcher has reported
+    it."""
     ledger = Ledger(rack("early", 1), observed("n1", version=7), rack("late", 1))
     assert [ledger.node(name).present for name in ("early", "n1", "late")] == [False, True, False]
     ledger.submit(pod("p", ask(1000))).settle()

@@ -69,8 +69,9 @@ def test_agent_may_be_faster_than_the_binder() -> None:
 
 
 def test_a_breach_changes_nothing_and_must_be_of_the_pods_own_device() -> None:
-    """An event that reports a breached share changes no state. The fold refuses the event if the
-    pod's current attempt does not use that device."""
+    """An event that reports use beyond a share changes no state.
+
+    The fold refuses the event if the pod's current attempt does not use that device."""
     ledger = placed().play(BOUND, ALLOCATED)
     breach = ShareBreached(**AT, container="main", device="n1-g0", code="unheld")
     assert ledger.play(breach).pod("p1").phase is Phase.ALLOCATED
@@ -83,8 +84,7 @@ def test_a_breach_changes_nothing_and_must_be_of_the_pods_own_device() -> None:
 
 @pytest.mark.parametrize("before", [(), (BOUND,)], ids=["placed", "bound"])
 def test_voided_pod_waits_for_its_next_attempt(before: tuple[Payload, ...]) -> None:
-    """If a placement is voided, its shares are free again, and the pod is pending with the
-    reason."""
+    """If a placement is voided, its shares are free, and the pod is pending again."""
     ledger = placed().play(*before, VOIDED)
     found = ledger.pod("p1")
     assert (found.phase, found.attempt, found.placement) == (Phase.PENDING, 2, None)

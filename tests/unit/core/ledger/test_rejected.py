@@ -9,7 +9,7 @@ from tests.support.pods import ask, pod
 
 
 def rejected(uid: str = "p1", **fields: Any) -> PodRejected:
-    """Return a rejected pod with an affinity that Apportion does not support."""
+    """Return the event that rejects a pod because its affinity is not supported."""
     said = {"field": "spec.affinity.podAffinity", "value": "an object of 1"}
     said |= {"problem": "is not implemented yet", "fix": "remove it"}
     return PodRejected(uid=uid, namespace="default", name=uid, **(said | fields))

@@ -1,5 +1,6 @@
-"""Tests of operators' rules about the ledger: which event formats are enabled, and which revisions
-all readers ignore ("set aside"). Every reader must apply the rules alike."""
+"""Tests of the operators' rules: which event formats are enabled, and which revisions are ignored.
+
+Every reader of the ledger must apply the rules alike."""
 
 import json
 from collections.abc import Sequence
@@ -126,10 +127,7 @@ def test_a_snapshot_anywhere_and_the_tail_are_the_whole(at: int) -> None:
 
 @pytest.mark.parametrize("at", range(1, len(LEDGER)))
 def test_a_snapshot_of_before_a_rule_is_used_as_long_as_it_holds(at: int) -> None:
-    """A snapshot stays usable after an operator adds a rule about the ledger.
-
-    The exception is a rule that makes readers ignore an event that the snapshot already contains.
-    """
+    """A new rule keeps older snapshots usable, unless it ignores one of their events."""
     known = ahead(LEDGER[:at])
     state = State(rules=known)
     try:

@@ -59,8 +59,7 @@ def test_a_refused_pod_pauses_and_prefers_another_node() -> None:
 
 
 def test_the_only_node_is_tried_again_after_a_longer_pause_each_time() -> None:
-    """If there is only one node, the scheduler tries it again after one, two and four seconds, and
-    so on up to five minutes."""
+    """If there is only one node, the pod's backoff grows from one second to five minutes."""
     ledger = timed(rack("n1", 1), pod("p", ask(1)))
     for pause_s in (1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300):
         refuse(ledger)

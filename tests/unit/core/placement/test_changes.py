@@ -127,8 +127,7 @@ def test_a_waiting_pod_with_another_label_is_another_question() -> None:
 
 
 def test_a_pod_that_shrinks_makes_room() -> None:
-    """A running pod that shrinks (`pods/resize`) frees room, and at its end the pod releases the
-    new size."""
+    """A running pod that shrinks (`pods/resize`) makes room for other pods."""
     big = pod("x", shape=wants(cpu_milli=200_000))
     ledger = Ledger(observed("n1"), big, pod("p", shape=wants(cpu_milli=100_000))).settle()
     assert ledger.where("p") == ""
@@ -197,8 +196,7 @@ def test_a_restart_finds_the_same() -> None:
 
 
 def test_a_pod_that_changed_while_another_placed_it_waits_once() -> None:
-    """If a pod's request changed while another scheduler placed it and the placement was voided,
-    the pod is placed once more, not twice."""
+    """If a changed pod's placement is voided, the pod is placed once more, not twice."""
     ledger = Ledger(rack("n1", 2), pod("a", ask(300)))
     ledger.play(*ledger.consider().events)  # another scheduler's decision
     ledger.play(PodChanged(uid="a", cpu_milli=300)).voided("a")

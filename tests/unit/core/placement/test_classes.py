@@ -30,8 +30,7 @@ BINPACK = PolicyChanged(by="ann", node_policy="binpack", device_policy="binpack"
 
 
 def class_of(wanted: Shape, state: State) -> tuple[PlacementClass, Columns]:
-    """Return the placement class of this shape, with every node scored, and the index that it
-    reads."""
+    """Return the placement class of this shape with every node scored, and the node index used."""
     columns = Columns(state)
     columns.sync()
     class_ = PlacementClass(wanted, BINPACK, None)
@@ -48,7 +47,7 @@ def take(ledger: Ledger, columns: Columns, *events: Payload) -> None:
 
 
 def three() -> Ledger:
-    """Return a ledger with three nodes, of which node `b` is half full."""
+    """Return a ledger with three nodes. Node `b` is half full."""
     ledger = Ledger(*(rack(name, 1, memory_mib=1000) for name in "abc"), pod("x"))
     return ledger.play(placement("x", "b", [share("b-g0", 500, cores=50)]))
 
@@ -148,8 +147,7 @@ def test_a_filter_that_names_no_closed_nodes_is_applied_to_all(
 
 
 def test_collided_row_is_refused_until_it_changes() -> None:
-    """If a node has room for each of a pod's containers but not for all together, a placement class
-    leaves the node out of the best until it changes.
+    """If a pod's containers collide on a node, the class does not offer that node until it changes.
 
     The node still counts as fitting."""
     ledger = three()

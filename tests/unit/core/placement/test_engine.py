@@ -68,8 +68,7 @@ def half_full(*policies: PolicyChanged) -> Ledger:
     ],
 )
 def test_policies(nodes: str, devices: str, where: str) -> None:
-    """The node policy decides which node a pod gets, and the device policy decides which device of
-    that node."""
+    """The node policy chooses a pod's node, and the device policy the device on that node."""
     ledger = half_full(policy(nodes, devices)).submit(pod("p", ask(1000)))
     ledger.decide()
     assert ledger.devices("p") == [where]
@@ -84,7 +83,7 @@ def test_a_pod_may_name_its_own_policies() -> None:
 
 
 def test_a_policy_changes_live() -> None:
-    """A changed policy applies from its revision on."""
+    """A changed policy applies to all decisions after its revision."""
     ledger = half_full(policy("binpack"))
     ledger.submit(pod("p", ask(1000))).settle()
     ledger.play(policy("spread")).submit(pod("q", ask(1000))).settle()
@@ -239,8 +238,7 @@ def test_a_decision_that_never_arrived_is_decided_again() -> None:
 
 
 def test_without_retry_nothing_is_decided_twice() -> None:
-    """If the events about a pod have not arrived in the ledger yet, the engine decides the pod
-    again only after a call of `retry`."""
+    """If a decision's events have not arrived, the engine decides again only after `retry`."""
     ledger = Ledger(*EVERYTHING)
     ledger.engine.decide()
     assert ledger.engine.decide().events == []
@@ -268,8 +266,7 @@ def test_a_refused_pod_that_is_woken_after_a_lost_decision_is_placed_once() -> N
 
 
 def test_a_refused_pod_that_others_mind_stands_in_one_queue_after_a_lost_decision() -> None:
-    """If a decision refused a pod because of another pod's anti-affinity, and the decision could
-    not be appended, the pod is queued exactly once."""
+    """If a decision could not be appended, the pods that it had refused are queued exactly once."""
     app = LabelExpression(key="app", operator="In", values=("web",))
     web = PodSelector(expressions=(app,))
     away = PodTerm(pods=web, topology_key="kubernetes.io/hostname")
@@ -283,8 +280,7 @@ def test_a_refused_pod_that_others_mind_stands_in_one_queue_after_a_lost_decisio
 
 
 def test_a_new_pod_is_refused_for_the_causes_of_now() -> None:
-    """If an agent was silent and reports again, but its node is full, a new pod is refused only
-    because the node is full.
+    """A pod is refused for current causes only, not because its node's agent was silent before.
 
     Earlier pods of the same shape get the same refusal."""
     ledger = Ledger(rack("n1", 1), pod("holds", cards())).settle()
@@ -407,8 +403,7 @@ def test_an_engine_that_is_new_to_a_state_decides_as_the_old_one() -> None:
 
 
 def test_devices_that_are_no_more_weigh_nothing() -> None:
-    """After a kind of device has left the fleet, an engine that has seen it decides like a new
-    engine."""
+    """An engine that has seen a removed kind of device decides like a new engine."""
     small, part = ask(1000, container="a"), ask(memory_percent=30, container="b")
     sorts = (ask(3000), ask(memory_percent=50), cards())
     priced = tuple(

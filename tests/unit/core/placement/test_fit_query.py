@@ -1,7 +1,6 @@
-"""Tests of the two interfaces that kube-scheduler uses.
+"""Tests of the two interfaces for kube-scheduler.
 
-One returns the nodes whose devices fit a pod. The other places a pod on the node that
-kube-scheduler chose."""
+One returns the nodes that fit a pod. The other places a pod on a chosen node."""
 
 from typing import Any
 
@@ -30,9 +29,7 @@ CHOOSER = "kube-scheduler"
 
 
 class Asked(Ledger):
-    """A ledger with the two interfaces for kube-scheduler, for tests.
-
-    One answers which nodes fit a pod; the other takes the nodes that kube-scheduler has chosen."""
+    """A ledger with the two interfaces for kube-scheduler: fit queries and external choices."""
 
     def __init__(self, *payloads: Any) -> None:
         super().__init__()
@@ -41,7 +38,7 @@ class Asked(Ledger):
         self.play(*payloads)
 
     def take(self, data: Any) -> Any:
-        """Fold one event, and report the change to both interfaces."""
+        """Fold one event, and pass the change to both interfaces for kube-scheduler."""
         change = super().take(data)
         self.fit_query.observe(change)
         self.chosen.observe(change)
@@ -97,8 +94,7 @@ def test_containers_that_collide_are_seen() -> None:
 
 
 def test_answers_follow_the_ledger_and_change_nothing() -> None:
-    """The query's answers follow placements, releases, cordons and removed nodes, and a query
-    changes nothing."""
+    """A fit query follows placements, releases, cordons and removed nodes, and changes nothing."""
     ledger = Asked(rack("n1", 1))
     whole = shape(cards())
     before = digest(ledger.state)
@@ -161,8 +157,9 @@ def test_a_choice_is_placed_where_it_says() -> None:
 
 
 def test_a_choice_that_does_not_fit_is_refused_with_the_amounts() -> None:
-    """If kube-scheduler chooses a node that does not fit, the pod is refused, and the refusal names
-    that node as the nearest miss. An unknown node is refused too."""
+    """If kube-scheduler chooses a node that does not fit, the scheduler refuses the pod.
+
+    The refusal names that node as the nearest miss."""
     ledger = Asked(rack("n1", 1), rack("n2", 1))
     ledger.submit(chosen_pod("p", ask(1000)), chosen_pod("q", ask(1000)), pod("x", cards()))
     memory_mib = ledger.device("n1-g0").device.memory_mib
@@ -194,8 +191,8 @@ def test_choices_of_one_batch_count_for_one_another() -> None:
 
 
 def test_choices_share_the_columns_of_the_engine() -> None:
-    """The interface that places pods on chosen nodes may share the engine's index of nodes. It
-    leaves no reservation in the index, and sees all events that the engine has seen."""
+    """Placing a pod on a chosen node may use the engine's index of nodes, and leaves no reservation
+    in it."""
     ledger = Asked(rack("n1", 2), rack("n2", 1))
     shared = ExternalChoices(ledger.state, ledger.engine.columns)
     ledger.submit(chosen_pod("p", cards(2)), chosen_pod("q", cards()), pod("r", cards(2)))

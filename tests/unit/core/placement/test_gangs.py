@@ -173,8 +173,9 @@ def test_a_gang_larger_than_a_batch_has_one_of_its_own() -> None:
 
 
 def test_placements_by_another_scheduler_count() -> None:
-    """If another scheduler has placed pods of a gang, they count towards its minimum. The remaining
-    pods are placed one by one."""
+    """Pods of a gang that another scheduler has placed count towards the gang's minimum.
+
+    The remaining pods are placed one by one."""
     ledger = Ledger(rack("n1", 2), gang(min_available=3), *workers(3, cards(2))).settle()
     assert ledger.reasons("worker-0") == {}
     ledger.play(placement("worker-1", "n1"), placement("worker-2", "n1"))
@@ -223,8 +224,7 @@ def group_of(declared: PodGroupObserved | None, *pods: PodSubmitted) -> GroupSta
     ],
 )
 def test_lack(declared: PodGroupObserved, tasks: dict[str, int], others: int, pods: int) -> None:
-    """The deficit of a gang says how many pods each task lacks, and how many more the gang lacks in
-    total."""
+    """A gang's deficit is the number of missing pods, for each task and for the whole gang."""
     deficit = deficit_of(group_of(declared, member("m")))
     assert deficit is not None
     assert (dict(deficit.tasks), deficit.others, deficit.pods) == (tasks, others, pods)

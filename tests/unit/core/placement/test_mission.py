@@ -1,7 +1,4 @@
-"""Tests of the rows of the compatibility table that depend on placement only.
-
-The requests equal those that the dialects (readers of HAMi's, Volcano's and other manifests) derive
-from the sample manifests. The dialects have their own tests."""
+"""Tests of the rows of the compatibility table that depend on placement only."""
 
 import pytest
 
@@ -66,8 +63,7 @@ def test_A2_smallest_instance_that_holds_the_memory(
 
 
 def test_A2_geometry_changes_on_demand() -> None:
-    """A MIG device is split on demand: first into seven small instances, later into two halves,
-    later into a single whole instance."""
+    """A MIG device is split on demand: into small instances, then two halves, then one whole."""
     small, half, whole = (
         shape(ask(mib, cap_memory=True), devices=MIG) for mib in (3000, 20000, 40000)
     )
@@ -344,8 +340,9 @@ def test_E3_two_vgpus_are_two_different_cards() -> None:
 
 
 def test_E4_only_the_count_is_whole_cards() -> None:
-    """A pod that requests only a number of devices under NVIDIA's resource name gets whole devices,
-    even on nodes of NVIDIA's own plugin (E5). A share does not fit such a node."""
+    """A pod with only a device count gets whole devices, even on nodes of NVIDIA's own plugin (E5).
+
+    A share does not fit such a node."""
     exclusive = rack("plain", 2, mode="exclusive")
     ledger = Ledger(exclusive, pod("p", cards(2)), pod("q", ask(1))).settle()
     assert amounts(ledger, "p") == [("plain-g0", 81920, 100), ("plain-g1", 81920, 100)]

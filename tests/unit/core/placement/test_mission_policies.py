@@ -31,8 +31,7 @@ CARD = [share("a-g0", 81920, 100)]
     [("binpack", 10, "a"), ("binpack", 0, "b"), ("spread", 10, "b"), ("spread", 0, "a")],
 )
 def test_A5_policy_with_a_weight(policy: str, weight: int, where: str) -> None:
-    """Nodes are compared by devices, CPU and memory in use. The weight of devices decides whether a
-    node with a used device or one with used CPU is fuller."""
+    """The policy's weights decide whether used devices or used CPU make a node fuller."""
     weights = NodeWeights(cpu=1, memory=1, devices=weight)
     change = PolicyChanged(by="ann", node_policy=policy, node_weights=weights)  # type: ignore[arg-type]
     ledger = Ledger(change, rack("a", 2), rack("b", 2))
@@ -95,7 +94,7 @@ def test_B5_nodes_of_the_plain_plugin_give_whole_cards() -> None:
     ],
 )
 def test_E5_no_share_goes_to_a_node_of_the_plain_plugin(limits: dict[str, object]) -> None:
-    """A share is never placed on a node of NVIDIA's plugin."""
+    """A share is never placed on a node whose devices NVIDIA's plugin allocates."""
     found = draft(manifest(limits))
     ledger = Ledger(beside(), pod("p", shape=found.shape)).settle()
     assert ledger.reasons("p") == {RefusalCode.MODE_MISMATCH: 1}

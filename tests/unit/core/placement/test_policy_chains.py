@@ -12,8 +12,7 @@ NUMA = node("n1", gpu("g0", numa=1), gpu("g1", numa=0), gpu("g2", numa=1), gpu("
 
 
 def chosen(policy: str, count: int = 1, weights: DeviceWeights | None = None) -> list[str]:
-    """Place a pod with this device policy on a node whose devices g2 and g3 are partly used. Return
-    its devices."""
+    """Return the devices that a pod with this policy gets while g2 and g3 are partly used."""
     held = [share("g2", 1000, 10), share("g3", 9000, 50)]
     ledger = Ledger(NUMA, pod("x", ask(1)), placement("x", "n1", held))
     wanted = shape(ask(2000, count=count), device_policy=policy, device_weights=weights)
@@ -35,8 +34,9 @@ def chosen(policy: str, count: int = 1, weights: DeviceWeights | None = None) ->
     ],
 )
 def test_keys_in_their_order(policy: str, devices: list[str]) -> None:
-    """In a policy chain such as `numa,binpack`, the first key decides. Later keys break ties, and
-    then the lowest index does."""
+    """In a policy chain such as `numa,binpack`, the first key decides, and later keys break ties.
+
+    Any remaining tie goes to the device with the lowest index."""
     assert chosen(policy, 2) == devices
 
 
@@ -97,8 +97,7 @@ def test_node_weights(policy: Policy, weights: NodeWeights | None, where: str) -
 
 
 def test_a_resource_that_is_not_asked_for_does_not_count() -> None:
-    """A resource that the pod does not request does not affect its node's score, whatever the
-    weight."""
+    """A resource that the pod does not request does not affect the scores of nodes."""
     ledger = weighed("binpack", NodeWeights(devices=1000))
     ledger.submit(pod("p", shape=wants(cpu_milli=1000))).settle()
     assert ledger.where("p") == "a"

@@ -1,5 +1,4 @@
-"""Tests of preemption: which pods are evicted for which pending pod (the beneficiary), which node
-is chosen, and when no pod is evicted."""
+"""Tests of preemption: which pods are evicted, on which node, and when no pod is evicted."""
 
 from typing import Any
 
@@ -47,8 +46,9 @@ def evicted(ledger: Ledger) -> list[tuple[str, str]]:
 
 
 def full(nodes: int = 1, width: int = 1, **fields: Any) -> Ledger:
-    """Return a ledger with nodes of `width` devices. A low-priority pod uses each device; the pods
-    are named `low-NODE-DEVICE`."""
+    """Return a ledger with nodes of `width` devices each.
+
+    A low-priority pod named `low-NODE-DEVICE` uses each device."""
     ledger = Ledger(*(rack(f"n{at}", width) for at in range(nodes)))
     for at in range(nodes):
         for slot in range(width):
@@ -62,8 +62,7 @@ def on(ledger: Ledger, uid: str) -> str:
 
 @pytest.mark.parametrize("shape", [cards(), cards(1, memory_mib=1)])
 def test_room_made_for_a_pod_does_not_go_to_an_older_one_that_never_preempts(shape: Ask) -> None:
-    """Devices that were freed for a pod are not given to an older pod of equal priority that itself
-    never preempts."""
+    """Devices freed for a pod are not given to an equal, older pod that never preempts."""
     ledger = full()
     ledger.submit(pod("older", shape, priority=100, preempts=False), high("younger")).settle()
     assert evicted(ledger) == [("low-0-0", "younger")]
@@ -115,8 +114,7 @@ def test_nobody_goes_for_a_pod_of_another_queue() -> None:
 
 
 def test_what_a_queue_gets_by_its_share_is_not_taken_back_at_once() -> None:
-    """If a queue has just placed a pod because it was below its fair share, a pending pod of
-    another queue does not cause the eviction of the placed pod."""
+    """A pod placed because its queue was below its fair share is not evicted for another queue."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1), low("a", 1, 9), low("b", 1, 9)).settle()
     ledger.submit(high("urgent", 1, 5), low("next", queue="training")).settle()
     ledger.gone("b").settle()
@@ -250,8 +248,9 @@ def test_the_room_is_kept_for_whom_it_is_made() -> None:
 
 
 def test_a_pod_of_higher_priority_may_take_the_room() -> None:
-    """A pod of higher priority may use devices that were freed for another pod, which then keeps
-    waiting."""
+    """A pod of higher priority may use devices that were freed for another pod.
+
+    The other pod then stays pending."""
     ledger = full()
     ledger.submit(high("h")).settle()
     ledger.submit(high("higher", priority=500))
@@ -290,8 +289,7 @@ def test_another_search_where_the_room_has_gone() -> None:
 
 
 def test_a_nomination_ends_with_a_refusal() -> None:
-    """If the node that was freed for a pod is cordoned, the scheduler refuses the pod again and no
-    longer reserves the node."""
+    """If a node freed for a pod is cordoned, the pod is refused and the node's reservation ends."""
     ledger = full()
     ledger.submit(high("h")).settle()
     ledger.play(NodeCordoned(node="n0", by="ada", reason="fans")).gone("low-0-0").settle()

@@ -58,7 +58,7 @@ def small(start: int) -> object:
 
 
 def die(index: int) -> Device:
-    """Return one die (an NPU of its own) of an Ascend 910C module."""
+    """Return one die of an Ascend 910C module. Each die is a separate NPU."""
     return npu(f"d{index}", family="ascend910c", model="Ascend910C", memory_mib=65536, cores=20)
 
 
@@ -150,8 +150,7 @@ REACHED: dict[RefusalCode, Reached] = {
 
 @pytest.mark.parametrize("code", REACHED)
 def test_every_code_is_reached(code: RefusalCode) -> None:
-    """For every refusal code there is a cluster whose only node refuses a pod with that code, and
-    with the right amounts."""
+    """Every refusal code occurs in some cluster of one node, with the right amounts."""
     events, asked, needed, available, device = REACHED[code]
     ledger = Ledger(*events, pod("p", shape=asked))
     (refused,) = ledger.decide()
@@ -241,8 +240,8 @@ def test_the_first_rule_that_fails_is_named(
 
 
 def test_alone_on_a_device_of_one_slot_is_in_use_not_full() -> None:
-    """If a pod requests a whole device and the only one is in use, the refusal says that. It does
-    not say that the device has no free slot."""
+    """If a pod requests a whole device and the only one is in use, the refusal code is
+    DEVICE_IN_USE."""
     ledger = Ledger(*held(share("n1-g0"), report=rack("n1", 1, slots=1)), pod("p", cards()))
     ledger.decide()
     assert ledger.reasons("p") == {C.DEVICE_IN_USE: 1}

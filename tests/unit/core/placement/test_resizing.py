@@ -25,7 +25,7 @@ def wish(uid: str = "a", **fields: Any) -> ResizeAsked:
 
 
 def answer(ledger: Ledger, asked: ResizeAsked) -> PodResized | ResizeRefused:
-    """Fold a user's resize request. Return the scheduler's answer after it is folded too."""
+    """Fold a user's resize request and the scheduler's answer to it. Return that answer."""
     ledger.play(asked)
     (event,) = ledger.decide()
     assert isinstance(event, PodResized | ResizeRefused)
@@ -138,8 +138,7 @@ def test_shares_of_one_size_are_refused_by_the_name_of_their_mode(device: Any, m
 def test_wishes_and_answers_that_contradict_the_ledger_change_nothing() -> None:
     """The fold refuses a resize request for a pod that is not running.
 
-    It also refuses an answer without an open resize request, and an answer whose shares are on
-    other devices or do not fit."""
+    It also refuses an answer without an open request, or with shares that do not fit."""
     ledger = running(ask(4000)).submit(pod("b", ask(900_000))).settle()
     assert "not bound" in ledger.contradict(wish("b", memory_mib=1))
     assert "not live" in ledger.contradict(wish("z", memory_mib=1))

@@ -36,8 +36,9 @@ from tests.support.pods import placed as placement
     ],
 )
 def test_mean_load(amounts: tuple[int, int, int, int], points: int) -> None:
-    """The load of a node is the mean of two used fractions, from 0 to 1 each. If either resource
-    has a total of 0, the load is 0."""
+    """The load is the mean of the used fractions of memory and cores.
+
+    If the total of either is 0, the load is 0."""
     assert mean_load(*amounts) == points
 
 
@@ -67,12 +68,10 @@ def three_nodes() -> State:
     ],
 )
 def test_node_scores(policy: Policy, asked: Shape, percent: list[float]) -> None:
-    """A node is scored by its devices. If the pod requests none, it is scored by its CPU and
-    memory.
+    """A node is scored by its devices, or by CPU and memory if the pod requests no device.
 
-    The policy bestfit prefers nodes with little left free: 20,000 % minus 100 % for each free
-    device and for every 16 free CPUs. Without prices, the policies that use prices act like
-    bestfit."""
+    The policy `bestfit` prefers nodes with little left free. The policies that use prices act like
+    `bestfit` while there are no prices."""
     columns = Columns(three_nodes())
     columns.sync()
     assert columns.names == ["empty", "gpu-busy", "host-busy"]
@@ -90,7 +89,8 @@ HELD = {"g0": [], "g1": [share("g1", 40_000, 0)], "g2": [share("g2", 100, 0), sh
     ("policy", "order"), [("binpack", ["g1", "g2", "g0"]), ("spread", ["g0", "g1", "g2"])]
 )
 def test_device_orders(policy: str, order: list[str]) -> None:
-    """Binpack tries the fullest device first, and spread the device with the fewest pods."""
+    """The policy `binpack` tries the fullest device first; `spread` tries the one with the fewest
+    pods."""
     shares: list[Share] = [held for all_held in HELD.values() for held in all_held]
     ledger = Ledger(node("n1", gpu("g0"), gpu("g1"), gpu("g2")), pod("p1"))
     ledger.play(placement("p1", shares=shares))

@@ -171,8 +171,10 @@ def limited(*names: str, limit: int = 1, **fields: Any) -> Ledger:
 
 
 def test_H13_a_node_has_so_many_volumes_of_a_driver() -> None:
-    """A node takes no more volumes of a CSI driver than its limit, even within one decision. A
-    refused pod is placed when another pod has ended."""
+    """A node takes no more volumes of a CSI driver than that driver's limit, even within one
+    decision.
+
+    A refused pod is placed when another pod has ended."""
     ledger = limited("n1", "n2")
     ledger.play(*(claim(name, driver=DRIVER) for name in "xyz"))
     ledger.submit(*(mounting(uid, uid) for uid in "xyz"))
@@ -197,8 +199,7 @@ def test_a_volume_of_several_pods_counts_once_on_a_node() -> None:
 
 
 def test_other_drivers_and_nodes_without_a_limit_have_room() -> None:
-    """A limit affects neither other drivers nor nodes without a limit; a limit of zero allows no
-    volume."""
+    """A node's volume limit applies to one driver only. A limit of zero allows no volume."""
     ledger = limited("n1", limit=0).play(claim("x", driver=DRIVER), claim("y", driver="other"))
     ledger.submit(mounting("p", "y"), mounting("q", "x")).settle()
     assert (ledger.where("p"), ledger.where("q")) == ("n1", "")

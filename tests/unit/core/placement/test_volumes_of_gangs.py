@@ -21,8 +21,9 @@ def together(least: int) -> PodGroupObserved:
 
 
 def full(*names: str) -> Ledger:
-    """Return a ledger with one node in each zone. A pod of priority zero uses each node's only GPU,
-    such as pod `low-a` in zone `a`."""
+    """Return a ledger with one node in each zone, whose only GPU is used by a pod of priority zero.
+
+    In zone `a`, for example, that is pod `low-a`."""
     ledger = zones(*names)
     for name in names:
         ledger.play(claim(f"in-{name}", "bound", zone(name)))

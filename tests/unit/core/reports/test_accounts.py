@@ -108,8 +108,9 @@ def test_rows_follow_labels_and_queues_as_they_change() -> None:
 
 
 def test_the_user_is_a_label() -> None:
-    """Accounting by `user` groups pods by the label that names their user. Pods without it have a
-    row of their own."""
+    """Accounting by `user` groups pods by the label that names their user.
+
+    Pods without this label have a row of their own."""
     accounted = Accounted("user").at(0, rack("n1", 1))
     accounted.at(0, pod("p1", labels={"apportion.dev/user": "ada"}), pod("p2"))
     accounted.at(0, placement("p1", shares=[share("n1-g0", HALF)]))
@@ -143,7 +144,7 @@ def test_steps_are_the_whole_cut_at_their_edges() -> None:
 
 
 def test_steps_begin_with_the_clock_whenever_the_period_does() -> None:
-    """Steps begin at round times of the clock, so the first step may be shorter."""
+    """The steps of a report begin at round times, so the first step may be shorter."""
     meters = Meters(3 * HOUR // 2, 5 * HOUR, 2 * HOUR)
     meters.turn(("a", "T4"), Part.ALLOCATED, 1, 0)
     meters.finish()

@@ -15,7 +15,8 @@ zones = st.integers(-14 * 60, 14 * 60).map(lambda minutes: timezone(timedelta(mi
 
 @given(st.datetimes(FIRST, LAST, timezones=zones))
 def test_a_moment_is_that_of_the_calendar(moment: datetime) -> None:
-    """A time converts exactly as in the standard library, in every time zone and in leap years."""
+    """Times are parsed and formatted as the standard library does, in every time zone and leap
+    year."""
     found = micros_of(moment.isoformat())
     assert found == (moment - EPOCH) // timedelta(microseconds=1)
     assert datetime.fromisoformat(text_of(found)) == moment
@@ -25,5 +26,5 @@ def test_a_moment_is_that_of_the_calendar(moment: datetime) -> None:
     "text", ["", "yesterday", "2026-13-01T00:00:00Z", "2026-01-01T24:00:00Z", "2026-01-01 00:00"]
 )
 def test_what_is_no_time_is_none(text: str) -> None:
-    """Text that is not a valid time converts to None, because an event may contain any text."""
+    """Text that is not a valid time is parsed as None, because an event may contain any text."""
     assert micros_of(text) is None

@@ -1,4 +1,4 @@
-"""Tests of GPU prices, the cost of usage, and cost records in the format FOCUS."""
+"""Tests of GPU prices, the cost of usage, and cost records in the FOCUS format."""
 
 import json
 from decimal import Decimal
@@ -37,8 +37,8 @@ def spent(*, step: int = 0) -> Accounted:
 
 
 def test_a_models_own_price_goes_before_a_pattern_and_a_longer_pattern_before_a_shorter() -> None:
-    """The price of a model's exact name precedes that of a pattern, and a longer pattern precedes a
-    shorter one."""
+    """A price for a model's exact name overrides a pattern. A longer pattern overrides a shorter
+    one."""
     prices = prices_of(FILE)
     assert prices.of(A100_80) == Decimal("2.10")
     assert prices.of("NVIDIA A100-PCIE-40GB") == 9

@@ -1,6 +1,4 @@
-"""Tests that every sample manifest is read as its original system would read it.
-
-Expectations are written by hand from those systems' documentation, one line per pod."""
+"""Tests that every sample manifest is read as its original system would read it."""
 
 import io
 from pathlib import Path
@@ -27,7 +25,7 @@ PLUGINS: dict[str, Plugin] = {"hami": "hami", "volcano-vgpu": "volcano"}
 
 
 class Pods(NamedTuple):
-    """What a sample document should be read as: a number of identical pods, and their gang."""
+    """The expected content of a sample document: a number of identical pods, and their gang."""
 
     dialect: str
     asks: tuple[Ask, ...]

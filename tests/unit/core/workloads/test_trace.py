@@ -46,7 +46,7 @@ def test_models() -> None:
 
 
 def test_columns_may_be_missing_at_the_end() -> None:
-    """A row may lack the last columns, because some traces have no models."""
+    """A row of a trace may lack its last columns, because some traces contain no GPU models."""
     (pod,) = read_trace_pods(["name,cpu_milli,memory_mib,num_gpu,gpu_milli", "p,1,1,1,1000"])
     assert pod.shape.asks == ask(cores=100)
 

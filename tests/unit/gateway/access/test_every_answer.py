@@ -92,8 +92,8 @@ def sent(look: Look) -> str:
 
 @pytest.mark.parametrize("path", LOOKS)
 def test_what_no_mark_shows_is_hidden(path: str) -> None:
-    """No answer shows a tenant a text of another namespace, except in fields that are marked as
-    visible to everyone."""
+    """A tenant sees no text of another namespace, except in fields that are marked as visible to
+    everyone."""
     text = sent(LOOKS[path])
     assert HIDDEN not in text
     assert "ops" not in text
@@ -120,8 +120,8 @@ def test_without_redaction_the_same_answers_leak(monkeypatch: pytest.MonkeyPatch
 
 
 def test_with_other_sentences_the_same_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Redaction hides the same data if every sentence is worded differently. Without redaction, the
-    secrets would show."""
+    """Redaction does not depend on the wording of messages: if every message is reworded, the same
+    data is hidden."""
     shown = {path: sent(look) for path, look in LOOKS.items()}
     assert replaced(monkeypatch.setattr) > 50
     for path, look in LOOKS.items():

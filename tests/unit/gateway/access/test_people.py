@@ -114,8 +114,7 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, text: str) -> None:
 
 
 async def test_limits_are_of_a_person_from_the_first_request() -> None:
-    """If a person is logged in, the gateway applies rate limits to the person, not to the address,
-    from the first request on."""
+    """The gateway applies the rate limits of a logged-in user to the user, not to the address."""
     gate = Gate(Remembered(Register()), Cursors(), ENDPOINTS)
     seen: list[str] = []
 
@@ -138,7 +137,7 @@ async def test_limits_are_of_a_person_from_the_first_request() -> None:
 
 @pytest.mark.parametrize("token", ["", "m\xe9i", "t\udcff"])
 async def test_what_cannot_be_a_token_is_nobodys_and_no_login_is_asked(token: str) -> None:
-    """If a request's header cannot be a token, the gateway answers 401 without asking the login."""
+    """If a request's token is malformed, the gateway answers 401 without looking the token up."""
     register = Register()
     with pytest.raises(RequestRefused) as refused:
         await Gate(Remembered(register), Cursors(), ENDPOINTS).known(token)

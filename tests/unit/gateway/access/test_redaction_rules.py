@@ -1,4 +1,4 @@
-"""Tests of what a tenant sees in answers whose rows either have no namespace field or combine
+"""Tests of how the gateway redacts answers for a tenant if rows have no namespace field or combine
 several namespaces."""
 
 from typing import Any
@@ -120,8 +120,8 @@ def test_a_limit_of_another_namespace_is_told_to_nobody_else() -> None:
 
 
 def test_a_line_that_another_heads_says_why_his_own_pod_waits() -> None:
-    """If a group of identical pending pods begins with another namespace's pod, a tenant sees why
-    the first of its own pods is pending."""
+    """A group of identical pending pods may start with a pod of another namespace. A tenant still
+    sees why the tenant's own first pod is pending."""
     whole = waiting("ops", "ml")
     [line] = seen_by_ml("lines", whole)["lines"]
     assert line["sentence"] == whole.lines[0].first[1].sentence != ""
@@ -214,8 +214,8 @@ def test_a_report_by_node_is_everybodys() -> None:
 def test_reports_whose_rows_are_of_several_namespaces_are_not_shown(
     path: str, query: dict[str, str], is_it: bool
 ) -> None:
-    """A tenant gets no report by user, label or queue, because its rows add up several
-    namespaces."""
+    """A tenant gets no report by user, label or queue, because each row of such a report adds up
+    several namespaces."""
     assert is_shown(endpoint_at(path), query) == is_it
 
 

@@ -156,8 +156,8 @@ async def test_nodes_go_on_as_before(client: Client) -> None:
     "made_up", ["ops/secret-a", "rejected:secret-uid-1", "zz9", "ä", "gAAAAA=="]
 )
 async def test_what_a_tenant_makes_up_is_refused(client: Client, made_up: str) -> None:
-    """The gateway refuses a cursor that it did not issue. Otherwise a tenant could guess names with
-    cursors."""
+    """The gateway refuses a cursor that it did not issue, because a tenant could use made-up
+    cursors to guess names."""
     for path in ("gangs", "pods"):
         status, text, answer = await page(client, "mei", path, **{"continue": made_up})
         assert (status, answer["field"]) == (400, "continue")

@@ -1,4 +1,4 @@
-"""Tests of what all handlers of the read API share."""
+"""Tests of the code that all handlers of the read API share."""
 
 import asyncio
 

@@ -97,7 +97,8 @@ class Register:
 async def test_a_stream_ends_with_the_token_and_the_right(
     lost: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stream ends soon after its token or right is revoked, or when the login stops answering."""
+    """A stream ends soon after its client's token or permission is revoked, or when the login stops
+    answering."""
     monkeypatch.setattr(live, "LOOK_S", 0.02)
     monkeypatch.setattr(live, "STILL_S", 0.05)
     monkeypatch.setattr(live, "BEAT_S", 0.1)

@@ -130,7 +130,7 @@ def test_devices_by_node_and_index(ledger: Ledger, limit: int) -> None:
 
 
 def test_filters(ledger: Ledger) -> None:
-    """Pods are filtered by namespace, phase, node and whether they are pending, alone or
+    """A list of pods can be filtered by namespace, phase, node and pending state, alone or
     combined."""
     state = ledger.state
     assert {item.namespace for item in walk(pages.pods, state, namespace="b")} == {"b"}

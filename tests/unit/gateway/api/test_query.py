@@ -1,5 +1,5 @@
-"""Tests that query parameters have limits, and that the error about an invalid one names it and the
-fix."""
+"""Tests that query parameters have limits. The error about an invalid parameter contains its name
+and a fix."""
 
 import pytest
 
@@ -51,8 +51,8 @@ def test_everything_given() -> None:
     ],
 )
 def test_wrong_list_parameter(name: str, text: str) -> None:
-    """If a list parameter is malformed, out of range, too long or unknown, the gateway refuses it
-    by name."""
+    """If a list parameter is malformed, out of range, too long or unknown, the gateway's error
+    names it."""
     with pytest.raises(RequestRefused) as refused:
         parsed(PodsQuery, {name: text})
     assert refused.value.status == 400
@@ -85,8 +85,8 @@ def test_filter_of_another_list_is_not_known() -> None:
 
 
 def test_a_parameter_that_is_not_declared() -> None:
-    """The error about an unknown parameter has the start of its name and lists the valid
-    parameters."""
+    """The error about an unknown parameter quotes the start of the parameter's name and lists the
+    valid parameters."""
     parsed(WaitQuery, {"at_least": "1", "wait_s": "1"})
     with pytest.raises(RequestRefused) as refused:
         parsed(WaitQuery, {"at_least": "1", "x" * (NAME_MAX + 1): "1"})

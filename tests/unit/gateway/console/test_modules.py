@@ -106,8 +106,8 @@ def test_numbers_and_times_as_people_read_them(node: NodeModules, call: str, wor
     ],
 )  # fmt: skip
 def test_a_moment_is_read_as_the_command_line_reads_it(node: NodeModules, text: str) -> None:
-    """The console reads a time as the CLI does. It can also read back every time that it shows or
-    puts into the URL."""
+    """The console reads times as the CLI does. It also reads the formats that it shows and puts
+    into URLs."""
     try:
         moment = parse_moment(text, NOW)
     except MomentError:
@@ -202,8 +202,7 @@ def test_a_packed_row_becomes_cards_with_their_holders(node: NodeModules) -> Non
 def test_the_field_shows_words_that_find_something(
     node: NodeModules, name: str | None, words: str
 ) -> None:
-    """As its example, the search field shows a node and a namespace that exist in the current
-    cluster."""
+    """The search field's example is a node and a namespace of the current cluster."""
     rows = [] if name is None else [["m", *ROW[1:7], [], {}], [name, *ROW[1:]]]
     found = node.run(
         "fleet/model.js",
@@ -234,8 +233,8 @@ def test_a_card_that_is_broken_and_cordoned_says_each_reason(node: NodeModules) 
 
 
 def test_changed_rows_take_the_place_of_older_ones(node: NodeModules) -> None:
-    """If a node's row changes, the console keeps the position of every node. If a node is added or
-    removed, the positions of others change."""
+    """If a node's row changes, every node keeps its position. If a node is added or removed, other
+    nodes move."""
     after = [*ROW[:7], [], {}]
     found = node.run(
         "fleet/model.js",
@@ -295,8 +294,8 @@ def test_use_that_is_told_is_shown_until_it_is_not(node: NodeModules) -> None:
     ],
 )
 def test_a_filter_means_cards(node: NodeModules, text: str, show: str, cards: list[int]) -> None:
-    """A filter finds the devices that match all its words by node, namespace, pod, gang or
-    state."""
+    """A word of a filter may match a node, namespace, pod, gang or state. The filter finds the
+    devices that match all its words."""
     found = node.run(
         "fleet/model.js",
         """const model = await load('fleet/model.js');
@@ -396,7 +395,7 @@ def test_an_axis_has_round_times(node: NodeModules, start: str, end: str, words:
 
 
 def test_midnight_is_its_day(node: NodeModules) -> None:
-    """A time axis shows the date instead of the time at midnight."""
+    """At midnight, a time axis shows the date instead of the time."""
     code = "return m.timeTicks(...given.map(Date.parse), 5).map(tick => tick.words);"
     asked = ("2026-11-19T20:00:00Z", "2026-11-20T05:00:00Z")
     assert node.run("chart.js", code, *asked) == ["20:00", "22:00", "11-20", "02:00", "04:00"]
@@ -561,8 +560,7 @@ def test_what_a_pod_holds_is_told_whole(
 def test_a_request_has_the_noun_of_its_family(
     node: NodeModules, ask: dict[str, Any], words: str
 ) -> None:
-    """The console does not call a request for NPUs a GPU request. It lists a request's constraints
-    after the requested devices."""
+    """The console names a request after its kind of device: GPUs or NPUs."""
     line = {"asks": [ask], "wishes": ["of H100"]}
     assert node.run("words.js", "return m.lineWords(given[0]);", line) == f"{words}, of H100"
 
@@ -642,8 +640,8 @@ def test_on_a_phone_nodes_of_four_cards_have_their_names(node: NodeModules) -> N
 
 @pytest.mark.parametrize(("height", "kept"), [(460, True), (120, False)])
 def test_pools_stay_on_their_shelves(node: NodeModules, height: int, kept: bool) -> None:
-    """On the map, pools keep their rows if the view becomes slightly lower, for example because of
-    a longer headline. If the view's shape changes, the console arranges the pools again."""
+    """If the map loses a little height, its pools stay in the same rows. If it loses more, the
+    console arranges the pools again."""
     code = f"""{LAID.replace("470", "480")}
       const shelves = each => each.shelves.map(({{ pools }}) => pools.map(({{ name }}) => name));
       const next = new m.Layout(pools, across, given[4], 1, layout);

@@ -37,8 +37,7 @@ PODS = [
     ("age", ["c", "a-10", "a-2"]), ("-age", ["a-2", "a-10", "c"]), ("phase", ["a-10", "c", "a-2"]),
 ])  # fmt: skip
 def test_pods_are_sorted_by_each_column(node: NodeModules, sort: str, names: list[str]) -> None:
-    """Names in the list of pods are sorted by the numbers in them. Pods without a node come
-    last."""
+    """The list of pods sorts numbers within names by value. Pods without a node come last."""
     code = "return m.ordered(given[0], m.sortOf(given[1])).map(pod => pod.name);"
     assert node.run(LIST, code, PODS, sort) == names
 

@@ -20,8 +20,7 @@ def state_at(revision: int) -> State:
 
 
 def test_what_is_loaded_is_what_was_added(tmp_path: Path) -> None:
-    """A checkpoint that one process stored can be found by another process, which loads the same
-    state from it."""
+    """After a restart, the gateway finds its checkpoints and loads the same states from them."""
     kept = Checkpoints(tmp_path)
     for revision in (3, 7):
         kept.add(state_at(revision))

@@ -1,4 +1,4 @@
-"""Tests of how the gateway reads an event's time, which may be any text."""
+"""Tests of how the gateway reads the times of events, including malformed ones."""
 
 import json
 

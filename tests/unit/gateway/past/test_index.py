@@ -1,5 +1,4 @@
-"""Tests of the index, which finds events by pod, node or device. Entries that were not committed
-are lost."""
+"""Tests of the index, which finds events by pod, node or device."""
 
 from pathlib import Path
 
@@ -51,8 +50,8 @@ def test_pods_of_a_name(tmp_path: Path) -> None:
 
 
 def test_namespaces_of_a_name(tmp_path: Path) -> None:
-    """For a pod name, the index lists once each `namespace/name` that existed at or before a given
-    revision."""
+    """The index finds all pods with a given name, in any namespace, that existed up to a revision.
+    It lists each `namespace/name` once."""
     index = filled(tmp_path / "i")
     for uid, name, revision in (("v", "zoo/a", 30), ("w", "zoo/a", 31), ("x", "zoo/b/a", 32),
                                 ("y", "zoo/ba", 33)):  # fmt: skip

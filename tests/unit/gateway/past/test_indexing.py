@@ -169,7 +169,7 @@ def test_a_file_that_is_no_index_is_made_anew(tmp_path: Path, damage: bytes) -> 
 
 
 def test_an_index_that_cannot_be_written(tmp_path: Path) -> None:
-    """If the gateway cannot write the index, it continues to fold events and keeps the reason."""
+    """If the gateway cannot write the index, it continues to fold events and stores the error."""
     index, checkpoints = open_index(tmp_path, "c")
     indexer = Indexer(State(), index, checkpoints)
     read(indexer, EVENTS[:2])

@@ -20,7 +20,7 @@ class Ledger:
         return self.first, self.last
 
     async def read(self, deliver: Callable[[Record], None], *, after: int, upto: int) -> None:
-        """Deliver the records after `after` up to `upto`, and count the read."""
+        """Count the read, and deliver the records from revision `after` + 1 to `upto`."""
         self.reads += 1
         await asyncio.sleep(0)
         for revision in range(max(after + 1, self.first), upto + 1):
@@ -28,7 +28,7 @@ class Ledger:
 
 
 async def walk(pieces: Pieces, behind: int = 0) -> list[int]:
-    """Read all chunks after the revision `behind`, and return the revisions."""
+    """Read all chunks after the revision `behind`, and return the revisions of their records."""
     found: list[int] = []
     while records := await pieces.behind(behind):
         found += [record.revision for record in records]
@@ -37,8 +37,8 @@ async def walk(pieces: Pieces, behind: int = 0) -> list[int]:
 
 
 async def test_many_who_read_from_the_beginning_cost_as_much_as_one() -> None:
-    """Concurrent readers share each complete chunk. Only the last chunk, which still grows, is read
-    separately for each."""
+    """Concurrent readers share each complete chunk. The last chunk still grows, so each reader
+    reads it separately."""
     ledger = Ledger(3 * PIECE_EVENTS + 7)
     pieces = Pieces(ledger)
     walks = await asyncio.gather(*(walk(pieces) for _ in range(20)))
@@ -54,7 +54,7 @@ async def test_what_the_ledger_has_dropped_is_passed_over() -> None:
 
 
 async def test_memory_is_bounded() -> None:
-    """The chunks in the cache are limited by their size in bytes. The oldest is dropped first."""
+    """The gateway caches chunks up to a total size in bytes. It drops the oldest chunk first."""
     ledger = Ledger(PIECE_EVENTS * 4)
     pieces = Pieces(ledger, kept_bytes=2 * PIECE_EVENTS * ledger.size)
     await walk(pieces)

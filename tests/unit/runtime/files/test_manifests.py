@@ -93,7 +93,7 @@ def test_line_of_a_field(tmp_path: Path, field: str, line: int) -> None:
 
 
 def test_line_of_a_real_refusal(golden: Golden, tmp_path: Path) -> None:
-    """If a manifest is refused, the message has its file, line, field and fix."""
+    """The error about a refused manifest names the file, line and field, and suggests a fix."""
     path = tmp_path / "pod.yaml"
     path.write_text(
         POD.format("p") + "    resources:\n      limits:\n        tencent.com/vcuda-core: 150\n"

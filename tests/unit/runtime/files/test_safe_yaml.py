@@ -1,5 +1,4 @@
-"""Tests of how YAML and JSON texts are read, and of the limits by which hostile texts are refused
-early."""
+"""Tests of how YAML and JSON texts are read, and of the limits that stop hostile texts early."""
 
 import pytest
 
@@ -89,7 +88,7 @@ def test_deep_aliases(golden: Golden) -> None:
 
 
 def test_aliases_are_counted_over_the_whole_text() -> None:
-    """The YAML reader's limit on aliases is for all documents of a text together."""
+    """The YAML reader's limit on aliases applies to all documents of a text together."""
     one = "a: &x 1\n" + "".join(f"b{i}: *x\n" for i in range(60))
     first, second = contents(f"{one}---\n{one}")
     assert isinstance(first, dict)
@@ -119,8 +118,8 @@ def test_json(text: str, line: int, says: str) -> None:
 def test_more_documents_or_values_than_a_text_may_have(
     golden: Golden, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The YAML reader refuses a text with too many documents before parsing it. If there are too
-    many values, it stops while parsing."""
+    """The YAML reader refuses a text with too many documents before parsing it. If the text has too
+    many values, the reader stops in the middle of parsing."""
     monkeypatch.setattr(safe_yaml, "DOCUMENTS_MAX", 3)
     assert len(list(parse("---\na: 1\n" * 3))) == 3
     (found,) = parse("---\na: 1\n" * 4)

@@ -39,8 +39,8 @@ async def test_a_large_message_and_those_behind_it_arrive_whole(read_bytes: int)
 
 
 async def test_what_a_lost_connection_left_half_said_keeps_nothing_back() -> None:
-    """If a connection breaks in the middle of a message, the reader drops that part when it
-    reconnects."""
+    """If a connection breaks in the middle of a message, the reader drops the incomplete message
+    when it reconnects."""
     messages, arrived = listening()
     await messages.parse(SENT[:1_000])
     messages.reset()  # as the client does when it connects again

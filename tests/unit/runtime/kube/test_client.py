@@ -1,4 +1,4 @@
-"""Tests of the Kubernetes client if its kubeconfig is rewritten or the API server is away."""
+"""Tests of the Kubernetes client: changes of its kubeconfig, and an unreachable API server."""
 
 import asyncio
 import random

@@ -26,7 +26,6 @@ class Noting(MemoryKube):
         self.refuses = False
 
     def handle(self, method: str, path: str, **given: Any) -> Answer:
-        """Record the path, and handle the request or refuse discovery."""
         self.asked.append(path)
         if self.refuses and path == "/apis":
             return Answer(403, status_body(403, "Forbidden", "not yours"))
@@ -55,8 +54,8 @@ class Heard:
 
 
 def test_a_kind_that_is_absent_is_listed_once_and_again_when_it_is_served() -> None:
-    """If a kind is not served, the watch requests its list once. The watch repeats the request only
-    when discovery says that the kind is served."""
+    """If the API server does not serve a kind, the watch tries to list its objects once. It tries
+    again only after discovery reports the kind as served."""
 
     async def main() -> None:
         server, heard = Noting(), Heard()

@@ -102,7 +102,7 @@ class Heard:
         self._missing: set[str] = set()
 
     def listing(self) -> None:
-        """Assume that each object is gone unless the new list has it."""
+        """Mark every object as missing until the new list shows it."""
         self._missing = set(self.names)
 
     def seen(self, raw: bytes) -> None:
@@ -113,7 +113,6 @@ class Heard:
         self.told.append(meta["name"])
 
     def gone(self, raw: bytes) -> None:
-        """Remove the object."""
         self.names.pop(msgspec.json.decode(raw)["metadata"]["name"], None)
 
     def listed(self, version: int) -> None:
@@ -176,8 +175,8 @@ async def names(heard: Heard, **expected: int) -> None:
 
 
 async def test_pages_then_a_watch_from_the_lists_version(server: Server) -> None:
-    """The client lists page by page, and requests each page by the continue token of the page
-    before. It then watches from the list's resource version, with bookmarks."""
+    """The client lists objects page by page, with the continue token of the previous page. It then
+    watches from the list's resource version, with bookmarks."""
     server.script = [
         page(thing("a", 3), version=9, more="token"),
         page(thing("b", 4), version=9),
@@ -315,8 +314,8 @@ async def test_a_bookmark_that_goes_back_means_a_new_list(server: Server) -> Non
 
 
 async def test_a_watch_in_doubt_lists_again_unless_it_has_since(server: Server) -> None:
-    """If a watch is told that its version may be wrong, it lists its objects again, once. It does
-    not if it has already listed them since the doubt arose."""
+    """If a watch's version may be wrong, the watch lists its objects again, unless it has done so
+    in the meantime."""
     server.script = [page(version=9), watch(hold=True), page(thing("a", 2), version=5)]
     async with watching(server) as (made, heard):
         await made.synced()

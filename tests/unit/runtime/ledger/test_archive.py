@@ -43,7 +43,7 @@ def test_from_every_place(archive: Path) -> None:
 
 
 def test_a_place_that_is_not_of_it(archive: Path) -> None:
-    """The reader refuses to continue from a place whose hash does not match the archive."""
+    """The archive reader refuses a start position that has the wrong hash."""
     reader = iter(ArchiveReader(archive))
     next(reader)
     with pytest.raises(ArchiveError):

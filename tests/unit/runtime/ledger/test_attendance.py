@@ -23,7 +23,7 @@ class Heard:
         await self.attendance.listen(self._ledger)
 
     async def beats(self, *members: str, here: bool = True, frozen: str = "") -> None:
-        """Send a heartbeat of each replica, and wait for one heartbeat interval."""
+        """Send a heartbeat from each replica, and wait for one heartbeat interval."""
         for member in members:
             beat = msgspec.json.encode(Beat(member=member, here=here, frozen=frozen))
             await self._ledger.publish("apportion.beat.scheduler.any", beat)
@@ -86,8 +86,8 @@ def test_absence_is_known_after_a_time_of_silence() -> None:
 
 
 def test_two_of_one_name_are_two() -> None:
-    """If two processes of the same name both send heartbeats, they count as two. When they stop,
-    both disappear."""
+    """If two processes of the same name both send heartbeats, they count as two replicas. When they
+    stop, both disappear."""
 
     async def scenario() -> None:
         heard = Heard()

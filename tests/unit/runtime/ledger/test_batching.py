@@ -23,7 +23,7 @@ class BreakingLink(PerfectLink):
         self.breaks = asyncio.Event()
 
     async def ask(self, what: str, act: Callable[[], T]) -> T:  # noqa: ARG002 - is not done
-        """Wait until the test says so, and then fail."""
+        """Wait for the test's signal, and then fail."""
         self.asked.set()
         await self.breaks.wait()
         raise RuntimeError(what)

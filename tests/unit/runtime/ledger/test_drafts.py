@@ -43,14 +43,14 @@ def _draft(
     ],
 )
 def test_a_subject_outside_the_ledger_or_its_alphabet_is_refused(subject: str) -> None:
-    """A subject is refused if it is outside the ledger or has characters that are not allowed."""
+    """A subject is refused if it lacks the ledger's prefix or has a forbidden character."""
     with pytest.raises(InvalidDraft, match=r"subject is .*; use apportion\.v1\."):
         check_draft(_draft(subject))
 
 
 @pytest.mark.parametrize("subject", ["apportion.v1.a", "apportion.v1.cluster.node.gpu-1_x=%2E"])
 def test_a_plain_subject_is_taken(subject: str) -> None:
-    """A subject whose names are encoded is accepted."""
+    """A subject is accepted if its names are encoded."""
     check_draft(_draft(subject))
 
 
@@ -80,8 +80,7 @@ def test_sizes_are_refused_with_found_and_limit() -> None:
 
 
 def test_a_batch_has_one_fence_for_each_subject() -> None:
-    """In a batch, only the first event on a subject sets the subject's fence, which is the expected
-    newest revision of that subject."""
+    """In a batch, the first event on a subject sets the fence for that subject."""
     fences = check_batch(
         [
             _draft("apportion.v1.a", key="1", expect=4),

@@ -1,5 +1,5 @@
-"""Tests of fences if the ledger no longer has the newest record of a subject. A fence is the
-revision that a writer expects to be the subject's newest."""
+"""Tests of fences on a subject if the ledger has dropped the subject's newest record. A fence is
+the revision that a writer expects to be the subject's newest."""
 
 import asyncio
 
@@ -26,8 +26,8 @@ class Counting(MemoryLedger):
 
 
 async def test_a_record_that_is_missing_alone_says_nothing_of_others() -> None:
-    """If one record is missing from the ledger, only that record's subject counts as empty.
-    Subjects with older records keep their fences."""
+    """If one record is missing from the ledger, only that record's subject counts as empty. The
+    fences of other subjects stay as they were."""
     server = MemoryServer()
     ledger = MemoryLedger(server, role="watcher")
     older, newer = await ledger.append([draft("workload.a"), draft("workload.b")])

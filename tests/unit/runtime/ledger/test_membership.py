@@ -23,8 +23,7 @@ GONE_S = BEAT_S * (SILENT_ROUNDS + 1)
 
 
 class SleepyClock(SkewedClock):
-    """A clock that a test can put to sleep. Its pauses then do not end, as in a suspended
-    process."""
+    """A clock whose pauses do not end while `asleep` is set, as in a suspended process."""
 
     asleep = False
 
@@ -72,7 +71,7 @@ class Member:
         ]
 
     async def leave(self) -> None:
-        """Stop the replica as SIGTERM would: it announces that it leaves."""
+        """Stop the replica as SIGTERM would. The replica announces that it is leaving."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -94,7 +93,7 @@ def played(play: Callable[[MemoryServer], Awaitable[None]]) -> None:
 
 
 def test_alone_a_member_is_a_member_within_a_second() -> None:
-    """A replica that is alone joins within a second."""
+    """If no other replica is running, a replica joins within a second."""
 
     async def play(server: MemoryServer) -> None:
         one = Member(server, "one")
@@ -194,8 +193,8 @@ def test_a_member_whose_fold_has_halted_leaves() -> None:
 
 
 def test_one_that_slept_does_not_take_itself_for_the_only_one() -> None:
-    """When a replica resumes after it was suspended, it does not remove the other replicas from its
-    list as silent."""
+    """When a suspended replica resumes, it keeps the other replicas in its list, although it missed
+    their heartbeats."""
 
     async def play(server: MemoryServer) -> None:
         one, two = Member(server, "one"), Member(server, "two")

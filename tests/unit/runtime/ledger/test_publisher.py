@@ -94,7 +94,7 @@ async def test_pauses_are_bounded() -> None:
 
 
 async def test_what_waiting_cannot_cure_is_raised() -> None:
-    """If a retry cannot solve an error, the publisher raises the error at once."""
+    """If a retry cannot fix an error, the publisher raises it at once."""
     clock = Hasty()
     with pytest.raises(NotPermitted):
         await Insistence(Moody(NotPermitted("no")).append, clock).append(DRAFT)

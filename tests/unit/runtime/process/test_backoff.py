@@ -12,8 +12,8 @@ from apportion.runtime.process.clock import BackOff
     [(-1, 0.0), (0, 0.0), (1, 0.5), (2, 1.0), (6, 16.0), (7, 30.0), (8, 30.0), (10**9, 30.0)],
 )
 def test_after(failures: int, pause_s: float) -> None:
-    """The pause before a retry is zero before the first failure. It doubles with each failure, up
-    to a maximum."""
+    """The pause before a retry doubles with each failure, up to a maximum. It is zero while there
+    is no failure."""
     assert BackOff(0.5, 30.0).after(failures) == pause_s
 
 

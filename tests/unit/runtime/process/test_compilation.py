@@ -41,8 +41,8 @@ def test_what_is_to_be_compiled_is_there(module: str) -> None:
 def test_a_checkout_uses_modules_that_another_one_compiled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If another checkout has compiled the same source with the same declarations and options, its
-    modules are reused."""
+    """A checkout reuses the modules that another one has compiled from the same source with the
+    same options."""
     small = "apportion.core.devices.shares"
     monkeypatch.setattr(hatch_build, "MODULES", {small: ()})
     monkeypatch.setattr(hatch_build, "KEPT", str(tmp_path / "kept"))
@@ -59,9 +59,7 @@ def test_a_checkout_uses_modules_that_another_one_compiled(
 
 def test_an_image_is_optimised_unless_a_test_builds_it() -> None:
     """Neither the Dockerfile nor the Makefile sets an optimization level, since that could make
-    releases slower.
-
-    For wheels see test_wheel.py."""
+    releases slower."""
     for text in ("deploy/docker/Dockerfile", "Makefile"):
         set_there = re.findall(r"APPORTION_OPTIMIZATION\s*\S?=", (ROOT / text).read_text())
         assert set_there == [], text
@@ -91,8 +89,7 @@ def fits(free, need):
 
 
 def test_every_attribute_and_method_of_a_fixed_class_is_declared(golden: Golden) -> None:
-    """For a class that becomes a C type, the compiler declares all methods and attributes. It finds
-    an attribute wherever the code assigns one to `self`."""
+    """If a class becomes a C type, the compiler declares all its methods and attributes."""
     source = """
 class Row:
     kind = 1
@@ -153,8 +150,8 @@ class Row:
 
 
 def test_loops_are_called_directly_with_their_arrays_as_values(golden: Golden) -> None:
-    """Compiled code calls the functions of loop modules (named `*_loops`) as C functions. It passes
-    arrays and listed classes to them as C values."""
+    """Compiled code calls the functions of loop modules (named `*_loops`) as C functions, and
+    passes them arrays as C values."""
     source = """
 from apportion.core.placement.index.board_loops import write
 from apportion.core.placement.index.score_input import ScoreInput
@@ -200,8 +197,8 @@ def sized(rows: Int64):
 def test_what_was_compiled_before_is_not_outdated_for_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If only a source file's modification time has changed, compiling again is enough to make its
-    compiled module count as up to date."""
+    """If a source file has a newer time but the same content, a build marks its compiled module as
+    up to date."""
     scratch, sources = tmp_path / "scratch", tmp_path / "sources"
     scratch.mkdir()
     sources.mkdir()

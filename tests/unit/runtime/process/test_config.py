@@ -21,7 +21,7 @@ def test_the_url_is_enough_and_the_rest_has_defaults() -> None:
 
 
 def test_an_option_wins_over_the_environment() -> None:
-    """An option overrides its environment variable. None means that the option was not given."""
+    """An option overrides its environment variable."""
     environ = {"APPORTION_NATS_URL": URL, "APPORTION_HEALTH": "0.0.0.0:1"}
     config = read_config(
         {"health": "[::1]:8080", "log_level": None, "log_format": "JSON", "stop_timeout_s": 3},
@@ -79,6 +79,6 @@ def test_every_setting_has_a_variable() -> None:
 
 
 def test_any_address_is_read_back_as_written() -> None:
-    """An address that is written as text is read back as the same address."""
+    """Parsing an address and printing it returns the original text."""
     for text in ("127.0.0.1:0", "[::1]:65535", "host.example:80"):
         assert str(parse_address("k", text)) == text

@@ -25,7 +25,7 @@ def _said(code: str) -> int:
 
 
 def test_what_is_started_interrupts_nobody_and_we_go_on_as_before() -> None:
-    """Child processes run with the batch policy. The policy of the parent does not change."""
+    """Child processes run with the CPU policy SCHED_BATCH. The parent's policy does not change."""
     before = os.sched_getscheduler(0)
     with children_that_interrupt_nobody():
         assert _said(ASKED) == os.SCHED_BATCH
@@ -34,5 +34,5 @@ def test_what_is_started_interrupts_nobody_and_we_go_on_as_before() -> None:
 
 
 def test_what_an_operator_has_set_stays() -> None:
-    """If an operator has set a scheduling policy, it stays in effect."""
+    """If an operator has set a process's CPU scheduling policy, the process keeps it."""
     assert _said(KEPT) == os.SCHED_IDLE

@@ -23,8 +23,8 @@ def _open_files() -> set[str]:
 
 
 async def test_what_it_tells_and_answers_is_heard_and_nothing_else_changes() -> None:
-    """The parent gets the messages and the result of the fork. The fork's changes of memory do not
-    reach the parent."""
+    """The parent gets the messages and the result of the forked process. The parent's own memory
+    does not change."""
     held = ["before"]
 
     def work(tell: Tell) -> bytes:

@@ -31,7 +31,8 @@ def test_an_id_that_is_given_again_is_another_life() -> None:
 
 
 def test_a_name_may_have_anything_in_it(tmp_path: Path) -> None:
-    """The start time is read correctly even if the process's name has spaces and parentheses."""
+    """A process's start time is read correctly even if the process's name has spaces and
+    parentheses."""
     folder = tmp_path / "7"
     folder.mkdir()
     fields = " ".join(str(number) for number in range(5, 53))

@@ -1,4 +1,4 @@
-"""Tests of collapsing a process's memory into huge pages, by the kernel's own counts."""
+"""Tests of collapsing a process's memory into huge pages. All figures come from the kernel."""
 
 import mmap
 import re
@@ -42,9 +42,9 @@ def kib(field: str, text: str) -> int:
 
 
 def gathered(count: int) -> tuple[str, str]:
-    """Collapse the memory of a new process that uses about `count` kilobytes.
+    """Start a process that uses about `count` kilobytes and collapses its memory into huge pages.
 
-    Return the kernel's counts from before and after that."""
+    Return the kernel's counts from before and after the collapse."""
     script = GATHER.replace("COUNT", str(count))
     made = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
@@ -55,7 +55,7 @@ def gathered(count: int) -> tuple[str, str]:
 
 @pytest.fixture(scope="module")
 def large() -> tuple[str, str]:
-    """Provide the kernel's counts for a large process, from before and after the collapse."""
+    """Provide the kernel's memory counts before and after a large process uses huge pages."""
     return gathered(300_000)
 
 
@@ -67,13 +67,13 @@ def test_what_is_in_use_is_gathered(large: tuple[str, str]) -> None:
 
 
 def test_what_is_not_in_use_is_not_taken(large: tuple[str, str]) -> None:
-    """The collapse adds only little memory to what the process used."""
+    """Collapsing a process's memory into huge pages makes the process only slightly larger."""
     before, after = large
     assert kib("Rss", after) - kib("Rss", before) < 16 << 10
 
 
 def test_a_small_process_is_left_as_it_is() -> None:
-    """The memory of a small process is not collapsed."""
+    """The memory of a small process is not collapsed into huge pages."""
     before, after = gathered(64_000)
     assert kib("AnonHugePages", after) == kib("AnonHugePages", before)
 
@@ -81,7 +81,7 @@ def test_a_small_process_is_left_as_it_is() -> None:
 def test_a_system_that_wants_none_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the system disables huge pages, no memory is collapsed."""
+    """If the system disables huge pages, the process does not use them."""
     enabled = tmp_path / "enabled"
     enabled.write_text("always madvise [never]\n")
     monkeypatch.setattr(memory, "WORTH", 0)

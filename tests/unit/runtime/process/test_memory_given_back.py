@@ -1,5 +1,4 @@
-"""Tests that a process returns unused memory to the system. The test runs in a process of its
-own."""
+"""Tests that a process returns unused memory to the system."""
 
 import json
 import subprocess
@@ -44,8 +43,8 @@ asyncio.run(main())
 
 
 def test_freed_memory_and_code_of_the_start_are_given_back() -> None:
-    """A process returns freed memory and the code that only its start needed, and continues to
-    work."""
+    """A process that has started returns memory to the system: freed memory, and the code that only
+    its start needed."""
     done = subprocess.run(
         [sys.executable, "-c", CODE], capture_output=True, text=True, check=True, timeout=60
     )

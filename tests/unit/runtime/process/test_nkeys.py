@@ -1,4 +1,4 @@
-"""Tests that our NATS keys are the same as those of other tools, and that seeds are never shown."""
+"""Tests that our code derives the same NATS keys as other tools, and never shows a seed."""
 
 from pathlib import Path
 
@@ -49,7 +49,7 @@ def test_a_new_key_says_whose_it_is(kind: int, letter: str) -> None:
     ],
 )
 def test_what_is_no_seed_is_refused_unseen(text: str, cause: str) -> None:
-    """The error about an invalid seed gives the cause but does not show the text."""
+    """The error about an invalid seed gives the cause but does not contain the seed."""
     with pytest.raises(InvalidKey, match=cause) as refused:
         parse_seed(text)
     assert text not in str(refused.value)

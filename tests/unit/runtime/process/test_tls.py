@@ -76,8 +76,8 @@ def test_a_file_that_cannot_be_used_is_named(broken: str, words: str, tmp_path: 
 
 
 def _handshake(trusted: Authority, server: tuple[Path, Path], host: str) -> Exception | None:
-    """Return the client's error in a TLS handshake with a server that uses this certificate, or
-    None."""
+    """Return the client's error in a TLS handshake with a server that uses this certificate. Return
+    None if the handshake succeeds."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*server)
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()

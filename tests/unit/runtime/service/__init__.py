@@ -1,1 +1,1 @@
-"""Unit tests of the frame that all services run in: start, stop, health, limits and TLS."""
+"""Unit tests of what all services share: start, stop, health, limits and TLS."""

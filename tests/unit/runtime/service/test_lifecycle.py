@@ -111,8 +111,8 @@ config = msgspec.structs.replace(config, health=Address("0.0.0.0", 0))
 async def test_a_site_that_calls_itself_this_machine_reads_no_metrics(
     run: Run, first: str, host: str, status: int
 ) -> None:
-    """On a loopback address, a request for metrics needs a local Host header, which prevents DNS
-    rebinding. Probes need none."""
+    """On a loopback address, a request for metrics needs a local Host header, against DNS
+    rebinding. Probes need no such header."""
     process = await run(first + FOREVER)
     port = str((await process.logged("started"))["health"]).split(":")[2].split("/")[0]
     async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
@@ -122,8 +122,8 @@ async def test_a_site_that_calls_itself_this_machine_reads_no_metrics(
 
 
 async def test_other_machines_read_metrics_with_the_token_alone(run: Run, tmp_path: Path) -> None:
-    """On a public address, metrics require the token in the file of `--metrics-token`, which may be
-    created later. Probes require none."""
+    """On a public address, a request for metrics needs the token in the `--metrics-token` file. The
+    file may be created later. Probes need no token."""
     token = tmp_path / "metrics.token"
     setting = f"config = msgspec.structs.replace(config, metrics_token=Path({str(token)!r}))\n"
     process = await run(f"{ELSEWHERE}from pathlib import Path\n{setting}{FOREVER}")
@@ -258,7 +258,7 @@ async def main(service):
 
 
 async def test_what_trying_again_cannot_mend_ends_at_once(run: Run) -> None:
-    """If an error cannot be solved by a retry, the process exits at once with exit code 78."""
+    """If retries cannot solve an error, the process exits at once with exit code 78."""
     process = await run(
         """
 async def main(service):

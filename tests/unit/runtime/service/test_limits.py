@@ -75,8 +75,6 @@ class Surface:
         return reader
 
     async def until_connections(self, count: int) -> None:
-        """Wait until the server has this many connections."""
-
         async def so_many() -> bool:
             return self.server._connections.at_once.count == count
 
@@ -147,8 +145,8 @@ async def test_an_answer_that_takes_long_is_waited_for() -> None:
 
 
 async def test_one_address_has_no_more_connections_than_its_part() -> None:
-    """If an address has too many connections, the server closes further ones at once. Those that
-    are open still work."""
+    """If a client address has too many connections, the server closes new ones at once. Its open
+    ones still work."""
     async with surface(connections=10, connections_each=2) as made:
         first, _second = await made.connect(HEAD), await made.connect(HEAD)
         third = await made.connect(HEAD)

@@ -22,7 +22,7 @@ HOST = "127.0.0.1"
 
 
 class Served:
-    """A running TLS server whose files are in a folder."""
+    """A running TLS server."""
 
     def __init__(self, tls: Tls, given: GivenCertificate, port: int) -> None:
         self.tls = tls
@@ -51,9 +51,8 @@ async def _hello(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
 
 @pytest.fixture
 async def served(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Served]:
-    """Provide a running TLS server whose certificate is from a first CA.
-
-    With the parameter "clients", it requires client certificates."""
+    """Provide a running TLS server. With the parameter "clients", the server requires client
+    certificates."""
     first = Authority(tmp_path, "first")
     pair = first.issue("tls", HOST)
     ask = getattr(request, "param", "") == "clients"
@@ -87,7 +86,7 @@ async def test_files_are_taken_when_they_have_changed(served: Served, tmp_path: 
 
 @pytest.mark.parametrize("served", ["clients"], indirect=True)
 async def test_who_may_connect_is_taken_when_it_has_changed(served: Served, tmp_path: Path) -> None:
-    """If the client CA file changes, the server decides by the new file which clients may
+    """If the client CA file changes, the server uses the new file to decide which clients may
     connect."""
     first, second = Authority(tmp_path, "stranger"), Authority(tmp_path, "second")
     pair = second.issue("tls", HOST)

@@ -35,7 +35,7 @@ class Followed(Ledger):
 
 
 class Cluster:
-    """The watcher's view of a cluster, its ledger, and the facts that follow from both."""
+    """A fake cluster with a ledger, and the events ("facts") that the watcher would append."""
 
     def __init__(self) -> None:
         self.ledger = Followed()

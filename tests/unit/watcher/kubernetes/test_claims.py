@@ -1,7 +1,4 @@
-"""Tests of the adoption of pods that run without a placement in the ledger.
-
-If it is unknown which devices such a pod uses, its node offers no devices of the family that the
-pod requests."""
+"""Tests of how the watcher adopts pods that run without a placement in the ledger."""
 
 import json
 from typing import Any
@@ -40,7 +37,8 @@ def said(*shares: Share, attempt: int = 1) -> dict[str, str]:
 
 
 def held(cluster: Cluster) -> PodAdopted:
-    """Return the only pod to adopt. Fail the test if its adoption has a problem."""
+    """Return the adoption of the only pod that can be adopted. Fail the test if the adoption has a
+    problem."""
     ((data, problem, _),) = cluster.adoptions()
     assert not problem
     return data
@@ -48,7 +46,7 @@ def held(cluster: Cluster) -> PodAdopted:
 
 def unnamed(cluster: Cluster) -> tuple[str, ...]:
     """Return the device families that node n1 does not offer, because a pod there uses unknown
-    devices of the family."""
+    devices."""
     (fact,) = cluster.facts.nodes(["n1"])
     assert isinstance(fact.data, NodeObserved)
     return fact.data.unnamed_families
@@ -122,8 +120,7 @@ def test_a_pod_of_ours_without_a_device_that_cannot_be_read_is_not_held() -> Non
 def test_a_pod_of_another_scheduler_holds_what_that_one_wrote(
     notes: dict[str, str], limits: dict[str, str], share: Share
 ) -> None:
-    """The watcher adopts another scheduler's pod with the shares in that scheduler's annotations.
-    The pod's CPU counts once."""
+    """The watcher adopts another scheduler's pod with the shares that its annotations state."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     cluster.see("nodes", kube_node("n1"))
@@ -171,8 +168,8 @@ def test_an_init_container_that_hami_put_onto_the_same_card_may_hold_more() -> N
 
 
 def test_an_instance_that_volcano_names_by_its_group_is_held_once_its_card_is_known() -> None:
-    """Volcano names a MIG instance by its group. The watcher adopts the pod once the node has
-    reported the GPU; until then the node offers no GPUs."""
+    """If Volcano's annotation names a MIG instance by group, the watcher adopts the pod once the
+    node has reported the GPU. Until then, the node offers no GPUs."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     notes = {"volcano.sh/vgpu-ids-new": "g0[group1-6],NVIDIA,3000,0:"}
@@ -201,8 +198,8 @@ def test_an_instance_that_volcano_names_by_its_group_is_held_once_its_card_is_kn
 def test_devices_that_nobody_names_close_their_family_until_they_are_told_of(
     notes: dict[str, str], limits: dict[str, str], scheduler: str, families: tuple[str, ...]
 ) -> None:
-    """If a pod uses unknown devices, the watcher does not adopt it. The pod's node then offers no
-    devices of the family that the pod requests."""
+    """If a pod uses unknown devices, the watcher does not adopt the pod. Its node then offers no
+    devices of the requested kind."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     cluster.pod("p", annotations=notes, limits=limits, on="n1", schedulerName=scheduler)
@@ -385,8 +382,8 @@ def test_a_pod_that_names_nothing_closes_a_node_of_which_no_cut_card_is_whole() 
 
 
 def test_gpu_manager_alone_names_the_card_and_no_node() -> None:
-    """GPU Manager annotates a GPU per container but no node. The watcher adopts its pod with these
-    GPUs."""
+    """GPU Manager's annotations name a GPU for each container but no node. The watcher adopts such
+    a pod with these GPUs."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     limits = {"tencent.com/vcuda-core": "10", "tencent.com/vcuda-memory": "1"}
@@ -423,8 +420,8 @@ def test_what_an_author_wrote_on_a_pod_that_he_put_onto_a_node_is_not_believed(
 def test_what_others_wrote_is_believed_of_schedulers_alone(
     manager: str, also: dict[str, Any], *, believed: bool
 ) -> None:
-    """The watcher trusts annotations only if a known scheduler wrote them, as the pod's managed
-    fields show. It ignores annotations that the pod's author or another field manager wrote."""
+    """The watcher trusts a pod's annotations only if its managed fields show that a known scheduler
+    wrote them."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     cluster.see("nodes", kube_node("n1"))
@@ -464,9 +461,8 @@ def test_a_number_is_known_once_the_node_has_reported() -> None:
 
 
 def test_what_does_not_fit_is_told_and_not_held() -> None:
-    """If a pod's shares do not fit into the ledger's state, the watcher reports a problem instead
-    of adopting the pod. The pod's node then offers no devices of the family that the pod requests.
-    """
+    """If a pod's shares do not fit into the ledger's state, the watcher reports a problem and does
+    not adopt the pod. Its node then offers no devices of the requested kind."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     whole = placed("q", shares=[of("g1", 81920, 100)])
@@ -505,8 +501,8 @@ def test_a_pod_bound_by_an_attempt_that_was_given_up_is_let_go_and_held_anew() -
 
 
 def test_an_adopted_pod_ends_under_the_fence_of_its_subject() -> None:
-    """The watcher's event that ends an adopted pod expects the last revision on the pod's subject.
-    The event's id contains that revision."""
+    """When the watcher ends an adopted pod, it fences the event with the last revision of the pod's
+    subject. The event's id contains that revision."""
     cluster = Cluster()
     cluster.pod("p", annotations=said(of("g1")), on="n1")
     cluster.ledger.play(held(cluster))

@@ -31,8 +31,8 @@ from tests.unit.watcher.kubernetes.followed_cluster import Cluster
 
 
 def test_a_pod_is_submitted_once_and_expects_a_subject_without_events() -> None:
-    """The watcher submits a pod once. The ledger accepts this event only if there is no event on
-    the pod's subject yet."""
+    """The watcher submits a pod once. The ledger refuses the submission if the pod's subject
+    already has an event."""
     cluster = Cluster()
     cluster.pod("p")
     (fact,) = cluster.pod_facts()
@@ -54,8 +54,8 @@ def test_a_pod_is_submitted_once_and_expects_a_subject_without_events() -> None:
 def test_a_pod_ends_with_its_reason_and_expects_its_submission(
     fields: dict[str, Any], reason: str
 ) -> None:
-    """The watcher's event that ends a pod has the reason. The ledger accepts this event only if the
-    pod's submission is the newest event on the pod's subject."""
+    """When the watcher ends a pod, its event states the reason. The ledger refuses the event unless
+    the pod's submission is the newest event on the pod's subject."""
     cluster = Cluster()
     cluster.pod("p")
     cluster.write(cluster.pod_facts())
@@ -66,8 +66,8 @@ def test_a_pod_ends_with_its_reason_and_expects_its_submission(
 
 
 def test_what_changes_of_a_pod_is_told_once_and_expects_the_last_word_on_it() -> None:
-    """The watcher reports each change of a pod's labels, scheduling gates or size once. The ledger
-    accepts the report only if the pod's subject has no event that the watcher has not seen."""
+    """The watcher reports each change of a pod's labels, scheduling gates or size once. Each report
+    is fenced with the last revision of the pod's subject."""
     cluster = Cluster()
     cluster.pod("p", schedulingGates=[{"name": "g"}])
     cluster.write(cluster.pod_facts())
@@ -91,8 +91,8 @@ def test_what_changes_of_a_pod_is_told_once_and_expects_the_last_word_on_it() ->
 
 
 def test_H3_a_bound_pod_that_gets_another_label_is_marked() -> None:
-    """The watcher does not report the binding of a pod by our binder as a change. It reports a
-    label that is added to the pod later."""
+    """When our binder binds a pod, the watcher reports no change of the pod. It reports a label
+    that is added later."""
     cluster = Cluster()
     cluster.ledger.play(node("n1", gpu("n1-g0")))
     cluster.pod("p")
@@ -175,8 +175,8 @@ def test_a_pod_that_this_watcher_has_not_seen_yet_is_not_gone() -> None:
 
 
 def test_a_list_that_began_before_a_pod_was_known_says_nothing_of_it() -> None:
-    """If a pod was submitted after the watcher began a list, the pod may be missing there. The
-    watcher does not report it as gone."""
+    """If a pod was submitted after a list began, the list may not contain the pod. The watcher does
+    not report the pod as gone."""
     cluster = Cluster()
     ahead = Cluster()
     ahead.pod("p")
@@ -253,7 +253,7 @@ ANTI = {
 
 def test_H2_pods_of_other_schedulers_are_told_with_their_node() -> None:
     """The watcher's report of a node has the labels, host ports and required anti-affinity of other
-    schedulers' pods. Equal pods are one entry with a count."""
+    schedulers' pods. It counts identical pods in one entry."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     theirs: dict[str, Any] = {"schedulerName": "default-scheduler", "on": "n1", "limits": {}}
@@ -297,8 +297,7 @@ def test_a_watcher_that_lags_says_nothing_of_a_node() -> None:
 
 
 def test_a_node_that_left_is_gone_once() -> None:
-    """If a node is removed from Kubernetes, the watcher reports it as gone, once. If only an agent
-    has reported a node, the watcher never reports that node as gone."""
+    """If a node is removed from Kubernetes, the watcher reports it as gone, once."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     cluster.write(cluster.node_facts())
@@ -313,7 +312,7 @@ def test_a_node_that_left_is_gone_once() -> None:
 
 def test_a_rejected_pod_that_is_mended_expects_its_rejection() -> None:
     """The watcher rejects an invalid pod once. When the pod is corrected, the watcher submits it
-    with an event that expects the rejection to be the newest on its subject."""
+    and fences the event with the revision of the rejection."""
     cluster = Cluster()
     note = {"volcano.sh/vgpu-mode": "teleport"}
     cluster.pod("p", annotations=note)
@@ -354,7 +353,7 @@ def kube_quota(name: str = "gpus", **hard: str) -> dict[str, Any]:
 
 
 def quota_facts(cluster: Cluster) -> list[Any]:
-    """Append the facts about quotas to the ledger, and return them."""
+    """Append the watcher's events about quotas to the ledger, and return them."""
     facts = list(cluster.facts.mirrored(cluster.view.take()))
     cluster.write(facts)
     return [fact.data for fact in facts]
@@ -400,8 +399,7 @@ def test_what_the_api_server_counts_in_a_quota_is_no_change() -> None:
 
 
 def test_a_watcher_that_lags_does_not_bring_an_old_quota_back() -> None:
-    """If the watcher sees an older version of a quota than the ledger has, it does not report
-    it."""
+    """The watcher does not report a version of a quota that is older than the ledger's."""
     cluster = Cluster()
     newer = QuotaObserved(namespace="default", quota="gpus", hard={"x/y": 1}, version=7)
     cluster.ledger.play(newer)
@@ -426,7 +424,7 @@ def test_a_quota_of_some_pods_only_is_a_problem_by_name() -> None:
 
 
 def test_counts_of_objects_and_storage_are_no_devices() -> None:
-    """The watcher does not take a quota's limits on storage and on numbers of objects for device
+    """The watcher does not mistake a quota's limits on storage or on numbers of objects for device
     limits."""
     cluster = Cluster()
     names = ("count/deployments.apps", "fast.storageclass.storage.k8s.io/requests.storage")
@@ -446,7 +444,7 @@ def kube_budget(allowed: int = 1, **selector: Any) -> dict[str, Any]:
 
 
 def budget_facts(cluster: Cluster) -> list[Any]:
-    """Append the facts about disruption budgets to the ledger, and return them."""
+    """Append the watcher's events about disruption budgets to the ledger, and return them."""
     facts = list(cluster.facts.mirrored(cluster.view.take()))
     cluster.write(facts)
     return [fact.data for fact in facts]

@@ -15,7 +15,7 @@ from tests.support.pods import ask
 
 
 def pod_of(reader: ObjectReader, document: dict[str, Any]) -> PodView | None:
-    """Return the pod as the watcher converts it when it sees the pod for the first time."""
+    """Convert a Kubernetes pod that the watcher has not seen before."""
     return reader.pod(json.dumps(document).encode(), {})[1]
 
 
@@ -126,7 +126,6 @@ def test_what_differs_in_a_template_is_read(other: dict[str, Any]) -> None:
 
 
 def kube_queue(*, quota: str = "", **spec: Any) -> bytes:
-    """Return a Volcano Queue as JSON."""
     notes = {"volcano.sh/card.quota": quota} if quota else {}
     metadata = {"name": "ml", "annotations": notes, "resourceVersion": "7"}
     return json.dumps({"metadata": metadata, "spec": spec, "status": {"state": "Open"}}).encode()
@@ -166,8 +165,7 @@ def test_a_card_quota_that_cannot_be_read_is_said_aloud(quota: str, says: str) -
 
 
 def running(spec: dict[str, Any], status: dict[str, Any]) -> PodView:
-    """Return a running pod of another scheduler with this spec and status, as the watcher converts
-    it."""
+    """Convert a running pod of another scheduler as the watcher does."""
     document = kube_pod("p", {}, schedulerName="default-scheduler")
     document["metadata"] |= {"uid": "u", "resourceVersion": "1"}
     document["spec"] |= {"nodeName": "n1"} | spec

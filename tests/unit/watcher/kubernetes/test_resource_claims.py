@@ -25,7 +25,7 @@ class Claiming(Cluster):
         self.see("resourceclaims", document | {"status": status}, version, f"uid-{name}")
 
     def claiming(self, uid: str, claim: str = "mine", version: int = 1, **fields: Any) -> None:
-        """Let the watcher see a pod with this ResourceClaim from the API server."""
+        """Report to the watcher a pod that uses this ResourceClaim."""
         document = claiming_pod(uid, claim, template=fields.pop("template", False))
         self.see("pods", document | {"status": {"phase": "Pending"} | fields}, version, uid)
 
@@ -49,8 +49,8 @@ def test_a_pod_comes_with_what_its_claim_asks_for() -> None:
 
 
 def test_a_pod_is_read_again_when_its_claim_comes() -> None:
-    """If a pod's ResourceClaim is missing, the watcher rejects the pod with the claim's name. When
-    the claim exists, it submits the pod."""
+    """If a pod's ResourceClaim is missing, the watcher rejects the pod. It submits the pod once the
+    claim exists."""
     cluster = Claiming()
     cluster.claiming("p")
     (said,) = cluster.told()

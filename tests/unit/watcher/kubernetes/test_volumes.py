@@ -12,8 +12,8 @@ from tests.unit.watcher.kubernetes.followed_cluster import Cluster
 
 
 def volume_facts(cluster: Cluster, *uids: str) -> list[Any]:
-    """Append the events that the watcher would append about changed volume claims and about the
-    claims of these pods. Return the events."""
+    """Append the watcher's events about changed volume claims and about these pods' claims. Return
+    the events."""
     facts = list(cluster.facts.volume_claims(cluster.view.take().others[CLAIMS], uids))
     cluster.write(facts)
     return [fact.data for fact in facts]
@@ -134,7 +134,7 @@ def csi_node(count: int, **rest: Any) -> dict[str, Any]:
 
 
 def test_H13_the_limits_of_a_node_are_told_with_it() -> None:
-    """The watcher's report of a node has the node's limits on volumes. The watcher ignores other
+    """The watcher's report of a node has the node's volume limits. The watcher ignores other
     changes of the CSINode."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
@@ -202,7 +202,7 @@ def test_an_object_that_cannot_be_read_stops_no_watch(kind: str, document: dict[
 
 
 def test_H13_a_node_without_drivers_has_no_limits() -> None:
-    """If the drivers in a CSINode are null, the watcher reports no limits on volumes for the
+    """If the drivers in a node's CSINode are null, the watcher reports no volume limits for the
     node."""
     cluster = Cluster()
     cluster.see("csinodes", {"metadata": {"name": "n1"}, "spec": {"drivers": None}})

@@ -1,5 +1,5 @@
-"""Tests of what the watcher does about differences between cluster and ledger that no watch event
-reports, in virtual time."""
+"""Tests, in virtual time, of how the watcher finds and repairs differences between cluster and
+ledger that no watch event reports."""
 
 import asyncio
 import json
@@ -65,7 +65,7 @@ class LateLink(PerfectKubeLink):
         return await super().ask(method, act)
 
     async def carry(self, lines: list[bytes], idle_s: float) -> tuple[list[bytes], bool]:
-        """Pass watch events on, as soon as `clear` is set."""
+        """Hold watch events back until `clear` is set, then pass them on."""
         await self.clear.wait()
         return await super().carry(lines, idle_s)
 
@@ -100,7 +100,6 @@ class Watched:
         self.watching.observe(change)
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Send a user's request to the API server, and return the answer."""
         raw = json.dumps(body or {}).encode()
         answer = self.kube.handle(
             method, path, query=None, body=raw, content_type="application/json"
@@ -142,7 +141,7 @@ class Watched:
 
 
 def watched(check: Callable[[Watched], Awaitable[None]]) -> None:
-    """Run the check in virtual time, on a cluster that its watcher has completely reported."""
+    """Run the check in virtual time, after the watcher has reported the whole cluster."""
 
     async def main() -> None:
         cluster = Watched()
@@ -190,8 +189,8 @@ def test_a_pod_of_which_the_api_server_says_nothing_is_not_taken_to_be_gone() ->
 
 
 def test_a_pod_that_another_watcher_saw_end_is_not_taken_back_unasked() -> None:
-    """If another watcher has reported a pod as gone, a watcher whose watch is late does not adopt
-    it."""
+    """If one watcher has reported a pod as gone, another watcher with a stale watch does not adopt
+    the pod."""
 
     async def check(cluster: Watched) -> None:
         running = kube_pod("a", share(), schedulerName="someone-else")
@@ -237,7 +236,8 @@ def test_a_pod_that_another_scheduler_bound_is_not_rejected_by_a_late_watcher() 
 def test_a_pod_that_is_being_deleted_is_not_compared_again_and_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """If a finalizer keeps a deleted pod, the watcher does not compare it over and over."""
+    """If a finalizer keeps a deleted pod, the watcher does not compare the pod with the ledger over
+    and over."""
 
     async def check(cluster: Watched) -> None:
         body = kube_pod("a", share() | {"nvidia.com/gpumem": "much"})
@@ -282,8 +282,8 @@ def test_a_changed_pod_changes_and_ends_after_the_ledgers_beginning_was_dropped(
 
 
 def test_a_missing_record_of_a_pod_says_nothing_of_older_ones() -> None:
-    """If the record of one pod is missing in the ledger, the watcher can still report changes and
-    the end of this pod and of older pods."""
+    """Even if the ledger has lost a record of one pod, the watcher can still report that pod's
+    changes and end. The same holds for older pods."""
 
     async def check(cluster: Watched) -> None:
         for name in ("old", "new"):
@@ -368,7 +368,7 @@ def test_a_restored_api_server_is_compared_at_once_and_the_watcher_is_not_ready(
     cluster match again.
 
     In the ledger, the watcher ends pods that are younger than the backup. Pods that were deleted
-    since then return, and bindings that were lost are undone."""
+    since the backup return, and bindings that were lost are undone."""
 
     async def check(cluster: Watched) -> None:
         for name in ("stays", "waits", "deleted", "was-bound"):
@@ -441,8 +441,8 @@ def test_a_pod_whose_podgroup_is_never_read_is_rejected(served: tuple[str, ...])
 
 
 def test_a_pod_waits_for_its_podgroup_once_the_api_server_has_the_kind() -> None:
-    """If the watcher rejected a pod because PodGroups were not served, it submits the pod once they
-    are."""
+    """The watcher rejects a gang's pod while the API server has no PodGroup kind. It submits the
+    pod once the kind is installed."""
 
     async def check(cluster: Watched) -> None:
         for kind in ("podgroups", "queues"):

@@ -1,5 +1,4 @@
-"""Tests of a folder of manifests. They check which pods the folder requests, and when a pod counts
-as gone."""
+"""Tests of a folder of manifests: which pods it requests, and when a pod counts as gone."""
 
 import logging
 import os
@@ -167,8 +166,8 @@ async def test_a_bad_file_hides_no_other_and_keeps_what_it_held(
 
 
 async def test_what_was_never_readable_may_hold_anything(tmp_path: Path) -> None:
-    """A file that has never been readable may contain any pod. While there is such a file, a pod
-    counts as gone only if it was seen in another file."""
+    """A file that has never been readable may contain any pod. While such a file exists, a pod
+    counts as gone only if another file had it before."""
     write(tmp_path, "bad.yaml", "kind: [")
     write(tmp_path, "a.yaml", pod("a"))
     source = source_of(tmp_path)

@@ -1,5 +1,4 @@
-"""Tests of which events the watcher appends for the pods that a source requests, without clock or
-files."""
+"""Tests of which events the watcher appends for the pods of a source."""
 
 import msgspec
 import pytest
@@ -28,7 +27,7 @@ GANG = PodGroupObserved(group="d/gang", min_available=2)
 
 
 class Named(Source):
-    """A source whose uids are easy to read."""
+    """A source of pods with short, readable uids."""
 
     def uid(self, key: str, incarnation: int) -> str:
         """Return a uid such as `mine:d/a:1`."""
@@ -63,14 +62,13 @@ class World:
         self.known = Known(self.source)
 
     def take(self, *payloads: Payload) -> None:
-        """Append the events and fold them."""
         for data in payloads:
             event = Event(id="x", source="test", time=TIME, data=data)
             change = fold.apply(self.state, self.state.revision + 1, event)
             self.known.observe(self.state, change)
 
     def next(self, wanted: Observation) -> list[Fact]:
-        """Return the events ("facts") that the watcher would append now."""
+        """Return the events that the watcher would append after this reading of the folder."""
         return next_facts(self.source, self.known, self.state, wanted)
 
     def settle(self, wanted: Observation) -> list[Fact]:
@@ -146,8 +144,8 @@ def test_pods_of_others_are_left_alone() -> None:
 
 
 def test_nothing_is_gone_that_could_not_be_looked_for() -> None:
-    """If the folder could be read only in part, the watcher ends a missing pod only if it has seen
-    that pod in the folder before."""
+    """If the watcher cannot read the whole folder, it ends only those missing pods that it has seen
+    in the folder before."""
     world = World()
     world.settle(wanting(draft("a"), draft("b")))
     partly = Observation(pods={}, groups={}, seen={"d/b"}, whole=False)

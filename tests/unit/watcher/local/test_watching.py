@@ -1,5 +1,5 @@
-"""Tests of two watchers of the same folder. If one is late, it must not undo what the other has
-appended since."""
+"""Tests of two watchers of the same folder. A watcher that is late must not undo newer events of
+the other."""
 
 import asyncio
 import contextlib
@@ -42,9 +42,7 @@ spec: {{containers: [{{name: main}}]}}
 
 
 class LateFolder(ManifestFolder):
-    """A manifest folder on a slow disk. A reading is held back until `clear` is set.
-
-    `looking` counts the readings."""
+    """A manifest folder on a slow disk: each reading is held back until `clear` is set."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, name="test", interval_s=0.01, clock=SystemClock())
@@ -61,7 +59,7 @@ class LateFolder(ManifestFolder):
 
 
 class Watcher:
-    """A watcher of a `LateFolder`, with an in-memory ledger."""
+    """A watcher with an in-memory ledger. A test can hold back its readings of the folder."""
 
     def __init__(self, server: MemoryServer, folder: Path, name: str) -> None:
         self.source = LateFolder(folder)
@@ -95,19 +93,18 @@ class Watcher:
                 task.cancel()
 
     async def holds_a_look(self) -> None:
-        """Wait until the watcher has read the folder's current content, and hold the result of that
-        reading back."""
+        """Wait until the watcher has read the folder. Hold the result back."""
         self.source.clear.clear()
         await self._looks(1)
 
     def answers(self) -> None:
-        """Let the watcher have the reading that is held back, and hold back its next reading."""
+        """Release the reading that is held back. Hold back the next one."""
         self.source.clear.set()
         self.source.clear.clear()
 
     async def compares(self) -> None:
-        """Give the watcher the result that is held back, and wait until it has compared that with
-        the ledger."""
+        """Pass the held-back reading to the watcher, and wait until the watcher has compared it
+        with the ledger."""
         self.source.clear.set()
         await self._looks(2)
 

@@ -127,7 +127,7 @@ def not_cordoned(detail: NodeDetail, device: str) -> str:
 
 
 def still_off(detail: NodeDetail, device: str) -> str:
-    """Return, as text, why devices of the target stay closed after the uncordon; "" if none do."""
+    """Return a text about devices that the uncordon leaves unschedulable, or "" if none."""
     said = []
     for each in detail.devices:
         name = device_words(each.device)

@@ -53,30 +53,21 @@ NAMED_MAX = 10  # pods named that were placed instead; `--json` has all
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """The document that `--json` prints. Keys of its maps are pods, as `namespace/name`.
-
-    `moved` has the new node; "" if the pod ended or its controller recreates it. `was` has the
-    previous node. `waiting` says why pods that left the target are pending. `left` says why pods
-    are still on the target; in a dry run, what would happen. `planned` has the node that a dry run
-    predicts; "" if the pod would be pending. `with_gang` lists pods on other nodes that move with
-    their gang. `unready` says why it is unknown if the target's pods run. `evicted` lists the pods
-    evicted for each moved pod. `instead` has pending pods placed before a moved one. `estimate` is
-    True if controllers recreate pods in an unknown order. `mixed_gangs` has the gangs on several
-    device models, with their pods per model. `revision` is the cordon's; 0 in a dry run."""
+    """The document that `--json` prints. The keys of its maps are pods, as `namespace/name`."""
 
     target: str
-    revision: int = 0
-    moved: dict[str, str] = {}
-    waiting: dict[str, str] = {}
-    left: dict[str, str] = {}
-    planned: dict[str, str] = {}
-    with_gang: list[str] = []
-    was: dict[str, str] = {}
-    unready: str = ""
-    evicted: dict[str, list[str]] = {}
-    instead: dict[str, str] = {}
-    estimate: bool = False
-    mixed_gangs: dict[str, dict[str, int]] = {}
+    revision: int = 0  # the cordon's; 0 in a dry run
+    moved: dict[str, str] = {}  # new node; "" if it ended or its controller recreates it
+    waiting: dict[str, str] = {}  # why a pod that left the target is pending
+    left: dict[str, str] = {}  # why a pod is still on the target, or would be
+    planned: dict[str, str] = {}  # node in a dry run; "" if the pod would be pending
+    with_gang: list[str] = []  # pods on other nodes that move with their gang
+    was: dict[str, str] = {}  # previous node
+    unready: str = ""  # why the target's pods may not be running
+    evicted: dict[str, list[str]] = {}  # by moved pod: the pods evicted for it
+    instead: dict[str, str] = {}  # pending pods placed before a moved one
+    estimate: bool = False  # True if controllers recreate pods in an unknown order
+    mixed_gangs: dict[str, dict[str, int]] = {}  # pods per device model
     seconds: float = 0.0
     stopped: str = ""
 

@@ -38,10 +38,10 @@ Answer = PodResized | ResizeRefused
 
 
 class Said(msgspec.Struct, frozen=True):
-    """What `--json` prints. `asked` is the request's revision; `revision` is the answer's."""
+    """The document that `--json` prints."""
 
-    asked: int
-    revision: int
+    asked: int  # revision of the request
+    revision: int  # revision of the answer
     answer: Answer
     cores_from_next_process: bool = False
 

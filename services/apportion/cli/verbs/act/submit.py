@@ -50,36 +50,27 @@ CAUSES_MAX = 5  # causes shown if pods are only counted
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """The document that `--json` prints. `placed`, `refused`, `undecided`, `evicted` need --wait.
-
-    `changed` lists how each live pod differs from its manifest; `replaced` names pods submitted
-    again. `held` has pods left alone because other pods of their workload changed; --replace would
-    submit or end them. `ended` has surplus pods of Deployments. `limits` has the revisions of new
-    queues and quotas; `limits_unchanged` names those already in force. A dry run has no revisions.
-    `gangs` has the minimum number of pods of each gang that is only declared. `passed_over` lists
-    skipped documents of other kinds. `warnings` lists probable mistakes. `causes` counts refused
-    pods by first cause. `evicted` lists, by pod, the pods evicted for it. `mixed_gangs` has the
-    gangs on several device models, with their pods per model."""
+    """The document that `--json` prints. A dry run has no revisions, and no results of --wait."""
 
     dry_run: bool = False
     submitted: list[Submitted] = []
     unchanged: list[str] = []
-    changed: dict[str, list[str]] = {}
-    replaced: list[str] = []
-    held: dict[str, Held] = {}
-    ended: dict[str, int] = {}
-    gangs: dict[str, int] = {}
-    limits: dict[str, int] = {}
-    limits_unchanged: list[str] = []
+    changed: dict[str, list[str]] = {}  # by live pod: how its manifest differs
+    replaced: list[str] = []  # pods that were submitted again
+    held: dict[str, Held] = {}  # others of their workload changed
+    ended: dict[str, int] = {}  # surplus pods of Deployments
+    gangs: dict[str, int] = {}  # minimum of pods of each gang that is only declared
+    limits: dict[str, int] = {}  # revisions of new queues and quotas
+    limits_unchanged: list[str] = []  # queues and quotas already in force
     problems: list[str] = []
-    passed_over: list[str] = []
-    warnings: list[str] = []
+    passed_over: list[str] = []  # documents of other kinds
+    warnings: list[str] = []  # probable mistakes
     placed: dict[str, str] = {}
     refused: dict[str, str] = {}
-    causes: dict[str, int] = {}
+    causes: dict[str, int] = {}  # number of refused pods by first cause
     undecided: list[str] = []
-    evicted: dict[str, list[str]] = {}
-    mixed_gangs: dict[str, dict[str, int]] = {}
+    evicted: dict[str, list[str]] = {}  # by pod: the pods evicted for it
+    mixed_gangs: dict[str, dict[str, int]] = {}  # pods per device model
     seconds: float = 0.0
 
 
@@ -282,7 +273,7 @@ def _tell(report: Report, *, waited: bool) -> None:
 
 
 def of_waiting(report: Report) -> Iterator[str]:
-    """Yield lines that count pending pods by cause, for reports of too many pods to name each."""
+    """Yield lines that count the pending pods by cause, instead of naming each pod."""
     for cause, count in itertools.islice(report.causes.items(), CAUSES_MAX):
         yield f"{count:,} {PENDING}: {cause}"
     if (more := len(report.causes) - CAUSES_MAX) > 0:

@@ -1,6 +1,7 @@
 """`apportion rebuild`: restore a lost ledger from the annotations of running pods.
 
-Invariants: a ledger that has pods is not changed; each pod is adopted once, as by a watcher."""
+Invariants: a ledger that has pods is not changed. A pod that a watcher adopts is not adopted again.
+"""
 
 import asyncio
 import contextlib
@@ -42,13 +43,13 @@ PODS = "/api/v1/pods"
 
 
 class Rebuilt(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What `--json` prints. `pods` counts bound pods; `unread` has those with unreadable shares."""
+    """The document that `--json` prints."""
 
     cluster: str
-    pods: int
+    pods: int  # number of bound pods
     adopted: int
     revision: int = 0
-    unread: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()  # pods whose shares are unreadable
 
 
 @click.command(

@@ -236,7 +236,7 @@ async def _read(ledger: JetStreamLedger, signed: Checkpoint) -> list[Record]:
 
 
 def _proof(found: Found, records: list[Record], revision: int) -> Proof:
-    """Return the proof of one event. Raises ReceiptInvalid if the records are not those signed."""
+    """Return the proof of one event. Raises ReceiptInvalid if the records were changed."""
     signed = found.checkpoint
     leaves = [leaf_of(each.revision, each.subject, each.payload) for each in records]
     size, index = signed.last - signed.first + 1, revision - signed.first

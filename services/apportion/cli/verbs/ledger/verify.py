@@ -45,7 +45,7 @@ TOLD_EVERY = 10_000
 
 
 class Contradiction(msgspec.Struct, frozen=True):
-    """An event that had no effect: its revision, its type, and the reason why it had none."""
+    """An event that had no effect, and the reason."""
 
     revision: int
     type: str
@@ -53,29 +53,24 @@ class Contradiction(msgspec.Struct, frozen=True):
 
 
 class Verified(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What `--json` prints. `violations` has the first few; `found` counts all of them by check.
-
-    `contradictions` counts events that had no effect; `contradicting` has the newest of them.
-    `differences` counts, by kind, reported differences of cluster and ledger: no violations.
-    `set_aside` maps skipped revisions to reasons. `unknown` is a newer build's event that ended the
-    check. With --receipts, `receipts` receipts sign `proven` events up to `proven_to`."""
+    """The document that `--json` prints."""
 
     ok: bool
     first_revision: int
     last_revision: int
     checked: int
-    contradictions: int
+    contradictions: int  # number of events that had no effect
     digest: str
-    contradicting: tuple[Contradiction, ...] = ()
+    contradicting: tuple[Contradiction, ...] = ()  # the newest of them
     snapshots: tuple[int, ...] = ()
-    differences: dict[str, int] = {}
-    set_aside: dict[int, str] = {}
-    found: dict[str, int] = {}
-    violations: tuple[Violation, ...] = ()
-    unknown: str = ""
-    receipts: int = 0
-    proven: int = 0
-    proven_to: int = 0
+    differences: dict[str, int] = {}  # between cluster and ledger, by kind
+    set_aside: dict[int, str] = {}  # reasons by skipped revision
+    found: dict[str, int] = {}  # number of violations by check
+    violations: tuple[Violation, ...] = ()  # the first few
+    unknown: str = ""  # event of a newer build that ended the check
+    receipts: int = 0  # number of receipts
+    proven: int = 0  # number of events that they sign
+    proven_to: int = 0  # last revision that they sign
     signed_at: str = ""
 
 
@@ -128,7 +123,7 @@ class _Verification:
             raise _Done
 
     def note(self, violations: list[Violation]) -> None:
-        """Store the violations, but only the first few of all."""
+        """Store the violations until the report is full; drop the rest."""
         self.violations += violations[: SHOWN - len(self.violations)]
 
     def hold(self, wrong: Iterable[tuple[int, str]]) -> None:

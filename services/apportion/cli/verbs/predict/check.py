@@ -29,7 +29,7 @@ HELM_LOOKED_AT = 1 << 20
 
 
 class NoteRow(msgspec.Struct, frozen=True):
-    """A field of a manifest that has no effect or is probably a mistake (`doubtful`), and why."""
+    """A warning about a field: it has no effect or, if `doubtful`, is probably a mistake."""
 
     field: str
     why: str
@@ -38,7 +38,7 @@ class NoteRow(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """A checked document. `refused` is its error. `node` lists requests other than devices."""
+    """One document of a manifest file, with what the check found."""
 
     source: str
     line: int
@@ -46,9 +46,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     pods: int = 0
     dialect: str = ""
     asks: tuple[str, ...] = ()
-    node: tuple[str, ...] = ()
+    node: tuple[str, ...] = ()  # requests other than devices
     notes: tuple[NoteRow, ...] = ()
-    refused: str = ""
+    refused: str = ""  # the error
 
 
 class Skipped(msgspec.Struct, frozen=True, kw_only=True):

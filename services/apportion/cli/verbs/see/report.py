@@ -1,6 +1,7 @@
 """`apportion report`: show allocated and used GPU-hours, and their cost.
 
-The gateway computes most reports; this verb computes CSV, and reports with prices or archives."""
+The gateway computes most reports. This verb computes CSV, and reports that use prices or archives.
+"""
 
 import contextlib
 import sys
@@ -114,7 +115,7 @@ def _make(report: str, *, where: Where, as_json: bool, form: str, **given: Any) 
 def read_report(
     where: Where, report: str, form: str, given: Mapping[str, Any]
 ) -> ReportAnswer | IdleAnswer | str:
-    """Compute the report here. Forms csv and focus return text. Raises the errors of `exits`."""
+    """Compute the report here; csv and focus return text. Raises the errors of `exits`."""
     # Importing these takes a tenth of a second, which a report of the gateway's does not need.
     from apportion.cli.client.ledger import open_ledger, run
     from apportion.runtime.jetstream import reports

@@ -1,6 +1,6 @@
-"""`apportion tail`: print the ledger's events in words, read directly from NATS.
+"""`apportion tail`: print the ledger's events as sentences, read directly from NATS.
 
-Invariant: a message says so if a time means yesterday, or is outside of the ledger."""
+Invariant: if a given time means yesterday, or is outside of the ledger, a message says so."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def command(
 
 
 def pattern_of(text: str) -> str:
-    """Return the pattern of subjects. Raises Wrong if no event can match it."""
+    """Return the NATS subject of `--subject`. Raises Wrong if no event can match it."""
     pattern = text if text.startswith(SUBJECT_PREFIX) else SUBJECT_PREFIX + text
     if " " in pattern or ".." in pattern or pattern.endswith("."):
         raise Wrong(f"--subject: {text!r} is not a NATS subject; write one such as placement.>")
@@ -292,10 +292,10 @@ class Span(NamedTuple):
     closed: bool
 
     async def revisions(self, ledger: JetStreamLedger) -> tuple[int, int | None]:
-        """Return the first revision, which may not exist yet, and the last; None for a span without
-        end.
+        """Return the first and last revision of the span; the last is None if the span has no end.
 
-        If the span is given in times, print their revisions. Raises Wrong, LedgerError."""
+        The first may not exist yet. Print the revisions of given times. Raises Wrong, LedgerError.
+        """
         last = await ledger.last_revision()
         now = datetime.now(UTC)
         begin = last + 1

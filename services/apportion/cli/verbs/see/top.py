@@ -118,7 +118,7 @@ class _Seen:
         self._trouble = ""
 
     def look(self) -> bool:
-        """Query the gateway. Return True on a change. Only the first call raises Unreachable."""
+        """Query the gateway. Return True on a change. Raises Unreachable only on the first call."""
         try:
             revision = self._gateway.ask("revision", answer=RevisionAnswer).revision
             if revision == self._summary.revision and not self._trouble:
@@ -266,7 +266,7 @@ SORTS: Final[tuple[tuple[str, Callable[[DeviceAnswer], Any]], ...]] = (
 class View:
     """The visible devices, their order and their filter. While `typing`, keys edit the filter.
 
-    Invariant: the visible rows are a window of the filtered devices, never beyond their end."""
+    Invariant: the visible rows never go beyond the end of the filtered devices."""
 
     sort: int = 0
     filter: str = ""

@@ -53,7 +53,7 @@ def command(
 
 
 def with_evictions(gateway: Gateway, why: Why) -> Why:
-    """Add to `why` the evictions for the pod and its breaches, if the user may read past events."""
+    """Add past evictions and breaches to `why`, if the user may read past events."""
     if why.evictions is not None:
         return why
     then = {"at": why.revision}

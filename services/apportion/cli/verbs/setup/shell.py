@@ -42,7 +42,7 @@ def completion(ctx: click.Context, *, shell: str, as_json: bool) -> None:
 @JSON
 @click.pass_context
 def man(ctx: click.Context, *, folder: Path, as_json: bool) -> None:
-    """Write a manual page for each verb into FOLDER, and create it if needed.
+    """Write a manual page for each verb into FOLDER, which is created if needed.
 
     Exit codes: 0 written; 1 cannot write to the folder."""
     written = []
@@ -58,7 +58,7 @@ def man(ctx: click.Context, *, folder: Path, as_json: bool) -> None:
 
 
 def pages(made: click.Command, context: click.Context | None = None) -> Iterator[tuple[str, str]]:
-    """Yield the name and manual page of each verb, as `apportion-get-pods`, root first."""
+    """Yield each verb's manual page and its name, such as `apportion-get-pods`."""
     context = context or click.Context(made, info_name="apportion")
     name = context.command_path.replace(" ", "-")
     yield name, "\n".join(_page(made, context, name)) + "\n"

@@ -1,6 +1,6 @@
 """`apportion user add | list | revoke | begin`: manage the ledger's users without a cluster.
 
-Invariant: if `up` runs on this machine, its server has applied the change when the verb ends."""
+Invariant: when the verb ends, a server that `up` runs on this machine has applied the change."""
 
 import shlex
 from pathlib import Path

@@ -1,6 +1,6 @@
 """The properties of each device family, in one TOML file per vendor.
 
-A new vendor is a new file; only a new way of cutting devices needs code. Invariant: the catalogue
+A new vendor is a new file; only a new way of dividing devices needs code. Invariant: the catalogue
 is read once, at import, and never changes."""
 
 import re
@@ -19,17 +19,14 @@ _MIG_NAME = re.compile(r"(?P<compute>\d+g)\.(?P<gigabytes>\d+)gb")
 
 
 class MigProfile(Struct, frozen=True, forbid_unknown_fields=True):
-    """A MIG profile: memory, cores (percent), `size` in memory slices, and possible start slices.
-
-    If `by_name` is True, another profile has as much memory, so pods must request this one by name.
-    """
+    """A MIG profile, with its possible start slices."""
 
     name: str
     memory_mib: int
-    cores: int
-    size: int
+    cores: int  # percent
+    size: int  # memory slices
     starts: tuple[int, ...]
-    by_name: bool = False
+    by_name: bool = False  # another profile has as much memory
 
     @property
     def places(self) -> tuple[tuple[int, int], ...]:
@@ -38,7 +35,7 @@ class MigProfile(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Model(Struct, frozen=True, forbid_unknown_fields=True):
-    """A device model with its MIG profiles, smallest first; `match` has words of its name."""
+    """A device model, recognized by the words in `match`, with its MIG profiles, smallest first."""
 
     match: tuple[str, ...]
     profiles: tuple[MigProfile, ...] = ()
@@ -56,11 +53,8 @@ class Template(Struct, frozen=True, forbid_unknown_fields=True):
 class Family(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The devices that one resource name requests, such as NVIDIA's GPUs.
 
-    `modes` are the ways in which the devices are shared, the default first. A family with templates
-    is shared by templates; a model with profiles can also be cut into MIG instances. `brand` is the
-    word that device plugins put before a model that does not begin with it. `printed_mib` is the
-    nominal memory; a device may report less. `module` is the number of devices with consecutive
-    indexes that form one module and are allocated together."""
+    A family is shared in its `modes`, the default first. If it has templates, they are the sizes of
+    its shares; a model with profiles can also be divided into MIG instances."""
 
     name: str
     title: str
@@ -70,9 +64,9 @@ class Family(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     models: tuple[Model, ...] = ()
     types: tuple[str, ...] = ()
     modes: tuple[Mode, ...] = ("hami-core", "mps", "exclusive")
-    brand: str = ""
-    printed_mib: int = 0
-    module: Annotated[int, Meta(ge=1)] = 1
+    brand: str = ""  # put before a model's name by device plugins
+    printed_mib: int = 0  # nominal memory
+    module: Annotated[int, Meta(ge=1)] = 1  # devices allocated together
 
 
 class _Vendor(Struct, forbid_unknown_fields=True):
@@ -120,11 +114,10 @@ def mig_profiles(
 
 
 def mig_profile(model: str, name: str, sizes: tuple[MigSize, ...] = ()) -> MigProfile | None:
-    """Return the profile called `name` of an NVIDIA model, or None; `sizes` may replace its memory.
+    """Return the profile called `name` of an NVIDIA model, or None. `sizes` may change its memory.
 
-    Drivers round gigabytes differently: 7g.79gb is the same profile as 7g.80gb. A larger difference
-    in memory makes another profile, as does a suffix for other engines (`+me`, `-me`, `+gfx`,
-    `+me.all`)."""
+    Drivers round gigabytes differently: 7g.79gb is the same profile as 7g.80gb. A suffix, such as
+    `+me`, makes another profile."""
     profiles = mig_profiles(NVIDIA, model)
     exact = [profile for profile in profiles if profile.name == name]
     alike = exact or [profile for profile in profiles if _renamed(name, profile.name)]
@@ -140,26 +133,25 @@ def _renamed(name: str, known: str) -> bool:
 
 
 def sized(profile: MigProfile, sizes: tuple[MigSize, ...]) -> MigProfile:
-    """Return the profile with the memory that `sizes` has for it, if any."""
+    """Return the profile with the memory that the device reports for it, if it reports any."""
     memory_mib = (each.memory_mib for each in sizes if each.profile == profile.name)
     return structs.replace(profile, memory_mib=next(memory_mib, profile.memory_mib))
 
 
 def registered(family: str, model: str) -> str:
-    """Return the model's name with the brand first, as Volcano and HAMi up to 2.7 register it.
+    """Return the model's name as device plugins register it: with the brand first.
 
-    Even `NVIDIA A100` gets the brand (`register.go`); later versions of HAMi do not repeat it."""
+    Volcano and HAMi up to 2.7 repeat the brand even if the name has it (`register.go`)."""
     brand = FAMILIES[family].brand if family in FAMILIES else ""
     return f"{brand}-{model}" if brand else model
 
 
 @lru_cache(maxsize=4096)
 def type_matches(pattern: str, model: str) -> bool:
-    """Return True if a device type that a user wrote selects this model, ignoring case.
+    """Return True if a device type, as in `nvidia.com/use-gputype`, selects this model.
 
-    Users write it in `nvidia.com/use-gputype`. A whole name does not match a longer one: `A10`
-    matches no A100, and `910B4` no 910B4-1. Other text, such as `SXM4`, may be any part of a
-    model's name."""
+    Case is ignored. A whole name does not match a longer one: `A10` matches no A100. Other text,
+    such as `SXM4`, may be any part of a model's name."""
     wanted, whole = normal(pattern), normal(model)
     tokens = _TOKEN.findall(whole)
     if wanted == whole or wanted in tokens or "ascend" + wanted in tokens:

@@ -1,6 +1,6 @@
 """Fill in the sentences of answers, which are made from the answers' other fields.
 
-Invariant: a tenant's sentences are made after redaction, so they reveal no more than the fields."""
+Invariant: sentences are made after redaction, so they reveal no more than the fields."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -27,7 +27,7 @@ _THEN: Final = ("was", "had been")
 
 
 def cause_with_text(row: reads.CauseRow) -> reads.CauseRow:
-    """Fill in what would unblock the pod: the cure, the pods that use up a limit, and cordons."""
+    """Fill in what would unblock the pod."""
     said = row.command + row.cure
     if OF_OTHERS in row.held_by:
         said += "; used by pods of several namespaces"  # and no count
@@ -89,7 +89,7 @@ def closed_with_text(device: reads.ClosedDevice) -> reads.ClosedDevice:
 
 
 def queued_with_text(pod: reads.QueuedPod) -> reads.QueuedPod:
-    """Fill in on which node pods are evicted for the pod, and how many must still end."""
+    """Fill in where pods are being evicted for the pod, and how many must still end."""
     if not pod.nominated:
         return pod
     if not pod.leaving_names:
@@ -100,14 +100,14 @@ def queued_with_text(pod: reads.QueuedPod) -> reads.QueuedPod:
 
 
 def eviction_with_text(eviction: reads.Eviction) -> reads.Eviction:
-    """Fill in the sentence: which pod is evicted for which."""
+    """Fill in the sentence about an eviction."""
     if eviction.event is None:
         return eviction
     return structs.replace(eviction, sentence=words.eviction(eviction.event))
 
 
 def plan_with_text(plan: PlanAnswer) -> PlanAnswer:
-    """Fill in the plan's sentence: the summary, and gangs that a drain would move whole."""
+    """Fill in the plan's sentence: its summary, and the gangs that a drain would move."""
     said = plan.summary
     if plan.moved_whole:
         more = words.many(plan.moved_along, "more pod")
@@ -136,7 +136,7 @@ def differing(changes: Sequence[ManifestChange]) -> list[str]:
 
 
 def planned_with_text(pod: PlannedPod) -> PlannedPod:
-    """Fill in the pod's cause, and its sentence with and without the pod's name."""
+    """Fill in the pod's cause and its sentence."""
     refused, cause = pod.refused, pod.awaits
     if pod.outcome == "unchanged":
         cause = f"{pod.phase} on {pod.node}"
@@ -192,7 +192,7 @@ def mark_with_text(row: MarkRow) -> MarkRow:
 
 
 def diff_with_text(row: DiffRow) -> DiffRow:
-    """Fill in both sides as text, and the sentence of the event that changed them."""
+    """Fill in both sides of a difference as text, and the sentence of the event behind it."""
     return structs.replace(
         row,
         before=side_words(row.was),

@@ -22,11 +22,11 @@ SHAPES_MAX = 4_096  # pods whose requests are remembered, because a refusal usua
 
 
 class Line(NamedTuple):
-    """An event as text. The first `own` parts name its pod; semicolons join the `clauses`."""
+    """An event as a line of text."""
 
     parts: tuple[str | Part, ...]
-    own: int = 0
-    clauses: tuple[str, ...] = ()
+    own: int = 0  # how many of the first parts name its pod
+    clauses: tuple[str, ...] = ()  # joined by semicolons
 
     @property
     def sentence(self) -> str:
@@ -38,10 +38,9 @@ Pod = tuple[str | Part, ...]  # how a line names its pod: by name, or by uid if 
 
 
 class Teller:
-    """Describes events in ledger order, and remembers the names of up to `NAMES_MAX` pods.
+    """Describes events in ledger order.
 
-    Most events identify a pod only by uid; `find` returns the name of a pod that is not remembered.
-    If a pod ends after its name was reused, as after a drain, the line calls it `the previous pod`.
+    Most events identify a pod only by uid, so the names of up to `NAMES_MAX` pods are remembered.
     """
 
     def __init__(self, find: Callable[[str], str] | None = None) -> None:
@@ -51,11 +50,11 @@ class Teller:
         self._find = find
 
     def line(self, data: Any) -> str:
-        """Return the line for an event with this payload, as in `default/a placed on node-1: …`."""
+        """Return an event as text, as in `default/a placed on node-1: …`."""
         return self.parts(data).sentence
 
     def parts(self, data: Any) -> Line:
-        """Return the line for an event with this payload, with its names marked."""
+        """Return an event as a line of text in which names are marked."""
         match data:
             case schemas.PodSubmitted():
                 self._remember(data.uid, f"{data.namespace}/{data.name}")
@@ -117,7 +116,7 @@ def share_words(share: schemas.Share) -> str:
 
 
 def shares_words(shares: Iterable[schemas.Share]) -> str:
-    """Return a pod's shares as text; equal ones are combined: `GPU-1+GPU-2 5 MiB each`."""
+    """Return a pod's shares, equal ones combined, as in `GPU-1+GPU-2 5 MiB each`."""
     devices: dict[str, list[str]] = {}
     for share in shares:
         devices.setdefault(_piece(share), []).append(device_words(share.device))
@@ -205,7 +204,7 @@ def _said(text: str) -> Part:
 
 
 def difference_words(data: schemas.DifferenceFound) -> str:
-    """Return the difference as text, as in `default/a: the ledger has …, the cluster has …`."""
+    """Return the difference that an audit found, as in `default/a: the ledger has …`."""
     said = (("the ledger has", data.ledger), ("the cluster has", data.cluster))
     return f"{data.name}: " + ", ".join(f"{who} {what or 'nothing'}" for who, what in said)
 

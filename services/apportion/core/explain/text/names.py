@@ -1,6 +1,6 @@
 """Match the names that users type: a device's id or a prefix of it, and similar names.
 
-Invariant: all commands and answers accept the same names; an ambiguous prefix selects no device."""
+Invariant: an ambiguous prefix selects no device."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ _too_little: Final = re.compile(r"((?:[A-Z]+-)++).{0,3}").fullmatch
 
 
 def means(name: str, device: str) -> bool:
-    """Return True if the name can refer to the device."""
+    """Return True if the name is the device's id or a long enough prefix of it."""
     return name == device or (device.startswith(name) and _enough(name) is not None)
 
 
@@ -49,7 +49,7 @@ def named(what: str, known: Iterable[str]) -> str:
 
 
 def target_meant(name: str, nodes: Iterable[str], devices: Iterable[str]) -> str:
-    """Return nodes and devices with similar names, or else the commands that list them."""
+    """Return similar names of nodes and devices, or else the commands that list them."""
     listing = "list them with `apportion get nodes` or `apportion get devices`"
     shown = [(each, device_words(each)) for each in devices]
     ids = [short if len(name) <= len(short) else each for each, short in shown]

@@ -1,7 +1,6 @@
 """Escape untrusted text, so that it cannot mislead terminals and readers.
 
-Line breaks could forge a line, escape and C1 codes move the cursor, bidirectional marks reorder
-text. Invariant: the result is printable, except for characters in `keep`."""
+Invariant: the result is printable, except for characters in `keep`."""
 
 import json
 import re

@@ -1,8 +1,6 @@
 """Describe refusals: the only module that turns their codes and amounts into sentences.
 
-Descriptions of codes are in `placement/feasibility`; amounts have the resource's Kubernetes unit.
-Invariants: a text contains no number that is not in the refusal. A cause that blocks the pod on
-every node is stated only once, whatever the nodes lack."""
+Invariant: a text contains no number that is not in the refusal."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
@@ -124,7 +122,7 @@ def types(shape: Shape) -> str:
 
 
 def resources(shape: Shape) -> str:
-    """Return the names of the extended resources that the pod requests, joined by "or"."""
+    """Return the names of the requested extended resources, joined by "or"."""
     return " or ".join(sorted(shape.node.extended))
 
 
@@ -144,7 +142,7 @@ def devices(shape: Shape) -> list[str]:
 
 
 def cards(shape: Shape) -> str:
-    """Return which devices the pod accepts, as in `the pod accepts only …`; empty for any."""
+    """Return which devices the pod accepts, as in `the pod accepts only …`; empty for all."""
     said = " and ".join(_cards(shape.devices))
     return f"the pod accepts {said}" if said else ""
 
@@ -203,7 +201,7 @@ def phrase(code: RefusalCode, *, never: bool = False) -> str:
 def cure(
     code: RefusalCode, *, node: str = "NODE", device: str = "DEVICE", never: bool = False
 ) -> str:
-    """Return what would unblock the pod. With `never`, waiting for other pods is no cure."""
+    """Return what would unblock the pod. `never` leaves out waiting for other pods."""
     known = cause_of(code)
     chosen = (never and known.fix_when_empty) or known.fix
     return chosen.format(node=node, device=device)
@@ -227,10 +225,7 @@ def missing(miss: NearMiss) -> str:
 def of_miss(
     miss: NearMiss, shape: Shape | None, kinds: list[str] | None, empty: tuple[int, int] | None
 ) -> dict[str, str]:
-    """Return texts: what the pod needs of a nearly fitting node, what the node has, what it lacks.
-
-    If the pod requires a kind of node or device, `kinds` has what the node offers instead. `empty`
-    is how many exclusive devices are needed and free, if too few are free."""
+    """Return what the pod needs of a nearly fitting node, what the node has, and what it lacks."""
     needed, available = (amount(miss.code, value) for value in (miss.needed, miss.available))
     short = missing(miss)
     if empty is not None:
@@ -266,7 +261,7 @@ def _kind_wanted(code: RefusalCode, shape: Shape) -> str:
 
 
 def named(code: RefusalCode, shape: Shape | None, *, never: bool = False) -> str:
-    """Return the text of a refusal code; with `shape`, the text includes what the pod requires."""
+    """Return the text of a refusal code, with what the pod requires if `shape` is given."""
     if shape is None:
         return phrase(code, never=never)
     if code is _C.CORES_INSUFFICIENT and _coreless(shape):
@@ -277,7 +272,7 @@ def named(code: RefusalCode, shape: Shape | None, *, never: bool = False) -> str
 
 
 def wished(code: RefusalCode | None, shape: Shape) -> Hashable:
-    """Return which requirement of the pod this code is about; for None, the devices it requires."""
+    """Return the requirement of the pod that this refusal code is about."""
     node, devices = shape.node, shape.devices
     match code:
         case _C.NODE_LABELS_MISMATCH:
@@ -296,7 +291,7 @@ def wished(code: RefusalCode | None, shape: Shape) -> Hashable:
 
 
 class Causes(NamedTuple):
-    """A refusal in one sentence: `lead`, then the clauses joined by semicolons."""
+    """A refusal as one sentence, split into clauses."""
 
     lead: str
     clauses: tuple[str, ...]
@@ -310,7 +305,7 @@ class Causes(NamedTuple):
 def refusal(
     refused: PodRefused, shape: Shape | None = None, *, short: bool = False, never: bool = False
 ) -> str:
-    """Return the refusal as one sentence; arguments are as in `refusal_causes`."""
+    """Return the refusal as one sentence."""
     return refusal_causes(refused, shape, short=short, never=never).sentence
 
 
@@ -326,9 +321,7 @@ def refusal_causes(
 def event_causes(
     refused: PodRefused, shape: Shape | None = None, *, even_when_empty: bool = False
 ) -> Causes:
-    """Return why no node fits, from the event alone, which may lack the nearest node.
-
-    `even_when_empty`: the nearest node could not run the pod even if it were empty."""
+    """Return why no node fits, from the event alone."""
     near = lacks(refused.nearest[0], shape) if refused.nearest else ""
     if near and even_when_empty:
         near += ", too little even when empty"
@@ -360,7 +353,7 @@ def _causes(
 
 
 def limit_of(refused: PodRefused) -> str:
-    """Return the limit or gang shortage that blocks the pod on all nodes; empty if neither does."""
+    """Return the limit or gang shortage that blocks the pod on every node; may be empty."""
     limits = "; ".join(of_refusal(refused))
     if refused.gang is None:
         return limits
@@ -370,16 +363,15 @@ def limit_of(refused: PodRefused) -> str:
 def _of_gang(
     refused: PodRefused, found: GangShortage, said: str, whom: str = "one more pod"
 ) -> str:
-    """Return how many of the gang's pods fit, and which limit keeps `whom` from being placed."""
+    """Return how many of the gang's pods fit, and which limit blocks the next one."""
     counted = found.fitting and (refused.queue is not None or refused.quota is not None)
     return f"{gang(found)}; {'counting these' if counted else f'for {whom}'}, {said}"
 
 
 def cause(refused: PodRefused, shape: Shape | None = None, *, never: bool = False) -> str:
-    """Return the first cause of a refusal, for a list: a limit, or what the nearest node lacks.
+    """Return the first cause of a refusal: a limit, or what the nearest node lacks.
 
-    The refusal's `nearest` must contain only nodes that could ever run the pod. An example is `not
-    enough of example.com/fpga on the node (8 of 9 nodes): 2 needed, 0 free`."""
+    The nearest nodes of the refusal must be nodes that could ever run the pod."""
     limits = of_refusal(refused)
     if refused.gang is not None:
         return _of_gang(refused, refused.gang, limits[0]) if limits else gang(refused.gang)
@@ -493,7 +485,7 @@ def mixed_gang(group: str, models: dict[str, int]) -> str:
 
 
 def eviction(evicted: PodEvicted, *, in_vain: bool = False) -> str:
-    """Return a sentence: which pod is evicted for which (or for one now gone), and the budgets."""
+    """Return a sentence about the eviction: its pod, its node, and the pod that needs the room."""
     return (
         f"{evicted.namespace}/{evicted.name} (priority {evicted.priority}) is evicted from "
         f"{evicted.node}{evicted_for(evicted, in_vain=in_vain)}"
@@ -501,7 +493,7 @@ def eviction(evicted: PodEvicted, *, in_vain: bool = False) -> str:
 
 
 def evicted_for(evicted: PodEvicted, *, in_vain: bool = False) -> str:
-    """Return the sentence of `eviction` without the victim's name at its start."""
+    """Return the end of the `eviction` sentence: the pod that needs the room, and the budgets."""
     said = f" for {evicted.beneficiary_name} (priority {evicted.beneficiary_priority})"
     if in_vain:
         said += ", which has since ended"
@@ -554,14 +546,14 @@ def listed(things: list[str], most: int = LISTED) -> str:
 
 
 def refusal_words(explained: Explained, *, short: bool = False) -> str:
-    """Return a refusal as one sentence, with "can never fit" if it applies; `short` for lists."""
+    """Return a refusal as one sentence, which says "can never fit" if no node ever could."""
     return explained_causes(explained, short=short).sentence
 
 
 def explained_causes(
     explained: Explained, *, short: bool = False, lead: str = f"{NEVER}: "
 ) -> Causes:
-    """Return the clauses of `refusal_words`; if the pod can never fit, they begin with `lead`."""
+    """Return why the pod is refused, as clauses; `lead` marks a pod that can never fit."""
     if limit := limit_words(explained):
         return Causes("", (limit,))
     refused, never = explained.refused, explained.never
@@ -571,12 +563,12 @@ def explained_causes(
 
 
 def because(explained: Explained, *, short: bool = False) -> str:
-    """Return the refusal as one sentence, without "can never fit" at its start."""
+    """Return the refusal as one sentence, without a leading "can never fit"."""
     return explained_causes(explained, short=short, lead="").sentence
 
 
 def cause_words(explained: Explained) -> str:
-    """Return the refusal in a few words: the limit, or the first cause, as of the current state."""
+    """Return the refusal in a few words: the limit, or the first cause."""
     if limit := limit_words(explained):
         return limit
     said = cause(explained.refused, explained.shape, never=explained.never)
@@ -588,7 +580,7 @@ def cause_words(explained: Explained) -> str:
 
 
 def whose(refused: PodRefused, shape: Shape | None) -> str:
-    """Return "for one pod of its gang, " if another pod of the gang may be meant; else empty."""
+    """Return "for one pod of its gang, " if the pod may not be the refused one; else empty."""
     return "for one pod of its gang, " if shape is None and refused.gang is None else ""
 
 
@@ -603,7 +595,7 @@ def reason_parts(explained: Explained) -> tuple[str | Part, ...]:
 
 
 def blocking_limit(explained: Explained) -> str:
-    """Describe the limit or gang that blocks the pod on every node; empty if nodes do."""
+    """Return the limit or gang shortage that blocks the pod on every node; may be empty."""
     return limit_words(explained) or limit_of(explained.refused)
 
 
@@ -627,7 +619,7 @@ def limit_words(explained: Explained) -> str:
 
 
 def texts_of(explained: Explained) -> dict[str, Any]:
-    """Return the texts of a refusal by their field of `WhyRefused`."""
+    """Return the texts of a refusal, by the names of the `WhyRefused` fields."""
     parts = reason_parts(explained)
     return {
         "limit": blocking_limit(explained),

@@ -1,1 +1,1 @@
-"""The functions that apply one type of event each; only `fold` may call them."""
+"""The functions that fold events, one per type of event; only `fold` may call them."""

@@ -1,8 +1,8 @@
 """Adopt running pods that this ledger has not placed, with the devices they use.
 
-A pod may be adopted before the node's agent has reported its devices. Until then they are recorded
-as absent devices of exactly the claimed size. Invariant: a claim is charged as a whole or not at
-all, and never oversells a device."""
+A pod may be adopted before its node's agent has reported any devices. Until then the pod's devices
+are recorded as absent devices, each as large as the pod's share. Invariant: a pod is charged for
+all of its shares or for none, and no device is oversold."""
 
 from msgspec import structs
 
@@ -46,7 +46,7 @@ def charged(state: State, data: PodAdopted) -> list[DeviceState]:
 
 
 def hold(state: State, node: NodeState, devices: list[DeviceState]) -> None:
-    """Apply the devices that `charged` returned to the node; add those that the node lacks."""
+    """Write the device states that `charged` returned into the node."""
     for made in devices:
         name = made.device.id
         device = node.by_id.get(name)
@@ -60,7 +60,7 @@ def hold(state: State, node: NodeState, devices: list[DeviceState]) -> None:
 
 
 def settle(pod: PodState, node: NodeState, data: PodAdopted) -> None:
-    """Mark an adopted pod as allocated if it runs, else as bound, at its revision of submission."""
+    """Add an adopted pod to its node: as allocated if its containers run, else as bound."""
     charge_host(pod, node, Placement(data.node, data.attempt, data.shares))
     pod.attempt = max(data.attempt, 1)
     pod.placed_revision = pod.bound_revision = pod.submitted_revision

@@ -12,21 +12,15 @@ from apportion_schemas import Share
 
 
 class Change(Struct, frozen=True, gc=False):
-    """What one event changed in the state, for indexes and accounts derived from the state.
-
-    `node` is set if the node's offer or usage changed, not if a placed pod only changed phase.
-    `refused` is the reason why the event was not applied, or empty. `shares` are those that came or
-    left with the pod, if nothing else on the node changed; None if anything may have. `before` is
-    the pod before the event, if its shape or identity changed. `forgotten` has the nodes that were
-    dropped from the state."""
+    """What one event changed in the state, for indexes and accounts derived from the state."""
 
     data: Any
-    node: NodeState | None = None
+    node: NodeState | None = None  # if its offer or usage changed
     pod: PodState | None = None
-    refused: str = ""
-    shares: tuple[Share, ...] | None = None
-    before: PodState | None = None
-    forgotten: tuple[NodeState, ...] = ()
+    refused: str = ""  # why the event was not applied
+    shares: tuple[Share, ...] | None = None  # those that changed; None: any may have
+    before: PodState | None = None  # if its shape or identity changed
+    forgotten: tuple[NodeState, ...] = ()  # dropped from the state
 
 
 class Refused(Exception):

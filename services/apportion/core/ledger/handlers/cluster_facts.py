@@ -40,7 +40,7 @@ def _group_observed(context: Context, data: PodGroupObserved) -> Change:
 
 @folds(PodGroupGone)
 def _group_gone(context: Context, data: PodGroupGone) -> Change:
-    """Forget the gang if it has no pods left; otherwise its pods still belong together."""
+    """Forget the gang if it has no pods left; otherwise keep it with its PodGroup."""
     group = context.state.groups.get(data.group)
     if group is not None and not group.pods:
         del context.state.groups[data.group]

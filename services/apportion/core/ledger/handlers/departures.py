@@ -1,12 +1,12 @@
 """Apply events about nodes that left the cluster, evictions of pods, and cordons.
 
 A node that left is kept while it has pods or a cordon, or is one of the last `LEFT_MAX` to leave.
-If it comes back, it has its devices at once. Other nodes are forgotten, except for their fences:
-those of the newest `DEPARTED_MAX` nodes are kept, so that a returning node continues its chain.
+Other nodes are dropped. The fences of the newest `DEPARTED_MAX` dropped nodes are kept, so that a
+returning node continues its chain.
 
-Invariants: which nodes are forgotten follows from the events alone, and the state never refers to
-one. A pod is evicted only for a pending pod of higher priority, and is listed as evicted only while
-placed. A node or device with several cordons is open again only after all are lifted."""
+Invariants: which nodes are dropped follows from the events alone, and the state never refers to a
+dropped node. A pod is evicted only for a pending pod of higher priority, and is listed as evicted
+only while placed. A node or device with several cordons is open again only after all are lifted."""
 
 from typing import Final
 
@@ -34,7 +34,7 @@ Said = (
 def node_of(state: State, name: str) -> NodeState:
     """Return the node of that name, after adding it to the state if it is new.
 
-    In a Kubernetes cluster, a new node counts as gone until Kubernetes observes it."""
+    In a Kubernetes cluster, the new node is marked as gone until Kubernetes reports it."""
     node = state.nodes.get(name)
     if node is None:
         node = state.nodes[name] = NodeState(name, gone=state.of_kubernetes)
@@ -45,7 +45,7 @@ def node_of(state: State, name: str) -> NodeState:
 
 
 def note_left(state: State, node: NodeState) -> tuple[NodeState, ...]:
-    """Keep an empty node that has left among the last to leave; return the nodes dropped for it."""
+    """Keep an empty node that left the cluster; drop the oldest such nodes and return them."""
     state.left.pop(node.name, None)
     if not node.gone or node.pods or node.cordons:
         return ()
@@ -101,7 +101,7 @@ def leave(state: State, uid: str) -> None:
 
 
 def give_up(state: State, uid: str) -> None:
-    """End the pod's nomination to a node, unless a pod is still being evicted for it."""
+    """End the pod's nomination to a node once no pod is being evicted for it."""
     if uid in state.nominated and not awaited(state, uid):
         del state.nominated[uid]
 

@@ -1,9 +1,8 @@
 """Apply resizes of running pods: the request, and the scheduler's answer.
 
-A resize is requested in the ledger. The pod's scheduler answers with an event that is fenced and
-chained on the node like a placement. The pod's asks change as well, so that quotas count the new
-size and a later placement uses it. Invariant: a pod has the same devices before and after, none of
-them is oversold, and each request is answered once."""
+The answer is an event that is fenced and chained on the node like a placement. A resize also
+changes the pod's asks, so that quotas count the new size and a later placement uses it. Invariant:
+a pod keeps its devices, none of them is oversold, and each request is answered once."""
 
 from copy import copy
 
@@ -75,7 +74,7 @@ def refused(context: Context, data: ResizeRefused) -> Change:
 
 
 def exchange(node: NodeState, held: tuple[Share, ...], wanted: tuple[Share, ...]) -> None:
-    """Free the shares `held` on the node's devices, and allocate the shares `wanted`.
+    """Replace the shares `held` on the node's devices by the shares `wanted`.
 
     Raises Oversold if a device is absent or has not enough free; then nothing changes."""
     for share in held:
@@ -103,7 +102,7 @@ def _check_asked(state: State, data: PodResized | ResizeRefused) -> None:
 
 
 def _place(share: Share) -> Share:
-    """Return the share without the amounts that a resize changes; MIG and vNPU shares keep them."""
+    """Return the share without the amounts that a resize may change. MIG and vNPU amounts stay."""
     if share.instance is not None or share.template is not None:
         return share
     return structs.replace(share, memory_mib=0, cores=0)

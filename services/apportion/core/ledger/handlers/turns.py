@@ -1,10 +1,10 @@
 """Decide the order of binding on a node whose container runtime has no CDI support.
 
 On such a node, the kubelet requests a container's environment at admission without naming the pod.
-So only one pod may be in flight. Invariant: of a node's pods that are placed but not allocated, the
-one placed first is bound first, unless the next pod's environment is exactly the same. The order
-follows from the ledger alone, without a lock. Pods that have ended or failed, and nodes with a
-silent agent, block nothing."""
+So only one pod may be between binding and allocation. Invariant: the pod that was placed first is
+bound first, unless the next pod's environment is exactly the same. The order follows from the
+ledger alone, without a lock. Pods that have ended or failed, and nodes with a silent agent, block
+nothing."""
 
 from typing import Final
 
@@ -21,12 +21,12 @@ AT_START: Final = "start"
 
 
 def handing_out(host: Host, when: str) -> Host:
-    """Return the host with a label for the moment when its agent hands out shares (`when`)."""
+    """Label the host with the moment when its agent allocates shares (`when`)."""
     return structs.replace(host, labels={**host.labels, HANDS_OUT: when})
 
 
 def ahead(state: State, pod: PodState) -> PodState | None:
-    """Return the pod that must be allocated before this one may be bound, or None."""
+    """Return an earlier pod that must be allocated before this pod may be bound, or None."""
     placed = pod.placement
     node = state.nodes.get(placed.node) if placed is not None else None
     if placed is None or not placed.shares or node is None or node.reported is None:

@@ -1,10 +1,9 @@
 """Charge devices to a bound pod when no trusted source reports which ones it uses.
 
 The pod is charged as many devices as it requested, the emptiest first, with all that is left of
-them. Closing all devices would let one pod close a node. A MIG device is different: the pod may use
-any of its instances, even one that looks free. Invariants: such a pod closes at most as many
-devices as it requested. No MIG instance is offered that such a pod may be using without a charge.
-"""
+them. To charge all devices would let one pod close a node. On a MIG device, the pod may use any
+instance, even one that looks free. Invariants: such a pod closes at most as many devices as it
+requested. No MIG instance that the pod may use is offered without a charge."""
 
 from collections.abc import Iterator
 
@@ -21,12 +20,11 @@ EVIDENCE = "what it asks for; nobody says what it has"
 
 
 def taken(claim: Claim, node: NodeState, known: Known = ()) -> PodAdopted | None:
-    """Return the event that charges devices to the pod, or None if that is not possible yet.
+    """Return the event that charges devices to the pod; None while that is not possible.
 
-    It is not possible before the node has reported devices, or while a MIG device's instances are
-    unknown. Until the pod is adopted, the node then offers no device of the pod's families
-    (`NodeObserved.unnamed_families`), like HAMi. `known` are the possible MIG geometries
-    (`knownMigGeometries`)."""
+    The node must have reported its devices, and the instances of a MIG device must be known. Until
+    the event, the node offers no device of the pod's families (`NodeObserved.unnamed_families`),
+    like HAMi."""
     cut = {each.device.id: each.device for each in node.devices if each.device.mode == "mig"}
     on_unreported_slices = (
         any(device.family in claim.families for device in cut.values())
@@ -68,7 +66,7 @@ def taken(claim: Claim, node: NodeState, known: Known = ()) -> PodAdopted | None
 
 
 def _rest(state: DeviceState, wanted: Wanted, known: Known) -> Iterator[Share]:
-    """Yield a share of all that is left of a device; of a MIG device, only if all of it is free."""
+    """Yield one share with all that is free on a device, or a share per free MIG instance."""
     device = state.device
     if state.slots_free < 1 or state.memory_free_mib < 1:
         return

@@ -1,8 +1,7 @@
 """Count, for each node and label selector in use, the placed pods that the selector matches.
 
-Counting starts with the first pod that has an affinity or spread term. Topology spread ignores
-terminating pods, so its selectors have separate counts. Invariant: each count equals that of a walk
-over all placed pods, so it can be rebuilt from the `State`."""
+Topology spread ignores terminating pods, so its selectors have separate counts. Invariant: each
+count equals that of a walk over all placed pods, so it can be rebuilt from the `State`."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -28,7 +27,7 @@ _Counted = tuple[PodSelector, bool]  # a selector, and True if its count is for 
 
 
 class Counts:
-    """How many pods on each node one selector matches; `version` grows at every change."""
+    """The number of pods on each node that match one selector."""
 
     def __init__(self, clock: Iterator[int]) -> None:
         self.by_node: Counter[str] = Counter()
@@ -76,14 +75,11 @@ class _Kind:
 
 
 class Concern(NamedTuple):
-    """The affinity and spread rules that restrict one pod; `guards` are other pods' anti-affinity.
+    """The affinity and topology-spread rules that restrict one pod."""
 
-    `wishes` is True if the pod has its own terms. `itself` has an entry per affinity, then spread
-    selector: True if the selector matches the pod itself."""
-
-    guards: tuple[PodTerm, ...]
-    wishes: bool
-    itself: tuple[bool, ...]
+    guards: tuple[PodTerm, ...]  # other pods' anti-affinity
+    wishes: bool  # the pod has terms of its own
+    itself: tuple[bool, ...]  # for each selector, whether it matches the pod itself
 
 
 NAME_LABEL: Final = "kubernetes.io/metadata.name"
@@ -91,7 +87,7 @@ NO_CONCERN: Final = Concern((), wishes=False, itself=())
 
 
 class Neighbours:
-    """An index of all schedulers' placed pods, to count those that a selector matches."""
+    """An index of the placed pods of all schedulers, for affinity and topology spread."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -159,7 +155,7 @@ class Neighbours:
         return changed
 
     def rename(self, pod: PodState) -> bool:
-        """Recount a pod that got other labels or is terminating. Return True if a count changed."""
+        """Recount a pod whose labels changed or that is terminating. True if a count changed."""
         at = self._at.get(pod.uid) if self.active else None
         if at is None:
             return False
@@ -173,7 +169,7 @@ class Neighbours:
         return changed
 
     def concern(self, pod: PodSubmitted) -> Concern:
-        """Return which affinity and spread terms, of this pod and of others, restrict the pod."""
+        """Return the affinity and spread rules that restrict the pod."""
         if not self.active:
             return NO_CONCERN
         self.count(len(self._uncounted))
@@ -194,7 +190,7 @@ class Neighbours:
         return Concern(guards, wishes=True, itself=itself)
 
     def counts(self, selector: PodSelector, *, spread: bool = False) -> Counts:
-        """Return the live counts of placed pods that the selector matches.
+        """Return the number of placed pods on each node that the selector matches.
 
         With `spread`, leave out terminating pods, like kube-scheduler's `countPodsMatchSelector`.
         """
@@ -221,11 +217,11 @@ class Neighbours:
         return self._selects(selector, pod.namespace, pod.labels)
 
     def owners(self, term: PodTerm) -> Counts:
-        """Return, for each node, the number of placed pods that have this anti-affinity term."""
+        """Return how many placed pods on each node have this anti-affinity term."""
         return self._guards[term]
 
     def relabel(self, namespace: str) -> bool:
-        """Recount after a namespace's labels changed. False if no term uses such labels."""
+        """Recount after a namespace's labels changed. Return False if no term selects by them."""
         if not self._by_label:
             return False
         for key in [key for key in self._against if key[0] == namespace]:
@@ -264,7 +260,7 @@ class Neighbours:
         self._uncounted = [*self._state.pods.values(), *self._state.nodes.values()]
 
     def count(self, some: int) -> bool:
-        """Count at most `some` of the uncounted pods and nodes. True when all are counted."""
+        """Count at most `some` of the uncounted pods and nodes. Return True if none is left."""
         for _ in range(min(some, len(self._uncounted))):
             each = self._uncounted.pop()
             if isinstance(each, NodeState):
@@ -313,7 +309,7 @@ def _keeps_away(node: NodeState) -> bool:
 
 
 def kind_of(pod: PodSubmitted) -> KindKey:
-    """Return a pod's namespace and sorted labels, which are all that a selector can look at."""
+    """Return a pod's namespace and sorted labels, which are all that a selector reads."""
     return pod.namespace, tuple(sorted(pod.labels.items()))
 
 

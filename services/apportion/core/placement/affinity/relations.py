@@ -21,7 +21,7 @@ Numbers = NDArray[np.int64]
 
 
 class _Here(NamedTuple):
-    """For each row (node), the number of its topology domain and how many pods the domain has."""
+    """The topology domain of each node (row), and the number of pods in the domain."""
 
     ids: Numbers
     pods: Numbers
@@ -49,7 +49,7 @@ class Relations:
         self.points: NDArray[np.int32] | None = None
 
     def refresh(self, columns: Columns, eligible: Eligible) -> bool:
-        """Recompute all rows if a pod count or a node changed. Return True if it recomputed."""
+        """Recompute all rows if a pod count or a node changed; return True in that case."""
         if self._epoch != self._neighbours.epoch:
             self._epoch = self._neighbours.epoch
             wishes, counts = self._wishes, self._neighbours.counts
@@ -140,10 +140,10 @@ class Relations:
 
 
 class _Sums(NamedTuple):
-    """Pod counts by topology domain: `here` by row, the `least` of all, and how many `domains`."""
+    """The number of pods in each topology domain."""
 
-    here: Numbers
-    least: int
+    here: Numbers  # of the row's domain
+    least: int  # of all domains
     domains: int
 
 
@@ -159,7 +159,7 @@ def _sums(ids: Numbers, pods: Numbers, counted: Flags) -> _Sums:
 
 
 def _normal(values: Numbers, counted: Flags) -> Numbers:
-    """Scale the counted values linearly, the lowest to 0 and the highest to `POINTS`."""
+    """Scale the counted values linearly, from 0 for the lowest to `POINTS` for the highest."""
     among = values[counted]
     if not len(among) or among.min() == among.max():
         return np.zeros(len(values), np.int64)

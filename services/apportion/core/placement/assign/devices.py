@@ -1,8 +1,7 @@
 """Choose the exact devices of each container on the chosen node.
 
-The hardest asks go first: exclusive devices, then the most memory. If a container finds no device,
-the search goes back and tries other devices for earlier containers. Otherwise a pod that fits could
-be refused, and no event would retry it. Invariant: `assign` does not change the columns."""
+The search backtracks: if a container finds no device, it tries other devices for earlier
+containers. Otherwise a pod that fits could be refused, and no event would retry it."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
@@ -25,10 +24,7 @@ UNCUT: Final[Left] = (0, "", 0)  # if the ask takes no MIG instance of any kind 
 
 
 class _Room:
-    """One node's free device amounts, updated while the containers of a pod take their shares.
-
-    `free` and `kinds` have an entry per device; `cuts` has the occupied slices and group of each
-    MIG device from which a container took an instance."""
+    """One node's free device amounts, while the containers of one pod take their shares."""
 
     def __init__(self, columns: Columns, row: int) -> None:
         self.devices: list[DeviceState] = columns.nodes[row].devices
@@ -190,7 +186,7 @@ def whole_modules(devices: Sequence[Device], count: int, size: int) -> Iterator[
 
 
 def _hardness(ask: AskColumns, kinds: Iterable[int]) -> tuple[bool, int, int]:
-    """Return a sort key: lowest for the ask that is hardest to meet with devices of these kinds."""
+    """Return a sort key that puts the hardest ask first: exclusive devices, then most memory."""
     wanted = [found for kind in kinds if isinstance(found := ask.demands[kind], Demand)]
     alone = any(found.alone for found in wanted)
     return not alone, -max((found.memory_mib for found in wanted), default=0), -ask.ask.count
@@ -273,17 +269,16 @@ SEEDS_MAX: Final = 16  # first devices from which sets are grown
 
 
 class Linked(NamedTuple):
-    """The positions of the chosen devices, and the sum of NVLink lanes over all pairs of them."""
+    """A choice of devices, and the NVLink lanes between all pairs of them."""
 
     positions: tuple[int, ...]
-    lanes: int
+    lanes: int  # sum over all pairs
 
 
 def best_linked(devices: Sequence[Device], count: int) -> Linked:
     """Choose `count` of these devices with many NVLink lanes between them.
 
-    The search is greedy, because finding the optimum is hard: each step adds the device with the
-    most lanes to those chosen. Among equally good sets, the first in device order wins."""
+    The search is greedy: each step adds the device with the most lanes to those chosen."""
     lanes = [[_lanes(one, other) for other in devices] for one in devices]
     if count >= len(devices):
         pairs = [sum(row[at + 1 :]) for at, row in enumerate(lanes)]

@@ -136,7 +136,7 @@ LASTING: Final = of_kind(Kind.LASTING)  # properties of nodes and devices
 
 
 def ranked(refused: PodRefused) -> list[tuple[RefusalCode, int]]:
-    """Sort the causes of a refusal: limits, the nearest node's, others by count, lasting ones."""
+    """Return the causes of a refusal, the most relevant first: limits before all node causes."""
     near = refused.nearest[0].code if refused.nearest else None
     return sorted(
         frequent(refused),
@@ -145,7 +145,7 @@ def ranked(refused: PodRefused) -> list[tuple[RefusalCode, int]]:
 
 
 def frequent(refused: PodRefused) -> list[tuple[RefusalCode, int]]:
-    """Sort the causes of a refusal: limits first, lasting node properties last, others by count."""
+    """Return the causes of a refusal: limits, then causes by node count, then lasting ones."""
     order = list(RefusalCode)
     return sorted(
         refused.reasons.items(),
@@ -168,39 +168,36 @@ def without_gone(refused: PodRefused) -> PodRefused:
 
 
 class BeyondLimit(NamedTuple):
-    """A limit of a queue or quota that is too small for a pod, or for its gang (`together`)."""
+    """A queue or quota limit that a pod or its gang exceeds even when no other pod runs."""
 
     queue: str
     quota: str
     resource: str
     most: int
     needed: int
-    together: bool
+    together: bool  # too small for the whole gang
 
 
 class TooFewPlaces(NamedTuple):
-    """A gang that needs more room than the empty cluster has; pods like `none` fit on no node."""
+    """A gang that needs more room than the empty cluster has."""
 
     needed: int
     places: int
-    none: tuple[str, ...]
+    none: tuple[str, ...]  # pods like these fit on no node
 
 
 class Explained(NamedTuple):
-    """A refusal with the nearest nodes that could run the pod; if `never`, no node ever could.
-
-    `limit` is a limit that would be too small even without other pods. `own` is how many nodes have
-    room only for the gang's other pods. `shape` is None if the gang has several shapes."""
+    """A refusal with the nearest nodes that could run the pod."""
 
     refused: PodRefused
-    never: bool
-    limit: BeyondLimit | TooFewPlaces | PodRefused | None = None
-    own: int = 0
-    shape: Shape | None = None
+    never: bool  # no node could ever run the pod
+    limit: BeyondLimit | TooFewPlaces | PodRefused | None = None  # exceeded even alone
+    own: int = 0  # nodes with room only for the gang's other pods
+    shape: Shape | None = None  # None if the gang has several
 
     @property
     def of_limits(self) -> bool:
-        """Return True if the pod is blocked on all nodes: by a queue, quota, volume or its gang."""
+        """Return True if a queue, quota, volume or the pod's gang blocks the pod on every node."""
         refused, gang = self.refused, self.refused.gang
         short = gang is not None and gang.present < gang.needed
         return bool(refused.queue or refused.quota or refused.volume or short)

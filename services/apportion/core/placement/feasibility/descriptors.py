@@ -1,7 +1,6 @@
-"""The fields that describe a refusal code: texts, unit, the events that may end it, its filter.
+"""The fields that describe a refusal code: texts, unit, filter, and the events that may end it.
 
-The command line, API, console, documentation and scheduler read these fields. Invariant: apart from
-this package, only the module that returns a code refers to the code by name."""
+Invariant: apart from this package, only the module that returns a code refers to it by name."""
 
 from collections.abc import Callable
 from enum import Enum
@@ -29,13 +28,11 @@ FREED: Final[int] = 8
 
 
 class Hint(NamedTuple):
-    """A type of event that may end a refusal, so that refused pods are tried again.
-
-    `asks` is a bit mask of the shape queues to wake, and `when` one of conditions on the event."""
+    """A type of event that may end a refusal, so that refused pods are tried again."""
 
     event: type[Payload]
-    asks: int
-    when: int = TAKEN
+    asks: int  # bit mask of the shape queues to wake
+    when: int = TAKEN  # condition on the event
 
 
 def _each(asks: int, *kinds: type[Payload], when: int = TAKEN) -> tuple[Hint, ...]:
@@ -98,7 +95,7 @@ COMPLETED: Final = (*FEWER, *_each(GANG, events.PodSubmitted, events.PlacementVo
 
 
 class Unit(Enum):
-    """The unit of the needed and available amounts that come with a refusal code."""
+    """The unit of the amounts in a refusal."""
 
     NOTHING = ""
     MIB = "MiB"
@@ -117,7 +114,7 @@ class Unit(Enum):
 
 
 class Kind(Enum):
-    """Groups refusal codes by what ends them: freed shares, changed nodes, a raised limit."""
+    """Groups refusal codes by what ends the refusal."""
 
     OTHER = "other"
     FREED = "freed"  # ends when shares are freed on a node that is large enough
@@ -130,26 +127,19 @@ Check = TypeVar("Check")
 
 
 class Cause(NamedTuple, Generic[Check]):
-    """A refusal code with its description, its fix, and the events that may end it.
-
-    In `fix`, `{node}` and `{device}` become the names of the nearest refused ones, or `NODE` and
-    `DEVICE` if the refusal names none. `when_empty` and `fix_when_empty` are the texts for a node
-    or device that is too small even when empty. If a filter returns the code, `check` is its rule,
-    and `wanted` is True for the shapes that the rule concerns (None: all shapes). For a filter of
-    cluster facts, `closes` is True for the nodes that the check may refuse for some pod. The index
-    runs the check only on those nodes."""
+    """A refusal code with its description, its fix, and the events that may end the refusal."""
 
     code: RefusalCode
     phrase: str
-    fix: str
+    fix: str  # `{node}` and `{device}` are replaced by names
     hints: tuple[Hint, ...]
     unit: Unit = Unit.NOTHING
-    when_empty: str = ""
+    when_empty: str = ""  # for a node or device too small even when empty
     fix_when_empty: str = ""
     kind: Kind = Kind.OTHER
-    check: Check | None = None
-    wanted: Callable[[Shape], object] | None = None
-    closes: Callable[[NodeState], object] | None = None
+    check: Check | None = None  # the rule of the filter
+    wanted: Callable[[Shape], object] | None = None  # shapes that the rule concerns; None is all
+    closes: Callable[[NodeState], object] | None = None  # nodes that the check may refuse
 
 
 def pairs(filters: tuple[Cause[Check], ...]) -> tuple[tuple[RefusalCode, Check], ...]:

@@ -1,4 +1,4 @@
-"""Device rules that ignore current use: True if such a device could ever serve the ask."""
+"""The device rules that ignore current use: each is True if the device could ever serve the ask."""
 
 from collections.abc import Callable
 
@@ -17,8 +17,8 @@ def mode(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:
     """Require a sharing mode that the pod accepts (`volcano.sh/vgpu-mode`).
 
     A CUDA process sees only one MIG instance, so an ask for several devices takes MIG devices only
-    if the pod names that mode. A softly split NPU is shared only with pods that name it
-    (`huawei.com/vnpu-mode`); other pods get a template."""
+    if the pod names that mode. A softly split NPU is shared only by pods that name its mode
+    (`huawei.com/vnpu-mode`)."""
     if constraints.modes:
         return device.mode in constraints.modes
     if device.mode == "hami-core" and not ask.whole:

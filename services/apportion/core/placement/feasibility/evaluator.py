@@ -1,13 +1,9 @@
 """Check whether a pod fits a node: the filters in order, and the evaluator that applies them.
 
-A filter returns the amounts needed and available, and passes if there is enough. A device is
-refused by the first rule that it fails. A node that lacks devices is refused by the rule of the
-last device that it would need. An `Occupancy` is a function that returns the node to check:
-unchanged, empty, or without some pods or a cordon. The engine checks affinity and spread, and
-whether all containers fit at once. Invariant: a node fits here exactly if no filter of the index
-refuses it; a property test compares the two.
-
-`Room` evaluates the whole fleet for advice, which must not name a node that is always too small."""
+A filter returns the needed and the available amount, and the node passes if there is enough. An
+`Occupancy` is a function that returns the node to check: unchanged, empty, or without some pods or
+a cordon. Invariant: a node fits here exactly if no filter of the index refuses it; a property test
+compares the two."""
 
 from __future__ import annotations
 
@@ -48,12 +44,12 @@ NO_PLACE: Final = -1
 
 
 class Verdict(NamedTuple):
-    """Why a pod does not fit: the code, the amounts, and the index (`place`) of the device."""
+    """The rule that keeps a pod from a node, with the needed and the available amount."""
 
     code: RefusalCode
     needed: int
     available: int
-    place: int = NO_PLACE
+    place: int = NO_PLACE  # index of the device
 
     @property
     def order(self) -> tuple[int, float]:
@@ -121,7 +117,7 @@ def now(node: NodeState) -> NodeState:
 
 
 def empty(node: NodeState) -> NodeState:
-    """Return the node as if empty: ready, without pods or cordons, and with a reporting agent."""
+    """Return the node as it would be without pods or cordons, ready, and with a reporting agent."""
     devices = [empty_device(held.device) for held in node.devices]
     observed = node.observed and mended(node.observed)
     return structs.replace(
@@ -153,7 +149,7 @@ def empty_device(device: Device) -> DeviceState:
 
 
 def mended(observed: NodeObserved) -> NodeObserved:
-    """Return the node's facts as if it were ready and ran no pods of other schedulers."""
+    """Return the node's facts as if the node were ready and ran no pods of other schedulers."""
     return structs.replace(
         observed,
         ready=True,
@@ -187,7 +183,7 @@ def without(pods: Iterable[PodState]) -> Occupancy:
 
 
 def uncordoned(code: RefusalCode, device: str = "") -> Occupancy:
-    """Return a function that gives a node's state without the cordon that caused this refusal."""
+    """Return a function that gives a node's state as if the cordon of this refusal were removed."""
 
     def occupancy(node: NodeState) -> NodeState:
         if code is RefusalCode.DEVICE_CORDONED:
@@ -226,10 +222,10 @@ _NO_DEVICE: Final = RefusalCode.NO_SUCH_DEVICE
 
 
 class Rules(NamedTuple):
-    """Cluster settings that filters read: MIG geometries, and whether only idle devices count."""
+    """The cluster settings that filters read."""
 
-    geometries: Known = ()
-    idle_only: bool = False
+    geometries: Known = ()  # MIG geometries
+    idle_only: bool = False  # only idle devices count
 
 
 PLAIN: Final = Rules()
@@ -245,7 +241,7 @@ def feasibility(
 ) -> Verdict | None:
     """Return the first rule that keeps a pod of this shape from the node, or None if it fits.
 
-    With `large_enough`, ignore devices that would be too small even if empty."""
+    With `large_enough`, ignore devices that are too small even when empty."""
     left = occupancy(node)
     refused = refused_node(shape, left)
     return refused or devices_feasibility(shape, left.devices, rules, large_enough=large_enough)
@@ -258,7 +254,7 @@ def devices_feasibility(
     *,
     large_enough: bool = False,
 ) -> Verdict | None:
-    """Apply `feasibility` to these devices only; the verdict's `place` is an index of `devices`."""
+    """Apply `feasibility` to these devices only."""
     for ask in shape.asks:
         needs = [need_of(ask, shape.devices, held.device, rules) for held in devices]
         places: Sequence[int] = range(len(devices))
@@ -271,7 +267,7 @@ def devices_feasibility(
 
 
 def need_of(ask: Ask, constraints: DeviceConstraints, device: Device, rules: Rules) -> Need:
-    """Return what the ask takes of such a device, or the code of the rule that excludes it."""
+    """Return what the ask needs of such a device, or the code of the rule that excludes it."""
     refused = refused_kind(ask, constraints, device)
     if refused is not None and refused not in _WHICH_DEVICE:
         return refused
@@ -300,9 +296,7 @@ def refused_ask(
     geometries: Known,
     places: Sequence[int],
 ) -> Verdict | None:
-    """Return why too few of the devices can serve the ask, or None if enough can.
-
-    `needs` has an entry for each device; only the positions in `places` are considered."""
+    """Return why too few of the devices in `places` can serve the ask; None if enough can."""
     lacking: list[tuple[int, float, str, int, Verdict]] = []
     would_do = 0
     for at in places:
@@ -340,7 +334,7 @@ Build = tuple[tuple[str, str, str, int, int, int, int, tuple[MigSize, ...]], ...
 
 
 class Lifting(Enum):
-    """Whether removing a cordon lets a pod fit, or what else must end before the pod fits."""
+    """Whether a pod fits once a cordon is removed, or what else keeps it from fitting."""
 
     SUFFICES = auto()
     WITH_OTHERS = auto()  # other cordons or failures must end too
@@ -374,8 +368,8 @@ class Room:
     ) -> tuple[PodRefused, bool]:
         """Return the refusal with the nearest nodes that could run the pod when empty, and False.
 
-        If no node could, return what each node lacks even when empty, and True. With `brief`, keep
-        the nearest nodes that `refused` names if any of them could run the pod."""
+        If no node could, return what each node lacks even when empty, and True. `brief` prefers the
+        nodes that `refused` names."""
         shape = pod.submitted.shape
         kept = self.possible(pod, refused)
         if brief and kept:
@@ -396,7 +390,7 @@ class Room:
         return structs.replace(refused, nearest=tuple(nearest[:NEAREST_KEPT])), False
 
     def unbelieved(self, pod: PodState, refused: PodRefused) -> tuple[str, ...]:
-        """Return nodes that may fit the pod, but whose agents' reports the ledger rejects."""
+        """Return the nodes that might fit, but whose agents' reports the ledger refused."""
         if refused.gang or refused.queue or refused.quota or refused.volume:
             return ()
         if self._unbelieved is None:
@@ -408,7 +402,7 @@ class Room:
         )
 
     def could_count(self, pod: PodState) -> int:
-        """Return how many nodes could run the pod if these nodes were empty."""
+        """Return how many nodes could run the pod when empty."""
         shape = pod.submitted.shape
         return self.once(("could", pod.shape_key), lambda: sum(1 for _ in self.could(shape)))
 
@@ -422,9 +416,7 @@ class Room:
         )
 
     def liftable(self, pod: PodState, code: RefusalCode) -> tuple[list[str], Lifting]:
-        """Return the cordoned nodes or devices that could run the pod, and what else must end.
-
-        If removing one cordon is enough for some of them, return only these."""
+        """Return the cordoned nodes or devices that could run the pod, and what else must end."""
         key = f"liftable {code.value}", pod.shape_key
         return self.once(key, lambda: self._liftable(pod.submitted.shape, code))
 
@@ -452,12 +444,12 @@ class Room:
                 yield name, node
 
     def most(self, shape: Shape) -> int:
-        """Return an upper bound for the number of pods of this shape if all nodes were empty."""
+        """Return an upper bound of how many pods of this shape an empty fleet could run."""
         rules = self.rules(shape)
         return sum(_most_pods(shape, node, rules) for node in self._state.nodes.values())
 
     def devices_short(self, shape: Shape, miss: NearMiss) -> int:
-        """Return how many more empty devices the pod needs on the node that `miss` names."""
+        """Return how many more empty devices the node of `miss` would need to run the pod."""
         node = self._state.nodes.get(miss.node)
         wanted, free = self.empty_devices(shape, node) if node is not None else (0, 0)
         return max(wanted - free, 0)
@@ -469,7 +461,7 @@ class Room:
         return tuple(miss for miss in there if self.holds(shape, nodes[miss.node]))
 
     def nearest_nodes(self, shape: Shape) -> tuple[NearMiss, ...] | None:
-        """Of the nodes that could run the pod when empty, return what the nearest lack now."""
+        """Return what the nodes nearest to fitting lack; None if no node could ever run the pod."""
         could = list(islice(self.could(shape), NODES_WEIGHED))
         misses = [found for node in could if (found := self.miss(shape, node)) is not None]
         misses.sort(key=lambda each: (self.devices_short(shape, each[1]), each[0]))
@@ -499,7 +491,7 @@ class Room:
         )
 
     def lacks_only(self, shape: Shape, node: NodeState, pods: Iterable[PodState]) -> bool:
-        """Return True if the pod does not fit now, but would once `pods` end."""
+        """Return True if the pod does not fit on the node now, but would once `pods` end."""
         if self.miss(shape, node) is None:
             return False
         return self.miss(shape, node, without(pods)) is None
@@ -565,21 +557,19 @@ class Room:
     def miss(
         self, shape: Shape, node: NodeState, occupancy: Occupancy = now
     ) -> tuple[tuple[int, float], NearMiss] | None:
-        """Return what the node lacks, and a sort key; None if the pod fits or never could.
-
-        The order is that of refusal events: latest filter first, then the least shortage."""
+        """Return what the node lacks, and a sort key; None if the pod fits or never could."""
         rules = self.rules(shape)
         verdict = feasibility(shape, node, occupancy, rules, large_enough=True)
         return (verdict.order, _near(node, verdict)) if verdict is not None else None
 
 
 def host_holds(shape: Shape, node: NodeState) -> bool:
-    """Return True if the node, when empty, passes every filter that is not about devices."""
+    """Return True if the empty node passes every filter that is not about devices."""
     return refused_node(shape, empty(node)) is None
 
 
 def _most_pods(shape: Shape, node: NodeState, rules: Rules) -> int:
-    """Return an upper bound for pods of this shape on the empty node, as if each ask were alone."""
+    """Return an upper bound of how many pods of this shape the empty node could run."""
     if not host_holds(shape, node):
         return 0
     needs, host = shape.node, node.host

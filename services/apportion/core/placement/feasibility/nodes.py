@@ -92,7 +92,7 @@ def _tolerated(shape: Shape, taints: list[Taint]) -> int:
 
 
 def discouraged(shape: Shape, node: NodeState) -> bool:
-    """Return True if an untolerated `PreferNoSchedule` taint lowers the node's score."""
+    """Return True if the node has a `PreferNoSchedule` taint that the pod does not tolerate."""
     taints = node.observed.taints if node.observed else ()
     return any(
         taint.effect == PREFERABLY_NOT
@@ -179,7 +179,7 @@ def matches(term: tuple[NodeExpression, ...], node: NodeState) -> bool:
 
 
 def value_of(expression: NodeExpression, node: NodeState) -> str | None:
-    """Return the label that the expression is about, or the node's name for `matchFields`."""
+    """Return the value of the expression's label, or the node's name for `matchFields`."""
     return node.name if expression.of_field else node.host.labels.get(expression.key)
 
 
@@ -252,7 +252,7 @@ NODE_FILTERS = (*FACT_FILTERS, *pairs(ROOM), *pairs(NEEDS))
 
 
 def closed(node: NodeState) -> bool:
-    """Return True if cluster facts other than labels may make a filter refuse the node."""
+    """Return True if a filter may refuse the node for a fact such as a taint or a cordon."""
     return any(each.closes is None or each.closes(node) for each in FACTS)
 
 

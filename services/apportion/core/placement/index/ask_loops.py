@@ -1,8 +1,7 @@
 # cython: boundscheck=False, wraparound=False, initializedcheck=False, nonecheck=False
 """Compiled loops of `AskColumns`, which compare the devices of nodes with one ask.
 
-Arrays with a row per node are flat: `width` values per node, the host's first. `fits` has `cuts`
-values per kind. Compiled loops do not check array bounds. Invariant: see `row_loops`."""
+Arrays are flat, with `width` values per node. The loops do not check array bounds."""
 
 from typing import Final
 
@@ -88,7 +87,7 @@ def look(
 def house(
     rows: Int64s, number: Int64, free: Int64s, width: Int64, need: Int64, given: Int32s
 ) -> None:
-    """Refuse each node whose host lacks room for a pod without devices."""
+    """Refuse each node whose CPU and memory are too little for a pod without devices."""
     i: Int64
     for i in range(number):
         if lacking(free[rows[i] * width + HOST], need):
@@ -141,7 +140,7 @@ def pick(
     cuts: Int64,
     weight: Int64,
 ) -> Int64:
-    """Implement `AskColumns.pick`; the first wins ties. `totals`: memory, cores, slots per kind."""
+    """Implement `AskColumns.pick`; if devices are equally good, the first wins."""
     host: Int64 = row * width + HOST
     best: Int64 = -1
     holders_least: Int64 = 0

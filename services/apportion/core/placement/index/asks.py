@@ -26,11 +26,7 @@ _NOWHERE: Final = np.zeros(0, np.bool_)
 
 
 class AskColumns:
-    """One ask, compared with all devices: what each kind must have free, and which never fit.
-
-    `module` devices are taken together. Per kind, there are `demands`, `needs` (packed, `NEVER` if
-    refused) and `instance_fits`. `without` has the excluded kinds. `elsewhere` marks the devices
-    that the pod's uuids and indexes exclude; it is None if the pod has neither."""
+    """One ask, compared with all devices."""
 
     def __init__(
         self,
@@ -46,10 +42,10 @@ class AskColumns:
         self._without = without
         self._host_need = host_need
         self.constraints = constraints
-        self.module = module_of(ask.family) if ask.count > 1 else 1
+        self.module = module_of(ask.family) if ask.count > 1 else 1  # devices taken together
         self.chain = chain
         self._count: Int64 = ask.count
-        self.elsewhere: NDArray[np.bool_] | None = None
+        self.elsewhere: NDArray[np.bool_] | None = None  # excluded by uuid or index
         self._elsewhere: UInt8s = flags(_NOWHERE)
         self._begin(geometries)
         self._flatten()
@@ -66,7 +62,7 @@ class AskColumns:
         self.geometries = geometries
         self._devices: list[Device] = []
         self.demands: list[Demand | RefusalCode] = [RefusalCode.NO_SUCH_DEVICE] * FIRST_KIND
-        self.needs: list[int] = [packed.NEVER, self._host_need]
+        self.needs: list[int] = [packed.NEVER, self._host_need]  # packed, by kind
         self._charges = [0] * FIRST_KIND
         self._amounts = [0, 0, 0] * FIRST_KIND
         self._cuts: Int64 = SLICE_STATES * (1 + GROUPS_MAX if geometries else 1)
@@ -74,7 +70,7 @@ class AskColumns:
         self.cuts_instances = False
 
     def rebuild(self, columns: Columns, rows: Rows) -> None:
-        """Find which devices of these rows the pod's uuids and indexes exclude; learn new kinds."""
+        """Mark the devices of these rows that the pod's uuids and indexes exclude."""
         unknown = columns.kinds[len(self.demands) - FIRST_KIND :]
         for device in unknown:
             self._learn(device)
@@ -109,9 +105,9 @@ class AskColumns:
                 yield at, found
 
     def look(self, look: ScoreInput, times: Int64, noted: Int64) -> None:
-        """Refuse rows whose host or devices lack room; if `noted`, record which devices have room.
+        """Refuse the nodes whose host or devices lack room for the ask.
 
-        An ask for one device must fit `times` times, not counting MIG instances."""
+        An ask for one device must fit `times` times. If `noted`, record which devices have room."""
         columns = look.columns
         ask_loops.look(
             look.rows,
@@ -200,7 +196,7 @@ class AskColumns:
 def unnamed(
     columns: Columns, wants: DeviceConstraints, rows: Rows
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return which devices the pod's uuids exclude, and which its indexes exclude, by row."""
+    """Return the devices that the pod's uuids exclude, and those that its indexes exclude."""
     ids, indexes, known = columns.ids[rows], columns.index[rows], columns.device_kinds
     by_id = np.isin(ids, known.id_numbers(wants.nouse_ids))
     if wants.use_ids:

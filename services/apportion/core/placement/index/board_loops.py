@@ -1,7 +1,7 @@
 # cython: boundscheck=False, wraparound=False, initializedcheck=False, nonecheck=False
 """Compiled loops of the `Scoreboard`, which set the points of rows and find the best rows.
 
-Compiled loops do not check array bounds. Invariant: `most` has the highest points per block."""
+The loops do not check array bounds."""
 
 from typing import Final
 
@@ -20,7 +20,7 @@ Rows = NDArray[np.int64]
 def write(
     points: Int32s, most: Int32s, fitting: Int64s, rows: Int64s, count: Int64, given: Int32s
 ) -> None:
-    """Set the points of `count` rows to those in `given`, which then has the rows' old points."""
+    """Swap the points of these rows with those in `given`."""
     i: Int64
     # A separate loop lets the memory reads overlap; the loop below would wait for each row.
     for i in range(count):

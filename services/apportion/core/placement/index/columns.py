@@ -1,9 +1,8 @@
 """Index the nodes as columns, so that numpy can evaluate many nodes at once.
 
 Rows are in the order of node names, so ties never depend on the order in which nodes joined. Spare
-rows between them let a new node join while few rows move. The index can be rebuilt from the
-`State`. Invariant: after `sync`, row i reflects node `names[i]`, and the two logs have every row
-that changed or moved since a reader last read them."""
+rows let a new node join while few rows move. Invariant: after `sync`, row i reflects node
+`names[i]`."""
 
 from bisect import bisect_left
 from collections.abc import Iterable
@@ -60,16 +59,16 @@ MOVED_MAX: Final = 1024  # rows that may move for a joining node; beyond, all ar
 
 
 class Moved(NamedTuple):
-    """The rows from `begin` to `end` moved by `by`, to make `row` free for a new node."""
+    """A range of rows that moved to make one row free for a new node."""
 
-    row: int
+    row: int  # the row that is free now
     begin: int
     end: int
     by: int
 
 
 class RowOrder:
-    """Assigns rows to node names, in the order of names; a `vacant` row has an empty name."""
+    """Assigns rows to node names, in the order of names; a row may be vacant."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -78,7 +77,7 @@ class RowOrder:
         self._order: list[str] = []  # the names without the vacant rows
 
     def insert(self, name: str) -> Moved | None:
-        """Assign a row to a new name. Return which rows moved; None if no vacant row is near."""
+        """Assign a row to a new node. Return the rows that moved; None if no vacant row is near."""
         rank = self._rank(name)
         behind = self.row_of[self._order[rank - 1]] + 1 if rank else 0
         first = max(behind - MOVED_MAX, 0)
@@ -127,19 +126,17 @@ class RowOrder:
 
 
 class Touch(Struct, gc=False):
-    """A node to update at the next `sync`: only the devices of `shares`, or everything if None."""
+    """A node to update at the next `sync`."""
 
     node: NodeState
-    shares: list[Share] | None
+    shares: list[Share] | None  # update only their devices; None updates all
 
 
 class Columns:
-    """Free amounts, device kinds and load, with a row per node; `every` has all row numbers.
+    """The nodes as columns, with one row per node: free amounts, device kinds and load.
 
     When `generation` changes, caches by row must be rebuilt. Column 0 is the node's host; its
-    devices follow. `free` has amounts packed with guard bits. `load` and `host_load` are in
-    `POINTS`. `left` is the free devices and CPU, in percent of one device. `host_total` is in MiB
-    and milli-cores. `schedulable` is False where a filter of cluster facts may refuse the node."""
+    devices follow."""
 
     def __init__(self, state: State) -> None:
         self.device_kinds = DeviceKinds()
@@ -147,7 +144,7 @@ class Columns:
         self.generation = 0
         self.count = 0
         self.names: list[str] = []
-        self.every: Rows = np.arange(0)
+        self.every: Rows = np.arange(0)  # all row numbers
         self.every_cells: Int64s = self.every.data
         self.nodes: list[NodeState] = []
         self._order = RowOrder()
@@ -169,7 +166,7 @@ class Columns:
         self.allocate(0, 1)
 
     def touch(self, node: NodeState, shares: Iterable[Share] | None = None) -> None:
-        """Mark the node for the next `sync`: only `shares` and their pods, or all if None."""
+        """Mark the node for the next `sync`; with `shares`, only the devices of these shares."""
         name = node.name
         before = self._touched.get(name)
         if shares is None or name not in self._row_of:
@@ -252,7 +249,7 @@ class Columns:
         return self.device_kinds.offered(self.facts_changed.end)
 
     def allocate(self, rows: Int64, width: Int64) -> None:
-        """Replace all columns with blank ones: `rows` rows of `width` values."""
+        """Replace all columns with blank ones of `rows` rows."""
         self.free = np.full((rows, width), packed.GUARDS, np.int64)
         self.kind = np.full((rows, width), NO_KIND, np.uint32)
         self.index = np.full((rows, width), -1, np.int16)
@@ -265,7 +262,7 @@ class Columns:
         self.host_load = np.zeros(rows, np.int32)
         self.left = np.zeros(rows, np.int32)
         self.host_total = np.zeros((rows, 2), np.int64)
-        self.schedulable = np.zeros(rows, np.bool_)
+        self.schedulable = np.zeros(rows, np.bool_)  # no filter of facts refuses it
         self.discouraging = np.zeros(rows, np.bool_)
         self.sums = np.zeros((rows, SUMS), np.int64)
         # Flat views, because numpy takes three times as long to read or write a single value.
@@ -471,7 +468,7 @@ def _column(node: NodeState, state: DeviceState) -> Int64:
 
 
 def _is_odd(state: DeviceState, amounts: Int64) -> bool:
-    """Return True for a device that packed amounts cannot describe: cut, closed or oversold."""
+    """Return True for a device that packed amounts cannot describe, such as an oversold one."""
     guards: Int64 = packed.GUARDS
     return bool(
         state.slices or amounts == guards or state.memory_free_mib < 0 or state.cores_free < 0

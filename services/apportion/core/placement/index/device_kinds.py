@@ -1,7 +1,7 @@
-"""Give a number to each kind of device: devices that every ask treats alike share a kind.
+"""Give a number to each kind of device; devices that every ask treats alike share a kind.
 
 What an ask needs is computed once per kind, not per device. Invariant: a number keeps its meaning
-as long as the index exists, even while no node has such a device."""
+as long as the index exists."""
 
 from collections.abc import Iterable
 from operator import attrgetter
@@ -19,12 +19,12 @@ _kind_of = attrgetter(
 
 
 class DeviceKinds:
-    """Numbers the kinds of device, from `FIRST_KIND` on; `devices` has one example of each kind."""
+    """Assigns a number to each kind of device."""
 
     def __init__(self) -> None:
         self._number_of: dict[tuple[object, ...], int] = {}
         self._id_numbers: dict[str, int] = {}
-        self.devices: list[Device] = []
+        self.devices: list[Device] = []  # one example of each kind
         self._counts = [0] * FIRST_KIND
         self._offered: list[Device | None] = []
         self._as_of: Int64 = -1
@@ -55,7 +55,8 @@ class DeviceKinds:
     def offered(self, as_of: Int64) -> list[Device | None]:
         """Return an example device of each kind, by number; None for a kind that no node has.
 
-        The list stays the same object until kinds change; `as_of` must grow if they may have."""
+        The list stays the same object until kinds change. Pass a higher `as_of` if they may have.
+        """
         if as_of != self._as_of:
             self._as_of = as_of
             offered = [

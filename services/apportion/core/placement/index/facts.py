@@ -1,6 +1,4 @@
-"""Apply the filters of cluster facts (labels, taints, volumes) for one shape to every node.
-
-Invariant: after `rebuild` of the changed rows, each row agrees with the filters of its node."""
+"""Apply the filters of cluster facts (labels, taints, volumes) for one shape to every node."""
 
 from typing import Final, NamedTuple
 
@@ -25,23 +23,20 @@ _NODE_GONE: Final = RANK[RefusalCode.NODE_GONE]
 
 
 class Eligible(NamedTuple):
-    """Three flags per row that decide whether the node counts for topology spread constraints."""
+    """The facts that decide whether a node counts for topology spread constraints."""
 
     present: Flags
     allowed: Flags
     tolerated: Flags
 
     def counted(self, spread: SpreadConstraint) -> Flags:
-        """Return the rows that count under this constraint's node inclusion policies."""
+        """Return the rows that count under the constraint's node inclusion policies."""
         found: Flags = self.present if spread.any_node else self.present & self.allowed
         return found & self.tolerated if spread.untainted else found
 
 
 class FactColumns:
-    """The result of the filters of cluster facts for one shape; `places` are its volumes' nodes.
-
-    `ranks` has the rank of the filter that refuses the node, or `FITS`. `eligible`: nodes that
-    count for spread. `preferred`: points for preferred node affinity and taints."""
+    """The results of the label, taint and volume filters on every node, for one shape."""
 
     def __init__(self, shape: Shape, places: tuple[Terms, ...] = ()) -> None:
         self._shape = shape
@@ -51,16 +46,16 @@ class FactColumns:
         self.resize(0)
 
     def resize(self, rows: int) -> None:
-        """Reset to `rows` rows, none of them evaluated."""
-        self.ranks: NDArray[np.uint8] = np.full(rows, FITS, np.uint8)
-        self.eligible = Eligible(*[np.ones(rows, np.bool_) for _ in range(3)])
+        """Reset to `rows` rows that all pass, until they are evaluated."""
+        self.ranks: NDArray[np.uint8] = np.full(rows, FITS, np.uint8)  # of the refusing filter
+        self.eligible = Eligible(*[np.ones(rows, np.bool_) for _ in range(3)])  # for spread
         self._node_ok: Flags = np.ones(rows, np.bool_)
         self._discouraged: set[int] = set()
         self.node_ok: UInt8s = self._node_ok.view(np.uint8).data
         self._prefer_among(rows if self.prefers else 0)
 
     def rebuild(self, columns: Columns, rows: Rows) -> bool:
-        """Evaluate these rows. Return True if the points of all other rows must change too."""
+        """Evaluate these rows. Return True if the points of all other rows change as well."""
         needs, vacant = self._shape.node, columns.vacant[rows]
         allowed = columns.labels.allowed(columns, needs, rows)
         self.ranks[rows] = np.where(allowed, FITS, _LABELS_MISMATCH)
@@ -87,12 +82,12 @@ class FactColumns:
 
     @property
     def prefers(self) -> bool:
-        """Return True if the shape prefers some nodes for their labels or their lack of taints."""
+        """Return True if the shape prefers some nodes because of labels or taints."""
         return bool(self._shape.node.preferred or self._discouraged)
 
     def _prefer_among(self, rows: int) -> None:
         self._preferred: NDArray[np.int32] = np.zeros(rows, np.int32)
-        self.preferred: Int32s = self._preferred.data
+        self.preferred: Int32s = self._preferred.data  # points
 
     def _look_at_preferences(self, columns: Columns, rows: Rows) -> bool:
         # All rows get new points once the first node is discouraged, or the last no longer is.

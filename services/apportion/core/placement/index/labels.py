@@ -27,7 +27,7 @@ ValueOf = Callable[[NodeState, str], str | None]
 
 
 class Nodes(Protocol):
-    """The part of `Columns` that this index reads: the node of each row, and which rows changed."""
+    """The part of `Columns` that this index reads."""
 
     generation: int
     nodes: list[NodeState]
@@ -41,14 +41,16 @@ def label(node: NodeState, key: str) -> str | None:
 
 
 class LabelColumns:
-    """Caches a column of node values per label key, read with `value_of`; for one `Nodes` only."""
+    """Caches the values of each label key in use, as a column with a row per node.
+
+    Use one instance with one `Nodes` object only."""
 
     def __init__(self, value_of: ValueOf = label) -> None:
         self._value_of = value_of
         self._keys: dict[str, _Key] = {}
 
     def ids(self, nodes: Nodes, key: str) -> Ids:
-        """Return the value of the label by row, as a number; `NO_VALUE` without the label."""
+        """Return the label's value in each row, as a number; `NO_VALUE` without the label."""
         return self._column(nodes, key).ids
 
     def allowed(self, nodes: Nodes, needs: NodeConstraints, rows: Rows) -> Flags:
@@ -92,10 +94,10 @@ class LabelColumns:
 
 
 class _Key:
-    """One label's values: `ids` has a number per row, and `values[id]` its text or None."""
+    """The values of one label, as numbers by row."""
 
     def __init__(self, key: str, value_of: ValueOf) -> None:
-        self.ids: Ids = np.zeros(0, np.int64)
+        self.ids: Ids = np.zeros(0, np.int64)  # a number per row
         self.values: list[str | None] = [None]
         self._key, self._value_of = key, value_of
         self._numbers: dict[str | None, int] = {None: NO_VALUE}

@@ -1,8 +1,7 @@
 """Pack several amounts into one 64-bit integer, so that one subtraction compares them all.
 
-Each amount of a device or host has a field with a guard bit above it. Free amounts have their
-guards set. After subtracting the needed amounts, a guard is still set exactly if there was enough.
-Invariant: every packed amount is within its field; `clamped` limits computed ones."""
+Each amount has a field with a guard bit above it. Free amounts have their guards set. After
+subtracting the needed amounts, a guard is still set exactly if there was enough."""
 
 from typing import Final
 
@@ -52,7 +51,7 @@ NEVER: Final[Int64] = ((1 << SLOTS_BITS) - 1) << SLOTS_AT | (
 
 
 def clamped(amount: Int64, bits: Int64) -> Int64:
-    """Return the amount, or the largest that a field of so many bits can have."""
+    """Return the amount, or the largest value of a field of `bits` bits."""
     return min(max(amount, 0), (1 << bits) - 1)
 
 
@@ -74,7 +73,7 @@ def amounts(memory_mib: Int64, compute: Int64, slots: Int64, template_cpu: Int64
 
 
 def lacking(free: Int64, need: Int64) -> Int64:
-    """Return the guard bits of the amounts of which `free` has too little; 0 if all suffice."""
+    """Return one set bit for each amount of which `free` has too little; 0 if all suffice."""
     guards: Int64 = GUARDS  # a local variable, or C would treat it as a Python object
     return ~(free - need) & guards
 
@@ -88,9 +87,9 @@ def lacking_each(free: NDArray[np.int64], need: int | NDArray[np.int64]) -> NDAr
 def times_each(
     free: NDArray[np.int64], need: int | NDArray[np.int64], charge: int | NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return upper bounds of how often `need` fits if each time takes `charge`.
+    """Return upper bounds of how many times `need` fits if each time uses up `charge`.
 
-    A field at its maximum may have been cut off, so it limits nothing."""
+    A field at its maximum may have been clamped, so it limits nothing."""
     found = np.full(free.shape, TIMES_MAX, np.int64)
     for at, bits in _FIELDS:
         most = (1 << bits) - 1
@@ -119,7 +118,7 @@ def slots_of(amounts: Int64) -> Int64:
 def mean_load(
     memory_total: Int64, memory_free: Int64, cores_total: Int64, cores_free: Int64
 ) -> Int64:
-    """Return the mean of the used fractions of memory and cores, in `POINTS`; 0 without a total."""
+    """Return the mean of the used fractions of memory and cores, in `POINTS`."""
     if not memory_total or not cores_total:
         return 0
     # Clamp to three times the total, which keeps the result and avoids 64-bit overflow.
@@ -132,7 +131,7 @@ def mean_load(
 
 
 def free_amounts(state: DeviceState) -> Int64:
-    """Pack what new shares can get of the device, guards set; 0 if no share may start."""
+    """Pack the free amounts of the device with guard bits; all are 0 if it takes no new share."""
     guards: Int64 = GUARDS  # as above
     if not state.present or not state.healthy or state.cordon:
         return guards

@@ -1,4 +1,4 @@
-"""Log the rows that changed, so that each reader can catch up when it likes.
+"""Log the rows that changed, so that each reader can catch up later.
 
 Invariant: a reader gets every row that changed since its last read, or learns that some are lost.
 """
@@ -18,13 +18,13 @@ Rows = NDArray[np.int64]
 
 
 class RowLog:
-    """The changed rows, oldest first, in the first `count` cells; `end` is the next position."""
+    """A log of the rows that changed, oldest first."""
 
     def __init__(self) -> None:
         self._rows = np.empty(LOG_ROWS_MAX, np.int64)
         self.cells: Int64s = self._rows.data
         self.count: Int64 = 0
-        self.end: Int64 = 0
+        self.end: Int64 = 0  # the next position
         self._start: Int64 = 0
 
     def append(self, row: Int64) -> None:
@@ -43,13 +43,17 @@ class RowLog:
         return max(position - self._start, FORGOTTEN)
 
     def since(self, position: Int64) -> Rows | None:
-        """Return the rows from `position` on, valid until the next `append`; None if dropped."""
+        """Return the rows logged from `position` on; None if some of them were dropped.
+
+        The array is valid until the next `append`."""
         if position < self._start:
             return None
         return self._rows[position - self._start : self.count]
 
     def distinct_since(self, position: Int64, every: Rows) -> Rows | None:
-        """Like `since` without duplicates; `every` if that is shorter, None if dropped."""
+        """Return at least the rows logged from `position` on, each once; None if some were dropped.
+
+        If most rows changed, return `every`."""
         rows: Rows | None = self.since(position)
         if rows is None:
             return None

@@ -11,9 +11,9 @@ from apportion.core.placement.index.packed import Int32s, Int64, Int64s, UInt8s
 def distinct(
     log: Int64s, begin: Int64, end: Int64, seen: Int64s, turn: Int64, rows: Int64s
 ) -> Int64:
-    """Write to `rows` each row that the log has from `begin` to `end`, once; return their number.
+    """Copy rows from the log to `rows`, each once, and return how many.
 
-    `seen` has a cell for each row; `turn` is a number that no cell contains yet."""
+    `turn` must be a number that is not in `seen` yet."""
     count: Int64 = 0
     at: Int64
     for at in range(begin, end):
@@ -43,7 +43,7 @@ def give(
 
 
 def blend(rows: Int64s, count: Int64, others: Int32s, given: Int32s) -> None:
-    """Average the points in `given` with those in `others`, which has an entry for every row."""
+    """Set the points of each row to the mean of its entries in `given` and in `others`."""
     i: Int64
     for i in range(count):
         if given[i] != REFUSED:
@@ -51,7 +51,7 @@ def blend(rows: Int64s, count: Int64, others: Int32s, given: Int32s) -> None:
 
 
 def keep(rows: Int64s, count: Int64, given: Int32s, points: Int32s) -> None:
-    """Copy the points in `given` to `points`, which has an entry for every row."""
+    """Copy the points in `given` to the scoreboard's `points`."""
     i: Int64
     for i in range(count):
         points[rows[i]] = given[i]

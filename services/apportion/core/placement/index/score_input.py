@@ -1,4 +1,4 @@
-"""The input and the interface of node scores, and the board with the points of all nodes.
+"""The input and the interface of node scores, and the scoreboard with the points of all nodes.
 
 Invariant: `best` and `fitting` equal the result of a walk over all points."""
 
@@ -18,35 +18,32 @@ _REFUSED: Final = np.int32(REFUSED)
 
 
 class ScoreInput:
-    """The rows to score: the first `count` of `rows`, initially all.
-
-    `given` has the points of each row, or `REFUSED`. `enough` marks, by row and column, the devices
-    with room for the ask at index `NodeScore.ask_at`; the score chooses one of them."""
+    """The rows (nodes) to score, and where a score writes their points."""
 
     def __init__(self, columns: Columns, given: Int32s) -> None:
         self.columns = columns
         self.rows: Int64s = columns.every_cells
         self.count: Int64 = len(columns.names)
-        self.given: Int32s = given
-        self.enough: UInt8s = columns.enough
+        self.given: Int32s = given  # points of each row, or `REFUSED`
+        self.enough: UInt8s = columns.enough  # devices with room for the ask at `NodeScore.ask_at`
 
 
 class NodeScore(Protocol):
-    """Interface of a score for one shape; it chooses a device for the ask at index `ask_at`."""
+    """Interface of a score, which rates nodes for one shape and may choose a device."""
 
     policy: str
-    ask_at: int = NO_ASK
+    ask_at: int = NO_ASK  # the ask for which it chooses a device
 
     def rate(self, seen: ScoreInput) -> None:
-        """Set the points of each row not refused: 0 to `packed.POINTS`, more is better."""
+        """Score each row that is not refused: 0 to `packed.POINTS`, more is better."""
 
     def device(self, row: int) -> int:
-        """Return the position of the device on which the row's points are based, or `NO_DEVICE`."""
+        """Return the position of the device that the score chose in the row, or `NO_DEVICE`."""
         del row
         return NO_DEVICE
 
     def total(self, points: int) -> float:
-        """Return the points on the scale that users see, 0 to 100."""
+        """Return the points on the scale that users see, from 0 to 100."""
         return points * 100 / POINTS
 
 
@@ -74,7 +71,7 @@ class Scoreboard:
         self.take(rows.data, len(rows))
 
     def take(self, rows: Int64s, count: Int64) -> None:
-        """Set the points of the first `count` of `rows` to those in `given`."""
+        """Copy the points of the first `count` rows from `given` to the scoreboard."""
         points, most = self.flat_points, self.most
         board_loops.write(points, most, self.fits, rows, count, self.given)
 

@@ -1,7 +1,7 @@
 """Enforce queue and namespace limits, which refuse a pod although nodes have room.
 
 A limit is a rule of the scheduler, not an invariant of the ledger: the fold accepts placements
-beyond it. `queueing.sharding` prevents several schedulers from exceeding a limit together."""
+beyond it."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -49,9 +49,7 @@ Taken = Callable[[Shape, Sequence[Share], NodeState], Amounts]
 class Holdings:
     """The allocated amounts and the limits of each account, which is a queue or a namespace.
 
-    When the first limit is set, all pods are queued to be counted. `count` counts some of them; a
-    query counts the rest. Invariant: the amounts of an account equal those of a walk over its
-    placed pods, so they can be rebuilt from the `State`."""
+    Invariant: the amounts of an account are the sum over its placed pods."""
 
     def __init__(self, state: State, taken: Taken, least: Callable[[Shape], Amounts]) -> None:
         self._state = state
@@ -69,7 +67,7 @@ class Holdings:
         raise NotImplementedError
 
     def note(self, pod: PodState, *, undone: bool = False, again: bool = False) -> bool:
-        """Count a placed pod, or stop counting a released one. True if its account has more room.
+        """Count a placed pod, or stop counting a released one. Return True if room was freed.
 
         `undone`: the placement was only assumed. `again`: the share amounts may have changed."""
         before, placed = self._at.get(pod.uid), pod.placement
@@ -110,7 +108,7 @@ class Holdings:
         return freed
 
     def count(self, pods: int) -> bool:
-        """Count at most `pods` of the queued pods. Return True when all are counted."""
+        """Count at most `pods` of the uncounted pods. Return True if none is left."""
         for _ in range(min(pods, len(self._uncounted))):
             pod = self._uncounted.pop()
             # a later pod may have the uid of a deleted one
@@ -119,17 +117,19 @@ class Holdings:
         return not self._uncounted
 
     def count_all(self) -> None:
-        """Count all pods that are still queued to be counted."""
+        """Count all pods that are not counted yet."""
         self.count(len(self._uncounted))
 
     def note_freed(self) -> None:
-        """Mark every account as having room again, because an assumed placement was undone."""
+        """Mark every account as having room, because an assumed placement was undone."""
         self._epoch += 1
 
     def exceeded(
         self, pod: PodState, node: str = "", shares: Sequence[Share] = ()
     ) -> LimitExceeded | None:
-        """Return the limit that these shares exceed on `node` or, without one, on every node."""
+        """Return the limit that the pod exceeds with these shares on `node`, or None.
+
+        Without `node`, return a limit that it exceeds wherever it is placed."""
         name, shape = self.account_of(pod), pod.submitted.shape
         limits = self._limits.get(name)
         if limits is None:
@@ -141,7 +141,7 @@ class Holdings:
     def kinds_beyond(
         self, pod: PodState, asks: Sequence[AskColumns], kinds: Sequence[Device]
     ) -> frozenset[int]:
-        """Return the kinds of device on which one of the asks exceeds the account's limits."""
+        """Return the kinds of device on which the pod would exceed a limit of its account."""
         name = self.account_of(pod)
         limits = self._limits.get(name)
         if limits is None:
@@ -176,7 +176,7 @@ def _exceeded(limits: tuple[Limit, ...], held: Amounts, more: Amounts) -> LimitE
 
 
 class Queues(Holdings):
-    """The amounts that each queue has allocated of hosts and devices; counted on first use."""
+    """The amounts of hosts and devices that the pods of each queue have allocated."""
 
     def __init__(self, state: State) -> None:
         super().__init__(state, quotas.of_shares, quotas.at_least)
@@ -201,7 +201,7 @@ class Queues(Holdings):
             self._uncounted = list(self._state.pods.values())
 
     def count_offers(self, nodes: int) -> bool:
-        """Add up the capacity of at most `nodes` more nodes. Return True when all are included."""
+        """Add up the capacity of at most `nodes` more nodes. Return True if none is left."""
         return self._totals.count(nodes)
 
     def observe(self, change: Change) -> bool:
@@ -249,7 +249,7 @@ class Queues(Holdings):
 
 
 class _Totals:
-    """The capacity of the cluster, kept up to date as nodes change."""
+    """The capacity of the cluster, updated as nodes change."""
 
     def __init__(self, state: State) -> None:
         self._sum: Counter[Amount] = Counter()
@@ -259,14 +259,14 @@ class _Totals:
         self._moved = False
 
     def refresh(self) -> bool:
-        """Recount all touched nodes. Return True if the totals changed since the last call."""
+        """Recount all changed nodes. Return True if the totals changed since the last call."""
         self.count(0)
         self.count(len(self.touched))
         moved, self._moved = self._moved, False
         return moved
 
     def count(self, nodes: int) -> bool:
-        """Recount at most `nodes` touched nodes. Return True when none is left."""
+        """Recount at most `nodes` changed nodes. Return True if none is left."""
         if self._state is not None:
             self.touched = dict(self._state.nodes)
             self._state = None
@@ -286,13 +286,13 @@ class _Totals:
         return not self.touched
 
     def dominant(self, held: Amounts) -> float:
-        """Return the largest of these amounts, each as a fraction of the cluster's total."""
+        """Return the largest of these amounts as a fraction of the cluster's total."""
         parts = (held.get(amount, 0) / much for amount, much in self._sum.items() if much > 0)
         return max(parts, default=0.0)
 
 
 class Namespaces(Holdings):
-    """What namespaces with a device quota have allocated; the API server enforces other limits."""
+    """The amounts allocated in each namespace that has a device quota."""
 
     def __init__(self, state: State) -> None:
         super().__init__(state, quotas.of_devices, quotas.devices_at_least)
@@ -308,7 +308,7 @@ class Namespaces(Holdings):
         return pod.submitted.namespace
 
     def note(self, pod: PodState, *, undone: bool = False, again: bool = False) -> bool:
-        """Count or stop counting a pod if a quota limits its namespace; see `Holdings.note`."""
+        """Count a placed pod, or stop counting a released one, if a quota limits its namespace."""
         if pod.submitted.namespace not in self._limits:
             self._at.pop(pod.uid, None)
             return False
@@ -349,12 +349,10 @@ class Namespaces(Holdings):
 
 
 class Kept(NamedTuple):
-    """A limit that refused a pod on the device kinds `without`, or on every node if it is None.
-
-    Kinds that exceed it only in combination are not in `without`. `seen` is from `Limits.seen`."""
+    """A limit that refused a pod, on every node or on some kinds of device."""
 
     exceeded: LimitExceeded
-    without: frozenset[int] | None
+    without: frozenset[int] | None  # device kinds; None is every node
     seen: int
 
 
@@ -367,12 +365,12 @@ class Limits:
         self.active = self._queues.active or self._namespaces.active
 
     def activate(self) -> None:
-        """Start counting what queues have allocated, because the order of pods depends on it."""
+        """Start counting what each queue has allocated, because the order of pods depends on it."""
         self._queues.activate()
         self.active = True
 
     def count(self, most: int, *, shares: bool = False) -> bool:
-        """Count at most `most` pods, with `shares` also nodes. True when all are counted."""
+        """Count at most `most` pods, and with `shares` also nodes. Return True if none is left."""
         counted = self._queues.count(most) and self._namespaces.count(most)
         return counted and not (shares and not self._queues.count_offers(most))
 
@@ -389,30 +387,32 @@ class Limits:
         return freed
 
     def note(self, pod: PodState, *, undone: bool = False) -> None:
-        """Count a placed pod, or stop counting a released one; see `Holdings.note` for `undone`."""
+        """Count a placed pod, or stop counting a released one."""
         if self._queues.active:
             self._queues.note(pod, undone=undone)
         self._namespaces.note(pod, undone=undone)
 
     def note_freed(self) -> None:
-        """Mark all limits as having room again, because an assumed placement was undone."""
+        """Mark all limits as having room, because an assumed placement was undone."""
         self._queues.note_freed()
         self._namespaces.note_freed()
 
     def exceeded(
         self, pod: PodState, node: str = "", shares: Sequence[Share] = ()
     ) -> LimitExceeded | None:
-        """Return the limit that these shares exceed on `node` or, without one, on every node."""
+        """Return the limit that the pod exceeds with these shares on `node`, or None.
+
+        Without `node`, return a limit that it exceeds wherever it is placed."""
         found = self._queues.exceeded(pod, node, shares)
         return found or self._namespaces.exceeded(pod, node, shares)
 
     def kinds_beyond(
         self, pod: PodState, asks: Sequence[AskColumns], kinds: Sequence[Device]
     ) -> frozenset[int]:
-        """Return the kinds of device on which one of the asks exceeds the pod's limits."""
+        """Return the kinds of device on which the pod would exceed a limit."""
         of_namespace = self._namespaces.kinds_beyond(pod, asks, kinds)
         return self._queues.kinds_beyond(pod, asks, kinds) | of_namespace
 
     def seen(self, pod: PodState) -> int:
-        """Return a number that changes when limits may allow the pod more."""
+        """Return a number that changes when a limit may admit more of the pod's requests."""
         return self._queues.seen(pod) + self._namespaces.seen(pod)

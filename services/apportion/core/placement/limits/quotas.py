@@ -1,7 +1,6 @@
 """Express the limits of queues and namespaces as bounds on amounts, and compute amounts.
 
-A limit on device memory or cores applies to all devices of the family, under whichever resource
-name a pod requests them. Exceptions, because Volcano uses them side by side:
+A limit on device memory or cores applies to all devices of the family. Exceptions for Volcano:
 `volcano.sh/gpu-number` counts only whole devices, `volcano.sh/gpu-memory` only partial ones.
 Invariant: amounts are computed from what the pod gets, not from what it requested."""
 
@@ -51,7 +50,7 @@ _OF_CLAIMS: Final = ("requests.", "limits.")
 
 
 class Bound(NamedTuple):
-    """The maximum of one amount, with the name and `unit` that the limit uses."""
+    """The maximum of one amount, as the limit of a queue or quota sets it."""
 
     resource: str
     amount: Amount
@@ -59,7 +58,7 @@ class Bound(NamedTuple):
     unit: int
 
     def needed(self, held: Amounts, more: Amounts) -> int:
-        """Return the amount in `more` if, added to `held`, it exceeds the bound, else 0."""
+        """Return how much of the amount is in `more`, if it exceeds the bound; else 0."""
         much = more.get(self.amount, 0)
         return much if much and held.get(self.amount, 0) + much > self.most else 0
 
@@ -92,7 +91,7 @@ class Quota:
         return bool(self._closed or self._bounds or self._cards)
 
     def exceeded(self, held: Amounts, more: Amounts) -> LimitExceeded | None:
-        """Return the limit that `more` exceeds in addition to the allocated `held`, or None."""
+        """Return the first limit that `held` and `more` together exceed, or None."""
         if self._closed:
             return LimitExceeded(RefusalCode.QUEUE_CLOSED, queue=QueueShortage(queue=self._name))
         for bound in self._bounds:
@@ -148,7 +147,7 @@ class NamespaceQuota:
         return bool(self._bounds)
 
     def exceeded(self, held: Amounts, more: Amounts) -> LimitExceeded | None:
-        """Return the limit that `more` exceeds in addition to the allocated `held`, or None."""
+        """Return the first limit that `held` and `more` together exceed, or None."""
         for bound in self._bounds:
             needed = bound.needed(held, more)
             if needed:
@@ -175,7 +174,7 @@ def of_shares(shape: Shape, shares: Iterable[Share], node: NodeState) -> Amounts
 
 
 def of_devices(shape: Shape, shares: Iterable[Share], node: NodeState) -> Counter[Amount]:
-    """Return the peak device amounts of these shares; init containers run before the others."""
+    """Return the most that these shares use of devices at one time; init containers run first."""
     taken: Counter[Amount] = Counter()  # not `Counter[Amount]()`, which takes half as long again
     before: dict[str, Counter[Amount]] = {
         ask.container: Counter() for ask in shape.asks if ask.init
@@ -190,7 +189,7 @@ def of_devices(shape: Shape, shares: Iterable[Share], node: NodeState) -> Counte
 
 
 def of_demand(demand: Demand, device: Device, count: int) -> Amounts:
-    """Return the least amounts that `count` shares with this demand use of such a device."""
+    """Return the least that `count` such shares use on this device."""
     profile = demand.profile.name if demand.profile is not None else ""
     return {
         amount: much * count
@@ -199,14 +198,14 @@ def of_demand(demand: Demand, device: Device, count: int) -> Amounts:
 
 
 def at_least(shape: Shape) -> Amounts:
-    """Return the least amounts that a pod of this shape uses on any node."""
+    """Return the amounts that a pod of this shape uses at least, on any node."""
     taken = of_host(shape)
     taken.update(devices_at_least(shape))
     return taken
 
 
 def devices_at_least(shape: Shape) -> Counter[Amount]:
-    """Return the least device amounts that such a pod uses at its peak, on any node."""
+    """Return the device amounts that a pod of this shape uses at least, on any node."""
     taken: Counter[Amount] = Counter()
     before: dict[str, Counter[Amount]] = {}
     for ask in shape.asks:
@@ -256,10 +255,10 @@ def _of_share(
 
 @lru_cache(maxsize=4096)
 def _card_named(keys: tuple[str, ...], model: str, part: str) -> str:
-    """Return which of these card quotas applies to a device of the model, or an empty string.
+    """Return the most specific card quota for a device of this model, or an empty string.
 
-    `MODEL/mig-PROFILE-mixed` and `MODEL/mps-…` take precedence over `MODEL`, and the full name of a
-    model over a part of it, such as `A100`."""
+    `MODEL/mig-PROFILE-mixed` and `MODEL/mps-…` take precedence over `MODEL`, and a full model name
+    over a part of it, such as `A100`."""
     best = (False, False, 0, "")
     for key in keys:
         name, _, suffix = key.partition("/")

@@ -1,9 +1,8 @@
 """Decide for which pending pod to evict pods of lower priority, as the last step of a decision.
 
-Until the victims have ended, the pod is nominated to the node: no other pod of the same or lower
-priority is placed there. If the pod still does not fit after that, a refusal ends the nomination.
-Source: kube-scheduler's DefaultPreemption. Invariant: no pod is evicted twice, and none while pods
-that are already leaving free enough room. Without a new event, no pod is evicted."""
+The pod is nominated to the node until the victims have ended: no other pod of the same or lower
+priority is placed there. Source: kube-scheduler's DefaultPreemption. Invariant: no pod is evicted
+twice, and none while pods that are already leaving free enough room."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -49,7 +48,7 @@ FOUND_MAX: Final = 8  # nodes compared for each pod of a gang
 
 
 class Search:
-    """Searches for the node where evictions for one pod cost least, a few nodes at a time.
+    """Searches for the node where evictions for one pod cost least, a few nodes per step.
 
     Invariant: the result does not depend on the number of steps."""
 
@@ -82,7 +81,7 @@ class Search:
 
 
 class _Vain(NamedTuple):
-    """A search that found no node, and the facts that must change before searching again."""
+    """A search for evictions that found no node, with the facts that it depends on."""
 
     priority: int
     key: bytes
@@ -91,9 +90,9 @@ class _Vain(NamedTuple):
 
 
 class GangRoom:
-    """Searches for evictions that let a whole gang fit, by placing its pods one after the other.
+    """Searches for evictions that let a whole gang fit.
 
-    Invariant: before it returns, the state is restored: no reservation or removal is left."""
+    Invariant: the search leaves the state as it was."""
 
     def __init__(
         self, state: State, finder: PlaceFinder, reservations: Reservations, dry_run: DryRun
@@ -104,7 +103,7 @@ class GangRoom:
         self.dry_run = dry_run
 
     def make(self, shape_queue: ShapeQueue) -> list[PodEvicted]:
-        """Return evictions that let the gang fit; none if it awaits earlier evictions."""
+        """Return evictions that let the gang fit; none while it waits for earlier evictions."""
         waiting = [self._state.pods[turn.uid] for turn in shape_queue.live(self._state)]
         deficit = deficit_of(self._state.groups[shape_queue.gang])
         if deficit is None or deficit.pods > GANG_PODS_MAX or not deficit.met_by(waiting):
@@ -223,7 +222,7 @@ class Preempting:
         return False
 
     def look_again(self) -> None:
-        """Search again at once, without a new event, because the set of pending pods changed."""
+        """Search again without a new event, because the set of pending pods changed."""
         self._as_of = -1
 
     def _forget_gang(self, change: Change) -> None:
@@ -241,7 +240,7 @@ class Preempting:
             self._in_vain.clear()
 
     def decide(self) -> tuple[list[PodEvicted | PodRefused], bool]:
-        """Return evictions for one pod or gang, or final refusals. True if more may follow."""
+        """Return the evictions for one pod or gang, or refusals. True if more may follow."""
         if self._highest <= self._least or self._as_of == self._state.revision:
             return [], False
         refused = self._given_up()

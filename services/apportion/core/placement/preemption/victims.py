@@ -1,10 +1,9 @@
 """Choose the fewest and least important pods to evict from a node so that a pod fits.
 
-All pods of lower priority are removed for a trial. Each is put back if the pod still fits, first
-those whose eviction exceeds a disruption budget, as in kube-scheduler's DefaultPreemption. A gang
-is evicted whole, unless its pods can run alone. Only pods of the same queue are evicted, like
-Volcano's action `preempt`: priority does not take what another queue got by its share. Invariant:
-the state is restored, and the pod would not fit if any victim stayed."""
+All pods of lower priority are removed for a trial, then each is put back if the pod still fits
+(kube-scheduler's DefaultPreemption). A gang is evicted whole, unless its pods can run alone. As in
+Volcano's action `preempt`, only pods of the same queue are evicted. Invariant: the state is
+restored, and the pod would not fit if any victim stayed."""
 
 from collections.abc import Iterable
 from itertools import chain
@@ -40,7 +39,7 @@ class Unit(NamedTuple):
 
 
 class Victims(NamedTuple):
-    """The pods to evict so that a pod fits on a node; empty if those already leaving are enough."""
+    """The pods to evict so that a pod fits on a node."""
 
     row: int
     node: str
@@ -49,7 +48,7 @@ class Victims(NamedTuple):
 
     @property
     def pods(self) -> list[PodState]:
-        """Return the pods of all units."""
+        """Return the pods to evict."""
         return list(chain.from_iterable(unit.pods for unit in self.units))
 
     def better_than(self, other: "Victims") -> bool:
@@ -64,7 +63,7 @@ class Victims(NamedTuple):
 
     @property
     def cost(self) -> tuple[int, int, int, int]:
-        """Return the criteria to compare, except the start time; lower is better."""
+        """Return the criteria for comparing victims, except the start time; lower is better."""
         priorities = [pod.submitted.priority for pod in self.pods]
         highest = max(priorities, default=_LEAST_PRIORITY)
         total = sum(priority - _LEAST_PRIORITY for priority in priorities)
@@ -237,9 +236,7 @@ def _unit(pods: list[PodState]) -> Unit:
 
 
 def exceeded(state: State, pods: Iterable[PodState]) -> Exceeded:
-    """Return which of these pods, evicted in this order, would exceed a disruption budget.
-
-    As in kube-scheduler's DefaultPreemption, such pods are evicted only if no others suffice."""
+    """Return the pods whose eviction, in this order, would exceed a disruption budget."""
     if not state.budgets:
         return {}
     left = {

@@ -1,8 +1,7 @@
 # cython: boundscheck=False, wraparound=False, initializedcheck=False, nonecheck=False
-"""Compiled loops that compute what placing a pod costs a node: value, and room for frequent pods.
+"""Compiled loops that compute what placing a pod costs a node.
 
-`read` computes a node's values before the pod, `weigh` those after it; see `scores.by_shape`.
-Compiled loops do not check array bounds. Invariant: see `row_loops`."""
+The loops do not check array bounds."""
 
 from typing import Final
 
@@ -36,7 +35,7 @@ def read(
     tables: Tables,
     readings: Readings,
 ) -> None:
-    """Recompute the readings of the nodes in `rows[begin:end]`."""
+    """Recompute the values of the nodes in `rows[begin:end]`."""
     i: Int64
     for i in range(begin, end):
         row: Int64 = rows[i]
@@ -108,7 +107,7 @@ def _read_room(
 
 
 def weigh(look: ScoreInput, free: Int64s, tables: Tables, readings: Readings, taken: Taken) -> None:
-    """Set the points of the rows that fit, and note for each the device whose use costs least."""
+    """Score each row (node) by what the pod costs it, and record the cheapest device."""
     width: Int64 = readings.width
     i: Int64
     at: Int64

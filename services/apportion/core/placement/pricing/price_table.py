@@ -1,9 +1,8 @@
 """Turn one set of prices into tables by kind of device, and compute the value of each node.
 
-All numbers are whole, so every machine gets the same result. Values are in millionths of a device,
-CPU prices in millionths of a device per milli-core. Tables are rebuilt when prices or kinds change,
-in steps, because that takes longer than a decision may. Invariant: the result of `read` does not
-depend on how much was prepared."""
+Values are whole millionths of a device, so every machine gets the same result. CPU prices are in
+millionths of a device per milli-core. Tables are rebuilt in steps when prices or kinds change,
+because a rebuild takes longer than a decision may."""
 
 from math import isqrt
 from typing import Final, NamedTuple
@@ -43,14 +42,16 @@ _ENDLESS: Final = 1 << 40
 
 
 def cpu_prices(shapes: tuple[PricedShape, ...]) -> Values:
-    """Return the CPU prices at which to compute values; pods without devices pay the lowest one."""
+    """Return the CPU prices at which values are computed."""
     alone = [s.value // s.cpu_milli for s in shapes if s.ask is None and s.cpu_milli]
     floor = min(max(alone, default=0), CPU_PRICE_MAX)
     return np.array([floor + step for step in CPU_PRICES], np.int64)
 
 
 def share_values(shapes: tuple[PricedShape, ...], device: Device, prices: Values) -> Values:
-    """Return the most that shares on a device are worth, less CPU: [CPU price, device state]."""
+    """Return the highest value of the shares on a device, minus the price of their CPU.
+
+    The result has a row per CPU price and a column per device state."""
     best_of: dict[bytes, tuple[States, Values]] = {}
     for shape in shapes:
         sort = sort_of(shape)
@@ -76,7 +77,9 @@ def share_values(shapes: tuple[PricedShape, ...], device: Device, prices: Values
 def device_values(
     shapes: tuple[PricedShape, ...], device: Device, prices: Values, one_shared: Values
 ) -> Values:
-    """Return the most that idle devices are worth, less CPU: [CPU price, number of devices]."""
+    """Return the highest value of pods on idle devices, minus the price of their CPU.
+
+    The result has a row per CPU price and a column per number of idle devices."""
     net = np.full((len(prices), DEVICE_COUNTS), _NOTHING, np.int64)
     for shape in shapes:
         sort = sort_of(shape)
@@ -91,7 +94,7 @@ def device_values(
 
 
 def share_room(sort: Sort, device: Device) -> Values:
-    """Return, for each state of a device, how many more such shares fit."""
+    """Return how many more such shares fit on a device in each of its states."""
     room = [0] * STATES
     if sort.size_on(device) not in (NEVER, WHOLE):
         after = after_share(sort.ask, device)
@@ -102,7 +105,7 @@ def share_room(sort: Sort, device: Device) -> Values:
 
 
 def device_room(sort: Sort, device: Device | None) -> Values:
-    """Return, for each number of idle devices, how many such pods fit; unlimited without an ask."""
+    """Return how many such pods fit on each number of idle devices."""
     counts = np.arange(DEVICE_COUNTS)
     if sort.ask is None:
         return np.full(DEVICE_COUNTS, UNLIMITED)
@@ -121,7 +124,7 @@ def _net(shape: PricedShape, pieces: int, prices: Values) -> Values:
 
 
 class _OfKind(NamedTuple):
-    """Tables for one kind of device: shares by device state, devices by number of idle ones."""
+    """The price tables of one kind of device."""
 
     share_value: Ints
     device_value: Ints
@@ -139,9 +142,7 @@ TOO_BIG = WHOLE + 1
 
 
 class Fragments:
-    """What the score `fgd` needs about pod shapes: frequencies (`pods`, in `total`) and sizes.
-
-    `sizes` is by device kind and shape: percent of one device, or `TOO_BIG` if it does not fit."""
+    """The frequencies and sizes of pod shapes, for the score `fgd`."""
 
     def __init__(self, prices: PricesLearnt, devices: list[Device | None]) -> None:
         shapes = prices.shapes
@@ -151,7 +152,7 @@ class Fragments:
         self.pods = np.array([shape.pods for shape in shapes], np.int64)
         self.total = int(self.pods.sum())
         sizes = [[_size(shape, device) for shape in shapes] for device in devices]
-        self.sizes = np.array(sizes, np.int64)
+        self.sizes = np.array(sizes, np.int64)  # in percent by kind and shape
 
 
 def _size(shape: PricedShape, device: Device | None) -> int:
@@ -166,19 +167,18 @@ SHAPES_WEIGHED: Final = 16  # more cost time and gain nothing
 
 
 class Frequent(NamedTuple):
-    """A frequent pod shape or independent share; `weight` is the value of room for one more.
+    """A frequent pod shape, with the value of room for one more pod of it.
 
-    It is half the shape's frequency times the square root of its size, in millionths of a device.
-    """
+    The weight is half the shape's frequency times the square root of its size."""
 
     sort: Sort
     cpu_milli: int
     memory_mib: int
-    weight: int
+    weight: int  # value of room for one more
 
 
 def frequent(shapes: tuple[PricedShape, ...]) -> list[Frequent]:
-    """Return the shapes of most weight; shapes that differ only in required models are merged."""
+    """Return the shapes of most weight; merge those that differ only in required models."""
     merged: dict[Sort, list[PricedShape]] = {}
     for shape in shapes:
         merged.setdefault(sort_of(shape), []).append(shape)
@@ -196,7 +196,7 @@ def frequent(shapes: tuple[PricedShape, ...]) -> list[Frequent]:
 
 
 class PriceTable:
-    """The tables for one set of prices; reuses those of `before` if its prices are the same."""
+    """The tables for one set of prices: the value of devices of each kind in each state."""
 
     def __init__(
         self, prices: PricesLearnt, offered: list[Device | None], before: "PriceTable | None" = None
@@ -225,11 +225,11 @@ class PriceTable:
         return self._fragments
 
     def known(self) -> "list[_Known]":
-        """Return the tables computed so far, with their devices, in the order of kinds."""
+        """Return the tables computed so far, each with an example device of its kind."""
         return list(zip(self.devices, self._of_kinds, strict=False))
 
     def prepare(self, columns: Columns, rows: Int64) -> bool:
-        """Compute one more table, or the values of `rows` more nodes. True when all is ready."""
+        """Compute one more table, or the values of `rows` more nodes. Return True if all exist."""
         known: Tables | None = self._tables
         if known is None:
             self._learn_kind()
@@ -239,7 +239,7 @@ class PriceTable:
         return self._read_to == len(columns.names)
 
     def read(self, columns: Columns) -> Readings:
-        """Return the up-to-date values of all nodes; pass the same columns each time."""
+        """Return the values of all nodes after updating them; pass the same columns each time."""
         return self._read(columns, self.learn(), len(columns.names))
 
     def learn(self) -> Tables:

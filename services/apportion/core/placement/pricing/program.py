@@ -1,9 +1,8 @@
 """Build the linear program behind the prices: how the frequent pods fill the cluster best.
 
-Variables are the pods of each shape on each type of node, within its CPU, memory and devices.
 Shares of one device are a flow from 0 to 100 percent along arcs of their sizes (the arc-flow
 formulation of the cutting-stock problem). A pod's price is the value that one more such pod would
-displace. Prices are scaled so that the pods of the best plan are worth the devices they use."""
+displace."""
 
 from collections import Counter
 from typing import Final, NamedTuple
@@ -33,7 +32,7 @@ Floats = NDArray[np.float64]
 
 
 class NodeType(NamedTuple):
-    """A group of similar nodes; the device count and the amounts are those of one average node."""
+    """A group of similar nodes, described by an average node."""
 
     device: Device | None
     devices: int
@@ -43,7 +42,7 @@ class NodeType(NamedTuple):
 
 
 def node_types(state: State) -> list[NodeType]:
-    """Group the ready nodes by type; return the types with the most devices in total."""
+    """Group the ready nodes by type, and return the types with the most devices."""
     groups: dict[tuple[str, ...], list[NodeState]] = {}
     for name in sorted(state.nodes):
         node = state.nodes[name]
@@ -99,14 +98,14 @@ class Program(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """The solver's result: what one more unit of each limit is worth, and how much is used."""
+    """The prices that the solver found, and how much of each limit is used."""
 
-    price: Floats
-    used: Floats
+    price: Floats  # the worth of one more unit of each limit
+    used: Floats  # of each limit
 
 
 def sizes(shapes: list[SeenShape], types: list[NodeType]) -> dict[Sort, float]:
-    """Return each shape's size: how many devices one pod takes, averaged over suitable devices."""
+    """Return each shape's size: the mean number of devices that one pod takes."""
     found: dict[Sort, float] = {}
     for sort in map(sort_of, shapes):
         size_sum = devices = 0.0

@@ -1,4 +1,4 @@
-"""The value of each node before a pod is placed; classes with the same prices share the values.
+"""The value of each node before a pod is placed.
 
 Invariant: after `PriceTable.read`, each row is the value of its node by the price tables."""
 
@@ -11,12 +11,7 @@ Ints = NDArray[np.int64]
 
 
 class Tables:
-    """The tables of one set of prices, flat for the compiled loops.
-
-    `share_*` have an entry per kind of device and state, `device_*` per kind and number of idle
-    devices. A value entry has a value for each CPU price, in millionths of a device. A room entry
-    has a number of pods for each frequent shape. `kinds`: MiB, cores, slots and whether it has MIG.
-    """
+    """The tables of one set of prices, flat for the compiled loops."""
 
     def __init__(
         self,
@@ -28,11 +23,11 @@ class Tables:
     ) -> None:
         share_value, device_value = values
         share_room, device_room, frequent = rooms
-        self.kinds: Int64s = kinds.reshape(-1).data
+        self.kinds: Int64s = kinds.reshape(-1).data  # MiB, cores, slots, whether it has MIG
         self.prices: Int64 = len(cpu_prices)
         self.cpu_prices: Int64s = cpu_prices.data
-        self.share_value: Int64s = share_value.reshape(-1).data
-        self.device_value: Int64s = device_value.reshape(-1).data
+        self.share_value: Int64s = share_value.reshape(-1).data  # by kind and state
+        self.device_value: Int64s = device_value.reshape(-1).data  # by kind and idle devices
         self.shapes: Int64 = len(frequent)
         self.share_room: Int32s = share_room.astype(np.int32).reshape(-1).data
         self.device_room: Int32s = device_room.astype(np.int32).reshape(-1).data
@@ -41,41 +36,34 @@ class Tables:
 
 
 class Readings:
-    """The values of all nodes by these tables; each row has `width` columns, the host's first.
-
-    `state` and `idles` are indexes into the tables; `idle` is True for a device without shares.
-    `least` is the node's value, `value` that at each CPU price. `room` is how many pods of each
-    frequent shape fit on the devices, `hosted` how many fit on devices and host."""
+    """The values of all nodes at the current prices."""
 
     def __init__(self, tables: Tables, rows: int, width: int) -> None:
         self.tables = tables
         self.width: Int64 = width
         self.states = np.zeros((rows, width), np.int32)
         self.numbers = np.zeros(rows, np.int32)
-        self.state: Int32s = self.states.reshape(-1).data
+        self.state: Int32s = self.states.reshape(-1).data  # index into the tables
         self.idle: UInt8s = np.zeros(rows * width, np.uint8).data
         self.idles: Int32s = self.numbers.data
-        self.least: Int64s = np.zeros(rows, np.int64).data
-        self.value: Int64s = np.zeros(rows * tables.prices, np.int64).data
+        self.least: Int64s = np.zeros(rows, np.int64).data  # of a node
+        self.value: Int64s = np.zeros(rows * tables.prices, np.int64).data  # at each CPU price
         self.room: Int32s = np.zeros(rows * tables.shapes, np.int32).data
         self.hosted: Int32s = np.zeros(rows * tables.shapes, np.int32).data
 
 
 class Taken:
-    """What one pod takes of a node: `count` devices (0 for none), host CPU and memory.
-
-    `after` maps a table index to the index after one share; `device` has each row's chosen device.
-    """
+    """What one pod takes of a node: devices, host CPU and memory."""
 
     def __init__(
         self, after: NDArray[np.int32], count: Int64, cpu_milli: Int64, memory_mib: Int64
     ) -> None:
-        self.after: Int32s = after.data
-        self.count: Int64 = count
+        self.after: Int32s = after.data  # from a table index to that after one share
+        self.count: Int64 = count  # devices
         self.cpu_milli: Int64 = cpu_milli
         self.memory_mib: Int64 = memory_mib
         self.make_room(0)
 
     def make_room(self, rows: int) -> None:
-        """Reset to `rows` rows, with no device chosen."""
+        """Reset to `rows` rows without a chosen device."""
         self.device: Int8s = np.full(rows, -1, np.int8).data

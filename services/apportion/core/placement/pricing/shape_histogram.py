@@ -1,6 +1,6 @@
 """Count how often each shape of pod is submitted; old counts decay.
 
-After a restart it continues from the newest prices. Invariant: counts depend only on the ledger."""
+Invariant: counts depend only on the ledger, so a restart continues them."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ Key = tuple[Sort, tuple[str, ...]]  # sort and models
 
 
 class ShapeHistogram:
-    """Counts submitted pods by shape: `pods` in total, `fresh` ones since the last prices."""
+    """Counts submitted pods by shape."""
 
     def __init__(self, state: State) -> None:
         self._counts: dict[bytes, int] = {}
@@ -37,13 +37,13 @@ class ShapeHistogram:
         self._memory_mib = {(sort_of(each), each.use_types): each.memory_mib for each in learnt}
         self._counted = self._learnt.total()
         self.pods = state.prices.pods if state.prices else 0
-        self.fresh = 0
+        self.fresh = 0  # pods since the last prices
         for pod in state.pods.values():
             if pod.submitted_revision > state.prices_revision:
                 self.note(pod)
 
     def observe(self, change: Change) -> None:
-        """Count the pod if the event submits one; restart the fresh count if it sets new prices."""
+        """Count the pod if the event submits one; restart the `fresh` count at new prices."""
         kind = type(change.data)
         if kind is PodSubmitted and change.pod is not None:
             self.note(change.pod)
@@ -67,7 +67,7 @@ class ShapeHistogram:
             self._counted = sum(self._counts.values()) + self._learnt.total()
 
     def priced(self) -> None:
-        """Restart the count of fresh pods, because this or another process has learnt prices."""
+        """Restart the count of pods since the last prices, because new prices were set."""
         self.fresh = 0
 
     @property

@@ -14,7 +14,7 @@ NEVER: Final = 0  # the size of an ask on a device that cannot take it
 
 
 class SeenShape(NamedTuple):
-    """What identical pods ask for, and how many such pods were seen. See `PricedShape`."""
+    """What identical pods ask for, and how many such pods were submitted."""
 
     ask: Ask | None
     cpu_milli: int
@@ -25,12 +25,12 @@ class SeenShape(NamedTuple):
 
 
 class Sort(NamedTuple):
-    """What pods of one price have in common: one ask, the accepted sharing modes, and CPU.
+    """What pods of one price have in common.
 
-    Empty `modes` accept any. Required models are left out, because prices by model packed worse."""
+    Required models are left out: with prices per model, pods were packed less densely."""
 
     ask: Ask | None
-    modes: tuple[Mode, ...]
+    modes: tuple[Mode, ...]  # empty accepts any
     cpu_milli: int
 
     def size_on(self, device: Device | None) -> int:
@@ -40,7 +40,7 @@ class Sort(NamedTuple):
         return size_percent(self.ask, device)
 
     def pieces(self, size: int) -> int:
-        """Return how many independent parts the pod has: its shares, or one for whole devices."""
+        """Return how many parts the pod may split into: its shares, or one for whole devices."""
         return 1 if self.ask is None or size == WHOLE else self.ask.count
 
 
@@ -78,7 +78,7 @@ def _percent(needed: int, available: int) -> int:
 
 
 def hardest(asks: tuple[Ask, ...], devices: list[Device | None]) -> int:
-    """Return the position of the ask that takes the largest part of one of these devices."""
+    """Return the position of the ask that takes the largest part of a device."""
     takes = [
         ask.count * max((size_percent(ask, d) for d in devices if d), default=NEVER) for ask in asks
     ]

@@ -1,7 +1,7 @@
 """Encode a device's free part as a number below 256, its state; compute the state after a share.
 
-For a MIG device, the state is the mask of occupied slices, whose position decides what fits; for
-others, the percent left of memory or compute. Invariant: after finitely many shares, none fits."""
+The state of a MIG device is the mask of its occupied slices. For other devices it is the percent
+left of memory or compute. Invariant: a device has room for finitely many shares."""
 
 from collections.abc import Iterable
 from functools import lru_cache
@@ -29,7 +29,7 @@ States = NDArray[np.int16]
 
 
 def is_cut(device: Device | None) -> bool:
-    """Return True for a MIG device: its state is a mask of slices."""
+    """Return True for a MIG device, whose state is a mask of slices."""
     return device is not None and device.mode == "mig"
 
 
@@ -63,7 +63,7 @@ def after_share(ask: Ask | None, device: Device | None, size: int | None = None)
 
 
 def by_percent_left(device: Device, states: Iterable[int]) -> list[int]:
-    """Sort the states by what is left, least first, so that each follows those it leads to."""
+    """Sort the states by what is left of the device, least first."""
     left = percent_left(device)
     return sorted(states, key=left.tolist().__getitem__)
 

@@ -1,6 +1,5 @@
 """Table of which events can end which refusal, built from the hints of all causes.
 
-`asked` covers all codes, because a shape queue's current reasons may differ from the reported ones.
 Invariant: if a refused pod can be placed now, an event in the hints of its reasons made that
 possible. A property test checks this against many histories."""
 

@@ -16,7 +16,7 @@ def queue_key(state: State, pod: PodState) -> bytes:
 
 
 def affinity_key(pod: PodState) -> bytes:
-    """Return a key for pods of one shape and queue that no selector can tell apart."""
+    """Return a key that is equal for pods of one shape, queue, namespace and set of labels."""
     about = pod.submitted
     return b"near " + _limits_key(about.queue) + wants_key(pod) + _encode(kind_of(about))
 
@@ -35,7 +35,7 @@ def wants_key(pod: PodState) -> bytes:
 
 
 def limits_key(state: State, pod: PodState) -> bytes:
-    """Return a key for pods of one queue and, if their namespace has a quota, of that namespace."""
+    """Return a key for the pod's queue and, if a quota limits it, the pod's namespace."""
     about = pod.submitted
     return _limits_key(about.queue, about.namespace if about.namespace in state.quotas else "")
 
@@ -45,7 +45,7 @@ def _limits_key(queue: str, namespace: str = "") -> bytes:
 
 
 def keys_of(pod: PodState) -> tuple[bytes, ...]:
-    """Return every key that the pod can have, with and without a quota on its namespace."""
+    """Return every key that the pod may have, whether or not a quota limits its namespace."""
     about = pod.submitted
     if about.group:
         return (gang_key(about.group),)

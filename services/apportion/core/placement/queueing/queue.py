@@ -1,8 +1,8 @@
-"""Keep the pending pods in shape queues: one for each group of alike pods, one for each gang.
+"""Keep the pending pods in shape queues: one per group of identical pods, one per gang.
 
-The (Volcano) queue with the lowest share for its weight comes first. Within it, shape queues are
-ordered by their first pods. Invariant: a pending pod is in exactly one shape queue, or taken by the
-current decision."""
+The (Volcano) queue with the lowest share for its weight comes first. Within that queue, shape
+queues are ordered by their first pods. Invariant: a pending pod is in exactly one shape queue, or
+taken by the current decision."""
 
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
@@ -23,21 +23,19 @@ NO_CLOCK: Final = 1 << 62  # later than any time, so that no pod backs off
 
 
 class PendingQueue:
-    """All pending pods in order; `share` returns a queue's share divided by its weight.
-
-    `contested`: more than one queue may have pending pods. `now`: microseconds since 1970."""
+    """All pending pods in the order in which they are scheduled."""
 
     def __init__(
         self, state: State, share: Callable[[str], float] = lambda _: 0.0, now: int = NO_CLOCK
     ) -> None:
         self._state = state
-        self.now = now
+        self.now = now  # microseconds since 1970
         self._held_back: list[tuple[int, str]] = []
         self._share = share
         self._shape_queues: dict[bytes, ShapeQueue] = {}
         self._order: list[tuple[Turn, bytes]] = []  # of the queue whose turn it is
         self._orders = {DEFAULT_QUEUE: self._order}
-        self.contested = False
+        self.contested = False  # more than one queue may have pending pods
         self.to_report: dict[bytes, None] = {}
         for pod in sorted(state.pods.values(), key=turn_of):
             if pod.phase is PENDING:
@@ -78,7 +76,7 @@ class PendingQueue:
         return self._held_back[0][0] if self._held_back else 0
 
     def due(self) -> list[PodState]:
-        """Remove and return pods whose backoff ended. A gang's pods wait until all have ended."""
+        """Remove and return pods whose backoff ended; a gang returns once all its backoffs have."""
         found: list[PodState] = []
         while self._held_back and self._held_back[0][0] <= self.now:
             pod = self._state.pods.get(heappop(self._held_back)[1])
@@ -110,7 +108,7 @@ class PendingQueue:
             self.to_report[shape_queue.key] = None
 
     def move(self, shape_queue: ShapeQueue, pod: PodState, key: bytes) -> ShapeQueue:
-        """Move the first pod to the shape queue of `key`, return that, and wake the old one."""
+        """Move the first pod to the shape queue of `key`, which is returned; wake its old one."""
         shape_queue.remove({pod.uid})
         self.wake(shape_queue)
         other = self._shape_queues.get(key)
@@ -122,7 +120,7 @@ class PendingQueue:
         return other
 
     def with_unreported(self) -> list[ShapeQueue]:
-        """Return the unschedulable shape queues with pods whose refusal the ledger lacks."""
+        """Return the unschedulable shape queues whose pods have refusals that the ledger lacks."""
         found = map(self._shape_queues.get, self.to_report)
         return [each for each in found if each is not None and each.tells]
 
@@ -148,7 +146,7 @@ class PendingQueue:
             self._order = next(iter(self._orders.values()))
 
     def next_shape_queue(self) -> ShapeQueue | None:
-        """Return the shape queue with the chosen queue's first schedulable pod, or None."""
+        """Return the shape queue whose first pod is next; None if no queue is schedulable."""
         order = self._order
         while order:
             turn, key = order[0]
@@ -168,7 +166,7 @@ class PendingQueue:
         return None
 
     def unschedulable(self, keys: Iterable[bytes] | None = None) -> list[ShapeQueue]:
-        """Return unschedulable shape queues (of `keys`, if given) by key, and drop empty ones."""
+        """Return the unschedulable shape queues, optionally only those of `keys`, sorted by key."""
         found = []
         for key in sorted(self._shape_queues if keys is None else keys):
             shape_queue = self._shape_queues.get(key)
@@ -180,7 +178,7 @@ class PendingQueue:
         return found
 
     def wake_gang(self, gang: str) -> None:
-        """Make a gang's shape queue schedulable; move it if the gang changed to another queue."""
+        """Make a gang's shape queue schedulable, also after the gang moved to another queue."""
         shape_queue = self._shape_queues.get(gang_key(gang))
         head = None if shape_queue is None else shape_queue.head(self._state)
         if shape_queue is None or head is None:
@@ -194,7 +192,7 @@ class PendingQueue:
         self.wake(shape_queue)
 
     def wake(self, shape_queue: ShapeQueue) -> None:
-        """Make this shape queue schedulable: its first pod is decided in its turn."""
+        """Make this shape queue schedulable again."""
         shape_queue.reasons = None
         self._enqueue(shape_queue)
 

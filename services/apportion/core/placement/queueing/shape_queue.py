@@ -22,7 +22,7 @@ SLACK = 64  # entries that may outlive their pods before they are removed
 
 
 class Turn(NamedTuple):
-    """A pod's position in the order: higher priority, then earlier submission, then uid."""
+    """A pod's position in the order: by priority, then by submission, then by uid."""
 
     rank: int
     revision: int
@@ -33,13 +33,13 @@ ReasonKey = tuple[frozenset[RefusalCode], tuple[str, str, int] | None, VolumeSho
 
 
 class Reasons(NamedTuple):
-    """Why the first pod of a shape queue fits nowhere; if `silent`, the ledger gets no refusal."""
+    """Why no node fits the first pod of a shape queue."""
 
     counts: dict[RefusalCode, int]
     nearest: tuple[NearMiss, ...]
     nodes: int
     gang: GangShortage | None = None
-    silent: bool = False
+    silent: bool = False  # do not report the refusal to the ledger
     limit: Kept | None = None
     volume: VolumeShortage | None = None
 
@@ -98,27 +98,24 @@ def is_pending(state: State, pod: PodState) -> bool:
 
 
 def still_waits(state: State, turn: Turn) -> bool:
-    """Return True if the pod of this turn still waits; a pod submitted again has a new turn."""
+    """Return True if the pod is pending and was not submitted again since it got this turn."""
     pod = state.pods.get(turn.uid)
     return pod is not None and pod.phase is PENDING and pod.submitted_revision == turn.revision
 
 
 class ShapeQueue:
-    """Pending pods with one `key`, or of one `gang`; `queue` is their queue for fair sharing.
-
-    `reasons` is set while the first pod is refused. The ledger lacks the refusal of `fresh` pods.
-    """
+    """Pending pods of one shape, or of one gang, in the order in which they are scheduled."""
 
     def __init__(self, key: bytes, gang: str = "", queue: str = DEFAULT_QUEUE) -> None:
         self.key = key
         self.gang = gang
-        self.queue = queue
+        self.queue = queue  # for fair sharing
         self.waiting: list[Turn] = []
         self._turns: set[Turn] = set()  # those in `waiting`
         self.queued: Turn | None = None  # its only valid entry in the order of shape queues
-        self.reasons: Reasons | None = None
+        self.reasons: Reasons | None = None  # set while the first pod is refused
         self.facts = 0  # how many changes of nodes' facts the reasons include
-        self.fresh: dict[Turn, None] = {}
+        self.fresh: dict[Turn, None] = {}  # pods whose refusal the ledger lacks
         self._reported: ReasonKey | None = None
 
     def __len__(self) -> int:
@@ -136,7 +133,7 @@ class ShapeQueue:
         return self.reasons is not None and not self.reasons.silent
 
     def looks_for_others(self, state: State) -> bool:
-        """Return True if a pod of the queue requires affinity to other pods, or topology spread."""
+        """Return True if a pod of the queue has pod affinity or topology spread constraints."""
         turns = self.live(state) if self.gang else self.waiting[:1]
         wishes = (state.pods[turn.uid].submitted.shape.pods for turn in turns)
         return any(each.affinity or each.spread for each in wishes)
@@ -155,7 +152,7 @@ class ShapeQueue:
             self.fresh = {old: None for old in self.fresh if still_waits(state, old)}
 
     def has(self, turn: Turn) -> bool:
-        """Return True if a pod with this turn is in the queue, even if no longer pending."""
+        """Return True if the queue has a pod with this turn, even one that is no longer pending."""
         return turn in self._turns
 
     def mark_unschedulable(self, state: State, reasons: Reasons) -> None:
@@ -178,18 +175,18 @@ class ShapeQueue:
         return None
 
     def leave(self, turn: Turn) -> None:
-        """Remove a pod that has ended, or that another scheduler decides."""
+        """Remove a pod that has ended, or that another scheduler places."""
         self._turns.discard(turn)
         self.fresh.pop(turn, None)
 
     def live(self, state: State) -> list[Turn]:
-        """Return the turns of all pods that are still pending, in order."""
+        """Remove pods that are no longer pending, and return the rest in scheduling order."""
         self.waiting = sorted(turn for turn in self._turns if still_waits(state, turn))
         self._turns = set(self.waiting)
         return list(self.waiting)
 
     def remove(self, taken: set[str]) -> None:
-        """Remove these pods, which are at or near the head."""
+        """Remove the pods with these uids, which are at or near the head."""
         kept = []
         while self.waiting and taken:
             turn = heappop(self.waiting)

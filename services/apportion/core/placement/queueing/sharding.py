@@ -1,8 +1,9 @@
 """Choose which of several schedulers decides for a pod, and which nodes it tries first.
 
 Pods and nodes are hashed into `PARTS` parts. By rendezvous hashing, each part belongs to the
-scheduler with the highest hash, so a change of schedulers moves few parts. If schedulers disagree
-about the list of schedulers, the server's fences refuse an append, and no pod is placed twice."""
+scheduler with the highest hash, so few parts move when a scheduler joins or leaves. If schedulers
+know different lists of schedulers, the server's fences refuse an append, and no pod is placed
+twice."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,8 +40,7 @@ WHOLE: Final = Shard(frozenset(range(PARTS)))  # what a single scheduler owns
 def key_of(pod: PodState, *, limited: bool = False) -> str:
     """Return the key whose hash decides which scheduler owns a pod: gang, namespace or uid.
 
-    Pods whose decisions depend on each other have one owner. These are pods of one namespace with
-    affinity terms or volume claims, and all of its pods if a quota limits it (`limited`)."""
+    Pods whose decisions depend on each other, such as by affinity, have one owner."""
     submitted = pod.submitted
     if limited:
         return submitted.namespace

@@ -1,4 +1,4 @@
-"""Track all pending pods by the parts that make up shards, and queue those of our shard.
+"""Track all pending pods, and queue those of our shard.
 
 Invariant: the queue has exactly the pending pods of our shard."""
 
@@ -23,11 +23,11 @@ from apportion_schemas import (
 
 
 class Waiting:
-    """All pending pods; `queue` has those of our shard, which at first is the whole cluster."""
+    """All pending pods, of our shard and of others."""
 
     def __init__(self, state: State, queue: PendingQueue) -> None:
         self._state = state
-        self.queue = queue
+        self.queue = queue  # pods of our shard
         self._part: dict[str, int] = {}
         self._pods: dict[int, dict[str, None]] = {}
         self._others: dict[str, None] = {}
@@ -73,15 +73,12 @@ class Waiting:
             self._others[pod.uid] = None
 
     def come_back(self, pod: PodState) -> None:
-        """Queue a pod that is pending again, after removing it from its old shape queue.
-
-        It is still in the old one if another scheduler placed the pod, its namespace got or lost a
-        quota, or a refusal because of affinity could not be appended."""
+        """Queue a pod that is pending again, after removing it from any other shape queue."""
         self.queue.leave(pod)
         self.add(pod)
 
     def tell_time(self, now: int) -> bool:
-        """Queue the pods whose backoff ended by `now`, and wake their gangs. True if any ended."""
+        """Queue the pods whose backoff ended by `now`, and retry their gangs. True if any ended."""
         self.queue.now = now
         due = self.queue.due()
         for pod in due:
@@ -104,7 +101,7 @@ class Waiting:
 
     @property
     def others_wait(self) -> bool:
-        """Return True if a pod of another scheduler is pending and was not refused yet."""
+        """Return True if another scheduler has a pending pod that it has not refused yet."""
         return bool(self._others)
 
     def _forget(self, uid: str) -> None:
@@ -119,7 +116,7 @@ class Waiting:
                 del self._pods[part]
 
     def own(self, shard: Shard) -> None:
-        """Set our shard: queue the pending pods that are now ours, remove those that are not."""
+        """Set our shard: queue the pending pods that belong to it, and remove all others."""
         before, self.shard = self.shard, shard
         if before is WHOLE and shard is not WHOLE:
             for pod in self._pending():

@@ -18,7 +18,7 @@ WEIGH_SHAPES: Final[dict[str, Callable[[Shape, PriceTable], NodeScore]]] = {
 
 
 def node_score(policy: str, shape: Shape, price_table: PriceTable | None) -> NodeScore:
-    """Return the policy's score for one shape; `price_table` is None until prices are learnt."""
+    """Return the policy's score for one shape; prices may not be learnt yet."""
     if policy in WEIGH_SHAPES:
         return (
             WEIGH_SHAPES[policy](shape, price_table) if price_table is not None else Bestfit(shape)

@@ -56,7 +56,7 @@ class Fgd(NodeScore):
         self._steps = np.array([ceil(step * total * WHOLE / MILLION) for step in STEPS], np.int64)
 
     def rate(self, seen: ScoreInput) -> None:
-        """Set the points: higher if expected fragmentation falls, lower if it rises."""
+        """Score each node: the less the pod fragments its devices, the more points."""
         columns, given = seen.columns, np.asarray(seen.given)[: seen.count]
         chosen = np.flatnonzero(given != REFUSED)
         readings = self._price_table.read(columns)
@@ -119,19 +119,16 @@ class Fgd(NodeScore):
 
 
 class Usable(NamedTuple):
-    """How much of each node's devices is usable for each shape, in arrays by node and shape.
+    """How much room for each shape is left on the devices of each node."""
 
-    `sizes` is one share's percent of a device, `devices` how many devices have room for it, and
-    `left` their free percent in total. `all_left`, by node, is the total of all devices."""
-
-    sizes: Ints
-    left: Ints
-    devices: Ints
-    all_left: Ints
+    sizes: Ints  # percent of a device for one share
+    left: Ints  # free percent of these devices in total
+    devices: Ints  # how many have room for a share
+    all_left: Ints  # free percent of all devices of a node
 
     @classmethod
     def of(cls, left: Ints, sizes: Ints) -> "Usable":
-        """Return `Usable` for nodes whose devices have `left` percent free, by node and device."""
+        """Compute `Usable` from the free percent of each device."""
         usable = cls(sizes, np.zeros_like(sizes), np.zeros_like(sizes), left.sum(1))
         for column in range(HOST + 1, left.shape[1]):
             here = left[:, column, np.newaxis]
@@ -141,7 +138,7 @@ class Usable(NamedTuple):
         return usable
 
     def changed(self, before: Ints, after: Ints) -> "Usable":
-        """Return `Usable` after one device of each node went from `before` to `after` percent."""
+        """Return `Usable` after the free percent of one device per node changed."""
         was, now = before[:, np.newaxis], after[:, np.newaxis]
         fitted, fits = was >= self.sizes, now >= self.sizes
         return Usable(
@@ -153,10 +150,10 @@ class Usable(NamedTuple):
 
 
 class Price:
-    """The policy `price`: choose the node that loses least value; the pod's largest ask counts.
+    """The policy `price`: choose the node that loses least value.
 
     A node is worth what frequent pods could still earn there, at the worst of several CPU prices.
-    Each shape that still fits adds a little. Among a node's devices, the fullest wins a tie."""
+    """
 
     policy = "price"
 
@@ -168,7 +165,7 @@ class Price:
         self._taken = _taken(price_table, ask, shape.node)
 
     def rate(self, seen: ScoreInput) -> None:
-        """Set the points to `POINTS` minus the node's loss, in millionths of a device."""
+        """Score each node: `POINTS` minus the value that the pod would cost it."""
         columns, price_table, taken = seen.columns, self._price_table, self._taken
         if self._rows != len(columns.names):
             self._rows = len(columns.names)
@@ -177,11 +174,11 @@ class Price:
         loss_loops.weigh(seen, columns.flat_free, readings.tables, readings, taken)
 
     def device(self, row: int) -> int:
-        """Return the position of the device whose use loses least."""
+        """Return the position of the device that costs the node least."""
         return self._taken.device[row]
 
     def total(self, points: Int64) -> float:
-        """Return the score to show: 100 for no loss, 50 for the loss of one device's value."""
+        """Return the score to show: 100 without loss, 50 for a loss of one device's value."""
         return 100 * MILLION / (MILLION + POINTS - points)
 
 

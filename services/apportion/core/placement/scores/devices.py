@@ -22,7 +22,7 @@ def load(free: int, state: DeviceState) -> int:
 
 
 def binpack(free: int, state: DeviceState) -> int:
-    """Return a key that prefers the fullest fitting device, so that whole devices stay free."""
+    """Return a sort key that prefers the fullest device, so that whole devices stay free."""
     return -load(free, state)
 
 
@@ -44,7 +44,7 @@ _LAST_NUMA: Final = 1 << 20
 
 
 def order_of(chain: Chain, weights: DeviceWeights | None) -> Order:
-    """Return the order for a chain of device policies; policies that weigh shapes use `binpack`."""
+    """Return the order in which a chain of device policies tries devices."""
     names = tuple(name if name in {"spread", NUMA} else "binpack" for name in chain.keys)
     if weights is None and len(names) == 1 and names[0] in _PLAIN:
         return _PLAIN[names[0]]

@@ -1,6 +1,4 @@
-"""Score nodes by their load alone: what they use, or have free, before the pod is placed.
-
-Each score is a column of the index, which all classes share."""
+"""Score nodes by their load before the pod is placed."""
 
 from collections.abc import Callable
 from typing import Final
@@ -16,7 +14,7 @@ from apportion_schemas import NodeWeights, Shape
 
 
 class Binpack(NodeScore):
-    """The policy `binpack`, which prefers full nodes: `base` plus `step` times the load."""
+    """The policy `binpack`, which prefers full nodes."""
 
     policy = "binpack"
     base, step = 0, 1
@@ -25,7 +23,7 @@ class Binpack(NodeScore):
         self._uses_devices = bool(shape.asks)
 
     def rate(self, seen: ScoreInput) -> None:
-        """Set the points by the device load, or the host load for pods without devices."""
+        """Score each node by the load of its devices, or of its host for pods without devices."""
         _by_load(seen, self._uses_devices, self.base, self.step)
 
 
@@ -43,7 +41,7 @@ class Bestfit(Binpack):
     base, step = POINTS, -(POINTS // LEFT_MAX)
 
     def rate(self, seen: ScoreInput) -> None:
-        """Set the points by how much CPU and devices are free, at most `LEFT_MAX`."""
+        """Score each node: the less free CPU and the fewer free devices, the more points."""
         _by_left(seen, self.base, self.step)
 
 
@@ -88,7 +86,7 @@ class Weighed(NodeScore):
         self._devices = weights.devices if shape.asks else 0
 
     def rate(self, seen: ScoreInput) -> None:
-        """Set the points to the weighted load, or for `spread` to `POINTS` minus the load."""
+        """Score each node by its weighted load; for `spread`, the lower the better."""
         given, rows = np.asarray(seen.given)[: seen.count], np.asarray(seen.rows)[: seen.count]
         load, columns = np.zeros(len(rows), np.int64), seen.columns
         total, host = columns.host_total.take(rows, 0), columns.free[:, HOST].take(rows)

@@ -1,10 +1,9 @@
 """Build the event that adds a bound pod to the ledger, from the pod's annotations.
 
-An annotation counts only if its managed fields show that a scheduler or device plugin wrote it,
-because the pod's author can write any annotation. If no annotation names the devices that a pod
-requests, every device that it may have counts as in use (`core.ledger.unattributed_devices`).
-Invariant: a claim is for a pod that requests devices, or for one of our own pods, which can be
-evicted for its CPU and memory."""
+The pod's author can write any annotation. So an annotation counts only if its managed fields show
+that a scheduler or device plugin wrote it. If no annotation names the devices that a pod requests,
+every device that it may have counts as in use (`core.ledger.unattributed_devices`). Invariant: an
+event is built only for a pod that requests devices, or names our scheduler."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
@@ -57,9 +56,8 @@ class Claim(NamedTuple):
     """A bound pod that the ledger lacks: its submission, and the devices that it uses.
 
     The devices are in `shares`, or in `held` while some are known only by index. If both are empty,
-    the devices are unknown. `families` and `wanted` are what the pod requests. `doubted` are
-    annotations that are not trusted. `unclear`: a trusted annotation names the devices, but cannot
-    be read."""
+    the devices are unknown. If `unclear`, a trusted annotation names the devices, but cannot be
+    read."""
 
     submitted: PodSubmitted
     families: tuple[str, ...]
@@ -69,13 +67,11 @@ class Claim(NamedTuple):
     held: tuple[Held, ...] = ()
     attempt: int = 0
     running: bool = False
-    doubted: tuple[str, ...] = ()
+    doubted: tuple[str, ...] = ()  # annotations that are not trusted
     unclear: bool = False
 
     def on(self, node: str, devices: Mapping[str, Device], known: Known = ()) -> PodAdopted | None:
-        """Return the event that adopts the pod on this node; None while its devices are unknown.
-
-        `devices` are the node's, by id; `known` are the allowed MIG geometries."""
+        """Return the event that adopts the pod on this node; None while its devices are unknown."""
         shares = self.shares
         if shares is None and self.held:
             shares = shares_of(self.held, self.submitted.shape.asks, devices, known)
@@ -98,7 +94,7 @@ def bound_claim(
     schedulers: Collection[str],
     writers: frozenset[str] = WRITERS,
 ) -> Claim | None:
-    """Return the `Claim` of a pod, like `claim_of`; None if the pod has no node or has ended."""
+    """Return the `Claim` of a pod, as `claim_of` does; None if the pod has no node or has ended."""
     spec, status = pod["spec"], pod.get("status") or {}
     if not spec.get("nodeName") or status.get("phase") in ENDED:
         return None
@@ -114,10 +110,10 @@ def claim_of(
     ours: bool,
     writers: frozenset[str] = WRITERS,
 ) -> Claim | None:
-    """Return the `Claim` of a bound pod; None for a foreign pod that requests no device.
+    """Return the `Claim` of a bound pod; None if another scheduler's pod requests no device.
 
-    None also for a pod of ours that cannot be read. ResourceClaims are ignored, because they are
-    already allocated. `writers` are the field managers whose annotations are trusted."""
+    None also if a pod of ours cannot be read. Only annotations of the field managers `writers` are
+    trusted."""
     config = structs.replace(config, resource_claims=True)
     names = {
         name

@@ -1,8 +1,8 @@
-"""Format a placement as annotations of its pod: ours, and those that its device plugin reads.
+"""Format a placement as annotations of its pod: our own, and those that a device plugin reads.
 
 The binder writes them when it binds the pod. The plugin's annotations are in the pod's dialect, so
-an unmodified plugin finds what its own scheduler would have written. Invariant: our annotations
-suffice to restore a lost ledger, and every binder gives the same text for the same input."""
+the plugin finds what its own scheduler would have written. Invariant: our annotations suffice to
+restore a lost ledger, and every binder gives the same text for the same input."""
 
 from collections.abc import Mapping
 
@@ -64,8 +64,8 @@ def annotations_for(
 ) -> dict[str, str]:
     """Return all annotations to write when the pod is bound.
 
-    `revision` is that of the placement, `devices` are the node's by id, and `now_ns` is Unix time
-    in nanoseconds. Raises KeyError if the node lacks the device of a share."""
+    `revision` is the placement's, and `now_ns` is Unix time. Raises KeyError if the node lacks the
+    device of a share."""
     ours = {SHARES: shares_text(placed.shares), ATTEMPT: str(placed.attempt), UID: placed.pod}
     return (
         ours

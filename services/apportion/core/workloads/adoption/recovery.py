@@ -1,8 +1,8 @@
 """Read which devices a pod uses from annotations that another system's scheduler wrote.
 
-This is the inverse of each dialect's `render`. Some systems write only the index of a device and
-leave amounts to the pod's requests, so the node's devices are needed. Invariant: all devices of a
-pod are understood, or none; otherwise, devices that it uses would count as free."""
+This is the inverse of each dialect's `render`. Some systems write only the index of a device; the
+amounts then come from the pod's requests and the node's devices. Invariant: all devices of a pod
+are understood, or none is recorded."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -35,7 +35,7 @@ class Recovered(NamedTuple):
 
 
 def recover(pod: BoundPod) -> Recovered | None:
-    """Return the devices that the annotations name; None if no annotation can be understood."""
+    """Return the devices in the first annotation that can be read; None if none can."""
     for key, read in RECOVERS.items():
         text = pod.annotations.get(key, "")
         if not text or len(text) > TEXT_MAX:
@@ -52,9 +52,7 @@ def recover(pod: BoundPod) -> Recovered | None:
 def shares_of(
     held: Iterable[Held], asks: Sequence[Ask], devices: Mapping[str, Device], known: Known = ()
 ) -> tuple[Share, ...] | None:
-    """Return the pod's shares, given the node's devices by id; None if any device is unknown.
-
-    `known` are the allowed MIG geometries (`knownMigGeometries`)."""
+    """Return the pod's shares of the node's devices; None if one of them cannot be determined."""
     by_index = {(device.family, device.index): device for device in devices.values()}
     wanted = {ask.container: ask for ask in asks}
     shares = []

@@ -3,7 +3,7 @@
 A quantity ("100m", "2Gi", "1k", "1e3") is read exactly, by the grammar of
 `k8s.io/apimachinery/pkg/api/resource`; callers round up once, at the end of a sum. Extended
 resources cannot be overcommitted, so request and limit must agree. Invariant: an `Amount` is a
-whole number of zero or more, and knows the field it came from."""
+whole number of zero or more."""
 
 import math
 import re
@@ -40,9 +40,9 @@ def quantity(value: object, field: str) -> Fraction:
 
 
 def whole(value: object, field: str, *, limit: int, least: str = "write 0 or more") -> int:
-    """Return the amount of an extended resource: a whole number from 0 to `limit`.
+    """Return the amount of an extended resource. Raises ManifestError if it is not 0 to `limit`.
 
-    `least` is the fix to suggest for a negative amount. Raises ManifestError otherwise."""
+    `least` is the fix to suggest for a negative amount."""
     amount = _exact(value)
     if amount is None:
         parts = _WITH_UNIT.fullmatch(value) if isinstance(value, str) else None
@@ -143,9 +143,10 @@ class Amount(NamedTuple):
         return self.value
 
     def cores_percent(self, *, clamp: bool) -> int:
-        """Return the amount as percent of each device's compute; zero reserves none.
+        """Return the amount as percent of each device's compute.
 
-        `clamp`: more than 100 counts as 100, as in HAMi (`Fit`: "core limit can't exceed 100")."""
+        If `clamp`, more than 100 counts as 100, as in HAMi (`Fit`: "core limit can't exceed 100").
+        """
         if self.value > WHOLE and not clamp:
             fix = "write 0 to 100, and use the count to request more devices"
             raise self.refusal("is more than 100 percent of a device", fix)
@@ -173,6 +174,6 @@ def amount_of(container: Container, resource: str) -> Amount:
 
 
 def amounts_of(container: Container, resources: Collection[str]) -> dict[str, Amount]:
-    """Return how much the container requests of each resource. Raises like `amount_of`."""
+    """Return how much the container requests of each resource. Raises ManifestError."""
     named = {**container.limits, **container.requests}
     return {name: amount_of(container, name) for name in named if name in resources}

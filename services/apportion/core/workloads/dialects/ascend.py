@@ -1,9 +1,9 @@
 """The dialect of Ascend NPUs: `huawei.com/Ascend310P` and others, each with a `-memory`.
 
-Names may be in lower case. Memory is cut by templates: a vNPU is the smallest one with enough
-memory, else the whole device. A request for several devices gets whole ones; the dies of a 910C
-come in pairs (HAMi's Ascend device). With `huawei.com/vnpu-mode: hami-core`, a pod requests softly
-split NPUs: any amount of memory and percent of cores, on devices with that mode."""
+Names may be in lower case. A request for memory gets the smallest vNPU template with enough memory,
+else the whole device. A request for several devices gets whole ones; the dies of a 910C come in
+pairs (HAMi's Ascend device). With `huawei.com/vnpu-mode: hami-core`, a pod requests any amount of
+memory and percent of cores, on softly split devices."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -41,12 +41,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Npu:
-    """One family of NPUs, with the resource names and annotations derived from its `word`.
+    """One family of NPUs, with the resource names and annotations that contain its `word`.
 
-    `family` is its name in the catalogue. Resources: `count` of devices, `memory` in MiB, and
-    `cores` in percent of softly split devices. The annotations `use_ids` and `nouse_ids` choose
-    devices. The plugin reads and removes `to_allocate`; `allocated` stays. `paired`: two dies form
-    a module and are allocated together."""
+    The plugin removes the annotation `to_allocate` after reading it; `allocated` stays. If
+    `paired`, two dies form a module and are allocated together."""
 
     def __init__(self, word: str) -> None:
         self.word = word

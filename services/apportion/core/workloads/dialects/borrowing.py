@@ -1,10 +1,9 @@
 """Let a container borrow devices that another container of the pod uses at another time.
 
-Init containers run one by one before the app containers, so a pod needs the maximum, not the sum,
+Init containers run one by one before the app containers. So a pod needs the maximum, not the sum,
 as in Kubernetes and HAMi (`CollapseInitContainerUsage`). The lender's ask is raised to what the
 borrower needs. If no ask can cover both, the init container gets its own devices. Invariant: a
-borrower gets no more than the lender has, and a lender's two borrowers never run at the same time.
-"""
+borrower gets no more than the lender has, and two borrowers from one lender never run at once."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
@@ -22,7 +21,7 @@ Parts = tuple[tuple[Ask, ...], tuple[Ask, ...]]
 def parted(asks: Sequence[Ask], apps: Collection[str]) -> Parts:
     """Split a pod's asks into those that get devices and those that borrow them.
 
-    `apps` are the containers that start after all init containers."""
+    `apps` are the app containers, which start after all init containers."""
     holders = {ask.container: ask for ask in asks if not ask.init}
     for init in (ask for ask in asks if ask.init):
         able = [ask for ask in holders.values() if ask.init or ask.container in apps]
@@ -41,7 +40,7 @@ def parted(asks: Sequence[Ask], apps: Collection[str]) -> Parts:
 def lent(
     borrower: Ask, pod: PodSubmitted, shares: Iterable[Share], devices: Mapping[str, Device]
 ) -> list[Share]:
-    """Return the lender's shares that the borrowing ask may use; empty if there is no lender.
+    """Return the shares that a container may borrow; empty if no container can lend them.
 
     The borrower gets the lender's first devices, as many and as much of each as it requests."""
     asks = joined(pod.shape.asks)

@@ -1,8 +1,8 @@
 """The dialect of Cambricon MLUs: `cambricon.com/vmlu`, memory per 256 MiB, percent of cores.
 
 The rules are those of HAMi's Cambricon device. A count alone requests whole MLUs. Memory and cores
-are per MLU; either without a count requests one MLU. Without cores, a request gets all of them, and
-so the MLU exclusively. Names contain `smlu`, the vendor's own way of sharing."""
+are per MLU; either without a count requests one MLU. A request without cores gets the MLU
+exclusively. Names contain `smlu`, the vendor's own way of sharing."""
 
 from functools import partial
 from itertools import chain

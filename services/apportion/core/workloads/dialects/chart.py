@@ -1,7 +1,6 @@
 """Check that sections of HAMi's and Volcano's configuration files match what Apportion does.
 
-Invariant: a section is accepted if it requires only what Apportion always does. Anything else is
-refused by its key, with the fix."""
+Invariant: a key that requests something else is refused, with the fix."""
 
 from typing import Any, Final
 
@@ -11,7 +10,7 @@ AS_IN_CHART: Final = "write it as in HAMi's chart"
 
 
 def expect(value: object, nothing: tuple[object, ...], path: str, fix: str) -> None:
-    """Raise ManifestError for a value other than those in `nothing`; if it is empty, allow any."""
+    """Raise ManifestError if `nothing` has values and `value` is not one of them."""
     if nothing and not any(value == each and type(value) is type(each) for each in nothing):
         raise ManifestError(path, value, "is not supported", fix)
 

@@ -1,8 +1,9 @@
 """The interface of a dialect, and the types that its functions accept and return.
 
-Invariant: other code uses dialects only through `listing`, and depends on none of them. A limit
-counts what pods have allocated, under whichever names, so no dialect bypasses it. An annotation is
-understood completely, or refused with the key, the value and the fix (`Unclear` on a bound pod)."""
+Invariant: other code uses dialects only through `listing`, and depends on none of them. A limit of
+a queue or quota counts what pods have allocated under any name, so no dialect bypasses it. An
+annotation that is not understood completely is refused with the key, the value and the fix
+(`Unclear` on a bound pod)."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
@@ -42,25 +43,22 @@ COUNTED: Final = (SHARES, DEVICE_MEMORY, CORES, ENTIRE, PARTIAL_MEMORY, INSTANCE
 
 
 class Bound(NamedTuple):
-    """What a limit of a resource caps: `counts` (one of `COUNTED`) of a family or MIG profile.
+    """What a limit of a resource name counts: devices, memory or cores of a family or MIG profile.
 
     A limit of 1 allows `unit` devices, MiB or percent."""
 
-    counts: str
+    counts: str  # one of `COUNTED`
     of: str
     unit: int = 1
 
 
 class Resource(NamedTuple):
-    """The device families that a resource name requests, and what a limit of it counts.
-
-    `bound` is None if a limit has no effect, as for a priority. `clamps`: more than 100 percent of
-    a device counts as 100. `caps`: more memory than a device has counts as all of it."""
+    """The device families that a resource name requests, and what a limit of it counts."""
 
     families: tuple[str, ...]
-    bound: Bound | None = None
-    clamps: bool = False
-    caps: bool = False
+    bound: Bound | None = None  # None: a limit has no effect
+    clamps: bool = False  # more than 100 percent counts as 100
+    caps: bool = False  # more memory than the device's counts as all of it
 
 
 Resources = Mapping[str, Resource]  # by name
@@ -69,7 +67,7 @@ Resources = Mapping[str, Resource]  # by name
 def of_family(
     family: str, names: tuple[str, str, str], *, unit_mib: int = 1, clamps: bool, caps: bool = False
 ) -> dict[str, Resource]:
-    """Return a family's three usual resources: count, memory (one unit: `unit_mib`) and cores."""
+    """Return a family's three usual resources: count, memory in units of `unit_mib`, and cores."""
     count, memory, cores = names
     return {
         count: Resource((family,), Bound(SHARES, family)),
@@ -86,7 +84,7 @@ T = TypeVar("T")
 
 
 class Notes(NamedTuple):
-    """A pod's annotations, and the path of the field with them, for errors."""
+    """A pod's annotations, and their path for error messages."""
 
     values: Mapping[str, str]
     field: str
@@ -99,7 +97,7 @@ class Notes(NamedTuple):
 class Selecting(NamedTuple):
     """The annotation keys with which pods choose or exclude a vendor's devices.
 
-    Each value is a comma list of model names or device ids. Each key has several spellings."""
+    Each value is a list of model names or device ids, separated by commas."""
 
     use_types: tuple[str, ...] = ()
     nouse_types: tuple[str, ...] = ()
@@ -110,7 +108,7 @@ class Selecting(NamedTuple):
 def selected(notes: Notes, keys: Selecting) -> DeviceConstraints:
     """Return the device constraints that these annotations set.
 
-    Exclusion overrides choice, as in HAMi and Volcano ("the denylist takes precedence"). Raises
+    An excluded device stays excluded even if it is chosen, as in HAMi and Volcano. Raises
     ManifestError if a list is malformed, or everything chosen is excluded."""
     use_types, nouse_types, use_ids, nouse_ids = (
         one(notes, spellings, name_list) or () for spellings in keys
@@ -132,9 +130,9 @@ def selected(notes: Notes, keys: Selecting) -> DeviceConstraints:
 def one(notes: Notes, keys: tuple[str, ...], read: Callable[[Notes, str], T]) -> T | None:
     """Return the value of an annotation; `keys` are its spellings, which must agree.
 
-    A blank value counts as absent, because Helm writes one for an unset value. HAMi (`CheckUUID`,
-    `CheckType`) and Volcano (`parseGPUUUIDList`) accept it. Raises ManifestError if two values
-    differ, or `read` refuses one."""
+    A blank value counts as absent, because Helm writes one for an unset value, and HAMi
+    (`CheckUUID`, `CheckType`) and Volcano (`parseGPUUUIDList`) accept it. Raises ManifestError if
+    values differ or are invalid."""
     found = [(key, read(notes, key)) for key in keys if notes.values.get(key, "").strip()]
     for key, value in found[1:]:
         if value != found[0][1]:
@@ -143,7 +141,9 @@ def one(notes: Notes, keys: tuple[str, ...], read: Callable[[Notes, str], T]) ->
 
 
 def name_list(notes: Notes, key: str) -> tuple[str, ...]:
-    """Split a comma list into sorted, distinct names; ManifestError if empty or too long."""
+    """Split a text at its commas into sorted, distinct names.
+
+    Raises ManifestError if there are none or too many."""
     found = {part for raw in notes.values[key].split(",") if (part := raw.strip())}
     if not found:
         raise notes.refusal(key, "is empty", "write a comma-separated list, or remove it")
@@ -153,7 +153,9 @@ def name_list(notes: Notes, key: str) -> tuple[str, ...]:
 
 
 def indexes(notes: Notes, key: str) -> tuple[int, ...]:
-    """Split a comma list into device indexes; ManifestError if one is `COUNT_MAX` or more."""
+    """Split a text at its commas into device indexes.
+
+    Raises ManifestError if one is not a number below `COUNT_MAX`."""
     words = name_list(notes, key)
     found = {
         int(word)
@@ -169,7 +171,7 @@ def indexes(notes: Notes, key: str) -> tuple[int, ...]:
 def flag(notes: Notes, key: str) -> bool:
     """Return the annotation as a boolean, in any spelling of Go's `strconv.ParseBool`.
 
-    HAMi uses it for `nvidia.com/numa-bind`. Raises ManifestError for any other value."""
+    Raises ManifestError for any other value."""
     value = notes.values[key]
     if value not in TRUE | FALSE:
         raise notes.refusal(key, "is neither true nor false", 'write "true", or remove it')
@@ -211,7 +213,7 @@ class PlacedPod(NamedTuple):
         return [share for share in self.placed.shares if share.container == container]
 
     def ask(self, container: str) -> Ask:
-        """Return the first ask of the container, for devices of its own or borrowed ones."""
+        """Return the container's first ask; asks for borrowed devices come first."""
         asks = (*self.pod.borrowing, *self.pod.shape.asks)
         return next(ask for ask in asks if ask.container == container)
 
@@ -228,7 +230,7 @@ class PlacedPod(NamedTuple):
 
 
 def segments(it: PlacedPod, recorded: Callable[[Share], str]) -> str:
-    """Format one segment per container, as HAMi does: init containers first, empty ones kept."""
+    """Format one segment per container, as HAMi does; a segment may be empty."""
     return "".join(
         "".join(map(recorded, it.shares(name))) + ";"
         for name in (*it.init_containers, *it.containers)
@@ -236,7 +238,7 @@ def segments(it: PlacedPod, recorded: Callable[[Share], str]) -> str:
 
 
 def record(device: str, kind: str, memory: int, cores: int) -> str:
-    """Format one device of a container as HAMi and Volcano do, ending with a colon."""
+    """Format one device of a container as HAMi and Volcano do, with a colon at the end."""
     return f"{device},{kind},{memory},{cores}:"
 
 
@@ -250,7 +252,7 @@ _RECORD_FIELDS = 4
 
 
 class BoundPod(NamedTuple):
-    """The input of `recover`: a bound pod's annotations, its containers in order, their asks."""
+    """The input of `recover`: a bound pod's annotations, containers in order, and asks."""
 
     annotations: Mapping[str, str]
     init_containers: Sequence[str]
@@ -260,19 +262,16 @@ class BoundPod(NamedTuple):
 
 
 class Held(NamedTuple):
-    """A device that a container of a bound pod uses, known by id or by index (`number`).
-
-    `memory_mib` and `cores` are None if they follow from the ask. `place` is the group and position
-    of a MIG instance; the GPU's model decides which slices that is."""
+    """A device that a container of a bound pod uses, known by id or by index (`number`)."""
 
     container: str
     family: str
     device: str = ""
     number: int = -1
-    memory_mib: int | None = None
-    cores: int | None = None
+    memory_mib: int | None = None  # None: as in the ask
+    cores: int | None = None  # None: as in the ask
     instance: MigInstance | None = None
-    place: tuple[str, int] | None = None
+    place: tuple[str, int] | None = None  # MIG group and position
 
 
 class Unclear(ValueError):
@@ -282,8 +281,8 @@ class Unclear(ValueError):
 def records(segment: str, *, places: bool = False) -> Iterator[tuple[str, int, int]]:
     """Yield id, memory and cores of each device in text like `GPU-a,NVIDIA,3000,50:GPU-b,…:`.
 
-    With `places`, the group and position of a MIG instance may follow an id. Raises Unclear if the
-    text has another format."""
+    Raises Unclear if the text has another format. Only with `places` may an id end with the group
+    and position of a MIG instance in brackets."""
     for text in segment.split(":"):
         if not text:
             continue
@@ -294,7 +293,7 @@ def records(segment: str, *, places: bool = False) -> Iterator[tuple[str, int, i
 
 
 def whole_number(text: str) -> int:
-    """Return a whole number in plain digits; raise Unclear for other or very long text."""
+    """Parse a whole number. Raises Unclear if the text has other characters, or too many digits."""
     if not (text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX):
         raise Unclear
     return int(text)
@@ -306,7 +305,7 @@ Recover = Callable[[BoundPod, str], Iterator[Held]]
 
 
 class Dialect(Struct, frozen=True, kw_only=True, eq=False):
-    """One dialect; `name` is its name in the ledger.
+    """One dialect: how pods request a kind of device under one system's names.
 
     - `devices`: what users call the vendor's devices, as in "GPUs".
     - `resources`: the names that it claims under a configuration, with their meaning.
@@ -325,22 +324,15 @@ class Dialect(Struct, frozen=True, kw_only=True, eq=False):
       `recover`: a reader for each annotation key, in the order in which they are tried.
     - `priority`: the resource with a container's priority on a shared device, or empty.
 
-    For checks of manifests and of configuration files:
-    - `needs`: resources that have no effect without another resource, with its name and the reason.
-    - `idle`: a resource that is ignored if the second one is set too, and the system's name.
-    - `writes`: prefixes of the annotations that its own scheduler and plugin write on pods.
-    - `sections`: checks of sections of HAMi's and Volcano's configuration files (`chart`): each
-      takes the path, returns why the section is accepted, or raises `ManifestError`."""
-
-    name: str
-    devices: str
+    name: str  # as in the ledger
+    devices: str  # what users call them, as in "GPUs"
     resources: Callable[[DialectConfig], Resources]
     read: Callable[[Container, Amounts, DialectConfig], Ask | None]
     choose: Callable[[Notes], DeviceConstraints]
-    reserved: Mapping[str, str]
+    reserved: Mapping[str, str]  # annotations of its pods only; the error for others
     render: Callable[[PlacedPod], dict[str, str]]
     recover: Mapping[str, Recover]
-    priority: Callable[[DialectConfig], str] | None = None
+    priority: Callable[[DialectConfig], str] | None = None  # the resource; empty: none
     part: Callable[[Sequence[Ask], Collection[str]], Parts] = parted
     variant: Callable[["Dialect", Notes], "Dialect"] | None = None
     device_choice: tuple[str, DeviceWeights | None] = ("", None)
@@ -348,5 +340,5 @@ class Dialect(Struct, frozen=True, kw_only=True, eq=False):
     instances_alike: bool = False
     needs: Mapping[str, tuple[str, str]] = {}
     idle: Callable[[DialectConfig], tuple[str, str, str]] | None = None
-    writes: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()  # prefixes of annotations that its scheduler writes
     sections: Mapping[str, Callable[[object, str], str]] = {}

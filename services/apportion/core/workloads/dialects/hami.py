@@ -1,8 +1,8 @@
 """The dialect of HAMi: `nvidia.com/gpu`, `gpumem`, `gpumem-percentage`, `gpucores`, `priority`.
 
-Defaults are those of HAMi's admission webhook. Its device plugins read a placement from the pod's
-annotations: one segment per container, init containers first, empty ones kept. On GPUs in MIG mode,
-a count means instances, not GPUs (`Fit` can choose the same GPU again)."""
+Defaults are those of HAMi's admission webhook. Its device plugins read a placement from annotations
+with one segment per container, init containers first; a segment may be empty. On GPUs in MIG mode,
+a count means instances, not GPUs, because HAMi can choose the same GPU again (`Fit`)."""
 
 from collections.abc import Iterator
 from functools import partial

@@ -58,7 +58,7 @@ SECTIONS: Mapping[str, Callable[[object, str], str]] = {
 
 
 def named(name: str) -> Dialect | None:
-    """Return the dialect with this name, as events have it, or None."""
+    """Return the dialect with this name, as in events, or None."""
     return next((dialect for dialect in DIALECTS if dialect.name == name), None)
 
 
@@ -70,7 +70,7 @@ def render(it: PlacedPod) -> dict[str, str]:
 
 @lru_cache(maxsize=8)
 def claims(config: DialectConfig) -> Mapping[str, tuple[Dialect, ...]]:
-    """Return, for each device resource name, the dialects that claim it, in order of preference."""
+    """Return for each device resource name the dialects that have it, in order of preference."""
     found: dict[str, tuple[Dialect, ...]] = {}
     for dialect in DIALECTS:
         for name in dialect.resources(config):
@@ -86,13 +86,13 @@ def claimed(config: DialectConfig) -> frozenset[str]:
 
 @lru_cache(maxsize=8)
 def resources(config: DialectConfig) -> Mapping[str, Resource]:
-    """Return what each device resource name means, in the last dialect that claims it."""
+    """Return what each device resource name means; if several dialects have it, the last counts."""
     return {name: several[-1] for name, several in meanings(config).items()}
 
 
 @lru_cache(maxsize=8)
 def meanings(config: DialectConfig) -> Mapping[str, tuple[Resource, ...]]:
-    """Return what each device resource name means in every dialect that claims it, in order."""
+    """Return what each device resource name means in every dialect that has it, in order."""
     return {
         name: tuple(dialect.resources(config)[name] for dialect in dialects)
         for name, dialects in claims(config).items()
@@ -101,13 +101,13 @@ def meanings(config: DialectConfig) -> Mapping[str, tuple[Resource, ...]]:
 
 @lru_cache(maxsize=8)
 def domains(config: DialectConfig) -> tuple[str, ...]:
-    """Return the domains of all device resource names, each with its slash."""
+    """Return the domains of all device resource names, each with the slash after it."""
     return tuple(sorted({f"{name.partition('/')[0]}/" for name in claims(config)}))
 
 
 @lru_cache(maxsize=8)
 def count_names(config: DialectConfig) -> Mapping[str, tuple[str, ...]]:
-    """Return the resource names that count devices, each with the device families it requests."""
+    """Return the resource names that count devices, and for each name the device families."""
     return {SLOT: tuple(FAMILIES)} | {
         name: resource.families
         for name, resource in resources(config).items()

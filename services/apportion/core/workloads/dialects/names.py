@@ -1,8 +1,9 @@
 """The configurable settings of dialects: the resource names of GPUs, and defaults.
 
-The section `nvidia` of the configuration renames the resources of HAMi or Volcano; other dialects'
-names are fixed. Invariant: no two resources of one dialect have the same name. Two dialects may
-share a name (Volcano's count can be `nvidia.com/gpu`); then the pod's other names decide."""
+The section `nvidia` of the configuration renames the resources of HAMi or Volcano; the names of
+other dialects are fixed. Invariant: no two resources of one dialect have the same name. Two
+dialects may share a name (Volcano's count can be `nvidia.com/gpu`); then the pod's other names
+decide."""
 
 from functools import lru_cache
 from typing import Annotated
@@ -55,19 +56,16 @@ VOLCANO_VGPU = VgpuNames(
 class DialectConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The configured settings for reading the device requests of pods.
 
-    Defaults fill in what a GPU container omits: `default_gpu_count` if only memory or cores are
-    requested, `default_memory_mib` (0: the whole GPU) and `default_cores`. One unit of GPU memory
-    is `memory_factor` MiB. `mig_by_profile`: a pod may request MIG instances by profile
-    (`migStrategy: mixed`)."""
+    The defaults apply to amounts that a GPU container does not request."""
 
     plain_count: ResourceName = "nvidia.com/gpu"
     hami: VgpuNames = HAMI
     volcano_vgpu: VgpuNames = VOLCANO_VGPU
-    default_gpu_count: Count = 1
-    default_memory_mib: MemoryMib = 0
+    default_gpu_count: Count = 1  # if only memory or cores are requested
+    default_memory_mib: MemoryMib = 0  # 0: the whole GPU
     default_cores: Percent = 0
-    memory_factor: Annotated[int, Meta(ge=1, le=1024)] = 1
-    mig_by_profile: bool = False
+    memory_factor: Annotated[int, Meta(ge=1, le=1024)] = 1  # MiB in one unit of memory
+    mig_by_profile: bool = False  # `migStrategy: mixed`
 
 
 VOLCANO_DOMAIN = "volcano.sh/"
@@ -75,7 +73,9 @@ VOLCANO_DOMAIN = "volcano.sh/"
 
 @lru_cache(maxsize=8)
 def dialect_config(configuration: Configuration) -> DialectConfig:
-    """Return the configuration's dialect settings. ValueError if two resources share a name."""
+    """Return the configuration's dialect settings.
+
+    Raises ValueError if two resources share a name."""
     nvidia = configuration.nvidia
     names = renamed(nvidia)
     defaults = DialectConfig(
@@ -95,16 +95,16 @@ def dialect_config(configuration: Configuration) -> DialectConfig:
 
 
 def original_names(nvidia: NvidiaConfiguration) -> VgpuNames:
-    """Return the default names of the dialect whose names this section replaces.
+    """Return the default resource names of the dialect that the section `nvidia` configures.
 
-    `nvidia.dialect` names that dialect; without it, the domain of the section's names decides."""
+    Without `nvidia.dialect`, the domain of the configured names decides which dialect that is."""
     volcano = any(name.startswith(VOLCANO_DOMAIN) for name in renamed(nvidia).values())
     chosen = nvidia.dialect or ("volcano-vgpu" if volcano else "hami")
     return VOLCANO_VGPU if chosen == "volcano-vgpu" else HAMI
 
 
 def renamed(nvidia: NvidiaConfiguration) -> dict[str, str]:
-    """Return the resource names that the section sets, by field of `VgpuNames`."""
+    """Return the configured resource names; the keys are fields of `VgpuNames`."""
     return {
         part: name
         for part, name in (

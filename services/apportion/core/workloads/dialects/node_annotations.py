@@ -1,4 +1,4 @@
-"""Read what other systems wrote about a node's devices into the node's annotations.
+"""Read the node annotations in which HAMi and Volcano describe a node's devices.
 
 Volcano's old device plugin marks unhealthy GPUs; the plugins of HAMi and Volcano register their
 devices. Invariant: what is returned is within the bounds of the event schema. A registration that

@@ -1,9 +1,9 @@
 """What the dialects of NVIDIA GPUs have in common: amounts and annotations.
 
 The rules are those of HAMi's admission webhook (`GenerateResourceRequests`) and of Volcano's
-request parser (`ExtractResourceRequest`). Memory and cores are per GPU. A request without memory is
-for the whole GPU; without cores as well, for exclusive use. Zero GPUs request nothing. Invariant:
-two spellings of one annotation agree, or the pod is refused."""
+request parser (`ExtractResourceRequest`). Memory and cores are per GPU. A request without memory
+gets all memory of the GPU; without memory and cores, the GPU exclusively. Zero GPUs request
+nothing. Invariant: two spellings of one annotation agree, or the pod is refused."""
 
 from collections.abc import Callable
 from itertools import chain
@@ -69,7 +69,7 @@ def _modes(notes: Notes, key: str) -> tuple[Mode, ...]:
 
 
 def dialect(name: str, **others: Any) -> Dialect:
-    """Create a dialect for GPUs; `others` are the fields that differ between such dialects."""
+    """Create a dialect for GPUs; `others` are the fields that differ between GPU dialects."""
     fields: dict[str, Any] = {"devices": DEVICES, "choose": choose, "reserved": RESERVED} | others
     return Dialect(name=name, **fields)
 
@@ -77,24 +77,19 @@ def dialect(name: str, **others: Any) -> Dialect:
 class Manner(NamedTuple):
     """The names with which one system requests GPUs, and the rules by which it reads amounts.
 
-    - `names`: its names under a configuration; `system`: what users call it.
-    - `cap_memory`: an amount above the GPU's memory means the whole GPU.
-    - `percentage_first`: if memory is given as amount and percentage, the percentage counts.
-    - `zero_is_unset`: a percentage of zero counts as absent; otherwise it is refused.
-    - `clamp_cores`: more than 100 % of cores counts as 100 %; otherwise it is refused.
-    - `full_percentage_is_alone`: 100 % of memory without cores requests the GPU exclusively, as
-      does a request without memory, but not one with a memory of 0."""
+    If `full_percentage_is_alone`, a request for 100 % of the memory without cores gets the GPU
+    exclusively."""
 
     names: Callable[[DialectConfig], VgpuNames]
-    system: str
-    cap_memory: bool
-    percentage_first: bool
-    zero_is_unset: bool
-    clamp_cores: bool
+    system: str  # what users call it
+    cap_memory: bool  # more than the GPU has means a whole GPU
+    percentage_first: bool  # a memory percentage overrides an amount
+    zero_is_unset: bool  # else 0 % is refused
+    clamp_cores: bool  # else more than 100 % is refused
     full_percentage_is_alone: bool
 
     def resources(self, config: DialectConfig) -> Resources:
-        """Return what each name means; a limit of a memory percentage or priority has no effect."""
+        """Return what each resource name requests, and what a limit of it counts."""
         names = self.names(config)
         return dict.fromkeys(names.every, Resource((FAMILY,))) | of_family(
             FAMILY,
@@ -115,7 +110,7 @@ class Manner(NamedTuple):
         return self.names(config).priority or ""
 
     def read(self, container: Container, amounts: Amounts, config: DialectConfig) -> Ask | None:
-        """Return the container's ask for GPUs; None without one. Raises ManifestError."""
+        """Return the container's ask for GPUs; None if it requests none. Raises ManifestError."""
         names = self.names(config)
         count, memory, percent, cores = (
             amounts.get(name)
@@ -160,7 +155,7 @@ class Manner(NamedTuple):
         )
 
     def dialect(self, name: str, **others: Any) -> Dialect:
-        """Create the dialect of this system; `others` are fields that this class does not set."""
+        """Create the dialect of this system, with the fields in `others`."""
         return dialect(
             name,
             resources=self.resources,

@@ -2,7 +2,7 @@
 
 The pod requests N whole GPUs, unless a default amount of memory is configured. With `migStrategy:
 mixed`, `nvidia.com/mig-1g.5gb: N` requests N instances of that profile, on one GPU or several.
-Without it, such a name is an extended resource of the node."""
+Otherwise, that name is an extended resource of the node."""
 
 from apportion.core.devices.catalogue import FAMILIES
 from apportion.core.workloads.dialects import hami, nvidia, volcano_vgpu
@@ -29,7 +29,7 @@ PROFILES = {
 
 
 def example(resource: str) -> tuple[str, int]:
-    """Return the first GPU model that has this resource's MIG profile, and the instance's MiB."""
+    """Return a GPU model with the MIG profile of this resource, and the profile's memory in MiB."""
     found = (
         (profile.by_name, model.match[0], profile.memory_mib)
         for model in FAMILIES[nvidia.FAMILY].models

@@ -1,8 +1,8 @@
 """Convert the resources and annotations of one pod to asks, in the dialect that it uses.
 
-A name can belong to several dialects (`nvidia.com/gpu` is HAMi's and the plain one). The pod's
-dialect is the first that claims all of its names; a pod that mixes dialects is refused. Invariant:
-no dialect is guessed, and an annotation that requests an unsupported function is refused."""
+A resource name can belong to several dialects (`nvidia.com/gpu` is HAMi's and the plain dialect's).
+The pod's dialect is the first one that has all of its names; a pod that mixes dialects is refused.
+Invariant: an annotation that requests an unsupported function is refused."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
@@ -21,19 +21,16 @@ NO_DIALECT = "none"  # the dialect of a pod that requests no device
 
 
 class DeviceRequest(Struct, frozen=True, kw_only=True):
-    """What devices a pod requests, and how they are chosen.
-
-    An empty policy means the cluster's. `high_priority` names the containers whose tasks go first
-    on a shared GPU. `borrowing` are asks for another container's devices while it does not run."""
+    """What devices a pod requests, and how they are chosen. An empty policy means the cluster's."""
 
     dialect: str = NO_DIALECT
     asks: tuple[Ask, ...] = ()
-    borrowing: tuple[Ask, ...] = ()
+    borrowing: tuple[Ask, ...] = ()  # asks for another container's devices
     devices: DeviceConstraints = DeviceConstraints()
     node_policy: str = ""
     device_policy: str = ""
     device_weights: DeviceWeights | None = None
-    high_priority: tuple[str, ...] = ()
+    high_priority: tuple[str, ...] = ()  # containers that go first on a shared GPU
 
 
 def read_pod(
@@ -106,7 +103,7 @@ def _dialect(containers: Sequence[Container], config: DialectConfig) -> Dialect 
 def check_slots(
     containers: Sequence[Container], asking: Collection[str], counts: Collection[str]
 ) -> None:
-    """Raise ManifestError if a container has a slot resource without a device or with a count."""
+    """Raise ManifestError if a container requests slots without a device, or next to a count."""
     for container in containers:
         said = {**container.requests, **container.limits}
         counted = sorted((said.keys() - {SLOT}).intersection(counts))
@@ -132,7 +129,7 @@ GROUP_POLICY = "volcano.sh/vgpu-podgroup-policy"
 
 
 def selection(annotations: Mapping[str, str], *, field: str, dialect: Dialect) -> DeviceRequest:
-    """Return the constraints, policies and weights in a pod's annotations, but no asks.
+    """Return the constraints, policies and weights in a pod's annotations, without asks.
 
     Raises ManifestError if a value is malformed, or two values contradict each other."""
     notes = Notes(annotations, field)
@@ -195,14 +192,12 @@ def _weights(notes: Notes, key: str) -> DeviceWeights:
 # vendor's own plugin (`amd.com/gpu`, `aws.amazon.com/neuron`, `enflame.com/gcu`, …) stay extended
 # resources.
 class Vendor(NamedTuple):
-    """A vendor, and the resource names below its `domain` that request shared devices.
-
-    `endings` are the suffixes of resource names that begin with a device model."""
+    """A vendor's domain, and the resource names in it that request shared devices."""
 
     name: str
     domain: str
     resources: tuple[str, ...] = ()
-    endings: tuple[str, ...] = ()
+    endings: tuple[str, ...] = ()  # suffixes after a device model
 
 
 VENDORS = (
@@ -229,7 +224,7 @@ HAMI_PLUGINS = frozenset(("amd.com/gpu", "birentech.com/gpu", "vastaitech.com/va
 
 
 def vendor_of(resource: str) -> Vendor | None:
-    """Return the vendor whose shared devices this name requests, or None."""
+    """Return the vendor whose shared devices are requested under this resource name, or None."""
     domain, _, name = resource.partition("/")
     for vendor in VENDORS:
         if domain == vendor.domain and (
@@ -242,7 +237,7 @@ def vendor_of(resource: str) -> Vendor | None:
 def refuse_others(
     containers: tuple[Container, ...], claimed: Collection[str]
 ) -> tuple[Container, ...]:
-    """Return the containers; ManifestError if one requests another vendor's shared device."""
+    """Return the containers. Raises ManifestError if one requests another vendor's device."""
     for container in containers:
         for name in (*container.limits, *container.requests):
             vendor = vendor_of(name)

@@ -1,8 +1,8 @@
 """The dialect of gpu-manager's vcuda: hundredths of a GPU, and memory in units of 256 MiB.
 
 1 to 99 hundredths are a share of one GPU and need memory; a multiple of 100 is that many whole
-GPUs. The names exist under two prefixes; the dialect has the prefix of its pod, as in
-`docker.com/vcuda`, because the device plugin expects its annotations under the same prefix."""
+GPUs. The names exist under two prefixes. Annotations are written with the prefix of the pod's
+request, as its device plugin expects."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -40,7 +40,7 @@ LIMIT_DIGITS_MAX = 3
 
 
 class Vcuda:
-    """The vcuda dialect under one prefix; `name` is the dialect's name in events."""
+    """The vcuda dialect under one prefix."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
@@ -62,8 +62,7 @@ class Vcuda:
     def read(self, container: Container, amounts: Amounts, _: DialectConfig) -> Ask | None:
         """Return the container's ask; None if it requests no GPU.
 
-        Raises ManifestError for a share without memory, memory without a share, or more than one
-        GPU that is not a whole number."""
+        Raises ManifestError if cores or memory are missing, or for a fraction above one GPU."""
         cores, memory = amounts.get(self.cores), amounts.get(self.memory)
         memory_mib = memory.memory_mib(UNIT_MIB) if memory else None
         if cores is None or cores.value == 0:
@@ -84,7 +83,7 @@ class Vcuda:
         return container.ask(nvidia.FAMILY, count=count, cores=WHOLE)
 
     def choose(self, notes: Notes) -> DeviceConstraints:
-        """Check the core limit; return constraints as for any GPU. Raises ManifestError."""
+        """Return the device constraints in the pod's annotations. Raises ManifestError."""
         value = notes.values.get(self.core_limit)
         if value is not None:
             digits = value.isascii() and value.isdecimal() and len(value) <= LIMIT_DIGITS_MAX
@@ -94,7 +93,7 @@ class Vcuda:
         return nvidia.choose(notes)
 
     def render(self, it: PlacedPod) -> dict[str, str]:
-        """Return the annotations that gpu-admission would write; it ignores init containers."""
+        """Return the annotations that gpu-admission would write. Init containers get none."""
         cards = {
             self.of_container(position): commas(map(it.index_of, shares))
             for position, name in enumerate(it.containers)
@@ -108,9 +107,7 @@ class Vcuda:
         }
 
     def recover(self, pod: BoundPod, _text: str) -> Iterator[Held]:
-        """Yield the GPUs in the annotations of each container; containers are numbered from 0.
-
-        gpu-admission also writes the node; gpu-manager, which chooses the GPU itself, does not."""
+        """Yield the GPUs in the annotations of each container."""
         for position, name in enumerate(pod.containers):
             numbers = pod.annotations.get(self.of_container(position), "")
             for number in numbers.split(",") if numbers else ():
@@ -121,7 +118,7 @@ class Vcuda:
         return f"{self.prefix}/predicate-gpu-idx-{position}"
 
     def dialect(self) -> Dialect:
-        """Create the dialect with this prefix."""
+        """Create the dialect whose names begin with this prefix."""
         alone = {self.core_limit: f"limits the cores of {self.name} pods only"}
         notes = (f"{self.prefix}/predicate-node", *map(self.of_container, range(CONTAINERS_MAX)))
         return nvidia.dialect(

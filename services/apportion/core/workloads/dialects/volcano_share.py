@@ -1,9 +1,9 @@
 """The dialect of Volcano's older GPU sharing: `volcano.sh/gpu-memory` or `gpu-number`.
 
 A pod requests memory on one GPU, or whole GPUs. The device plugin reads the indexes of the pod's
-GPUs, and finds the pod by an annotated time. It shows every container all of the pod's GPUs, so all
-memory is on one GPU: the sum over containers that run together, or more for an init container
-(`getGPUMemoryOfPod`)."""
+GPUs, and finds the pod by the time in an annotation. Every container can use all GPUs of the pod.
+So all memory is on one GPU: the sum over containers that run together, or more for an init
+container (`getGPUMemoryOfPod`)."""
 
 from collections.abc import Collection, Iterator, Sequence
 

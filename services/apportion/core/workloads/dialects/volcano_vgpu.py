@@ -1,8 +1,8 @@
 """The dialect of Volcano vGPU: `volcano.sh/vgpu-number`, `vgpu-memory`, `vgpu-cores` and others.
 
-A count alone requests whole GPUs. 100 percent of memory without cores does not, because Volcano
-lets pods share the cores of such a GPU. The device plugin identifies a MIG instance by its group
-and position, so its cluster needs `knownMigGeometries`, or uses the plugin's default groups."""
+A count alone requests whole GPUs. 100 percent of memory without cores requests shares, because
+Volcano lets pods share the cores of such a GPU. The device plugin identifies a MIG instance by its
+group and position, so the groups must be those of `knownMigGeometries` or the plugin's defaults."""
 
 from collections.abc import Iterator
 

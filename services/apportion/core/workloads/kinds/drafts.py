@@ -1,7 +1,7 @@
 """Convert one document to its pods, with one function per kind.
 
-Without Kubernetes, Apportion creates the pods that the document's controller would create, with the
-same names. Invariant: a document yields all of its pods or none."""
+Without Kubernetes, Apportion creates the pods that a controller would create in Kubernetes, with
+the same names. Invariant: a document yields all of its pods or none."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -72,7 +72,7 @@ def read_pod_document(document: dict[str, Any], config: ManifestConfig) -> Manif
 
 
 def read_job(document: dict[str, Any], config: ManifestConfig) -> Manifest:
-    """Read a Job: as many pods as run at once, or no pods if the Job is suspended."""
+    """Read a Job: as many pods as run at the same time; none if the Job is suspended."""
     job = typed(document, kube.Job)
     spec = job.spec
     completions = spec.parallelism if spec.completions is None else spec.completions
@@ -148,7 +148,7 @@ def read_coscheduling_group(document: dict[str, Any], _config: ManifestConfig) -
 
 
 def read_kubernetes_group(document: dict[str, Any], config: ManifestConfig) -> Manifest:
-    """Read a Kubernetes PodGroup; if it has no gang policy, its pods start one by one."""
+    """Read a Kubernetes PodGroup. Without a gang policy, each of its pods is placed on its own."""
     group = typed(document, kube.KubernetesPodGroup)
     unsupported.check(document["spec"], "spec", unsupported.KUBERNETES_POD_GROUP_SPEC)
     spec, gang = group.spec, group.spec.scheduling_policy.gang
@@ -266,5 +266,5 @@ OF_FOLDER: Final = "manifest-"  # prefix of the uids of a manifest folder's pods
 
 
 def of_folder(uid: str) -> bool:
-    """Return True if the uid is not a UUID: the pod is from a watched folder of manifests."""
+    """Return True if the uid is of a pod from a watched folder of manifests."""
     return uid.startswith(OF_FOLDER)

@@ -2,9 +2,8 @@
 
 A queue may have a card quota, as in Volcano's capacity-card: `{"NVIDIA-A100": 8,
 "NVIDIA-H200/mig-1g.18gb-mixed": 2}`. All extended resources of a ResourceQuota are read, because
-the configuration in force later decides which are devices. Invariant: a limit that cannot be
-enforced is refused, with the field. A quota that cannot be read, or whose scopes select pods, is
-never read as empty."""
+the configuration decides later which of them are devices. Invariant: a limit that cannot be
+enforced is refused, with the field."""
 
 import math
 from collections.abc import Mapping
@@ -36,8 +35,7 @@ def limit_of(
 ) -> QueueObserved | QuotaObserved | None:
     """Return the event for a queue or quota document; None for any other kind.
 
-    `config` has the resource names that count device memory, not bytes. Raises ManifestError if the
-    limit cannot be enforced."""
+    Raises ManifestError if the limit cannot be enforced."""
     if not isinstance(document, dict):
         return None
     kind = (document.get("apiVersion"), document.get("kind"))
@@ -172,7 +170,8 @@ _STORAGE: Final = ".storageclass.storage.k8s.io/"
 def extended_limits(document: Mapping[str, Any]) -> dict[str, int]:
     """Return the limits of extended resources in `spec.hard`, in whole units.
 
-    Raises ManifestError if the quota has scopes, or an amount that cannot be read."""
+    Raises ManifestError if an amount cannot be read, there are too many, or the quota has scopes.
+    """
     spec = document.get("spec") or {}
     hard = {
         name: amount

@@ -1,8 +1,8 @@
 """Check how Apportion would read manifests, without a cluster.
 
-If a controller would create pods from a document, its pod template is read as a pod, or its job
-template as a job. Invariant: a document with pods is accepted, refused, or reported as an unknown
-kind. Settings without effect in an accepted document are reported."""
+For a document whose controller creates pods, its pod template is read as a pod, or its job template
+as a job. Invariant: a document with pods is accepted, refused, or reported as an unknown kind. For
+an accepted document, settings without effect are reported."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -44,21 +44,20 @@ TEMPLATES_READ = {
 
 
 class Checked(NamedTuple):
-    """The result for one document, or one item of a List: its pods or its error.
+    """The result of checking one document, or one item of a List.
 
-    Both are missing for a queue or quota, for a skipped document (`passed_over`), and for a
-    document with pods whose kind is unknown (not `known`)."""
+    It has neither pods nor an error if the document is a queue or quota, or was skipped."""
 
     name: str
     pods: tuple[PodDraft, ...] = ()
     notes: tuple[Suspect, ...] = ()
     error: ManifestError | None = None
-    passed_over: bool = False
-    known: bool = True
+    passed_over: bool = False  # skipped
+    known: bool = True  # whether the kind of its pods is known
 
 
 def checked(document: object, config: ManifestConfig) -> Iterator[Checked]:
-    """Yield the result for a document, or for each item of a List; none for a PriorityClass."""
+    """Yield the result for a document, or for each item of a List. PriorityClasses are left out."""
     items, error = items_of(document)
     for prefix, item in items:
         if class_of(item) is None:

@@ -135,7 +135,7 @@ JOB_FIELDS: Mapping[str, str] = {"tasks[].topologyPolicy": "no NUMA node of the 
 
 
 def every() -> dict[str, str]:
-    """Return why each ignored field of a pod has no effect, by its path below `spec`."""
+    """Return why each ignored field of a pod has no effect; keys are paths below `spec`."""
     found = {**POD_FIELDS, **OTHER_FIELDS}
     for part in ("containers[]", "initContainers[]"):
         found |= {f"{part}.{path}": why for path, why in CONTAINER_FIELDS.items()}

@@ -1,8 +1,8 @@
 """Find names and amounts in manifests that are probably not what the author meant.
 
-An unknown resource fits only nodes that offer it; an unknown annotation or field has no effect;
-some amounts are clamped, ignored, or larger than any device. Invariant: an unknown name in one of
-our domains is reported, any other only if it is similar to a known name. Names for which the pod is
+An unknown resource fits only nodes that offer it. An unknown annotation or field has no effect.
+Some amounts are clamped, ignored, or larger than any device. Invariant: an unknown name in one of
+our domains is reported, any other only if it resembles a known name. Names for which the pod is
 refused anyway are not reported, nor fields that a newer API may have."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -67,9 +67,7 @@ _QUEUE_KEYS: Final = frozenset((*QUEUES, "queue"))
 
 
 class Suspect(NamedTuple):
-    """A name in a manifest that is probably a mistake, with the reason.
-
-    If the finding is not `doubtful`, the name is correct but has no effect here."""
+    """A field of a manifest that is probably a mistake (`doubtful`), or that has no effect here."""
 
     field: str
     why: str
@@ -77,14 +75,14 @@ class Suspect(NamedTuple):
 
     @property
     def said(self) -> str:
-        """Return the reason as a sentence that is clear on its own."""
+        """Return the reason as a complete message."""
         return self.why if self.doubtful else f"has no effect: {self.why}"
 
 
 def suspects(document: object, config: DialectConfig, *, placed: bool = False) -> Iterator[Suspect]:
     """Yield the suspicious names in a document, however deep its pods are nested.
 
-    `placed`: ignore annotations that schedulers write on pods, because the pod may be placed."""
+    If `placed`, ignore the annotations that schedulers write on pods."""
     about = part(document)
     if about.get("kind") in (QUEUE[1], QUOTA[1]):
         yield from _of_limit(about, config)
@@ -113,7 +111,9 @@ def suspects(document: object, config: DialectConfig, *, placed: bool = False) -
 
 
 def of_no_device(document: object, config: DialectConfig) -> Iterator[Suspect]:
-    """Yield container fields that request 0 devices and nothing else, as Helm charts write."""
+    """Yield each container field that requests 0 devices, unless the container requests others.
+
+    Some Helm charts write such a request."""
     for key, at, found in _parts(document, "", 0):
         zero, besides = _zero(found, config) if key == "resources" else ("", "")
         if zero and not besides:
@@ -121,7 +121,7 @@ def of_no_device(document: object, config: DialectConfig) -> Iterator[Suspect]:
 
 
 def of_annotations(found: Mapping[Any, Any], at: str) -> Iterator[Suspect]:
-    """Yield Volcano annotations that have no effect here, and those that form no gang."""
+    """Yield each Volcano annotation that has no effect here, or adds the pod to no gang."""
     for key in found:
         if key in ignored_fields.ANNOTATIONS:
             yield Suspect(within(at, key), ignored_fields.ANNOTATIONS[key], doubtful=False)
@@ -138,7 +138,8 @@ def of_annotations(found: Mapping[Any, Any], at: str) -> Iterator[Suspect]:
 def of_queue(spec: Mapping[Any, Any], *, stored: bool = False) -> Iterator[Suspect]:
     """Yield the fields of a Queue's `spec` that have no effect here.
 
-    `stored`: the spec is from the API server, so ignore values that Volcano's webhook adds."""
+    If the spec was read from the API server (`stored`), ignore values that Volcano's webhook adds.
+    """
     for name, why in ignored_fields.QUEUE_FIELDS.items():
         value = spec.get(name)
         if value in (None, "", {}, []) or value == ignored_fields.QUEUE_AS_HERE.get(name):
@@ -324,7 +325,7 @@ _KNOWN_ANNOTATIONS: Final = frozenset(
 
 
 def unknown_fields(of: Part, found: Mapping[Any, Any]) -> Iterator[tuple[str, str]]:
-    """Yield each unknown field of this part of a pod that resembles a known one, with a hint."""
+    """Yield each unknown field of this part of a pod that resembles a known field, with a hint."""
     known = _KNOWN_FIELDS[of]
     for field in found:
         if isinstance(field, str) and field not in known and (hint := meant(field, known, NEAR)):
@@ -350,9 +351,7 @@ _KNOWN_FIELDS: Final[Mapping[Part, frozenset[str]]] = {
 
 
 class Asked(NamedTuple):
-    """The amount of a device resource that a container sets.
-
-    If the container sets both the limit and the request, which must agree, `kind` is the limit."""
+    """The amount of a device resource that a container sets, from its limit or else its request."""
 
     kind: Kind
     name: str
@@ -408,7 +407,7 @@ def _too_much(asked: Asked, config: DialectConfig) -> str:
 
 
 def left_elsewhere(document: object, names: SchedulerNames) -> Iterator[Suspect]:
-    """Yield each `schedulerName` that leaves pods to another scheduler, at any depth."""
+    """Yield each `schedulerName` that names a scheduler other than Apportion."""
     for field, name in _fields(document, ("schedulerName",), skip="metadata"):
         if names.chooser(name) in {Chooser.OTHERS, Chooser.NOBODY}:
             ours = OURS[0] if OURS[0] in names.ours else min(names.ours)

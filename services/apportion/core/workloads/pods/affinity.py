@@ -1,8 +1,8 @@
 """Read a pod's affinity, anti-affinity and topology spread into constraints on other pods.
 
-A term without namespaces selects the pod's own namespace, which is filled in, because an event must
-be self-contained. Invariant: what Kubernetes would refuse is refused here. Terms for which the
-ledger does not know enough of the cluster are refused by name."""
+A term without namespaces selects the pod's own namespace, which is added to the term, so that
+events are self-contained. Invariant: what Kubernetes refuses is refused here, and so is a term for
+which the ledger knows too little of the cluster."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple, cast, get_args, get_type_hints
@@ -48,7 +48,7 @@ def labels_of(metadata: kube.Metadata, field: str) -> dict[str, str]:
 
 
 def wishes(spec: kube.PodSpec, field: str, own: Own) -> PodConstraints:
-    """Return the pod's constraints on other pods. Raises ManifestError if one is malformed."""
+    """Return the pod's affinity, anti-affinity and topology spread. Raises ManifestError."""
     near, apart = spec.affinity.pod_affinity, spec.affinity.pod_anti_affinity
     affinity, anti = f"{field}.affinity.podAffinity", f"{field}.affinity.podAntiAffinity"
     found = PodConstraints(
@@ -189,7 +189,7 @@ def _bounded(found: tuple[LabelExpression, ...], field: str) -> tuple[LabelExpre
 def meet(labels: Mapping[str, str], expressions: Iterable[LabelExpression]) -> bool:
     """Return True if the labels match every expression; no expression matches all.
 
-    Source: Kubernetes' `LabelSelector`. Its operators are evaluated only by `holds`."""
+    Source: Kubernetes' `LabelSelector`."""
     return all(holds(each, labels.get(each.key)) for each in expressions)
 
 

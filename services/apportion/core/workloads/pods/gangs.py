@@ -1,8 +1,7 @@
 """Find which gang a pod belongs to, and name the gangs of the three PodGroup APIs.
 
-Volcano's gangs are named `namespace/name`; others have the API group in between, as in
-`team/scheduling.k8s.io/job`. Invariant: no two PodGroups of a cluster get the same gang name,
-because no object's name contains a slash."""
+Volcano's gangs are named `namespace/name`; the names of others include the API group, as in
+`team/scheduling.k8s.io/job`. Invariant: no two PodGroups of a cluster get the same gang name."""
 
 from collections.abc import Collection, Mapping
 
@@ -29,8 +28,8 @@ def gang_of(
 ) -> str:
     """Return the gang that the pod names, without its namespace; empty for none.
 
-    The annotation overrides the label, because authors who write both mean Volcano. `at` is the
-    path of the pod's template. Raises ManifestError for an invalid name, or two gangs."""
+    Volcano's annotation overrides the label of the coscheduling plugin. Raises ManifestError for an
+    invalid name, or two gangs."""
     notes_field, labels_field, field = (
         f"{at}.{part}".lstrip(".")
         for part in ("metadata.annotations", "metadata.labels", "spec.schedulingGroup.podGroupName")
@@ -54,15 +53,15 @@ def name_of(group: kube.Metadata, api: str = "") -> str:
 
 
 def api_of(gang: str) -> str:
-    """Return the API group of the PodGroup behind this gang; empty for Volcano's."""
+    """Return the API group of the PodGroup that defines this gang; empty for Volcano's PodGroup."""
     parts = gang.split("/")
     return parts[1] if len(parts) > 2 else ""  # noqa: PLR2004 - namespace, API group, name
 
 
 def unread(gang: str, served: Collection[str]) -> ManifestError | None:
-    """Return an error if Apportion can never read the PodGroup that this gang names, or None.
+    """Return an error if Apportion cannot read the PodGroup that this gang names, or None.
 
-    `served` are the versions in which the cluster serves PodGroups of the gang's API group."""
+    `served` are the versions of the PodGroup API in the cluster."""
     api = api_of(gang) or VOLCANO
     if not set(VERSIONS[api]).isdisjoint(served):
         return None

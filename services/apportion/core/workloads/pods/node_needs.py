@@ -1,7 +1,6 @@
 """Read what a pod needs of its node: amounts, selector, affinity, tolerations, ports, disks.
 
-Amounts add up as in Kubernetes: the containers and sidecars that run at once, or the largest init
-container with the sidecars before it, whichever is more, plus the overhead. Disks without a claim
+Amounts add up as in Kubernetes, with init containers, sidecars and overhead. Disks without a claim
 follow kube-scheduler's VolumeRestrictions; other volumes restrict no node. Invariant: sums are
 exact and rounded up once, and expressions that Kubernetes would refuse are refused."""
 
@@ -46,13 +45,11 @@ def node_amounts(
     claimed: frozenset[str],
     whole: Container = NOTHING,
 ) -> NodeConstraints:
-    """Return how much the pod with the spec at `field` needs of each resource.
+    """Return how much of each resource the pod needs from its node, except devices (`claimed`).
 
-    The resources of devices (`claimed`) are left out. CPU is in milli-cores, memory in MiB, storage
-    and huge pages in bytes, others in units. `whole` has the pod's own resources
-    (`spec.resources`), which override the sum of its containers, as in Kubernetes 1.34. Raises
-    ManifestError if an amount is malformed, a request exceeds its limit, or the sum is out of
-    range."""
+    CPU is in milli-cores, memory in MiB, storage and huge pages in bytes, others in units. The
+    pod's own resources (`whole`) override the sum of its containers, as in Kubernetes 1.34. Raises
+    ManifestError if an amount is malformed or out of range, or a request exceeds its limit."""
     running: _Vector = {}
     sidecars: _Vector = {}
     peak: _Vector = {}
@@ -148,7 +145,7 @@ def selector(spec: kube.PodSpec, field: str) -> dict[str, str]:
 
 
 def required(spec: kube.PodSpec, field: str) -> tuple[tuple[NodeExpression, ...], ...]:
-    """Return the terms of required node affinity, of which one must match.
+    """Return the terms of required node affinity; one of them must match.
 
     An empty term matches no node. Raises ManifestError if an expression is malformed."""
     terms = spec.affinity.node_affinity.required_during_scheduling_ignored_during_execution
@@ -197,9 +194,9 @@ def tolerations(spec: kube.PodSpec, field: str) -> tuple[Toleration, ...]:
 def ports(spec: kube.PodSpec, field: str) -> tuple[HostPort, ...]:
     """Return the host ports that the pod's containers and sidecars take.
 
-    Host ports are `ports[].hostPort`, and all ports of a pod on the host network. As in
-    kube-scheduler, an init container takes none. Raises ManifestError if a port or protocol is
-    invalid, or there are too many."""
+    They are `ports[].hostPort`, or all ports of a pod on the host network. As in kube-scheduler, an
+    init container takes none. Raises ManifestError if a port or protocol is invalid, or there are
+    too many."""
     found: dict[HostPort, None] = {}
     sidecars = ((i, c) for i, c in enumerate(spec.init_containers) if c.restart_policy == "Always")
     for kind, group in (("initContainers", sidecars), ("containers", enumerate(spec.containers))):
@@ -284,7 +281,10 @@ OWN_CLAIM: Final = "-"
 
 
 def claims(volumes: Iterable[kube.Volume]) -> tuple[str, ...]:
-    """Return the sorted claim names in `volumes`; those of ephemeral claims lack the pod's name."""
+    """Return the sorted names of the claims in `volumes`.
+
+    For a generic ephemeral volume, the pod's name at the beginning of the claim's name is left out.
+    """
     found: set[str] = set()
     for volume in volumes:
         if volume.persistent_volume_claim is not None:
@@ -295,22 +295,20 @@ def claims(volumes: Iterable[kube.Volume]) -> tuple[str, ...]:
 
 
 def whole_names(pod: str, found: Iterable[str]) -> tuple[str, ...]:
-    """Return the claims' full names for pod `pod`; leave out names that are too long."""
+    """Return the full names of the claims of a pod named `pod`, without names that are too long."""
     names = (pod + claim if claim.startswith(OWN_CLAIM) else claim for claim in found)
     return tuple(name for name in names if len(name) <= CLAIM_NAME_MAX)
 
 
 class Mounted(NamedTuple):
-    """The claims and disks that a pod mounts; see `claims` and `disks`."""
+    """The claims and disks that a pod mounts."""
 
     claims: tuple[str, ...] = ()
     disks: tuple[Disk, ...] = ()
 
 
 def mounted(volumes: Any) -> Mounted:
-    """Return the claims and disks that a running pod mounts, from its `volumes`.
-
-    Entries that cannot be read are skipped, because the API server has accepted them."""
+    """Return the claims and disks that a running pod mounts, as far as they can be read."""
     try:
         found = msgspec.convert(volumes or [], list[kube.Volume])
     except msgspec.ValidationError:
@@ -323,7 +321,7 @@ def mounted(volumes: Any) -> Mounted:
 
 
 def disks(volumes: list[kube.Volume], field: str) -> tuple[Disk, ...]:
-    """Return the disks in `volumes` that have no claim; a Ceph image has a disk per monitor.
+    """Return the disks in `volumes` that have no claim. A Ceph image counts once per monitor.
 
     Raises ManifestError if a name is too long, or there are too many."""
     found: dict[Disk, None] = {}

@@ -1,6 +1,6 @@
-"""Read one pod spec into what all pods created from it have in common.
+"""Read a pod spec into a template: what all pods created from the spec have in common.
 
-Invariant: the resulting shape is valid for the event schema, so the pod can be submitted."""
+Invariant: the shape is valid for the event schema, so the pods can be submitted."""
 
 from collections.abc import Iterable
 from typing import Any, Final, get_args
@@ -37,19 +37,15 @@ PRIORITY_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-criti
 
 
 class ManifestConfig(Struct, frozen=True, kw_only=True):
-    """The settings for reading manifests: dialects, priority classes and schedulers.
-
-    `gangs` is False if another scheduler chooses the node and handles gangs; they are then not
-    read. `resource_claims` is True if pods with ResourceClaims are accepted; the caller handles the
-    claims. `schedulers` only serves to report which scheduler would choose in Kubernetes."""
+    """The settings for reading manifests: dialects, priority classes and schedulers."""
 
     dialects: DialectConfig = DialectConfig()
     priority_classes: dict[str, Priority] = msgspec.field(
         default_factory=lambda: dict(PRIORITY_CLASSES)
     )
-    gangs: bool = True
-    resource_claims: bool = False
-    schedulers: SchedulerNames = SchedulerNames()
+    gangs: bool = True  # False: another scheduler handles gangs
+    resource_claims: bool = False  # accept pods with ResourceClaims
+    schedulers: SchedulerNames = SchedulerNames()  # only for reports
 
 
 # Volcano's annotation, or else label: false if the pod may not be evicted for one of higher
@@ -93,8 +89,8 @@ def read_template(
 ) -> Template:
     """Read a pod spec; `field` is the path of its template, or empty for a pod document.
 
-    `priority_class` is the class of the pod's owner, for a spec without one. Raises ManifestError
-    if anything in the spec cannot be used."""
+    `priority_class` applies if the spec has none. Raises ManifestError if anything in the spec
+    cannot be used."""
     spec_field, meta_field = (f"{field}.{part}".lstrip(".") for part in ("spec", "metadata"))
     notes_field = f"{meta_field}.annotations"
     unsupported.check_pod_spec(raw_spec, spec_field, resource_claims=config.resource_claims)
@@ -156,7 +152,7 @@ def _evictable(notes: dict[str, str], labels: dict[str, str], field: str) -> boo
 
 
 def priority_of(name: str, field: str, config: ManifestConfig) -> int:
-    """Return the value of the priority class; ManifestError if the cluster lacks the class."""
+    """Return the value of the priority class. Raises ManifestError if the cluster lacks it."""
     if name and name not in config.priority_classes:
         known = ", ".join(sorted(config.priority_classes))
         fix = f"use one of {known}, or submit its PriorityClass with it"
@@ -262,9 +258,9 @@ _GANG: Final = (gangs.GROUP, TASK, gangs.MIN_MEMBER)
 def devices_only(document: dict[str, Any]) -> dict[str, Any]:
     """Return a pod's document with only what matters for its devices and amounts.
 
-    Use it for pods whose node a kube-scheduler chooses with our extender. That scheduler checks
-    volumes, affinity, taints and priority classes, so they must not make us refuse the pod.
-    Amounts, labels, and the annotations that choose devices are kept."""
+    It is for pods whose node a kube-scheduler chooses with our extender. That scheduler checks
+    volumes, affinity, taints and priority classes, so errors in them must not make us refuse the
+    pod."""
     metadata, spec = document.get("metadata"), document.get("spec")
     if not isinstance(metadata, dict) or not isinstance(spec, dict):
         return document

@@ -1,7 +1,7 @@
 """Refuse fields that would change a decision but are not implemented; one table lists them all.
 
-A field is refused by name, because ignoring it would place a pod where its author forbade it.
-Invariant: an absent or empty field never refuses a pod."""
+If such a field were ignored, its pod might be placed where its author forbade it. Invariant: an
+absent or empty field never refuses a pod."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -14,11 +14,9 @@ _NO_EFFECT: tuple[object, ...] = (None, False, "", "none", [], {})
 
 
 class Unsupported(NamedTuple):
-    """A field to refuse (`[]`: every entry of a list), with the problem and the fix.
+    """A field to refuse, with the problem and the fix. With `values`, only these are refused."""
 
-    If `values` are listed, only these values of the field are refused."""
-
-    path: str
+    path: str  # `[]`: every entry of a list
     problem: str = _LATER
     fix: str = "remove it"
     values: tuple[str, ...] = ()
@@ -61,7 +59,7 @@ NUMA_POLICY = "volcano.sh/numa-topology-policy"
 
 
 def check_pod_spec(spec: dict[str, Any], field: str, *, resource_claims: bool = False) -> None:
-    """Raise ManifestError for an unsupported field; `resource_claims` allows claims of devices."""
+    """Raise ManifestError for an unsupported field. `resource_claims` permits ResourceClaims."""
     passed = (RESOURCE_CLAIMS,) if resource_claims else ()
     check(spec, field, tuple(row for row in POD_SPEC if row.path not in passed))
 
@@ -86,7 +84,7 @@ def check_annotations(annotations: Mapping[str, str], field: str) -> None:
 
 
 def places(value: object, field: str, path: list[str]) -> Iterator[tuple[str, object]]:
-    """Yield path and value of each field at `path` below `value` whose value has an effect."""
+    """Yield path and value of each field that `path` matches, if the value has an effect."""
     if not path:
         if value not in _NO_EFFECT:
             yield field, value

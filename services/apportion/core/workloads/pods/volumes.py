@@ -1,8 +1,8 @@
-"""Find on which nodes a claim's volume is or could be, from claims, volumes and storage classes.
+"""Find the nodes that can access a claim's volume, or where the volume could be provisioned.
 
 Source: kube-scheduler's VolumeBinding, VolumeZone and NodeVolumeLimits, and Kubernetes' rules for
 matching claims with volumes. Invariant: an object is read completely or not at all. A node affinity
-that cannot be read raises an error, and is never treated as none."""
+that cannot be read raises an error, and is never ignored."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -168,7 +168,7 @@ class Volume(kube.Kube, frozen=True):
         return next((MIGRATED[name] for name, set_ in sources if set_ and name in MIGRATED), "")
 
     def is_for(self, claim: Claim) -> bool:
-        """Return True if the volume is reserved for this claim, or for none."""
+        """Return True unless the volume is reserved for another claim."""
         ref = self.spec.claim_ref
         if ref is None:
             return True
@@ -262,7 +262,7 @@ class _CsiDriverSpec(kube.Kube, frozen=True):
 
 
 class CsiDriver(kube.Kube, frozen=True):
-    """A CSIDriver; it determines whether capacities are checked before provisioning."""
+    """A CSIDriver, with whether storage capacities are checked before provisioning."""
 
     metadata: _Meta
     spec: _CsiDriverSpec = _CsiDriverSpec()
@@ -284,7 +284,7 @@ class Storage(NamedTuple):
 def claim_fact(
     key: str, claim: Claim | None, storage: Storage, version: int
 ) -> VolumeClaimObserved:
-    """Return the event that records where the claim's volume is or could be.
+    """Return the event that records a claim's state and the nodes that can access its volume.
 
     Raises ManifestError if the node affinity of a volume cannot be read."""
     namespace, _, name = key.partition("/")
@@ -315,7 +315,9 @@ def claim_fact(
 
 
 def matching(claim: Claim, volumes: Iterable[Volume]) -> list[Volume]:
-    """Return volumes the claim can use, smallest first; if any is reserved for it, only those."""
+    """Return the volumes that may be bound to the claim, smallest first.
+
+    If a volume is reserved for the claim, return only such volumes."""
     wanted = size_of(claim)
     selector = claim.spec.selector
     means = affinity.expressions(selector, "spec.selector") if selector else ()
@@ -349,7 +351,9 @@ def size_of(claim: Claim) -> Fraction:
 
 
 def affinity_of(volume: Volume) -> Terms:
-    """Return the terms for nodes that can access the volume; empty: all. Raises ManifestError."""
+    """Return the volume's required node affinity; empty if all nodes can access it.
+
+    Raises ManifestError."""
     required = volume.spec.node_affinity.required if volume.spec.node_affinity else None
     at = "spec.nodeAffinity.required.nodeSelectorTerms"
     return tuple(
@@ -359,9 +363,9 @@ def affinity_of(volume: Volume) -> Terms:
 
 
 def terms_of(volume: Volume) -> Terms:
-    """Return the terms for nodes from which a bound volume is accessible, by affinity and zone.
+    """Return the terms for nodes that can access a bound volume, from its node affinity and zone.
 
-    A node that has neither a zone label nor a region label passes."""
+    A node without zone and region labels counts as being in every zone."""
     own = affinity_of(volume)
     there = tuple(
         NodeExpression(key=_TOPOLOGY[key], operator="In", values=tuple(sorted(value.split("__"))))
@@ -416,8 +420,8 @@ def _makers(claim: Claim, class_: StorageClass, storage: Storage) -> list[Terms]
 def merged(terms: Iterable[tuple[NodeExpression, ...]]) -> Terms:
     """Merge terms that differ only in the values of one key, so that they fit into an event.
 
-    If too many terms remain, return none, which means all nodes. The binding then fails on nodes
-    where the volume cannot be."""
+    If there are still too many, return no terms, which means all nodes. Binding then fails on a
+    node that cannot access the volume."""
     some = list(dict.fromkeys(terms))
     listing = dict.fromkeys(each for term in some for each in term if each.operator == "In")
     values = Counter(each.key for each in listing)

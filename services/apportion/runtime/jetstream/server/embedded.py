@@ -175,8 +175,8 @@ def _digest(file: Path, _changed_ns: int) -> bytes:
 class EmbeddedServer:
     """One nats-server that stores its data in one directory.
 
-    At its size limit the server refuses appends. With a full disk it would hang until a restart, so
-    the limit is at most 90 % of the available disk."""
+    At its size limit the server refuses appends. With a full disk nats-server would hang until a
+    restart, so the limit is at most 90 % of the available disk."""
 
     def __init__(
         self,

@@ -56,12 +56,12 @@ class UsersFailed(Exception):
 
 
 class Member(msgspec.Struct, frozen=True):
-    """A user of the server. Without `nkey`, its password is in the server's environment."""
+    """A user of the NATS server."""
 
     role: str
     name: str
     nodes: tuple[str, ...] = ()
-    nkey: str = ""
+    nkey: str = ""  # public key; "" if a password is in the server's environment
 
     @property
     def user(self) -> User:
@@ -179,7 +179,7 @@ class Users:
     def hand_out(self, folder: Path) -> None:
         """Copy each user's files into a subfolder of `folder` that has the user's name.
 
-        These are the user's seed and, for a writer, the ledger's key. The subfolder SERVER gets
+        The files are the user's seed and, for a writer, the ledger's key. The subfolder SERVER gets
         nats.conf. Only a subfolder's group can read its keys. Raises UsersFailed."""
         members = {member.name: member for member in self.read().members}
         try:

@@ -49,8 +49,7 @@ from tests.support.golden import Golden
     ],
 )  # fmt: skip
 def test_how_far_it_came(report: Report, said: list[str]) -> None:
-    """The report of a drain has one line each for the pods that were moved, are pending or
-    remain."""
+    """The report of a drain has separate lines for moved, pending and remaining pods."""
     assert how_far(report) == said
 
 
@@ -71,7 +70,8 @@ def test_one_count_of_those_without_a_place(
 def test_what_nobody_decided_does_not_wait_yet(
     golden: Golden, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A stopped drain does not report a pod as refused while the scheduler has yet to decide."""
+    """While the scheduler has yet to decide about a pod, a stopped drain does not report the pod as
+    refused."""
     waiting = {"a": UNDECIDED, "b": "no room"}
     _tell(Report(target="n", revision=7, waiting=waiting, stopped=BY_HAND), dry_run=False)
     golden({"a was not looked at, b was refused": capsys.readouterr().out})
@@ -88,8 +88,7 @@ def test_what_nobody_decided_does_not_wait_yet(
 def test_a_stop_behind_the_last_pod_left_nothing(
     report: Report, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """If a drain was stopped before its last pod, its report suggests to run it again. After the
-    last pod it does not."""
+    """If a drain is stopped while pods are left, its report suggests running it again."""
     report.stopped = BY_HAND
     _tell(report, dry_run=False)
     told = [line for line in capsys.readouterr().out.splitlines()
@@ -162,7 +161,7 @@ def test_who_would_be_placed_instead_is_named(
 def test_nobody_knows_whether_pods_run_whose_node_is_not_heard(
     golden: Golden, capsys: pytest.CaptureFixture[str], *, dry_run: bool
 ) -> None:
-    """If a node's agent is silent, the dry run and the report of a drain say so."""
+    """If a node's agent is silent, both the dry run and the report of a drain mention that."""
     order = Order("n", "", "ann", "x", 1.0, force=False, kube=KubeChoice(wanted=False))
     silent = "the agent of n is not heard, found silent at 2026-01-02T03:04:05Z"
     there = PodAnswer("default", "p", "1", "allocated", node="n", unready=silent)
@@ -216,7 +215,7 @@ def test_how_many_pods_had_their_turn_is_told_of_all_pods(
 
 
 def test_ctrl_c_does_not_cut_what_was_done(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If Ctrl-C stops a drain, it still prints its complete report."""
+    """If Ctrl-C stops a drain, the verb still prints the complete report."""
 
     class Interrupted(io.StringIO):
         def write(self, text: str) -> int:
@@ -239,7 +238,8 @@ def test_ctrl_c_does_not_cut_what_was_done(golden: Golden, monkeypatch: pytest.M
 def test_ctrl_c_before_anything_is_done(
     golden: Golden, options: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """If Ctrl-C stops a drain while it waits for the gateway, it reports that nothing was done."""
+    """If Ctrl-C stops `drain` while it waits for the gateway, `drain` reports that it changed
+    nothing."""
     with socket.create_server(("127.0.0.1", 0)) as gateway:
         url = f"http://127.0.0.1:{gateway.getsockname()[1]}"
         verb = [sys.executable, "-m", "apportion.cli.main", "drain", "n-1", "--reason", "x"]

@@ -1,4 +1,4 @@
-"""Tests of what `apportion verify` prints about events in an archive that changed nothing."""
+"""Tests of what `apportion verify` prints about archived events that changed nothing."""
 
 import json
 from pathlib import Path
@@ -19,9 +19,7 @@ LATE = CONTRADICTIONS_NAMED + 5
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
-    """Return the path of an archive of PodGone events for unknown pods.
-
-    It has more such events than `verify` lists."""
+    """Return the path of an archive with more invalid events than `verify` lists."""
     path = tmp_path / "ledger.jsonl"
     with ArchiveWriter(path, stream="APPORTION", created="now") as writer:
         for revision in range(1, LATE + 1):
@@ -45,7 +43,8 @@ def test_events_that_changed_nothing_are_named(golden: Golden, archive: Path) ->
 def test_that_every_event_changed_something_is_no_count_of_none(
     golden: Golden, tmp_path: Path
 ) -> None:
-    """If every event changed something, `verify` says so instead of counting zero events."""
+    """`verify` counts the events that changed nothing in the state. If there are none, it says that
+    every event changed something."""
     path = tmp_path / "sound.jsonl"
     with ArchiveWriter(path, stream="APPORTION", created="now") as writer:
         data = NodeCordoned(node="n1", by="ada", reason="fan")

@@ -125,7 +125,7 @@ spec:
     ],
 )
 def test_what_makes_jobs_of_volcano_is_looked_at(kind: str, below: str, spec: str) -> None:
-    """`check` reads all pods of a Volcano Job or of its templates, with priority classes from the
+    """`check` reads all pods of a Volcano CronJob or JobTemplate, with priority classes from the
     same file. It prints complete field paths."""
     head = kind[1:].replace(", ", "\n") + "\nmetadata: {name: n}\n"
     made = (
@@ -231,8 +231,7 @@ spec: {hard: {limits.nvidia.com/gpumen: 1}}
 
 
 def test_what_decides_everything_is_not_called_without_effect() -> None:
-    """`check` lists warnings before ignored fields, and counts warnings in its summary. With
-    `--strict` a warning makes it fail."""
+    """`check` lists warnings before ignored fields. With `--strict`, warnings make it fail."""
     text = pod_of("a", "nvidia.com/gpus: 1, nvidia.com/gpucores: 150", "os: {name: linux}, ")
     done = check("-f", "-", text=text)
     lines = [line.split("  ")[1] for line in done.stdout.splitlines()[1:-1]]
@@ -262,14 +261,14 @@ def test_strict_minds_what_is_doubtful_alone(text: str, is_doubtful: bool) -> No
 
 
 def test_no_device_is_said_with_the_amount_that_says_so() -> None:
-    """If a pod requests zero GPUs, `check` notes that with the field's name."""
+    """If a pod requests zero GPUs, `check` prints a note with the name of that field."""
     (note,) = report("-f", "-", text=pod_of("a", "nvidia.com/gpu: 0"))["documents"][0]["notes"]
     assert note["field"] == 'spec.containers[0].resources.limits["nvidia.com/gpu"]'
     assert (note["why"][:2], note["doubtful"]) == ("0 ", False)
 
 
 def test_every_example_is_meant_as_it_is_written() -> None:
-    """`check` reports no warning about any example."""
+    """`check` prints no warning about any manifest in `examples/`."""
     assert check("-f", ROOT / "examples", "--strict").exit_code == 0
 
 

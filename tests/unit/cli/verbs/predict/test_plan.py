@@ -23,8 +23,7 @@ AFTER = Totals(
 
 
 def test_what_a_change_is_compared_with_is_not_called_the_present(golden: Golden) -> None:
-    """`plan` labels the totals without the change "before" and those with the change "after". It
-    does not call the totals without the change the present state."""
+    """`plan` labels the totals without the change "before" and the totals with it "after"."""
     answer = PlanAnswer(revision=7, outcome="fits", sentence="", before=BEFORE, after=AFTER)
     golden({"before and after": totals_words(answer)})
 

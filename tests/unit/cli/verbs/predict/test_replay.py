@@ -37,7 +37,7 @@ def test_bars_are_as_high_as_their_values() -> None:
 
 
 def test_bars_for_terminals_with_ascii_alone() -> None:
-    """On an ASCII-only terminal, the bars have the same heights in ASCII characters."""
+    """On an ASCII-only terminal, the bars have the same heights but are drawn in ASCII."""
     drawn = bars([4.0, 2.0, 0.5], 4.0, in_ascii=True)
     assert len(drawn) == HEIGHT
     assert set("".join(drawn)) <= set(ASCII)
@@ -46,8 +46,7 @@ def test_bars_for_terminals_with_ascii_alone() -> None:
 
 
 def test_a_narrow_terminal_has_fewer_bars() -> None:
-    """On a narrow terminal, `replay` merges neighbouring bars. The merged bar shows their highest
-    value."""
+    """On a narrow terminal, `replay` merges neighbouring bars into one with the highest value."""
     values = [float(number) for number in range(60)]
     assert fitted(values, 80 - SCALE_CELLS) == values
     assert fitted(values, 31) == values[1::2]
@@ -65,8 +64,7 @@ def test_a_narrow_terminal_has_fewer_bars() -> None:
     ],
 )
 def test_what_would_have_been_saved(gpus: int, hours: float, words: str) -> None:
-    """The closing line of `replay` says by how much peak GPUs and pending GPU-hours differ from the
-    recorded history. If a value does not differ, the line has `same`."""
+    """The last line of `replay` compares peak GPUs and pending GPU-hours with the recording."""
     course = Meter(State(), 0.0, 1.0).measured()
     span = Span(from_revision=1, from_time="", to_revision=2, to_time="", seconds=1.0)
     before, after = (structs.replace(course, gpu_hours_waited=each) for each in (9.0, 9.0 - hours))

@@ -1,5 +1,4 @@
-"""Tests of what `shadow` prints if there is nothing to compare. `shadow` compares our placements
-with those of another scheduler."""
+"""Tests of what `shadow` prints if there is no other scheduler's placement to compare with ours."""
 
 from pathlib import Path
 

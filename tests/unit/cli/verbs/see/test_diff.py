@@ -30,8 +30,8 @@ def shown(name: str, *rows: DiffRow, width: int) -> list[str]:
 
 
 def test_what_the_first_event_told_is_said_to_be_there_before() -> None:
-    """A diff that starts at revision 1 notes that the first event is part of the earlier state.
-    Other diffs have no such note."""
+    """If a diff starts at revision 1, `diff` prints a note that it does not show the first event as
+    a change."""
     said = []
     for begin in (1, 2):
         first, last = (MomentAnswer(each, "2026-01-02T03:04:05Z") for each in (begin, 9))
@@ -63,8 +63,8 @@ def moved(before: Side, after: Side) -> DiffRow:
 
 
 def test_a_pod_that_moved_is_one_line_at_80_columns(golden: Golden) -> None:
-    """At 80 columns, a pod that moved takes one line with its revision. Its shares are shown only
-    if there is room."""
+    """At 80 columns, a pod that moved takes one line, which ends with the revision. On a wide
+    terminal, the line also has the pod's shares."""
     row = moved(Side(node="v100-1", shares=CARDS), Side(node="a100-1", shares=CARDS))
     narrow, wide = (shown("placements", row, width=width) for width in (80, 300))
     assert [len(narrow), len(wide)] == [2, 2]
@@ -97,8 +97,8 @@ def test_what_a_resized_pod_holds_is_said_once() -> None:
 
 
 def test_why_a_pod_had_to_go_stands_for_who_placed_it_elsewhere() -> None:
-    """If an event says why a pod had to move, `diff` prints that reason instead of the service that
-    placed the pod."""
+    """If an event says why a pod had to move, `diff` prints that reason instead of the name of the
+    service that placed the pod."""
     drained = structs.replace(moved(HELD, held("n2", "g0", 1)), cause="drained by ann: fan")
     assert shown("placements", drained, width=300)[1].endswith(f"Z {drained.cause}")
 

@@ -21,7 +21,7 @@ from tests.support.pods import cards, pod
 
 
 def test_who_is_on_a_failed_card_is_told_what_moves_him() -> None:
-    """For a failed device with pods, `who` suggests to drain the device. Without pods it suggests
+    """For a failed device with pods, `who` suggests draining it. Without pods, `who` suggests
     nothing."""
     ledger = Ledger(rack("n1", 2), pod("a", cards())).settle()
     (share,) = ledger.shares("a")
@@ -91,8 +91,8 @@ def test_who_held_the_cards_of_a_node_is_told_card_by_card(gateway: str) -> None
 
 
 def held(device: str, decision: int, *, cores: int = 30) -> WhoRow:
-    """Return a row about a share of this device. A pod got the share by the decision at this
-    revision."""
+    """Return a row about a share of this device. `decision` is the revision of the share's
+    placement."""
     return WhoRow(
         namespace="default", pod="a", uid="a", container="main", device=device, node="n1",
         memory_mib=1000, cores=cores, from_revision=decision, from_time="2026-01-01T00:00:00Z",
@@ -107,7 +107,7 @@ NODE = Ledger(node("n1", *CARDS)).node("n1")
 
 
 def test_who_is_on_a_node_that_is_not_heard_is_told_what_moves_him() -> None:
-    """For a silent node with pods, `who` suggests to drain the node. Without pods it suggests
+    """For a silent node with pods, `who` suggests draining it. Without pods, `who` suggests
     nothing."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1), pod("a", cards())).settle()
     on = ledger.where("a")

@@ -161,7 +161,7 @@ def test_a_refusal_names_the_resource_that_the_submission_asked_for() -> None:
 
 
 def test_a_refusal_of_many_is_told_in_the_words_of_why(golden: Golden) -> None:
-    """While `tail` remembers a pod's request, it words the pod's refusal as `why` does."""
+    """While `tail` remembers a pod's request, it prints the same refusal sentence as `why`."""
     teller = Teller()
     held = PodRefused(
         pod="u0", namespace="default", name="a", nodes=1,
@@ -228,7 +228,7 @@ def test_a_difference_says_what_each_side_has() -> None:
 
 
 def test_memory_of_names_is_bounded() -> None:
-    """The number of remembered names is bounded, so that a long `tail` does not grow."""
+    """The number of remembered names is bounded, so that memory does not grow with `tail`."""
     teller = Teller()
     for number in range(NAMES_MAX + 1):
         teller.line(placed(f"u{number}"))

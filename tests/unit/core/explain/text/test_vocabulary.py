@@ -29,5 +29,5 @@ def test_phases_without_a_place_are_one_word() -> None:
 
 
 def test_an_eviction_is_headed_as_it_is_told() -> None:
-    """`history` heads an eviction with "Evicted", as `why` does."""
+    """`history` shows an eviction under the heading "Evicted", the word that `why` uses too."""
     assert STORY["PodEvicted"] == "Evicted"

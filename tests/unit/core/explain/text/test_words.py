@@ -1,4 +1,4 @@
-"""Tests that every refusal code has words and a unit, and that a refusal's sentence states only
+"""Tests that every refusal code has a text and a unit, and that a refusal's sentence states only
 facts of its event."""
 
 import pytest
@@ -28,7 +28,7 @@ def miss(code: RefusalCode, needed: int, available: int, device: str = "g0") -> 
 
 @pytest.mark.parametrize("code", list(RefusalCode))
 def test_every_code_has_words(code: RefusalCode) -> None:
-    """Every refusal code has words."""
+    """Every refusal code can be shown as a sentence."""
     assert len(words.phrase(code).split()) >= 3
     assert words.cure(code)
 
@@ -64,7 +64,7 @@ def test_a_code_of_a_newer_build_stands_for_itself() -> None:
     ],
 )
 def test_amounts_carry_their_unit(code: RefusalCode, value: int, said: str) -> None:
-    """The words for an amount include its unit, and the words for a yes-or-no code have no
+    """An amount in a sentence has its unit. A yes-or-no refusal code, such as a cordon, has no
     amount."""
     assert words.amount(code, value) == said
 
@@ -119,8 +119,7 @@ def test_sentence_stays_a_sentence() -> None:
 
 
 def test_nodes_that_had_left_are_not_counted(golden: Golden) -> None:
-    """The sentence of a refusal does not count removed nodes, unless all of its nodes were
-    removed."""
+    """A refusal's sentence counts removed nodes only if the refusal has no other cause."""
     gone = RefusalCode.NODE_GONE
     some = refused({RefusalCode.MEMORY_INSUFFICIENT: 2, gone: 898})
     assert "898" not in words.refusal(some)
@@ -162,7 +161,7 @@ def test_device_ids_are_cut(device: str, said: str) -> None:
 
 
 def test_one_of_a_thing_is_said_as_one(golden: Golden) -> None:
-    """The words use singular or plural according to the count."""
+    """A sentence uses the singular or the plural according to the count."""
     assert [words.many(count, "pod") for count in (0, 1, 2_000)] == [
         "0 pods",
         "1 pod",

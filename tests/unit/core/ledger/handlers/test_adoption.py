@@ -149,8 +149,7 @@ def test_an_adopted_pod_is_not_placed_again() -> None:
 
 
 def test_devices_that_nobody_names_are_closed() -> None:
-    """If the watcher cannot tell which devices of a family the node's pods use, all of the node's
-    devices of that family take no new pods."""
+    """If a pod's devices are unknown, all devices of that family on its node take no new pods."""
     ledger = Ledger(
         node("n1", gpu("g0"), npu("npu0")), observed("n1", unnamed_families=("nvidia",))
     )

@@ -62,8 +62,8 @@ def test_a_node_with_pods_or_with_a_cordon_stays() -> None:
 def test_a_node_that_comes_back_goes_on_with_its_fences() -> None:
     """If a forgotten node returns, it continues from the fences that it had before.
 
-    These are the revision and digest of its last placement event, and the revision of the last
-    event about its agent's presence."""
+    A fence is the revision of a node's last placement event, or of its agent's last presence event.
+    """
     ledger = Ledger(observed("a", version=1), rack("a", 1))
     ledger.submit(pod("p", ask(1))).settle()
     ledger.play(NodeSilent(node="a", grace_s=1))
@@ -146,8 +146,7 @@ def test_a_node_that_has_a_pod_since_it_left_is_not_forgotten() -> None:
 
 
 def test_a_device_that_went_to_another_node_and_left_it_is_nobodys() -> None:
-    """A device that moved from a removed node to another node, and then left that node too, belongs
-    to no node."""
+    """A device that left both its removed node and its next node belongs to no node."""
     ledger = Ledger(rack("x", 1), NodeGone(node="x"))
     (device,) = rack("x", 1).devices
     ledger.play(node("y", device), node("y"), node("x"))

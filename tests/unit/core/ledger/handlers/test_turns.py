@@ -1,5 +1,6 @@
-"""Tests of the order in which pods of one node are allocated if the node has no CDI. There, the
-kubelet's Allocate call does not name the pod."""
+"""Tests of the order in which pods of one node are allocated if the node has no CDI.
+
+Without CDI, the kubelet's Allocate call does not name the pod."""
 
 import pytest
 
@@ -35,7 +36,6 @@ def ledger(spec: str = "2xT4", host: Host | None = None) -> Ledger:
 
 
 def place(book: Ledger, uid: str, *shares: Share) -> None:
-    """Submit a pod and place it on the node with these shares."""
     book.play(
         PodSubmitted(uid=uid, namespace="d", name=uid, shape=Shape(), dialect="x"),
         PodPlaced(
@@ -84,8 +84,9 @@ def test_nodes_with_cdi_know_no_turns() -> None:
 
 @pytest.mark.parametrize("end", ["gone", "voided", "failed", "silent"])
 def test_who_is_not_asked_for_any_more_frees_the_way(end: str) -> None:
-    """A pod does not wait for an earlier pod that has ended, whose placement was voided, or whose
-    allocation failed. No pod waits on a node whose agent is silent."""
+    """A pod does not wait for an earlier pod that has ended, was voided or failed its allocation.
+
+    No pod waits on a node whose agent is silent."""
     book = two().bound("a")
     match end:
         case "gone":
@@ -100,8 +101,10 @@ def test_who_is_not_asked_for_any_more_frees_the_way(end: str) -> None:
 
 
 def test_who_gets_the_same_waits_for_nobody() -> None:
-    """A pod does not wait for an earlier pod that gets exactly the same environment, such as an
-    equal part under MPS. Pods under HAMi-core do wait, because each has a folder of its own."""
+    """A pod need not wait for an earlier one's allocation if both get the same environment.
+
+    Equal shares under MPS get the same one. Pods under HAMi-core each have a folder of their own.
+    """
     assert waits_for(two("1xT4:mps", 700)) == ""
     assert waits_for(two("1xT4:mps", 701)) == "a"
     assert waits_for(two("1xT4", 700)) == "a"

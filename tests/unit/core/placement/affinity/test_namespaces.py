@@ -42,8 +42,7 @@ def labels(name: str, version: int = 1, **found: str) -> NamespaceObserved:
 
 
 def test_H12_pods_of_namespaces_are_meant_by_the_labels_of_those() -> None:
-    """An affinity term may select namespaces by label, by name or both. It selects the pods of
-    every namespace that matches either."""
+    """An affinity term may select namespaces by label and by name. A namespace may match either."""
     ledger = one_node().play(labels("a", team="one"))
     ledger.submit(away("p", PodSelector(by_label=by("team", "one")))).settle()
     ledger.submit(away("q", PodSelector(by_label=by("team", "two")))).settle()
@@ -52,7 +51,7 @@ def test_H12_pods_of_namespaces_are_meant_by_the_labels_of_those() -> None:
 
 
 def test_a_namespace_has_its_name_as_a_label() -> None:
-    """A namespace can be selected by its name as a label, even before the watcher has reported the
+    """A selector can select a namespace by name, even before the watcher has reported that
     namespace."""
     ledger = one_node()
     name = by("kubernetes.io/metadata.name", "a")

@@ -42,24 +42,27 @@ def app(*names: str) -> PodSelector:
 
 
 def near(key: str, *names: str) -> PodTerm:
-    """Return an affinity term for a pod of one of these applications. `key` is the topology label,
-    such as that of the zone, whose value must be equal."""
+    """Return an affinity term that selects pods of these applications within the same domain of
+    `key`."""
     return PodTerm(pods=app(*names), topology_key=key)
 
 
 def minding(
     uid: str, label: str = "", namespace: str = "default", group: str = "", **wishes: Any
 ) -> PodSubmitted:
-    """Return a pod with the affinity, anti-affinity and spread constraints in `wishes`. `label` is
-    the value of the pod's label `app`."""
+    """Return a pod with these affinity, anti-affinity and spread constraints.
+
+    `label` is the value of the pod's label `app`."""
     constraints = PodConstraints(**wishes)
     labels = {"app": label} if label else {}
     return pod(uid, shape=shape(pods=constraints), labels=labels, namespace=namespace, group=group)
 
 
 def fleet(**zones: str) -> Ledger:
-    """Return a ledger with nodes that each have room for three pods. `zones` is each node's zone,
-    by node name; a node with zone "" has no zone label."""
+    """Return a ledger with nodes that each have room for three pods.
+
+    Each keyword is a node's name, and its value the node's zone. An empty value means no zone
+    label."""
     ledger = Ledger()
     for name, zone in zones.items():
         labels = {HOST: name} | ({ZONE: zone} if zone else {})
@@ -80,8 +83,9 @@ def test_anti_affinity_keeps_pods_apart() -> None:
 
 
 def test_anti_affinity_holds_against_those_who_do_not_mind() -> None:
-    """If a placed pod's anti-affinity selects another pod, that pod cannot join it on its node,
-    even without anti-affinity of its own. Pods that it does not select can."""
+    """A placed pod's anti-affinity keeps the pods that it selects off the node.
+
+    Those pods need no anti-affinity of their own."""
     ledger = fleet(a="x")
     ledger.submit(minding("guard", anti_affinity=(near(HOST, "web"),))).settle()
     ledger.submit(minding("w1", "web"), minding("w2", "web"), minding("other", "db")).settle()
@@ -92,7 +96,7 @@ def test_anti_affinity_holds_against_those_who_do_not_mind() -> None:
 
 
 def test_a_line_that_waited_does_not_wait_for_its_head() -> None:
-    """A pending pod is placed before a pod with anti-affinity to it that is submitted later."""
+    """A pending pod is placed first, even if a pod submitted later has anti-affinity to it."""
     ledger = fleet(a="x").play(observed("a", pods=1))
     ledger.submit(minding("x", "db")).settle()
     ledger.submit(minding("w", "web"), minding("d", "db")).settle()
@@ -185,8 +189,9 @@ def spread(key: str = ZONE, **fields: Any) -> SpreadConstraint:
 
 
 def test_spread_over_zones() -> None:
-    """A spread constraint keeps the numbers of pods per zone within one of each other, even if one
-    zone has more room. Nodes without a zone take none of the pods."""
+    """With a spread constraint, the pod counts of any two zones differ by at most one.
+
+    Nodes without a zone take none of the pods."""
     ledger = fleet(a="x", b="x", c="x", d="y", bare="")
     ledger.submit(*(minding(f"p{n}", "web", spread=(spread(),)) for n in range(8))).settle()
     where = [ledger.where(f"p{n}") for n in range(8)]
@@ -197,7 +202,7 @@ def test_spread_over_zones() -> None:
 
 
 def test_spread_counts_what_the_selector_allows() -> None:
-    """Spread compares only zones in which the pod's node selector allows a node."""
+    """A spread constraint counts only zones with a node that matches the pod's node selector."""
     ledger = fleet(a="x", d="y")
     ledger.play(observed("a", labels={HOST: "a", ZONE: "x", "gpu": "on"}))
     wishes = PodConstraints(spread=(spread(),))
@@ -210,8 +215,9 @@ def test_spread_counts_what_the_selector_allows() -> None:
 
 
 def test_spread_with_fewer_domains_than_wanted() -> None:
-    """If the cluster has fewer zones than `minDomains`, spread counts a missing zone as an empty
-    one. Each existing zone then takes at most the maximum skew of pods."""
+    """If the cluster has fewer zones than `minDomains`, a spread constraint assumes an empty zone.
+
+    The scheduler then refuses pods that would exceed the maximum skew in the existing zones."""
     ledger = fleet(a="x", b="x")
     few: dict[str, Any] = {"spread": (spread(min_domains=2),)}
     ledger.submit(minding("p0", "web", **few), minding("p1", "web", **few)).settle()
@@ -263,7 +269,7 @@ def domain(node: NodeState, key: str) -> str | None:
 
 
 def placed(state: State) -> Iterator[tuple[PodSubmitted, NodeState]]:
-    """Yield every pod that has a node, with the node, including pods of other schedulers."""
+    """Yield every placed pod with its node. Pods of other schedulers are included."""
     for each in state.pods.values():
         if each.placement is not None:
             yield each.submitted, state.nodes[each.placement.node]
@@ -306,8 +312,9 @@ def apart(state: State, asked: PodSubmitted, node: NodeState) -> bool:
 
 
 def together(state: State, asked: PodSubmitted, node: NodeState) -> bool:
-    """Return True if the node meets the pod's affinity. While a term selects no placed pod, a pod
-    that the term selects itself also meets it."""
+    """Return True if the node meets the pod's affinity.
+
+    A term that selects no placed pod is also met if it selects the pod itself."""
     for term in asked.shape.pods.affinity:
         if domain(node, term.topology_key) is None:
             return False
@@ -396,8 +403,7 @@ OTHERS = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(st.data(), st.lists(st.sampled_from(("x", "y", "")), min_size=1, max_size=5))
 def test_every_answer_is_that_of_a_walk(data: st.DataObject, zones: list[str]) -> None:
-    """After random changes, a simple scan of all pods allows every placement that the engine made.
-    It allows no node for any pod that is still pending."""
+    """After random changes, the engine's placements agree with a simple scan of all pods."""
     ledger = fleet(**{f"n{at}": zone for at, zone in enumerate(zones)})
     live: list[str] = []
     for number in range(data.draw(st.integers(1, 10))):

@@ -26,8 +26,7 @@ from tests.support.pods import placed as placement
 def chosen(
     wanted: Shape, report: NodeReported, *held: Share, policy: Policy = "binpack"
 ) -> tuple[Share, ...] | None:
-    """Return the shares that a pod of this shape gets on a node where pods already have the shares
-    `held`."""
+    """Return the pod's shares on a node on which the shares `held` are in use."""
     ledger = Ledger(report, pod("x"))
     ledger.play(placement("x", report.node, held))
     columns = Columns(ledger.state)
@@ -41,7 +40,6 @@ def chosen(
 
 
 def devices(shares: tuple[Share, ...] | None) -> list[str]:
-    """Return the device of every share."""
     assert shares is not None
     return [found.device for found in shares]
 
@@ -55,7 +53,7 @@ def test_count_is_different_devices() -> None:
 
 @pytest.mark.parametrize(("policy", "device"), [("binpack", "n1-g1"), ("spread", "n1-g0")])
 def test_policy_chooses_the_device(policy: Policy, device: str) -> None:
-    """Binpack chooses a device in use, and spread an idle device."""
+    """The policy `binpack` chooses a device in use; `spread` chooses an idle device."""
     found = chosen(shape(ask(1000)), rack("n1", 2), share("n1-g1"), policy=policy)
     assert devices(found) == [device]
 
@@ -130,8 +128,9 @@ HARD: list[tuple[str, list[Ask], list[Device], list[Share], str, list[str]]] = [
 def test_hardest_first(
     asks: list[Ask], offered: list[Device], held: list[Share], policy: Policy, where: list[str]
 ) -> None:
-    """If a pod has several device requests, the most demanding gets its devices first. Otherwise a
-    smaller request could use up the only device that fits both."""
+    """If a pod has several device requests, the most demanding one is served first.
+
+    Otherwise a smaller request could take the only device that fits the larger one."""
     found = chosen(shape(*asks), node("n1", *offered), *held, policy=policy)
     assert devices(found) == where
 
@@ -218,8 +217,7 @@ def test_ids_and_indexes_leave_devices_out() -> None:
 
 @pytest.mark.parametrize("policy", ["binpack", "spread"])
 def test_whether_a_pod_fits_does_not_depend_on_the_order_of_devices(policy: Policy) -> None:
-    """If the policy's preferred device for one request leaves no room for another request, the
-    search tries other devices, so the pod still fits."""
+    """If the preferred devices leave no room for a later request, the search tries others."""
     report = node("n1", gpu("g0", memory_mib=15_360), gpu("g1", memory_mib=15_360))
     held = share("g0", 9_000, 0), share("g1", 13_000, 0)
     small, both = ask(2048, container="a"), ask(1024, container="b", count=2)

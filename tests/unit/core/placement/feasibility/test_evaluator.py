@@ -1,5 +1,4 @@
-"""Tests of whether a pod fits a node, now or in a hypothetical case such as an empty node. These
-are cases in which six former implementations disagreed."""
+"""Tests of whether a pod fits a node now, or in a hypothetical case such as an empty node."""
 
 import pytest
 from msgspec import structs
@@ -50,8 +49,7 @@ def full() -> Ledger:
 
 
 def test_what_lacks_now_fits_once_the_pods_have_ended() -> None:
-    """A pod that does not fit a node now may fit once a certain pod has ended there, or once the
-    node is empty."""
+    """A pod that does not fit a node now may fit once a given pod has ended, or all have."""
     ledger, wanted = full(), shape(ask(500))
     found = feasibility(wanted, ledger.node())
     assert found is not None
@@ -65,8 +63,7 @@ def test_what_lacks_now_fits_once_the_pods_have_ended() -> None:
 
 
 def test_an_empty_node_is_ready_heard_and_not_cordoned() -> None:
-    """When the evaluator checks whether a pod would fit on an empty node, it assumes that the agent
-    is connected and the node is not cordoned, because both can change."""
+    """The check of an empty node assumes a connected agent and no cordon: both can change."""
     ledger = full()
     ledger.play(NodeCordoned(node="n1", by="ann", reason="disk"), NodeSilent(node="n1", grace_s=30))
     assert code_of(ledger, shape(ask(500))) is _C.AGENT_SILENT
@@ -82,8 +79,7 @@ CLOSED = (
 
 @pytest.mark.parametrize(("key", "ready", "unschedulable"), CLOSED)
 def test_taints_of_conditions_end_with_them(key: str, *, ready: bool, unschedulable: bool) -> None:
-    """Kubernetes taints cordoned and unready nodes itself. A pod that only such a taint keeps out
-    is not one that never fits, because the taint ends with the condition."""
+    """A pod can fit later if only Kubernetes' taint of a cordoned or unready node keeps it out."""
     taint = Taint(key=key, effect="NoSchedule")
     ledger = Ledger(
         observed("n1", taints=(taint,), ready=ready, unschedulable=unschedulable), rack("n1", 1)
@@ -100,8 +96,7 @@ def test_taints_of_conditions_end_with_them(key: str, *, ready: bool, unschedula
 
 
 def test_a_taint_of_a_person_stays() -> None:
-    """A taint that an operator set keeps a pod off the node even in the hypothetical case of an
-    empty node."""
+    """An operator's taint keeps a pod off a node even if the check assumes an empty node."""
     taint = Taint(key="team", effect="NoSchedule", value="ml")
     ledger = Ledger(observed("n1", taints=(taint,)), rack("n1", 1))
     assert code_of(ledger, shape(ask(1)), empty) is _C.TAINT_NOT_TOLERATED
@@ -119,8 +114,8 @@ def test_a_plugin_of_another_system_can_be_removed() -> None:
 
 
 def test_a_node_that_is_given_back_to_a_plugin_takes_no_device_pods() -> None:
-    """If a node's agent no longer allocates its devices because another system's plugin does, the
-    node takes no pods that request devices."""
+    """If another system's plugin now allocates a node's devices, the scheduler places no device
+    pods there."""
     ours = rack("n1", 1)
     ours = structs.replace(ours, host=structs.replace(ours.host, labels={HANDS_OUT: "start"}))
     ledger = Ledger(observed("n1"), registered("n1"), ours)

@@ -518,10 +518,9 @@ def test_amounts(
 
 
 def test_every_filter_of_facts_names_the_nodes_that_it_closes() -> None:
-    """Every filter that reads a node's facts, such as its labels, lists the nodes that the filter
-    may refuse (`closes`).
+    """Every filter on facts such as labels lists the nodes that it may refuse (`closes`).
 
-    Without the list, the index would have to apply the filter to every node."""
+    Otherwise the index would have to apply the filter to every node."""
     assert [each.code for each in FACTS if each.closes is None] == []
 
 

@@ -1,5 +1,4 @@
-"""Tests of the index, which keeps every node's amounts as a row of numbers: it always matches the
-state."""
+"""Tests that the index, which has one row of amounts per node, always matches the state."""
 
 import itertools
 
@@ -53,7 +52,7 @@ def assert_equal(one: Columns, other: Columns) -> None:
 
 
 def taken(columns: Columns) -> list[int]:
-    """Return the rows in use, after a check that `row_of` finds each of them by its node's name."""
+    """Check that `row_of` finds every row by its node's name. Return the rows in use."""
     rows = np.flatnonzero(~columns.vacant).tolist()
     assert [columns.row_of(columns.names[row]) for row in rows] == rows
     assert columns.count == len(rows)

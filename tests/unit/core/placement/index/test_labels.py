@@ -1,5 +1,6 @@
-"""Tests of label columns, an index of node labels that gives the same result as the filter but
-reads each node only once."""
+"""Tests of label columns, an index of node labels that reads each node only once.
+
+The index must give the same result as the label filter."""
 
 from typing import Any
 
@@ -20,8 +21,9 @@ ZONES = {"a": "x", "b": "y", "c": "x", "d": None}
 
 
 class Read:
-    """Label columns of four nodes, for tests. It records the name of every node whose labels the
-    columns read."""
+    """Label columns of four nodes, for tests.
+
+    The class records the name of every node whose labels are read."""
 
     def __init__(self) -> None:
         self.ledger = Ledger(*(rack(name, 1) for name in ZONES))
@@ -38,7 +40,6 @@ class Read:
         return label(node, key)
 
     def observe(self, name: str, zone: str | None) -> NodeState:
-        """Set the node's zone label, or remove the label."""
         change = self.ledger.take(observed(name, labels={"zone": zone} if zone else {}))
         assert change.node is not None
         return change.node
@@ -89,7 +90,7 @@ def test_the_key_not_asked_for_longest_is_forgotten(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_key_that_is_not_kept_costs_what_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A query for some rows by a key that was dropped reads only those rows' nodes."""
+    """A query by a label key that the index has dropped reads only the queried nodes."""
     monkeypatch.setattr(module, "KEYS_MAX", 2)
     given = Read()
     keys = [f"team-{number}" for number in range(9)]
@@ -104,8 +105,7 @@ def test_a_key_that_is_not_kept_costs_what_changed(monkeypatch: pytest.MonkeyPat
 
 
 def test_values_that_no_node_has_any_more_are_forgotten() -> None:
-    """A label column drops values that no node has any more, so that changing labels use no more
-    memory."""
+    """A label column drops values that no node has any more, which bounds its memory."""
     given = Read()
     for number in range(10 * module.SLACK):
         given.columns.touch(given.observe("a", f"z{number}"))
@@ -116,7 +116,7 @@ def test_values_that_no_node_has_any_more_are_forgotten() -> None:
 
 @pytest.mark.parametrize("operator", ["In", "NotIn", "Exists", "DoesNotExist"])
 def test_expressions_hold_as_the_filter_says(operator: Any) -> None:
-    """Label expressions on the columns give the same result as the label filter on the nodes."""
+    """The label columns evaluate every label expression as the label filter does."""
     expression = NodeExpression(key="zone", operator=operator, values=("x",))
     needs = NodeConstraints(required=((expression,),))
     columns = Read().columns

@@ -34,8 +34,7 @@ def state_of(device: Device) -> DeviceState:
 @pytest.mark.parametrize("field", range(4))
 @pytest.mark.parametrize("shortage", [-1, 0, 1])
 def test_one_amount_at_the_border(field: int, shortage: int) -> None:
-    """A demand that exceeds a device in one field by one does not fit, whatever the other
-    fields."""
+    """A demand does not fit if one of its amounts exceeds the device's free amount by one."""
     free = [1000, 50, 5, 3]
     needed = list(free)
     needed[field] += shortage
@@ -43,8 +42,8 @@ def test_one_amount_at_the_border(field: int, shortage: int) -> None:
 
 
 def test_borders_of_all_fields_at_once() -> None:
-    """The comparison is right for all combinations of zero, one and the largest value. No field's
-    result affects another field."""
+    """The fit check is right for all combinations of zero, one and the largest value in every
+    field."""
     sizes = (packed.MEMORY_BITS, packed.COMPUTE_BITS, packed.SLOTS_BITS, packed.TEMPLATE_CPU_BITS)
     choices = list(itertools.product(*((0, 1, (1 << bits) - 1) for bits in sizes)))
     for free, needed in itertools.product(choices, choices):
@@ -75,7 +74,7 @@ def test_clamped(amount: int, bits: int, held: int) -> None:
 
 
 def test_the_largest_device_of_the_schemas_is_packed_exactly() -> None:
-    """The largest device of the schemas is packed without clamping."""
+    """The largest device that the schemas allow is packed without clamping its amounts."""
     device = LARGEST
     assert free_amounts(state_of(device)) == GUARDS | (
         device.memory_mib | device.cores << packed.COMPUTE_AT | device.slots << packed.SLOTS_AT

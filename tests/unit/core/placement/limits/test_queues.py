@@ -45,7 +45,7 @@ def queued(uid: str, *asks: Ask, **fields: Any) -> PodSubmitted:
 
 
 def shortage(ledger: Ledger, uid: str) -> QueueShortage:
-    """Return what the pod's queue had too little of, according to the pod's refusal."""
+    """Return the queue shortage that the pod's refusal reports."""
     found = ledger.refusal(uid).queue
     assert found is not None
     return found
@@ -97,8 +97,7 @@ def test_entire_cards_and_parts_of_cards_are_counted_apart() -> None:
 
 
 def test_amounts_are_in_the_units_of_the_configuration() -> None:
-    """Queue limits use the configuration's units and names, for example GiB with `gpuMemoryFactor:
-    1024`."""
+    """Queue limits use the configuration's units, for example GiB with `gpuMemoryFactor: 1024`."""
     nvidia = NvidiaConfiguration(gpu_memory_factor=1024, resource_memory_name="a.b/mem")
     change = ConfigurationChanged(by="ann", configuration=Configuration(nvidia=nvidia))
     ledger = Ledger(rack("n1", 4), queue(capability={"a.b/mem": 4}), change)
@@ -362,8 +361,7 @@ def test_a_node_that_kube_scheduler_chose_is_within_the_queue_as_well() -> None:
 
 
 def test_choices_of_one_decision_count_for_each_other() -> None:
-    """If kube-scheduler chose nodes for two pods and the queue has room for one, a decision places
-    one pod and refuses the other."""
+    """If two pods with chosen nodes exceed the queue's limit together, one of them is refused."""
     ledger = Ledger(rack("n1", 4), queue(capability={"nvidia.com/gpu": 1}))
     ledger.submit(*(queued(uid, ask(1), chooser="kube") for uid in "ab"))
     choices = ExternalChoices(ledger.state)

@@ -1,5 +1,4 @@
-"""Tests of namespace quotas, which limit the devices that pods really use, and of when the
-scheduler retries pending pods."""
+"""Tests of namespace quotas on the devices that pods use, and of when pending pods are retried."""
 
 from typing import Any
 
@@ -37,8 +36,7 @@ COUNT = "requests.nvidia.com/gpu"
 
 
 def quota(name: str = "gpus", *, namespace: str = "team", **hard: int) -> QuotaObserved:
-    """Return the event of a quota in namespace `team` that limits GPU `memory`, `cores` or
-    `count`."""
+    """Return the event that reports a quota of GPU `memory`, `cores` or `count`."""
     names = {"memory": MEMORY, "cores": CORES, "count": COUNT}
     limits = {names[key]: most for key, most in hard.items()}
     return QuotaObserved(namespace=namespace, quota=name, hard=limits)
@@ -49,7 +47,7 @@ def inside(uid: str, *asks: Ask, **fields: Any) -> PodSubmitted:
 
 
 def shortage(ledger: Ledger, uid: str) -> QuotaShortage:
-    """Return what the namespace's quota had too little of, according to the pod's refusal."""
+    """Return the quota shortage that the pod's refusal reports."""
     found = ledger.refusal(uid).quota
     assert found is not None
     return found
@@ -89,7 +87,7 @@ def test_a_namespace_holds_no_more_than_its_quota(
 
 
 def test_what_is_said_names_the_quota_and_the_cure(golden: Golden) -> None:
-    """A refusal names the quota and resource, the limit, usage and need, and what would help."""
+    """A refusal names the quota and the exceeded resource, and suggests a fix."""
     ledger = Ledger(rack("n1", 4), quota(memory=16_000))
     ledger.submit(inside("a", ask(12_000)), inside("b", ask(8000))).settle()
     reported = why(ledger.state, ledger.pod("b"))
@@ -234,7 +232,8 @@ def test_a_gang_is_within_the_quota_whole_or_not_at_all() -> None:
 
 
 def test_queue_and_quota_both_bind() -> None:
-    """A pod must be within its queue's limit and its quota; a refusal names the exceeded limit."""
+    """A pod must be within the limits of its queue and its namespace. A refusal names the exceeded
+    limit."""
     ml = QueueObserved(queue="ml", capability={"nvidia.com/gpu": 2})
     ledger = Ledger(rack("n1", 8), ml, quota(count=1))
     ledger.submit(inside("a", ask(1), queue="ml"), inside("b", ask(1), queue="ml"))
@@ -324,8 +323,7 @@ def test_amounts_are_in_the_units_of_the_configuration() -> None:
 
 
 def test_a_pod_with_the_uid_of_one_that_left_before_it_was_counted_is_counted() -> None:
-    """A pod counts against the quota even if it has the uid of a pod that ended before usage was
-    first counted."""
+    """A pod counts against the quota even if it reuses the uid of an ended pod."""
     ledger = Ledger(rack("n1", 4)).submit(inside("a", cards())).settle()
     ledger.play(quota(count=1)).gone("a").submit(inside("a", cards()))
     shares = [share("n1-g0", 81_920, 100)]

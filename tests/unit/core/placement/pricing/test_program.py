@@ -1,4 +1,4 @@
-"""Tests of how similar nodes are grouped into node types, from which prices are learnt."""
+"""Tests that equal nodes form one node type. Prices are learnt from node types."""
 
 import pytest
 
@@ -10,8 +10,7 @@ from tests.support.ledger_of import Ledger
 
 
 def test_equal_nodes_are_one_type() -> None:
-    """Nodes with equal devices and hosts form one node type. The type stores one of these devices
-    as an example."""
+    """Nodes with equal devices and hosts form one node type."""
     ledger = Ledger(*(rack(f"n{number}", 4, model=A30) for number in range(3)), rack("m", 8))
     large, small = node_types(ledger.state)
     assert (large.devices, large.nodes) == (4, 3)

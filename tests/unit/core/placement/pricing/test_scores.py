@@ -143,10 +143,9 @@ def cluster(seed: int) -> tuple[Ledger, list[NodeReported], tuple[PricedShape, .
 
 @pytest.mark.parametrize("seed", range(6))
 def test_price_is_what_the_pod_would_leave(seed: int) -> None:
-    """The `price` score of a node falls by the value and variety that the pod would take from the
-    node. The pod gets the device that preserves the most value.
+    """The `price` score of a node falls by the value and variety that the node would lose.
 
-    The variety of a node is the weighted number of pods of each shape that still fit."""
+    Variety is the weighted number of pods of each shape that still fit on the node."""
     ledger, reports, sorts = cluster(seed)
     for sort in sorts:
         class_, points = scored(ledger, "price", sort)
@@ -212,7 +211,7 @@ def test_the_device_taken_is_the_one_that_was_scored(policy: Policy) -> None:
 
 @pytest.mark.parametrize("policy", ["price", "fgd"])
 def test_decisions_do_not_depend_on_how_the_state_came_about(policy: Policy) -> None:
-    """The scheduler decides equally, whatever the order in which nodes and prices arrived."""
+    """The order in which nodes and prices arrived does not change the scheduler's decisions."""
 
     def placements(seed: int, *, prices_first: bool) -> list[tuple[str, list[str]]]:
         drawn = random.Random(1)
@@ -251,9 +250,9 @@ def test_new_prices_count_from_the_next_decision() -> None:
 
 
 def test_modes_part_the_market() -> None:
-    """A MIG device has no value for pods that accept only MPS.
+    """If many pods accept only MPS, a pod that requests a whole GPU gets the MIG device.
 
-    If such pods are frequent, a pod that requests a whole GPU therefore gets the MIG device."""
+    The MIG device is the cheaper one, because MPS pods cannot use it."""
     cut = DeviceConstraints(modes=("mig",))
     constraints = NodeConstraints(cpu_milli=1000, memory_mib=1024)
     mps_only = priced(piece(50), 900_000, modes=("mps",), pods=100)
@@ -269,8 +268,7 @@ def test_modes_part_the_market() -> None:
 
 
 def test_a_card_with_closed_slices_is_worth_what_is_left_of_it() -> None:
-    """A MIG slice that another scheduler uses lowers a device's value as much as one that a share
-    uses."""
+    """A slice lowers a MIG device's value equally if another scheduler or if a share uses it."""
     card = gpu("a", model=A100_40, mode="mig", slots=7)
     held = share("b", 20_096, 0, instance=instance("3g.20gb", 0, 4))
     prices = learnt(priced(whole(), 1_000_000), priced(ask(4_000, container="any"), 100_000))
@@ -322,8 +320,7 @@ def test_prices_outlive_the_devices(policy: Policy) -> None:
 
 
 def test_what_fits_by_a_fraction_is_no_gift() -> None:
-    """A share of 22.9 % counts as 23 %, yet fits where 22.9 % of a device are left. The score then
-    still charges the pod for what these could have earned."""
+    """The score charges a pod for the last 22.9 % of a device, although its size counts as 23 %."""
     exact = priced(ask(2_290, container="any"), 300_000)
     ledger = Ledger(
         node("n1", gpu("a-g0", memory_mib=MEMORY_MIB)),
@@ -336,5 +333,5 @@ def test_what_fits_by_a_fraction_is_no_gift() -> None:
 
 
 def test_numbers_that_loops_know_are_those_of_the_schemas() -> None:
-    """The compiled loops repeat some constants of the schemas, and both have the same values."""
+    """The constants that the compiled loops repeat have the same values as in the schemas."""
     assert (PERCENT, IDLE_STATE, DEVICE_COUNTS) == (WHOLE, WHOLE + 1, COUNT_MAX + 1)

@@ -1,5 +1,4 @@
-"""Tests of the histogram that counts submitted pods by shape (what a pod requests), and of when
-prices are learnt from it again."""
+"""Tests of the histogram of submitted pods by shape, and of when prices are learnt from it."""
 
 import pytest
 

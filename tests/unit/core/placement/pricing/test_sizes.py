@@ -32,15 +32,14 @@ CARD = gpu("g0", memory_mib=10_000)
     ],
 )
 def test_size_of_a_share(wanted: Ask, percent: int) -> None:
-    """The size of a request is the largest percentage that it needs of any of a device's amounts.
+    """A request's size is the largest percentage that it needs of a device's memory or cores.
 
     The size is rounded so that the right number of shares fits."""
     assert size_percent(wanted, CARD) == percent
 
 
 def test_a_share_of_a_percent_of_a_real_card_is_that_percent() -> None:
-    """A request for 23 % of a GPU has size 23, although 23 % of its memory, in whole MiB, is
-    slightly less."""
+    """A request for 23 % of a GPU has size 23, although its memory is rounded down to whole MiB."""
     card = gpu("g0", memory_mib=16_384)
     sizes = [size_percent(ask(None, memory_percent=n, cores=n), card) for n in range(1, 100)]
     assert sizes == list(range(1, 100))

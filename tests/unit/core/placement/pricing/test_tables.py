@@ -1,5 +1,4 @@
-"""Tests of the price tables: their values equal those of a slow search through every sequence of
-pods."""
+"""Tests that the price tables equal those of a slow search through every sequence of pods."""
 
 import random
 
@@ -41,8 +40,8 @@ def random_shapes(seed: int) -> tuple[PricedShape, ...]:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_what_is_left_of_a_device_can_earn(seed: int) -> None:
-    """For every free percentage of a device and every CPU price, the table has the highest total
-    price that a sequence of shares could pay for it."""
+    """The table of share values equals that of the slow reference algorithm, for every free
+    percentage."""
     shapes = random_shapes(seed)
     prices = tables.cpu_prices(shapes)
     found = tables.share_values(shapes, CARD, prices)
@@ -54,8 +53,7 @@ def test_what_is_left_of_a_device_can_earn(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_what_idle_devices_can_earn(seed: int) -> None:
-    """For every number of idle devices, the table has the highest total price that a mix of whole
-    devices and shares could pay for them."""
+    """The table of idle devices equals that of the slow reference algorithm."""
     shapes = random_shapes(seed)
     prices = tables.cpu_prices(shapes)
     shared = tables.share_values(shapes, CARD, prices)[:, IDLE]
@@ -88,15 +86,14 @@ def masks(wanted: Ask, occupied: int = 0) -> list[int]:
     ("wanted", "slices"), [(ask(4_000), 1), (ask(9_000), 2), (ask(19_000), 4), (cards(), 8)]
 )
 def test_instances_take_slices(wanted: Ask, slices: int) -> None:
-    """A 40 GB A100 fits seven instances of 5 GB, three of 10 GB, two of 20 GB or a single instance
-    of 40 GB."""
+    """A 40 GB A100 fits seven instances of 5 GB, or three of 10 GB, or two of 20 GB."""
     found = masks(wanted)
     assert len(found) == {1: 7, 2: 3, 4: 2, 8: 1}[slices]
     assert [mask.bit_count() for mask in found] == [slices * (n + 1) for n in range(len(found))]
 
 
 def test_what_is_held_stays() -> None:
-    """If one slice of a MIG device is in use, one instance of half the device still fits, not
+    """If one slice of a MIG device is in use, one half-size instance still fits on the device, not
     two."""
     assert masks(ask(19_000), 0b1) == [0b11110001]
 

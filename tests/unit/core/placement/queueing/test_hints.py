@@ -1,6 +1,4 @@
-"""Tests of queueing hints: the table of events after which the scheduler retries a pending pod.
-
-It lists these events for each reason of a refusal."""
+"""Tests of queueing hints: for each refusal code, the events after which pods are retried."""
 
 import pytest
 
@@ -67,8 +65,7 @@ def test_every_event_helps_somebody_or_says_that_it_does_not() -> None:
 
 
 def test_every_reason_names_what_can_end_it() -> None:
-    """For every refusal code, the table has an event that can end the refusal. No pod is pending
-    forever."""
+    """Every refusal code has an event that can end the refusal, so no pod is pending forever."""
     assert set(BY_REASON) == set(RefusalCode)
     assert all(BY_REASON.values())
 
@@ -91,7 +88,7 @@ def test_every_reason_names_what_can_end_it() -> None:
 def test_whom_an_event_lets_be_asked(
     change: Change, *, moved: bool, freed: bool, whom: int
 ) -> None:
-    """Which pending pods the scheduler retries depends on the event's type and on its effect."""
+    """An event's type and effect decide which pending pods the scheduler retries."""
     assert asked(change, moved, freed) == whom
 
 
@@ -106,8 +103,8 @@ def test_a_gang_lacks_one_less_with_a_member_that_is_adopted() -> None:
 
 
 def test_a_domain_that_leaves_the_cluster_is_not_the_emptiest_any_more() -> None:
-    """If an empty node is removed, it no longer limits a spread constraint, and the scheduler
-    retries the pending pod."""
+    """If an empty node is removed, spread constraints ignore it, and the scheduler retries the
+    pods."""
     apart = SpreadConstraint(
         pods=PodSelector(expressions=(LabelExpression(key="app", operator="Exists"),)),
         topology_key="kubernetes.io/hostname",

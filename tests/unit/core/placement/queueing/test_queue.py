@@ -47,7 +47,7 @@ class Work:
         self.rows = self.explained = 0
 
     def taken(self) -> tuple[int, int]:
-        """Return the number of scored nodes and of explained refusals since the last call."""
+        """Return how many nodes were scored and how many refusals explained since the last call."""
         done, self.rows, self.explained = (self.rows, self.explained), 0, 0
         return done
 
@@ -222,8 +222,8 @@ def test_room_that_is_too_small_costs_no_look(work: Work) -> None:
 
 
 def test_a_hundred_thousand_unschedulable_pods_cost_nothing(work: Work) -> None:
-    """A hundred thousand unschedulable pods with the same request need no more nodes scored than
-    one such pod."""
+    """If many unschedulable pods have the same request, the scheduler scores nodes only once for
+    all."""
     ledger = Ledger(*(rack(f"n{n}", 1) for n in range(10)))
     state = ledger.state
     ledger.submit(pod("q0", ask(99_999)))
@@ -322,8 +322,7 @@ def test_a_pod_that_is_told_again_is_told_once() -> None:
 
 
 def test_the_same_answer_again_goes_to_nobody_who_has_heard_it() -> None:
-    """If pods with the same request are refused again with the same codes, they get no second
-    refusal."""
+    """If a pod is refused again with the same codes, the queue reports no second refusal."""
     state, queue = queue_of("a", "b")
     shape_queue = queue.next_shape_queue()
     assert shape_queue is not None

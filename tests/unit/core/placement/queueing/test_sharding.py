@@ -36,7 +36,7 @@ def test_members_agree_on_the_owner() -> None:
 
 
 def test_a_member_that_joins_takes_only_what_becomes_its_own() -> None:
-    """When a scheduler joins, only the parts that it now owns move."""
+    """When a scheduler joins, only the parts of the key space that it now owns move."""
     before, after = owners(FOUR[:3]), owners(FOUR)
     moved = {key for key in KEYS if before[key] != after[key]}
     assert moved
@@ -44,8 +44,9 @@ def test_a_member_that_joins_takes_only_what_becomes_its_own() -> None:
 
 
 def test_a_member_that_leaves_leaves_the_others_what_they_had() -> None:
-    """When a scheduler leaves, only its parts move, and they spread over all remaining
-    schedulers."""
+    """When a scheduler leaves, the other schedulers keep their parts of the key space.
+
+    The parts of the one that left spread over all remaining schedulers."""
     before, after = owners(FOUR), owners(FOUR[1:])
     moved = {key for key in KEYS if before[key] != after[key]}
     assert moved == {key for key in KEYS if before[key] == FOUR[0]}

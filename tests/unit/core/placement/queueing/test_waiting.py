@@ -114,8 +114,8 @@ def test_who_fits_nowhere_is_told_by_his_owner_and_once() -> None:
 
 
 def test_unschedulable_pods_that_came_over_are_woken_by_what_helps_them() -> None:
-    """A scheduler also retries unschedulable pods that it took over from another scheduler when new
-    nodes join."""
+    """When new nodes join, a scheduler also retries unschedulable pods taken over from another
+    scheduler."""
     members = Members(THREE, rack("n1", 1)).submit(*(pod(uid, cards(4)) for uid in UIDS[:9]))
     for name in THREE:
         members.decide_by(name)
@@ -185,8 +185,9 @@ def test_a_pod_that_another_placed_comes_back_once_where_it_has_a_quota_by_now()
 
 
 def test_members_that_keep_apart_choose_different_nodes() -> None:
-    """With separation on, each scheduler first uses its own part of the nodes, so that their
-    placements do not collide."""
+    """If schedulers keep apart, each first uses its own part of the nodes.
+
+    Their placements therefore do not collide."""
     members = fleet(THREE, 30).submit(*(pod(uid, SMALL) for uid in UIDS))
     chosen = {name: _nodes(members.decided_by(name, apart=True).events) for name in THREE}
     assert all(chosen.values())
@@ -198,7 +199,7 @@ def test_members_that_keep_apart_choose_different_nodes() -> None:
 
 
 def test_members_that_do_not_choose_as_one_alone() -> None:
-    """With separation off, each of several schedulers chooses nodes as a single scheduler would."""
+    """If schedulers do not keep apart, each chooses nodes as a single scheduler would."""
     members = fleet(THREE, 30).submit(*(pod(uid, SMALL) for uid in UIDS[:10]))
     for name in THREE:
         assert _nodes(members.decided_by(name, apart=False).events) == {"n00"}
@@ -206,16 +207,16 @@ def test_members_that_do_not_choose_as_one_alone() -> None:
 
 @pytest.mark.parametrize("names", [("s0",), THREE])
 def test_kept_apart_they_fill_the_cluster_all_the_same(names: tuple[str, ...]) -> None:
-    """With separation on, schedulers fill the whole cluster: a scheduler whose own nodes are full
-    uses other schedulers' nodes."""
+    """If schedulers keep apart, one whose own nodes are full uses the nodes of others."""
     members = fleet(names, 9).submit(*(pod(uid, ask(20_480)) for uid in UIDS[:36]))
     placed = list(chain(*(members.decide_by(name, apart=True) for name in names)))
     assert told(placed, PodPlaced) == UIDS[:36]
 
 
 def test_kept_apart_they_leave_few_nodes_begun() -> None:
-    """With separation on, each scheduler fills its own nodes one after another, so that few nodes
-    are partly used."""
+    """If schedulers keep apart, each fills its own nodes one after another.
+
+    Few nodes are therefore partly used."""
     members = fleet(THREE, 30)
     for uid in UIDS:
         members.submit(pod(uid, ask(8_192)))
@@ -226,8 +227,10 @@ def test_kept_apart_they_leave_few_nodes_begun() -> None:
 
 
 def test_who_prefers_a_node_goes_there_all_the_same() -> None:
-    """With separation on, a pod's preferred node affinity still decides, even if the preferred node
-    is in another scheduler's part."""
+    """A pod's preferred node affinity outweighs the separation of schedulers.
+
+    The pod gets its preferred node even if that node is in another scheduler's part of the fleet.
+    """
     wish = PreferredTerm(
         weight=100, term=(NodeExpression(key="disk", operator="In", values=("fast",)),)
     )

@@ -135,8 +135,7 @@ def test_F5_a_blank_value_is_no_constraint(limits: dict[str, int], key: str, val
 
 
 def test_F5_a_blank_value_differs_from_no_other_spelling() -> None:
-    """If an annotation is set under two names and one of the values is blank, the blank value is
-    ignored and causes no contradiction."""
+    """If an annotation is set under two names, a blank value of one of them is ignored."""
     notes = {"nvidia.com/use-gpuuuid": "", "volcano.sh/vgpu-use-gpuuuid": "GPU-b"}
     assert draft(pod(GPU, notes)).shape.devices == DeviceConstraints(use_ids=("GPU-b",))
 
@@ -164,8 +163,7 @@ def test_F5_a_blank_value_differs_from_no_other_spelling() -> None:
     ],
 )
 def test_F11_amounts_at_the_edge(document: dict[str, Any], wanted: tuple[Ask, ...]) -> None:
-    """Amounts that are zero, too large or set twice are read as the system whose resource names
-    they use (such as HAMi) reads them."""
+    """Amounts that are zero, too large or set twice are read as in HAMi or Volcano."""
     assert asks(document) == wanted
 
 
@@ -220,8 +218,7 @@ CARD = node("n1", gpu("g0", memory_mib=8000))
 
 
 def shares(names: str, **amounts: int) -> list[dict[str, Any]]:
-    """Return one container per keyword argument, with that name, which requests that amount of the
-    resource `names`."""
+    """Return one container per keyword: its name, and its amount of the resource `names`."""
     return [container(name, {names: amount}) for name, amount in amounts.items()]
 
 
@@ -239,8 +236,7 @@ def test_F4_an_init_container_that_wants_more_is_placed_on_a_card_that_holds_it(
 
 
 def test_F4_two_init_containers_use_the_same_memory() -> None:
-    """Init containers and the main container use the same memory one after another, so the pod is
-    charged only the largest amount."""
+    """Init and main containers use the same memory in turn: only the largest amount is charged."""
     document = pod(
         initContainers=shares("nvidia.com/gpumem", a=5000, b=6000),
         containers=shares("nvidia.com/gpumem", main=3000),
@@ -252,8 +248,7 @@ def test_F4_two_init_containers_use_the_same_memory() -> None:
 
 
 def test_F4_init_containers_alone_use_the_same_memory() -> None:
-    """If only init containers request memory, they use the same memory one after another, so the
-    pod is charged only the largest amount."""
+    """If only init containers request memory, the pod is charged only the largest amount."""
     document = pod(
         initContainers=shares("nvidia.com/gpumem", a=5000, b=6000), containers=[container("main")]
     )
@@ -278,8 +273,9 @@ def test_F9_hami_counts_instances_of_cards_that_are_cut() -> None:
 
 
 def test_F9_volcano_counts_cards() -> None:
-    """In a pod with Volcano's resource names, a count on MIG devices means devices, as in Volcano
-    (`checkNodeGPUSharingPredicateAndScore`)."""
+    """With Volcano's resource names, a count on a MIG node means devices, not instances.
+
+    The rule is Volcano's `checkNodeGPUSharingPredicateAndScore`."""
     limits = {"volcano.sh/vgpu-number": 2, "volcano.sh/vgpu-memory": 4000}
     ledger = placed(
         pod(limits, {"volcano.sh/vgpu-mode": "mig"}), rack("n1", 1, model=A100_40, mode="mig")
@@ -288,7 +284,7 @@ def test_F9_volcano_counts_cards() -> None:
 
 
 def test_F9_instances_of_an_init_container_are_lent() -> None:
-    """An init container uses one of the MIG instances that the main container uses after it."""
+    """An init container reuses one of the main container's MIG instances."""
     document = hami()
     document["spec"] |= {
         "initContainers": [container("i", {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 4000})],
@@ -368,8 +364,9 @@ def test_F12_what_is_printed_on_a_device_is_the_whole_of_it(
 
 
 def test_F12_more_than_is_printed_fits_nowhere() -> None:
-    """A request for more memory than the data sheet of an NPU says fits nowhere. HAMi's webhook
-    rejects such a pod."""
+    """A request that exceeds the data sheet memory of an NPU fits no device.
+
+    HAMi's webhook rejects such a pod."""
     document = pod({"huawei.com/Ascend310P": 1, "huawei.com/Ascend310P-memory": 24577})
     ledger = placed(document, node("n1", npu("u0")))
     assert ledger.reasons("p") == {RefusalCode.TEMPLATE_NONE_FITS: 1}
@@ -395,8 +392,7 @@ def test_F1_dies_of_a_910c_are_those_of_one_module(
 
 
 def test_F1_two_dies_of_two_modules_are_no_pair() -> None:
-    """If the only free dies belong to different modules, a pod that needs a pair stays pending with
-    that reason."""
+    """If the only free dies belong to different modules, a pod that needs a pair is refused."""
     ledger = placed(DIES, dies(0, 2))
     assert ledger.reasons("p") == {RefusalCode.MODULES_IN_USE: 1}
     ledger.report(dies(0, 2, 3)).settle()
@@ -424,8 +420,7 @@ def soft(name: str = "u0", **fields: Any) -> Device:
 
 
 def test_F8_an_npu_that_is_split_softly_is_shared_by_memory_and_cores() -> None:
-    """If a pod requests soft splitting, it gets exactly the memory and cores that it requests,
-    without a template, on an NPU in that mode."""
+    """A pod that requests soft splitting gets exactly its memory and cores, without a template."""
     document = pod({WORD: 1, f"{WORD}-memory": 5000, f"{WORD}-core": 60}, SPLIT_SOFTLY)
     found = draft(document)
     second = submitted("q", shape=found.shape, dialect=found.dialect)
@@ -470,8 +465,9 @@ def test_F8_a_template_is_of_no_npu_that_is_split_softly() -> None:
 
 
 def test_F8_what_hami_bound_to_such_an_npu_is_held() -> None:
-    """A pod that HAMi bound to a soft-split NPU is adopted with the amounts in its annotation, even
-    if a template has the same amounts."""
+    """A pod that HAMi bound to a soft-split NPU is adopted with its annotation's amounts.
+
+    The amounts are not taken for a template, even if a template has the same."""
     notes = {"hami.io/Ascend310P-devices-allocated": "u0,Ascend310P,6144,30:;"}
     found = recover(BoundPod(notes, (), ("main",), (), DialectConfig()))
     assert found is not None
@@ -561,8 +557,7 @@ def test_G4_a_pod_that_is_not_preemptable_is_evicted_for_nobody(
     [("none", True), ("best-effort", True), ("restricted", False), ("single-numa-node", False)],
 )
 def test_G4_a_numa_policy_of_a_task_is_read_as_that_of_a_pod(policy: str, *, taken: bool) -> None:
-    """The `topologyPolicy` of a task in a Volcano Job is refused if Volcano would enforce it, like
-    a pod's NUMA policy."""
+    """In a Volcano Job, a task's `topologyPolicy` is refused if Volcano would enforce it."""
     document = volcano_job(task(GPU, topologyPolicy=policy))
     if taken:
         assert read(document).pods == read(volcano_job(task(GPU))).pods
@@ -603,8 +598,9 @@ def test_G7_a_pod_on_a_card_that_is_cut_without_its_instances_is_not_understood(
     ],
 )
 def test_G9_what_the_others_pass_over_is_refused(document: dict[str, Any]) -> None:
-    """If another system would run a pod with a different share than its manifest requests,
-    Apportion refuses the pod and suggests a fix."""
+    """A pod that another system would run with a different share than requested is refused.
+
+    The refusal suggests a fix."""
     assert refused(document).fix
 
 
@@ -632,8 +628,7 @@ def test_G9_an_unknown_policy_is_refused() -> None:
 def test_G10_a_card_that_was_chosen_by_uuid(
     annotations: dict[str, object], code: RefusalCode
 ) -> None:
-    """If a pod's UUID constraint excludes a device, the refusal says so, unless the device's mode
-    or type is wrong too."""
+    """If a pod's UUID constraint alone excludes a device, the refusal says so."""
     limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000}
     ledger = placed(pod(limits, annotations), rack("n1", 1))
     assert ledger.reasons("p") == {code: 1}

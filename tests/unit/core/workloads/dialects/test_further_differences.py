@@ -1,7 +1,7 @@
-"""Tests of pods that Apportion treats differently from HAMi and Volcano, found in the test suites
-of these systems.
+"""Tests of pods that Apportion treats differently from HAMi and Volcano.
 
-The test names refer to the rows from G12 on in docs/reference/compatibility.md."""
+The cases come from the test suites of these systems. The test names refer to the rows from G12 on
+in docs/reference/compatibility.md."""
 
 from apportion_schemas import Ask
 from tests.support.fleet import gpu, node

@@ -221,8 +221,9 @@ ONE = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 30
 def test_a_container_holds_the_most_of_its_own_and_an_init_containers_ask(
     init: dict[str, int], main: dict[str, int], most: dict[str, int]
 ) -> None:
-    """If a main container and an init container use one share, each amount of the share is the
-    larger of what the two request."""
+    """If a main and an init container use one share, the larger of their two requests counts.
+
+    This holds for each amount of the share."""
     document = pod(
         containers=[container("main", main)], initContainers=[container("prepare", init)]
     )
@@ -233,8 +234,7 @@ def test_a_container_holds_the_most_of_its_own_and_an_init_containers_ask(
 
 
 def test_an_init_container_that_needs_more_is_lent_to_where_it_costs_least() -> None:
-    """If an init container needs more than any main container, the main container with the largest
-    share gets the larger share instead.
+    """If an init container needs more than any main container, the largest share is enlarged.
 
     A sidecar's share is never enlarged for an init container."""
     document = pod(

@@ -116,8 +116,9 @@ def test_a_pod_of_a_listed_dialect_is_read_and_told_of_its_place() -> None:
 
 @pytest.mark.usefixtures("listed")
 def test_a_bound_pod_of_a_listed_dialect_is_known_to_hold_devices() -> None:
-    """Once a dialect is in the list, the shares of its bound pods are read back. If they cannot be
-    read, all devices of its family count as in use."""
+    """Once a dialect is in the list, the shares of its bound pods are read back.
+
+    If a pod's shares cannot be read, all devices of the dialect's family count as in use."""
     found = recover(BoundPod({"tpu.example/held": "2"}, (), ("main",), (), CONFIG))
     assert found is not None
     assert [each.number for each in found.held] == [0, 1]
@@ -176,9 +177,10 @@ def test_every_name_has_a_family_and_counts_something_known() -> None:
 
 
 def test_a_name_of_several_dialects_is_the_first_ones() -> None:
-    """If several dialects have the same resource name, the first dialect in the list gets it.
+    """If several dialects have the same resource name, the name belongs to the first dialect in the
+    list.
 
-    A pod with `nvidia.com/gpu` alone therefore has the dialect `plain`, not HAMi's."""
+    A pod that requests only `nvidia.com/gpu` therefore has the dialect `plain`, not HAMi's."""
     assert [dialect.name for dialect in claims(CONFIG)["nvidia.com/gpu"]] == ["plain", hami.NAME]
 
 

@@ -30,8 +30,7 @@ def test_a_configuration_that_cannot_be_meant(document: dict[str, object], says:
 
 
 def test_every_known_name_is_claimed() -> None:
-    """Every resource name that requests devices is known, so that none of them counts as an
-    extended resource of the node."""
+    """Every resource name that requests devices is known, and is no extended resource of a node."""
     names = claimed(DialectConfig())
     assert {"nvidia.com/gpu", "nvidia.com/gpumem-percentage", "nvidia.com/priority"} <= names
     assert {"volcano.sh/vgpu-number", "volcano.sh/gpu-memory"} <= names

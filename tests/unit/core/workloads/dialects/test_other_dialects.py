@@ -1,5 +1,4 @@
-"""Tests of requests in Volcano's older sharing, vcuda and Ascend: units, whole devices, and invalid
-combinations."""
+"""Tests of the resource names of vcuda, Ascend and Volcano's older sharing."""
 
 from typing import Any
 

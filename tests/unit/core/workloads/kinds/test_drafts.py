@@ -62,7 +62,7 @@ def test_how_many_pods(document: dict[str, Any], count: int) -> None:
 def test_volcano_job() -> None:
     """Each pod of a Volcano Job belongs to the job's gang and to one of its tasks.
 
-    A task inherits those fields of the job that it omits."""
+    If a task omits a field, the field's value in the job applies."""
     tasks = [
         task({"nvidia.com/gpu": 1}, name="master", minAvailable=1),
         task({"nvidia.com/gpu": 2}, replicas=3, minAvailable=2),

@@ -57,8 +57,7 @@ def test_keys_that_decide_nothing_are_no_part_of_a_limit() -> None:
 
 @pytest.mark.parametrize(("state", "is_open"), [("Open", True), ("Closed", False)])
 def test_a_queue_has_its_state_where_kubernetes_has_it(state: str, is_open: bool) -> None:
-    """Whether a queue is open is read from its status, where `kubectl get queue -o yaml` shows
-    it."""
+    """A queue's state, Open or Closed, is read from the status of the Queue document."""
     said = limit_of(queue() | {"status": {"state": state}})
     assert isinstance(said, QueueObserved)
     assert said.open == is_open
@@ -123,7 +122,7 @@ def test_a_limit_of_a_fleet_is_taken_as_kubernetes_writes_it(amount: object) -> 
 
 
 def test_the_unit_of_memory_is_that_of_the_configuration() -> None:
-    """The configuration sets the unit of memory amounts in limits, as in pods."""
+    """The configured unit of GPU memory also applies to amounts in ResourceQuotas."""
     of = DialectConfig(memory_factor=256)
     with pytest.raises(ManifestError, match="write 64"):
         limit_of(quota({"limits.nvidia.com/gpumem": "16Gi"}), of)

@@ -30,7 +30,7 @@ def pod(annotations: dict[str, str] | None = None, **limits: Any) -> dict[str, A
 
 
 def found(document: object, *, placed: bool = False) -> list[str]:
-    """Return each warning about this document as its field and its reason."""
+    """Return the field and the reason of every warning about this document."""
     return [f"{each.field} {each.why}" for each in suspects(document, CONFIG, placed=placed)]
 
 
@@ -123,8 +123,7 @@ def test_more_cores_than_a_device_has_are_told_of(name: str) -> None:
     ],
 )
 def test_more_memory_than_any_device_has_is_told_of(name: str, most: int, said: str) -> None:
-    """A request for more memory than any device has causes a warning that states the unit, because
-    the user may have meant another one.
+    """A request for more memory than any device has causes a warning that states the unit.
 
     Smaller amounts cause no warning, nor do amounts that are refused anyway."""
     document = pod()
@@ -141,8 +140,9 @@ def test_more_memory_than_any_device_has_is_told_of(name: str, most: int, said: 
 
 
 def test_a_unit_of_ones_own_is_said(golden: Golden) -> None:
-    """If the configuration sets another unit, the warning shows the amount in MiB: with
-    `gpuMemoryFactor: 1024`, 3000 means 3,072,000 MiB."""
+    """If the configuration sets another unit of memory, the warning shows the amount in MiB.
+
+    With `gpuMemoryFactor: 1024`, for example, 3000 means 3,072,000 MiB."""
     document = pod()
     document["spec"]["containers"][0]["resources"]["limits"] = {"nvidia.com/gpumem": 3000}
     (said,) = suspects(document, DialectConfig(memory_factor=1024))
@@ -160,8 +160,9 @@ def test_a_unit_of_ones_own_is_said(golden: Golden) -> None:
 def test_memory_as_an_amount_and_as_a_part(
     golden: Golden, amount: str, part: str, idle: str
 ) -> None:
-    """A request for both an amount and a percentage of memory causes a warning, because HAMi uses
-    the amount and Volcano the percentage."""
+    """A request for both an amount and a percentage of memory causes a warning.
+
+    HAMi uses the amount, and Volcano the percentage."""
     document = pod()
     document["spec"]["containers"][0]["resources"]["limits"] = limits = {amount: 3000, part: 50}
     (said,) = found(document)
@@ -195,8 +196,9 @@ def test_what_decides_everything_is_said_so(golden: Golden, name: str, meant: st
 
 
 def test_an_instance_by_its_profile_says_what_reads_it(golden: Golden) -> None:
-    """A MIG profile as a resource name causes a warning that names the setting which enables such
-    names. If the setting is on, there is no warning."""
+    """A MIG profile as a resource name causes a warning, unless a setting enables such names.
+
+    The warning names the setting."""
     document = pod()
     document["spec"]["containers"][0]["resources"]["limits"] = {"nvidia.com/mig-1g.5gb": 1}
     (said,) = found(document)
@@ -306,10 +308,7 @@ def test_a_limit_of_nothing_that_there_is(
     ],
 )
 def test_limits_of_what_there_is(kind: str, limited: dict[str, int]) -> None:
-    """A limit on a known resource causes no warning, whether it is a resource of nodes, a device or
-    an extended resource.
-
-    Nor does the card quota of a queue cause a warning."""
+    """A limit on a known resource causes no warning, nor does the card quota of a queue."""
     document = {
         "kind": kind,
         "metadata": {"annotations": {"volcano.sh/card.quota": "{}"}},

@@ -151,9 +151,9 @@ def test_which_nodes_count_for_a_spread() -> None:
 
 
 def test_other_values_than_the_pods_own() -> None:
-    """A term's `mismatchLabelKeys` exclude pods that have this pod's values of those labels.
+    """A term's `mismatchLabelKeys` exclude pods with the same values of those labels as this pod.
 
-    `matchLabelKeys` that the API server has already merged into the selector count once."""
+    If the API server has already merged `matchLabelKeys` into the selector, they count once."""
     both = term(matchLabelKeys=["version"], mismatchLabelKeys=["version", "absent"])
     (found,) = wishes(**anti(both)).anti_affinity
     other = LabelExpression(key="version", operator="NotIn", values=IS_NEW.values)

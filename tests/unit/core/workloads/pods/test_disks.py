@@ -31,14 +31,14 @@ RBD = {"monitors": ["10.0.0.1:6789", "10.0.0.2:6789"], "image": "base"}
     ],
 )
 def test_F16_disks_that_a_pod_names_itself(volume: dict[str, Any], disks: tuple[Disk, ...]) -> None:
-    """The disks for which kube-scheduler checks conflicts are read from the pod. Equal entries
-    count once."""
+    """The disks in a pod's spec are read if kube-scheduler checks them for conflicts, each disk
+    once."""
     entries = [{"name": "a", **volume}, {"name": "b", **volume}, {"name": "c", "emptyDir": {}}]
     assert draft(pod(volumes=entries)).shape.node.disks == disks
 
 
 def test_a_disk_with_too_long_a_name_is_refused() -> None:
-    """A disk whose name is too long is refused, and the error has its index."""
+    """A disk whose name is too long is refused, and the error contains the disk's index."""
     volumes = [{"name": "a", "rbd": {"monitors": ["m" * 600], "image": "d" * 600}}]
     assert refused(pod(volumes=volumes)).field == "spec.volumes[0]"
 

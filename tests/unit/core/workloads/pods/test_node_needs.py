@@ -45,8 +45,7 @@ def test_amounts_are_rounded_up_once() -> None:
 
 
 def test_init_containers_count_by_their_peak() -> None:
-    """Init containers run one after another, so only the largest of them counts, and only if it
-    needs more than the main containers."""
+    """Only the largest init container counts, and only beyond what the main containers need."""
     spec = {
         "containers": [using("a", requests={"cpu": 2}), using("b", requests={"cpu": 1})],
         "initContainers": [
@@ -205,8 +204,9 @@ def test_scheduling_gates() -> None:
 
 
 def test_resources_of_the_pod_itself() -> None:
-    """If a pod has resources of its own, they replace the sum of its containers', for each
-    resource. Overhead is then added."""
+    """For each resource, an amount of the pod itself replaces the sum of its containers' amounts.
+
+    The pod's overhead is then added."""
     own = {"requests": {"cpu": "1"}, "limits": {"cpu": "2", "memory": "1Gi"}}
     one = container(requests={"cpu": "3", "memory": "1Mi"})
     found = draft(pod(containers=[one], resources=own, overhead={"cpu": "500m"})).shape.node

@@ -161,7 +161,7 @@ def test_a_claim_that_no_volume_matches_and_nobody_makes_one_for() -> None:
 
 
 def test_a_claim_of_another_class_is_bound_without_a_pod() -> None:
-    """If the class binds claims at once, a claim is reported as unbound until its volume exists."""
+    """If the storage class binds volumes at once, a claim is unbound until its volume exists."""
     assert fact(a_claim(), class_=a_class(volumeBindingMode="Immediate")).state == "unbound"
 
 
@@ -230,8 +230,7 @@ def test_an_affinity_that_cannot_be_read_is_not_taken_for_none() -> None:
     ],
 )
 def test_H13_the_driver_of_a_volume(source: dict[str, Any], driver: str) -> None:
-    """A volume's driver is its CSI driver. For a volume of an old in-tree type, it is the CSI
-    driver that replaced that type."""
+    """The driver of a volume is its CSI driver, or the one that replaced its in-tree type."""
     assert fact(a_claim(**BOUND), a_volume("v", **source)).driver == driver
 
 
@@ -295,8 +294,7 @@ def test_a_volume_is_made_where_there_is_room() -> None:
 def test_capacities_are_minded_where_the_driver_says_so() -> None:
     """Storage capacities count only if the CSI driver declares that it reports them.
 
-    A claim can then be used only on nodes that satisfy both a capacity and the storage class's
-    topology."""
+    A node must then have enough capacity and match the storage class's topology."""
     little = capacity("n2", capacity="1Gi")
     assert room(little, minded=False).nodes == ()
     topology = [{"matchLabelExpressions": [{"key": ZONE, "values": ["a"]}]}]
