@@ -29,6 +29,7 @@ binder    scheduling.volcano.sh/podgroups: get patch
 binder    scheduling.volcano.sh/podgroups/status: patch
 binder    scheduling.volcano.sh/queues: get create
 binder    /nodes/status: patch
+binder    /nodes: get
 gateway   authentication.k8s.io/tokenreviews: create
 gateway   authorization.k8s.io/subjectaccessreviews: create
 """

@@ -38,6 +38,7 @@ ALLOWED = [
     ("binder", "patch", "podgroups.scheduling.volcano.sh/status"),
     ("binder", "create", "queues.scheduling.volcano.sh"),
     ("binder", "patch", "nodes/status"),
+    ("binder", "get", "nodes"),
     ("gateway", "create", "tokenreviews.authentication.k8s.io"),
     ("gateway", "create", "subjectaccessreviews.authorization.k8s.io"),
 ]
@@ -56,7 +57,6 @@ FORBIDDEN = [
     ("binder", "delete", "events"),
     ("binder", "create", "pods"),
     ("binder", "patch", "pods"),
-    ("binder", "get", "nodes"),
     ("binder", "patch", "nodes"),
     ("binder", "get", "secrets"),
     ("binder", "patch", "queues.scheduling.volcano.sh"),

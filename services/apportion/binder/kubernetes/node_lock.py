@@ -8,6 +8,7 @@ HAMi, a lock is taken over if its pod no longer exists, or after five minutes.""
 import asyncio
 import logging
 from collections import defaultdict
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
 from urllib.parse import quote
@@ -29,10 +30,14 @@ from apportion.runtime.process.clock import BackOff, Clock
 from apportion_schemas import PodPlaced
 from apportion_schemas.decoding import from_outside
 
-LOCKS: Final = {"hami": "hami.io/mutex.lock", "volcano": "volcano.sh/mutex.lock"}
+# HAMi's lock names its time and its pod. Volcano's has only the time, because its scheduler reads
+# nothing else; so the pod is in an annotation of ours, which counts only with the same time.
+LOCKS: Final = {"hami": "hami.io/mutex.lock", "volcano": "hamivgpu"}
+OWNER: Final = "apportion.dev/node-lock"
 # The label that HAMi's scheduler sets on its pods, with the name of the node.
 NODE_LABEL: Final = "hami.io/vgpu-node"
 LABEL_MAX: Final = 63
+ANOTHER: Final = "another pod"
 STALE: Final = timedelta(minutes=5)  # HAMI_NODELOCK_EXPIRE
 WAIT_S: Final = 15.0  # for one delivery; then the binder reports why the pod waits
 LOOK: Final = BackOff(0.1, 1.0)
@@ -69,7 +74,7 @@ class NodeLocks:
         key = LOCKS.get(node.foreign_plugin)
         if key is None:
             return None
-        owner = "another pod"
+        owner = ANOTHER
         try:
             async with asyncio.timeout(WAIT_S), self._turns[placed.node]:
                 tries = 0
@@ -93,9 +98,8 @@ class NodeLocks:
             return
         try:
             found = await self._read(placed.node)
-            text = (found.annotations or {}).get(key, "")
-            if text.split(",")[1:] == [placed.namespace, placed.name]:
-                await self._write(placed.node, key, None, found.resource_version)
+            if _lock(found, key)[1:] == [placed.namespace, placed.name]:
+                await self._write(placed.node, {key: None, OWNER: None}, found.resource_version)
         except (KubeUnavailable, KubeRefused) as error:
             # The next try of the pod has it already; another pod takes it over after five minutes.
             _log.info("lock of node %s not released: %s", placed.node, error)
@@ -103,16 +107,16 @@ class NodeLocks:
     async def _held(self, placed: PodPlaced, key: str) -> str:
         """Take the lock, or return which pod has it. Raises KubeUnavailable, KubeRefused."""
         found = await self._read(placed.node)
-        text = (found.annotations or {}).get(key, "")
-        time, *owner = text.split(",")
+        time, *owner = _lock(found, key)
         if owner == [placed.namespace, placed.name]:
             return ""
-        if text and not await self._is_stale(time, owner):
-            return "/".join(owner) or "another pod"
+        if time and not await self._is_stale(time, owner):
+            return "/".join(owner) or ANOTHER
         now = self._clock.now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         mine = f"{now},{placed.namespace},{placed.name}"
-        taken = await self._write(placed.node, key, mine, found.resource_version)
-        return "" if taken else "another pod"
+        lock = {key: mine} if key == LOCKS["hami"] else {key: now, OWNER: mine}
+        taken = await self._write(placed.node, lock, found.resource_version)
+        return "" if taken else ANOTHER
 
     async def _is_stale(self, time: str, owner: list[str]) -> bool:
         try:
@@ -128,9 +132,9 @@ class NodeLocks:
     async def _read(self, node: str) -> _Meta:
         return _decode_node(await self._api.get(_path(node))).metadata
 
-    async def _write(self, node: str, key: str, value: str | None, version: str) -> bool:
-        """Write the annotation if the node is unchanged. Return False if it was changed."""
-        document = {"metadata": {"resourceVersion": version, "annotations": {key: value}}}
+    async def _write(self, node: str, lock: Mapping[str, str | None], version: str) -> bool:
+        """Write annotations if the node is unchanged. Return False if it was changed."""
+        document = {"metadata": {"resourceVersion": version, "annotations": lock}}
         answer = await self._api.request(
             # A status request may change annotations, and RBAC permits it.
             "PATCH", f"{_path(node)}/status", body=_encode(document), content_type=MERGE_PATCH,
@@ -150,6 +154,13 @@ class NodeLocks:
             "PATCH", f"{pod_path(placed.namespace, placed.name)}/status",
             body=_encode({"metadata": meta}), content_type=MERGE_PATCH,
         )  # fmt: skip
+
+
+def _lock(node: _Meta, key: str) -> list[str]:
+    """Return the lock's time, and the namespace and name of its pod, as far as it has them."""
+    notes = node.annotations or {}
+    lock, owner = notes.get(key, ""), notes.get(OWNER, "")
+    return (owner if lock and owner.startswith(f"{lock},") else lock).split(",")
 
 
 def _path(node: str) -> str:

@@ -307,22 +307,13 @@ Recover = Callable[[BoundPod, str], Iterator[Held]]
 class Dialect(Struct, frozen=True, kw_only=True, eq=False):
     """One dialect: how pods request a kind of device under one system's names.
 
-    - `devices`: what users call the vendor's devices, as in "GPUs".
-    - `resources`: the names that it claims under a configuration, with their meaning.
-    - `read`: returns a container's ask, None if it requests no device; `choose`: returns the
-      constraints on devices in the pod's annotations. Both raise `ManifestError`.
-    - `part`: splits a pod's asks into those that take devices and those that borrow them
-      (`borrowing`), given the containers that start after all init containers.
-    - `plugin`: the system whose device plugin reads what `render` returns, or empty.
-    - `instances_alike`: a count means instances on a GPU in MIG mode; they may share the GPU.
-    - `device_choice`: the order of devices, for a plugin that chooses the device itself and
-      fails the pod if ours differs; empty if the cluster's policy applies.
-    - `variant`: the dialect of the same name for pods whose annotations change what amounts mean.
-    - `reserved`: annotations that only its own pods may have, and the error for others, in which
-      `{devices}` is what that pod requests.
-    - `render`: returns the annotations that its own scheduler would write for a placed pod;
-      `recover`: a reader for each annotation key, in the order in which they are tried.
-    - `priority`: the resource with a container's priority on a shared device, or empty.
+    `read` returns a container's ask, or None if it requests no device. `choose` returns the
+    constraints on devices in the pod's annotations. Both raise `ManifestError`. `part` splits the
+    asks into those that get devices and those that borrow them. `render` returns the annotations
+    that the system's own scheduler would write for a placed pod. `recover` has a reader for each
+    annotation key, to be tried in this order. `device_choice` is how the system's plugin itself
+    chooses devices; the plugin fails a pod with another choice. `idle` names a resource that is
+    ignored next to another."""
 
     name: str  # as in the ledger
     devices: str  # what users call them, as in "GPUs"
@@ -336,9 +327,9 @@ class Dialect(Struct, frozen=True, kw_only=True, eq=False):
     part: Callable[[Sequence[Ask], Collection[str]], Parts] = parted
     variant: Callable[["Dialect", Notes], "Dialect"] | None = None
     device_choice: tuple[str, DeviceWeights | None] = ("", None)
-    plugin: Plugin = ""
-    instances_alike: bool = False
-    needs: Mapping[str, tuple[str, str]] = {}
+    plugin: Plugin = ""  # the system whose device plugin reads what `render` returns
+    instances_alike: bool = False  # on a MIG GPU, a count means instances
+    needs: Mapping[str, tuple[str, str]] = {}  # no effect without a resource; why
     idle: Callable[[DialectConfig], tuple[str, str, str]] | None = None
     writes: tuple[str, ...] = ()  # prefixes of annotations that its scheduler writes
     sections: Mapping[str, Callable[[object, str], str]] = {}

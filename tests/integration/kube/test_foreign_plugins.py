@@ -1,0 +1,93 @@
+"""Pods are placed on nodes that keep the device plugin of HAMi or Volcano, without our agent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from apportion.core.ledger.state import DEVICE_PLUGIN
+from apportion_schemas import DevicesRegistered, PodBound, PodPlaced, PodRefused
+from tests.support.foreign_plugins import HAMI_LOCK, VOLCANO_LOCK, ForeignPlugin
+from tests.support.kube_objects import kube_node, kube_pod, share
+from tests.support.kube_world import KubeWorld
+
+VGPU = {"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory": "2000"}
+VCUDA = {"tencent.com/vcuda-core": "20", "tencent.com/vcuda-memory": "8"}
+
+
+@asynccontextmanager
+async def serving(world: KubeWorld, *plugins: ForeignPlugin) -> AsyncIterator[None]:
+    """Run the plugins, and our services except for an agent."""
+    await world.plane.apply(*(kube_node(plugin.node) for plugin in plugins))
+    for plugin in plugins:
+        await plugin.register()
+    await world.start("watcher")
+    await world.start("scheduler", "--name", "s")
+    await world.start("binder")
+    tasks = [asyncio.create_task(plugin.run()) for plugin in plugins]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        for error in ended:
+            if isinstance(error, Exception):
+                raise error
+
+
+async def test_each_container_gets_the_devices_of_its_own_pod(world: KubeWorld) -> None:
+    """The plugins of HAMi and Volcano give each container its own pod's devices, although many pods
+    are placed on a node at once. Afterwards no node is locked."""
+    hami = ForeignPlugin(world.plane.api, "n1", "hami", 2, seed=1)
+    volcano = ForeignPlugin(world.plane.api, "n2", "volcano", 2, seed=2)
+    async with serving(world, hami, volcano):
+        pods = [kube_pod(f"h{n}", share(2000, 10)) for n in range(10)]
+        pods += [kube_pod(f"v{n}", VGPU) for n in range(6)]
+        await world.plane.apply(*pods)
+        await world.facts.count(PodBound, 16)
+        await world.facts.until(
+            lambda: len(hami.handed) + len(volcano.handed) == 16, "every container started"
+        )
+    handed = hami.handed | volcano.handed
+    assert all(given == wanted for given, wanted in handed.values()), handed
+    for name, lock in (("n1", HAMI_LOCK), ("n2", VOLCANO_LOCK)):
+        node = await world.plane.get("node", name)
+        assert lock not in node["metadata"]["annotations"]
+    pod = await world.pod("h0")
+    assert pod["metadata"]["labels"]["hami.io/vgpu-node"] == "n1"
+
+
+async def test_a_pod_of_another_system_is_refused_by_name(world: KubeWorld) -> None:
+    """A pod with the resource names of gpu-manager is not placed on a node of HAMi's plugin. Once
+    an operator labels the node for our agent, the plugin's devices are not offered."""
+    hami = ForeignPlugin(world.plane.api, "n1", "hami", 1)
+    async with serving(world, hami):
+        await world.plane.apply(kube_pod("p", VCUDA))
+        (refused,) = await world.facts.count(PodRefused, 1)
+        assert [str(code) for code in refused.reasons] == ["DevicePluginForeign"]
+        await world.plane.user("label", "node", "n1", f"{DEVICE_PLUGIN}=apportion")
+        await world.plane.apply(kube_pod("h", share(2000)))
+        await world.facts.until(
+            lambda: any(each.name == "h" for each in world.facts.of(PodRefused)), "h refused"
+        )
+        assert not world.facts.of(PodPlaced)
+
+
+async def test_a_lock_of_another_pod_is_waited_for(world: KubeWorld) -> None:
+    """While the node lock names another pod that exists, the binder waits, and the pod's event says
+    for which pod. The lock of a deleted pod is taken over."""
+    hami = ForeignPlugin(world.plane.api, "n1", "hami", 1)
+    async with serving(world, hami):
+        await world.facts.count(DevicesRegistered, 1)
+        other = kube_pod("other", {}, schedulerName="hami-scheduler")
+        await world.plane.apply(other)
+        lock = {HAMI_LOCK: "2999-01-01T00:00:00Z,default,other"}
+        path = "/api/v1/nodes/n1"
+        body = {"metadata": {"annotations": lock}}
+        await asyncio.to_thread(world.plane.api.request, "PATCH", path, body, merge=True)
+        await world.plane.apply(kube_pod("p", share(2000)))
+        await world.described("p", "default/other")
+        await world.delete("other")
+        await world.facts.count(PodBound, 1)
