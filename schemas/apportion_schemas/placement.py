@@ -251,6 +251,7 @@ ResizeCode = Literal[
     "container-unknown",
     "container-ambiguous",
     "mode",
+    "plugin",
     "memory-beyond-device",
     "memory",
     "cores",
@@ -259,7 +260,7 @@ ResizeCode = Literal[
 ]
 
 
-@event("pending.{pod}", "scheduler")
+@event("pending.{pod}", "scheduler", born=2)
 class ResizeRefused(Payload, frozen=True):
     """The scheduler refused to resize a running pod, which keeps its shares.
 

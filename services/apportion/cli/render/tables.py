@@ -22,7 +22,13 @@ from apportion.core.answers.visibility import NOT_TOLD
 from apportion.core.explain.health import failed_words, found_silent
 from apportion.core.explain.text.event_text import ask_words, shares_words
 from apportion.core.explain.text.vocabulary import PHASES
-from apportion.core.explain.text.words import device_words, listed, number_of_resource, of_resource
+from apportion.core.explain.text.words import (
+    SYSTEMS,
+    device_words,
+    listed,
+    number_of_resource,
+    of_resource,
+)
 
 
 class Look(NamedTuple):
@@ -149,11 +155,15 @@ def node_state(node: NodeAnswer) -> Text:
         said.append(Text("gone", "red"))
     elif node.cordon:
         said.append(Text("cordoned: ", "yellow").append_text(plain(node.cordon)))
-    if node.silent and not node.gone:
+    if node.silent and not (node.gone or node.plugin):
         said.append(Text(f"agent not reporting, {found_silent(node.silent)}", "red"))
     elif not (node.ready or node.gone):
         said.append(Text("not ready", "red"))
     whole = Text("; ").join(said) if said else Text("ready", "green")
+    if node.plugin and not node.gone:
+        system = SYSTEMS.get(node.plugin, node.plugin)
+        problem = f" not offered: {node.plugin_problem}" if node.plugin_problem else ""
+        whole.append(clean(f"; devices of {system}'s plugin{problem}"), "red" if problem else "")
     if node.closed and not node.gone:
         closed = [f"device {device_words(each.device)} {each.cause}" for each in node.closed]
         whole.append(clean(f"; {listed(closed)}"), "red")

@@ -491,6 +491,22 @@ def agents_without_node(cluster: ClusterFacts) -> Found | None:
     )
 
 
+def device_plugins(cluster: ClusterFacts) -> Found | None:
+    """Check for nodes that keep the device plugin of HAMi or Volcano, and what that costs."""
+    if not cluster.plugins:
+        return None
+    unread = [(node, f" ({problem})") for node, _, problem in cluster.plugins if problem]
+    if unread:
+        return warning(
+            ("the devices of another system's plugin are not offered: ",
+             *counted_nodes(unread, "node")),
+            "start that plugin, or remove its annotation and run the agent there",
+        )  # fmt: skip
+    kept = counted_nodes([(node, "") for node, _, _ in cluster.plugins], "node")
+    cost = "; the plugin starts one pod at a time, and Apportion reports no use there"
+    return ok(joined(("keeps another system's device plugin: ", *kept, cost)))
+
+
 def drivers(cluster: ClusterFacts) -> Found | None:
     """Check that all nodes have recent device drivers of the same release branch."""
     if not cluster.drivers:
@@ -617,6 +633,7 @@ CHECKS: tuple[Check, ...] = (
     Check("cordons", cordons, "tasks/operate.md", "cluster"),
     Check("nodes-without-agent", nodes_without_agent, "tasks/node-health.md", "cluster"),
     Check("agents-without-node", agents_without_node, "tasks/node-health.md", "cluster"),
+    Check("device-plugins", device_plugins, "tasks/take-over-nodes.md", "cluster"),
     Check("drivers", drivers, "tasks/node-health.md", "cluster"),
     Check("refused-events", refused_events, "tasks/ledger-problems.md", "cluster"),
     Check("prices", prices, "tasks/charge-back.md", "prices"),

@@ -55,7 +55,7 @@ def cluster_facts(state: State, *, late: Collection[int] = ()) -> facts.ClusterF
         silent=tuple(
             facts.SilentAgent(node.name, node.silent, len(node.pods))
             for node in there
-            if node.silent
+            if node.silent and not node.foreign_plugin
         ),
         simulated=tuple(node.name for node in simulated if node.silent),
         simulated_nodes=len(simulated),
@@ -67,13 +67,18 @@ def cluster_facts(state: State, *, late: Collection[int] = ()) -> facts.ClusterF
         without_agent=tuple(
             node.name
             for node in there
-            if not node.reported
+            if not node.reported and not node.foreign_plugin
             if any(count and name.startswith(known) for name, count in extended[node.name].items())
         ),
         without_node=tuple(
             name
             for name, node in sorted(state.nodes.items())
             if state.of_kubernetes and node.reported is not None and node.observed is None
+        ),
+        plugins=tuple(
+            (node.name, node.foreign_plugin, node.registered.problem if node.registered else "")
+            for node in there
+            if node.foreign_plugin
         ),
         drivers={version: tuple(names) for version, names in sorted(drivers.items())},
         refused_events=state.refused_count,

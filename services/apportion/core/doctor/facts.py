@@ -97,6 +97,7 @@ class ClusterFacts(Struct, frozen=True, kw_only=True):
     refused: tuple[tuple[str, str], ...] = ()  # node and cause of each refused report
     without_agent: tuple[str, ...] = ()  # with devices in Kubernetes
     without_node: tuple[str, ...] = ()  # not nodes of the cluster
+    plugins: tuple[tuple[str, str, str], ...] = ()  # node, system of its plugin, problem
     drivers: dict[str, tuple[str, ...]] = {}  # nodes by driver version
     refused_events: int = 0
     late_events: int = 0  # refused, written while a pod ended

@@ -5,6 +5,8 @@ Invariant: reading never changes the state, and all of an answer is from one rev
 from collections import Counter
 from collections.abc import Iterator
 
+from msgspec import structs
+
 from apportion.core.answers import reads
 from apportion.core.answers.reads import fields_of
 from apportion.core.devices.catalogue import mig_profiles
@@ -23,7 +25,14 @@ from apportion.core.ledger.rationale import rationale_of
 from apportion.core.ledger.state import GroupState, NodeState, Phase, PodState, State, spec_digest
 from apportion.core.placement.feasibility.causes import ranked
 from apportion.core.placement.feasibility.evaluator import facts_refusal
-from apportion_schemas import Ask, NodeConstraints, PodRejected, Shape, Toleration
+from apportion_schemas import (
+    Ask,
+    DeviceConstraints,
+    NodeConstraints,
+    PodRejected,
+    Shape,
+    Toleration,
+)
 
 REFUSED = "refused"  # the displayed phase of a pending pod that was refused
 REJECTED = "rejected"  # the displayed phase of a pod that cannot be read
@@ -151,6 +160,8 @@ def node_answer(node: NodeState) -> reads.NodeAnswer:
         ),
         simulated=node.reported.simulated if node.reported else False,
         driver=node.reported.driver if node.reported else "",
+        plugin=node.foreign_plugin,
+        plugin_problem=node.registered.problem if node.registered else "",
         devices=len(present),
         devices_open=_devices_open(node),
         # Devices that are closed themselves, whatever the state of their node.
@@ -183,7 +194,8 @@ _ANY = Shape(asks=(Ask(container="main", family="nvidia"),), node=_ALL)
 
 
 def _devices_open(node: NodeState) -> int:
-    offered = not node.cordoned and facts_refusal(_ANY, node) is None
+    any_pod = structs.replace(_ANY, devices=DeviceConstraints(plugin=node.foreign_plugin))
+    offered = not node.cordoned and facts_refusal(any_pod, node) is None
     return sum(device.open for device in node.devices) if offered else 0
 
 

@@ -34,6 +34,7 @@ from apportion_schemas import (
     NamespaceObserved,
     NodeObserved,
     NodeReported,
+    Plugin,
     PodEvicted,
     PodGroupObserved,
     PodRefused,
@@ -129,7 +130,7 @@ class NodeState(Struct, eq=False):
         return self.runs and not (self.silent and not self.foreign_plugin)
 
     @property
-    def foreign_plugin(self) -> str:
+    def foreign_plugin(self) -> Plugin:
         """Return the other system whose device plugin allocates this node's devices, or empty.
 
         Our agent takes precedence if it serves the kubelet, unless an operator names the other

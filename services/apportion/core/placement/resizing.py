@@ -81,6 +81,8 @@ def wanted_shares(
         raise CannotResize("container-unknown", containers=names)
     if not asked.container and len(names) > 1:
         raise CannotResize("container-ambiguous", containers=names)
+    if node.foreign_plugin:
+        raise CannotResize("plugin")
     container = asked.container or names[0]
     shares = []
     for share in held:

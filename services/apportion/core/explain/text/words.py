@@ -518,6 +518,8 @@ def resize_refused(refused: ResizeRefused) -> str:
         "container-ambiguous": f"several containers have devices; name one of {held}",
         "mode": f"{device} is in sharing mode {refused.mode}; only shares of NVIDIA GPUs in mode "
         "hami-core can be resized while the pod runs",
+        "plugin": "another system's device plugin allocates the devices of its node, and only "
+        "Apportion's agent can change a running share",
         "memory-beyond-device": f"{device} has {refused.available:,} MiB in total, but "
         f"{refused.needed:,} MiB are requested",
         "memory": f"{device} has {refused.available:,} MiB free, but {refused.needed:,} MiB more "
