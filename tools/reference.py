@@ -274,11 +274,12 @@ def _example(command: click.Command) -> str:
 VARIABLE: Final = re.compile(r"\s*\[(?:env var: )?(APPORTION_[A-Z0-9_]+)\]")
 DEFAULT: Final = re.compile(r"\s*\[default: (.*)\]")
 OTHER_VARIABLES: Final = {
-    "APPORTION_BOOTSTRAP_NATS_URL": "for `apportion ledger create` and `trim`: URL of the ledger "
-    "for the user `bootstrap`; no other user may create or trim the ledger",
-    "APPORTION_BOOTSTRAP_NATS_KEY": "seed of the nkey of `bootstrap`",
-    "APPORTION_CALLOUT_ISSUER": "for `apportion callout`: the key that signs its answers; required",
-    "APPORTION_POD": "set by `apportion run` for its command: the uid of the pod",
+    "APPORTION_BOOTSTRAP_NATS_URL": "URL of the ledger for the user `bootstrap`. `apportion ledger "
+    "create` and `trim` need it, because no other user may create or trim the ledger",
+    "APPORTION_BOOTSTRAP_NATS_KEY": "file with the nkey seed of the user `bootstrap`",
+    "APPORTION_CALLOUT_ISSUER": "secret of at least 32 characters for `apportion callout`. "
+    "The callout derives the key from it that signs its answers",
+    "APPORTION_POD": "UID of the pod; `apportion run` sets it for the command that it starts",
     "APPORTION_TRACEBACK": "if set, an internal error prints its traceback",
     "XDG_STATE_HOME": "parent of the default data folder, `$XDG_STATE_HOME/apportion`",
 }
@@ -361,8 +362,8 @@ def settings() -> str:
     parts = [
         """## Connection
 
-Every verb that uses a ledger or a gateway takes these options. Without them, a verb uses the
-`apportion up` that runs on this machine. `apportion help connection` prints them.
+Every verb that uses a ledger or a gateway takes these options. Without them, a verb connects to
+the `apportion up` that runs on this machine. `apportion help connection` prints the options.
 
 """,
         table(SETTING, (each.row for each in known)),
@@ -388,8 +389,8 @@ Every service takes these options. Without `--nats` or its variable, a service d
     return page(
         "Settings",
         """
-For operators: the options of each service and the environment variables that set them. If both are
-set, the option applies. A service with an invalid setting exits with code 78 and names the setting.
+For operators: the options of each service and the environment variables that set them. If you set
+both, the option applies. If a setting is invalid, the service names it and exits with code 78.
 [Configuration](configuration.md) sets resource names and how devices are shared, and
 [Chart values](chart.md) lists the values of the Helm chart.""",
         *parts,
@@ -502,9 +503,9 @@ def metrics_page() -> str:
         )
         intro = (
             paragraph(
-                "Off by default. `apportion agent --metrics-as` and `apportion scheduler "
-                "--device-metrics` export the same amounts under the names that dashboards for "
-                "HAMi, Volcano and gpu-manager use."
+                "These metrics are off by default. To keep the dashboards of HAMi, Volcano or "
+                "gpu-manager working, export them with `apportion agent --metrics-as` and "
+                "`apportion scheduler --device-metrics`."
             )
             if service == OTHERS_NAMES
             else ""
@@ -514,9 +515,8 @@ def metrics_page() -> str:
         "Metrics",
         """
 For operators who monitor Apportion. Every service exports its metrics in Prometheus text format on
-`/metrics` of its `--health` port, and the gateway also on its own port. A histogram has the series
-`_bucket`, `_sum` and `_count`, in seconds. Metrics of the process itself (`process_...`,
-`python_...`) come from the Prometheus client library.
+`/metrics` of its `--health` port. The gateway also exports them on its own port. All histograms are
+in seconds.
 [Monitor](../tasks/monitor.md) has dashboards and alerts.""",
         *parts,
     )

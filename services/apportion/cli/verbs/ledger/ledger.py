@@ -187,7 +187,7 @@ class Trimmed(msgspec.Struct, frozen=True):
               show_envvar=True, help="URL of the ledger for the user `bootstrap`.")  # fmt: skip
 @click.option("--bootstrap-key", type=FILE,
               metavar="FILE", envvar="APPORTION_BOOTSTRAP_NATS_KEY", show_envvar=True,
-              help="Seed of the nkey of `bootstrap`.")  # fmt: skip
+              help="File with the nkey seed of the user `bootstrap`.")  # fmt: skip
 @click.option(
     "--dry-run", is_flag=True, help="Show what could be trimmed, without changing anything."
 )
