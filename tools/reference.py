@@ -524,14 +524,14 @@ in seconds.
 
 # ---------------------------------------------------------------- chart
 COMMON: Final = {
-    "args": "more command line options",
+    "args": "more command line options of the service",
     "env": "more environment variables of the container",
     "health": "port of `/healthz`, `/readyz` and `/metrics`",
-    "nodeSelector": "labels of the nodes on which it may run",
+    "nodeSelector": "labels of the nodes on which the pods may run",
     "replicas": "number of pods",
-    "resources": "requests and limits of its container",
+    "resources": "requests and limits of the container",
     "storageClass": "StorageClass; empty for the cluster's default",
-    "tolerations": "taints that it tolerates",
+    "tolerations": "tolerations of the pods",
     "volumeMounts": "more mounts of the container",
     "volumes": "more volumes of the pod",
 }
@@ -603,7 +603,14 @@ def _type(schema: Mapping[str, Any]) -> str:
 
 def _value(value: Value) -> Row:
     path = stacked(code(value.path), value.type)
-    return path, code(value.default), _linked(prose(value.meaning))
+    return path, code(value.default), _linked(prose(_sentence(value.meaning)))
+
+
+def _sentence(text: str) -> str:
+    """Return a comment as a sentence, unless it starts with a value, as in `true: ...`."""
+    if not text or re.match(r'(\w+|""): ', text):
+        return text
+    return text[0].upper() + text[1:].removesuffix(".") + "."
 
 
 def _linked(text: str) -> str:
@@ -633,7 +640,7 @@ def chart() -> str:
         "Chart values",
         f"""
 The values of the Helm chart in `{CHART}`, with their defaults. Set them with `--set`, or in a file
-for `--values`. The chart refuses unknown values and values of a wrong type.
+for `--values`. Helm reports an error if a value is unknown or has a wrong type.
 [Install in Kubernetes](../get-started/kubernetes.md) explains which ones to set first.""",
         *parts,
     )
