@@ -104,10 +104,10 @@ def scores_and_filters() -> str:
         "Scores and filters",
         """
 For operators who choose a policy, and for users of `apportion why`. Filters exclude the nodes and
-devices on which a pod cannot run. A policy then ranks the others.
+devices on which a pod cannot run. A policy then ranks the remaining nodes and devices.
 [How placement works](../concepts/placement.md) shows both in context.""",
-        "## Policies\n\n`apportion policy set --nodes POLICY --devices POLICY` sets them for the "
-        "cluster.\n\n",
+        "## Policies\n\n`apportion policy set --nodes POLICY --devices POLICY` sets the policies "
+        "of the cluster.\n\n",
         table(
             ("policy", "prefers"), ((code(name), each.prefers) for name, each in POLICIES.items())
         ),
@@ -115,8 +115,8 @@ devices on which a pod cannot run. A policy then ranks the others.
 
 The scheduler applies the filters in this order. If several filters exclude a node, the refusal
 counts the node under the first of them. [Refusals](refusals.md) has the cause and the fix of each
-code. The scheduler tries a refused pod again after one of the [events](events.md) in the last
-column, if the event could let the pod fit.
+code. After one of the [events](events.md) in the last column, the scheduler tries a refused pod
+again if the event could let the pod fit.
 
 """,
         table(("code", "cause", "tried again after"), filters),
@@ -143,13 +143,12 @@ def refusals() -> str:
         "Refusals",
         """
 For anyone whose pod is pending. `apportion why`, the API and the ledger name the cause of each
-refusal by one of these codes. A unit below a code means that the refusal also contains the needed
-and the available amount, in that unit. Newer versions may add codes, so a client must accept
-codes that it does not know.
+refusal by one of these codes. If a code has a unit below it, the refusal also contains the needed
+and the available amount. Newer versions may add codes, so a client must accept unknown codes.
 
-Each fix assumes that the pod would fit on the node if the node were empty. If not, `apportion why`
-prints that the pod would not fit even on an empty fleet. Then use a larger device or node, or
-request less, unless the table has another fix for that case.
+The fixes help if the pod would fit on an empty node. If it would not, `apportion why` prints that
+the pod would not fit even on an empty fleet. Then use a larger device or node, or request less,
+unless the table has another fix for that case.
 
 A module is a group of devices that are allocated together, such as the two dies of an
 Ascend 910C.""",
