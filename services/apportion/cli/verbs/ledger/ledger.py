@@ -309,8 +309,9 @@ def set_aside(
 ) -> None:
     """Skip events that block readers; they stay in the ledger.
 
-    Readers that halted at these events continue. Readers that had applied them restart without
-    them. To undo `ledger enable`, give its revision; everything written under it is skipped, too.
+    Readers that halted at these events continue. Readers that have applied the events restart
+    without them. To undo `ledger enable`, give its revision; readers then also skip all events of
+    the formats that it enabled.
 
     Exit codes: 0 done; 1 no such event, or it is needed; 3 ledger unreachable."""
     who, chosen = person(by), list(dict.fromkeys(revisions))
