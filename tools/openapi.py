@@ -33,12 +33,12 @@ NUMBERED = {"revision"}
 """Path parameters that are whole numbers; all others are names."""
 AUDIENCES = {
     Audience.EVERYONE: "anyone, without a token",
-    Audience.KNOWN: "anyone with a valid token; a change also needs a permission, such as `cordon` "
+    Audience.KNOWN: "users with a valid token. A change also needs a permission, such as `cordon` "
     "on `nodes`",
-    Audience.DOCTOR: "people with the permission `get` on `doctor`",
-    Audience.LEDGER: "people with the permission `get` on `ledger`",
-    Audience.TENANTS: "people with the permission `get` on `ledger`, and people with `get` on "
-    "`pods` in some namespaces. The latter do not see data of other namespaces",
+    Audience.DOCTOR: "users with the permission `get` on `doctor`",
+    Audience.LEDGER: "users with the permission `get` on `ledger`",
+    Audience.TENANTS: "users with the permission `get` on `ledger`. Also users with `get` on "
+    "`pods` in some namespaces, who see no data of other namespaces",
 }
 NAMED_BY = 4
 """A row of the parameter table names at most this many endpoints."""
@@ -69,8 +69,8 @@ def document(endpoints: Iterable[Endpoint] = ENDPOINTS) -> dict[str, Any]:
                 "token": {
                     "type": "http",
                     "scheme": "bearer",
-                    "description": "Of a ServiceAccount, or out of the gateway's file of tokens. "
-                    "Without a login the gateway needs none.",
+                    "description": "The token of a ServiceAccount, or a token from the gateway's "
+                    "token file. A gateway without a login needs no token.",
                 }
             },
         },
@@ -91,8 +91,8 @@ def page(endpoints: Iterable[Endpoint] = ENDPOINTS) -> str:
         "[`openapi.yaml`](openapi.yaml) has every field of every answer, for tools.",
         "",
         f"Paths are below `{PREFIX}/`. An endpoint refuses parameters that its row does not list.",
-        "If the gateway [has a login](../tasks/access.md), the last column shows who may use the",
-        "endpoint. The table below explains its values.",
+        "`struct` is the name of the answer's schema in `openapi.yaml`. The column `for` applies",
+        "if the gateway [has a login](../tasks/access.md). The second table explains its values.",
         "",
         "| endpoint | answer | struct | parameters | for |",
         "|---|---|---|---|---|",

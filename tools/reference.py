@@ -104,10 +104,10 @@ def scores_and_filters() -> str:
         "Scores and filters",
         """
 For operators who choose a policy, and for users of `apportion why`. Filters exclude the nodes and
-devices on which a pod cannot run. A policy then ranks the others.
+devices on which a pod cannot run. A policy then ranks the remaining nodes and devices.
 [How placement works](../concepts/placement.md) shows both in context.""",
-        "## Policies\n\n`apportion policy set --nodes POLICY --devices POLICY` sets them for the "
-        "cluster.\n\n",
+        "## Policies\n\n`apportion policy set --nodes POLICY --devices POLICY` sets the policies "
+        "of the cluster.\n\n",
         table(
             ("policy", "prefers"), ((code(name), each.prefers) for name, each in POLICIES.items())
         ),
@@ -115,8 +115,8 @@ devices on which a pod cannot run. A policy then ranks the others.
 
 The scheduler applies the filters in this order. If several filters exclude a node, the refusal
 counts the node under the first of them. [Refusals](refusals.md) has the cause and the fix of each
-code. The scheduler tries a refused pod again after one of the [events](events.md) in the last
-column, if the event could let the pod fit.
+code. After one of the [events](events.md) in the last column, the scheduler tries a refused pod
+again if the event could let the pod fit.
 
 """,
         table(("code", "cause", "tried again after"), filters),
@@ -143,13 +143,12 @@ def refusals() -> str:
         "Refusals",
         """
 For anyone whose pod is pending. `apportion why`, the API and the ledger name the cause of each
-refusal by one of these codes. A unit below a code means that the refusal also contains the needed
-and the available amount, in that unit. Newer versions may add codes, so a client must accept
-codes that it does not know.
+refusal by one of these codes. If a code has a unit below it, the refusal also contains the needed
+and the available amount. Newer versions may add codes, so a client must accept unknown codes.
 
-Each fix assumes that the pod would fit on the node if the node were empty. If not, `apportion why`
-prints that the pod would not fit even on an empty fleet. Then use a larger device or node, or
-request less, unless the table has another fix for that case.
+The fixes help if the pod would fit on an empty node. If it would not, `apportion why` prints that
+the pod would not fit even on an empty fleet. Then use a larger device or node, or request less,
+unless the table has another fix for that case.
 
 A module is a group of devices that are allocated together, such as the two dies of an
 Ascend 910C.""",
@@ -274,11 +273,12 @@ def _example(command: click.Command) -> str:
 VARIABLE: Final = re.compile(r"\s*\[(?:env var: )?(APPORTION_[A-Z0-9_]+)\]")
 DEFAULT: Final = re.compile(r"\s*\[default: (.*)\]")
 OTHER_VARIABLES: Final = {
-    "APPORTION_BOOTSTRAP_NATS_URL": "for `apportion ledger create` and `trim`: URL of the ledger "
-    "for the user `bootstrap`; no other user may create or trim the ledger",
-    "APPORTION_BOOTSTRAP_NATS_KEY": "seed of the nkey of `bootstrap`",
-    "APPORTION_CALLOUT_ISSUER": "for `apportion callout`: the key that signs its answers; required",
-    "APPORTION_POD": "set by `apportion run` for its command: the uid of the pod",
+    "APPORTION_BOOTSTRAP_NATS_URL": "URL of the ledger for the user `bootstrap`. `apportion ledger "
+    "create` and `trim` need it, because no other user may create or trim the ledger",
+    "APPORTION_BOOTSTRAP_NATS_KEY": "file with the nkey seed of the user `bootstrap`",
+    "APPORTION_CALLOUT_ISSUER": "secret of at least 32 characters for `apportion callout`. "
+    "The callout derives the key from it that signs its answers",
+    "APPORTION_POD": "UID of the pod; `apportion run` sets it for the command that it starts",
     "APPORTION_TRACEBACK": "if set, an internal error prints its traceback",
     "XDG_STATE_HOME": "parent of the default data folder, `$XDG_STATE_HOME/apportion`",
 }
@@ -361,8 +361,8 @@ def settings() -> str:
     parts = [
         """## Connection
 
-Every verb that uses a ledger or a gateway takes these options. Without them, a verb uses the
-`apportion up` that runs on this machine. `apportion help connection` prints them.
+Every verb that uses a ledger or a gateway takes these options. Without them, a verb connects to
+the `apportion up` that runs on this machine. `apportion help connection` prints the options.
 
 """,
         table(SETTING, (each.row for each in known)),
@@ -388,8 +388,8 @@ Every service takes these options. Without `--nats` or its variable, a service d
     return page(
         "Settings",
         """
-For operators: the options of each service and the environment variables that set them. If both are
-set, the option applies. A service with an invalid setting exits with code 78 and names the setting.
+For operators: the options of each service and the environment variables that set them. If you set
+both, the option applies. If a setting is invalid, the service names it and exits with code 78.
 [Configuration](configuration.md) sets resource names and how devices are shared, and
 [Chart values](chart.md) lists the values of the Helm chart.""",
         *parts,
@@ -502,9 +502,9 @@ def metrics_page() -> str:
         )
         intro = (
             paragraph(
-                "Off by default. `apportion agent --metrics-as` and `apportion scheduler "
-                "--device-metrics` export the same amounts under the names that dashboards for "
-                "HAMi, Volcano and gpu-manager use."
+                "These metrics are off by default. To keep the dashboards of HAMi, Volcano or "
+                "gpu-manager working, export them with `apportion agent --metrics-as` and "
+                "`apportion scheduler --device-metrics`."
             )
             if service == OTHERS_NAMES
             else ""
@@ -514,9 +514,8 @@ def metrics_page() -> str:
         "Metrics",
         """
 For operators who monitor Apportion. Every service exports its metrics in Prometheus text format on
-`/metrics` of its `--health` port, and the gateway also on its own port. A histogram has the series
-`_bucket`, `_sum` and `_count`, in seconds. Metrics of the process itself (`process_...`,
-`python_...`) come from the Prometheus client library.
+`/metrics` of its `--health` port. The gateway also exports them on its own port. All histograms are
+in seconds.
 [Monitor](../tasks/monitor.md) has dashboards and alerts.""",
         *parts,
     )
@@ -524,14 +523,14 @@ For operators who monitor Apportion. Every service exports its metrics in Promet
 
 # ---------------------------------------------------------------- chart
 COMMON: Final = {
-    "args": "more command line options",
+    "args": "more command line options of the service",
     "env": "more environment variables of the container",
     "health": "port of `/healthz`, `/readyz` and `/metrics`",
-    "nodeSelector": "labels of the nodes on which it may run",
+    "nodeSelector": "labels of the nodes on which the pods may run",
     "replicas": "number of pods",
-    "resources": "requests and limits of its container",
+    "resources": "requests and limits of the container",
     "storageClass": "StorageClass; empty for the cluster's default",
-    "tolerations": "taints that it tolerates",
+    "tolerations": "tolerations of the pods",
     "volumeMounts": "more mounts of the container",
     "volumes": "more volumes of the pod",
 }
@@ -603,7 +602,14 @@ def _type(schema: Mapping[str, Any]) -> str:
 
 def _value(value: Value) -> Row:
     path = stacked(code(value.path), value.type)
-    return path, code(value.default), _linked(prose(value.meaning))
+    return path, code(value.default), _linked(prose(_sentence(value.meaning)))
+
+
+def _sentence(text: str) -> str:
+    """Return a comment as a sentence, unless it starts with a value, as in `true: ...`."""
+    if not text or re.match(r'(\w+|""): ', text):
+        return text
+    return text[0].upper() + text[1:].removesuffix(".") + "."
 
 
 def _linked(text: str) -> str:
@@ -633,7 +639,7 @@ def chart() -> str:
         "Chart values",
         f"""
 The values of the Helm chart in `{CHART}`, with their defaults. Set them with `--set`, or in a file
-for `--values`. The chart refuses unknown values and values of a wrong type.
+for `--values`. Helm reports an error if a value is unknown or has a wrong type.
 [Install in Kubernetes](../get-started/kubernetes.md) explains which ones to set first.""",
         *parts,
     )

@@ -11,7 +11,7 @@ import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
-from apportion.runtime.kube.client import Answer, KubeApi, KubeUnavailable
+from apportion.runtime.kube.client import Answer, KubeApi, KubeSilent, KubeUnavailable
 from apportion.runtime.service.options import KubeChoice
 from tests.simulation.loop import rest
 from tests.simulation.weather import Weather
@@ -138,7 +138,7 @@ class FaultyKubeLink:
             async with asyncio.timeout(idle_s):
                 await self._whole.wait()
         except TimeoutError:
-            raise KubeUnavailable(f"silent for {idle_s:g} s") from None
+            raise KubeSilent(f"silent for {idle_s:g} s") from None
         if self._dead or self._front.away:
             raise KubeUnavailable("the connection was lost")
         if strikes("watch dropped", chance):

@@ -8,7 +8,14 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Protocol
 
-from apportion.runtime.kube.client import JSON, TIMEOUT_S, Answer, KubeApi, KubeUnavailable
+from apportion.runtime.kube.client import (
+    JSON,
+    TIMEOUT_S,
+    Answer,
+    KubeApi,
+    KubeSilent,
+    KubeUnavailable,
+)
 from tests.support.memory_kube import MemoryKube, Refused, status_body
 from tests.support.memory_kube_store import BOOKMARK_S, Feed, Forgotten
 
@@ -24,8 +31,8 @@ class KubeLink(Protocol):
     async def carry(self, lines: list[bytes], idle_s: float) -> tuple[list[bytes], bool]:
         """Return the lines of a watch that arrive, and whether the connection is still open.
 
-        Raises KubeUnavailable if the connection was already broken, or if nothing arrived for
-        `idle_s`."""
+        Raises KubeUnavailable if the connection was already broken, and KubeSilent if nothing
+        arrived for `idle_s`."""
 
 
 class PerfectKubeLink:
@@ -96,7 +103,7 @@ class MemoryKubeApi(KubeApi):
             async with asyncio.timeout(idle_s):
                 answer = await self._link.ask("WATCH", act)
         except TimeoutError as error:
-            raise KubeUnavailable(f"WATCH {path}: silent for {idle_s:g} s") from error
+            raise KubeSilent(f"WATCH {path}: silent for {idle_s:g} s") from error
         if not answer.ok:
             raise answer.refusal()
         try:
@@ -132,7 +139,7 @@ class MemoryKubeApi(KubeApi):
                 ends = min(bookmark_s, ends_s, heard_s + idle_s)
                 await _wait(feed.news, ends - now_s())
                 if now_s() >= heard_s + idle_s:
-                    raise KubeUnavailable(f"silent for {idle_s:g} s")
+                    raise KubeSilent(f"silent for {idle_s:g} s")
 
     async def close(self) -> None:
         """Implement `KubeApi.close`, which has nothing to close here."""

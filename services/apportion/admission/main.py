@@ -58,16 +58,18 @@ LOOK_S: Final = 1.0
 )
 @click.option("--listen", default=LISTEN, envvar="APPORTION_LISTEN", show_default=True,
               show_envvar=True, metavar="HOST:PORT",
-              help="Address of the webhook (HTTPS).")  # fmt: skip
+              help="Address that the webhook listens on (HTTPS).")  # fmt: skip
 @click.option("--fill-in", "scheduler", default=OURS[0], show_default=True, metavar="NAME",
-              help="schedulerName for pods that request a device without naming one.")  # fmt: skip
+              help="schedulerName to set in pods that request a device and have none.")  # fmt: skip
 @click.option("--scheduler-name", "schedulers", multiple=True, default=OURS, show_default=True,
-              metavar="NAME", help="schedulerName of the pods to admit, as in the watcher."
+              metavar="NAME", help="Check pods with this schedulerName. Use the same values as for "
+              "the watcher. Repeatable."
 )  # fmt: skip
 @click.option(
     "--namespace", default=NAMESPACE, envvar="APPORTION_NAMESPACE", show_default=True,
     show_envvar=True, metavar="NAME",
-    help="Namespace of the services; the binder there may write Apportion's annotations.",
+    help="Namespace of the services. Only the binder in this namespace may write Apportion's "
+    "annotations.",
 )  # fmt: skip
 @serving_tls_options
 @dra_option
@@ -119,11 +121,11 @@ class _Known:
         self.reader = Reader(ledger, self.cluster, metrics=service.metrics)
         service.metrics.gauge(
             "apportion_admission_configuration_revision",
-            "Revision of the configuration that pods are validated against; 0: none yet.",
+            "Revision of the configuration that the webhook uses; 0 if it has none yet.",
         ).set_function(lambda: self.cluster.state.configuration_revision)
         service.metrics.gauge(
             "apportion_admission_configuration_unsure",
-            "1 while the ledger is unreachable and the configuration may be outdated, else 0.",
+            "1 while the ledger is unreachable, so the configuration may be outdated; else 0.",
         ).set_function(lambda: float(not ledger.in_touch))
 
     async def say(self) -> None:

@@ -99,10 +99,10 @@ class Reviews:
         self._scheduler = scheduler
         self._writer = writer
         self._reviews = metrics.counter(
-            "apportion_admission_reviews_total", "Reviewed pods by outcome.", ("outcome",)
+            "apportion_admission_reviews_total", "Checked pods by outcome.", ("outcome",)
         )
         self._seconds = metrics.histogram(
-            "apportion_admission_seconds", "Time to review one pod, from request to response."
+            "apportion_admission_seconds", "Time to check one pod, from request to response."
         )
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:

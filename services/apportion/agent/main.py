@@ -59,13 +59,16 @@ _EXAMPLE = "Example:  apportion agent --node gpu-1 --simulate 8xH100-80GB"
 
 @click.command(name="agent", epilog=_EXAMPLE)
 @click.option(
-    "--node", default=socket.gethostname, help="Name of the node, or a pattern with {} for several."
+    "--node",
+    default=socket.gethostname,
+    help="Name of the node. For several simulated nodes, a pattern with {} in place of the number.",
 )
 @many(
     "--simulate",
     "specs",
     "DEVICES",
-    "Simulate COUNTxMODEL[:MODE], joined by +. If repeated, nodes use the values in turn.",
+    "Simulate these devices: COUNTxMODEL[:MODE], joined by +. Repeat the option to give the nodes "
+    "different devices in turn.",
 )
 @click.option("--nodes", "count", default=1, show_default=True, help="Number of simulated nodes.")
 @click.option(
@@ -86,7 +89,7 @@ _EXAMPLE = "Example:  apportion agent --node gpu-1 --simulate 8xH100-80GB"
     "quiet_s",
     (1, 86_400),
     QUIET_S,
-    "Time without a critical XID after which a GPU counts as healthy again.",
+    "Mark a GPU healthy again after this time without a critical XID.",
 )
 @many(
     "--ignore-xid",
@@ -99,7 +102,7 @@ _EXAMPLE = "Example:  apportion agent --node gpu-1 --simulate 8xH100-80GB"
     "--critical-xid",
     "critical_xids",
     "NUMBER",
-    "Mark a GPU unhealthy after this XID, which is ignored by default. Repeatable.",
+    "Also mark a GPU unhealthy because of this XID, which is ignored by default. Repeatable.",
     type=click.IntRange(1, XID_MAX),
 )
 @service_options

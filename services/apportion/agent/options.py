@@ -13,13 +13,16 @@ from apportion.agent.usage.sampling import RECORD_S, SAMPLE_S
 from apportion.runtime.service.options import Command, folder, many, seconds, switch
 
 _OPTIONS = (
-    folder("--kubelet", None, "Register as device plugins with the kubelet of this folder."),
+    folder("--kubelet", None, "Folder of the kubelet. The agent registers its device plugins "
+    "there."),
     switch(
         "--runs",
-        "Serve commands started by `apportion run`, on a machine without a kubelet.",
+        "Serve `apportion run`, on a machine without a kubelet.",
     ),
-    folder("--cdi", "/var/run/cdi", "Folder where container runtimes look for CDI specifications."),
-    folder("--static-cdi", "/etc/cdi", "Folder with the CDI specifications that outlive a reboot."),
+    folder("--cdi", "/var/run/cdi", "Folder for the agent's CDI specifications. The container "
+    "runtime must read this folder."),
+    folder("--static-cdi", "/etc/cdi", "Second folder in which the agent looks for NVIDIA's CDI "
+    "specification."),
     switch(
         "--no-cdi",
         "Do not use CDI, for container runtimes without it (containerd before 1.7).",
@@ -27,37 +30,40 @@ _OPTIONS = (
     folder(
         "--state",
         "/var/lib/apportion",
-        "Folder for the files that containers share with HAMi-core; same path as on the node.",
+        "Folder for files that containers share with HAMi-core. In a pod, mount it at the path "
+        "that it has on the node.",
     ),
     folder(
-        "--run", "/run/apportion", "Folder for the pipes of MPS daemons; same path as on the node.",
+        "--run", "/run/apportion", "Folder for the pipes of MPS daemons. In a pod, mount it at "
+        "the path that it has on the node.",
     ),
     switch(
         "--mps",
-        "Offer GPUs in MPS mode (with --kubelet). Each container on such a GPU can stop "
-        "the others.",
+        "Offer GPUs in MPS mode (needs --kubelet). Each container on such a GPU can stop the "
+        "others.",
         "mps_offered",
     ),
     click.option(
         "--mps-launcher", default="", metavar="COMMAND",
-        help="Prefix for the command that starts an MPS daemon, so that it outlives "
-        "the agent, such as 'systemd-run --scope'.",
+        help="Prefix for the command that starts an MPS daemon. With 'systemd-run --scope', the "
+        "daemon keeps running when the agent stops.",
     ),
     click.option(
         "--library", type=click.Path(dir_okay=False, exists=True, path_type=Path),
-        help="HAMi-core's libvgpu.so; without it no limit is enforced in containers.",
+        help="HAMi-core's libvgpu.so. Without this file, the limits of containers are not "
+        "enforced.",
     ),
     folder(
         "--npu-library",
         None,
-        "Folder of hami-vnpu-core, which limits containers on NPUs that are shared in software.",
+        "Folder with hami-vnpu-core, which enforces limits on NPUs that are shared in software.",
         exists=True,
     ),
     click.option(
         "--metrics-as", type=click.Choice(NAMES), multiple=True,
-        help="Also export usage under the metric names of another system.",
+        help="Also export usage metrics under the names of this system. Repeatable.",
     ),
-    folder("--proc", "/proc", "The node's /proc."),
+    folder("--proc", "/proc", "Path of the node's /proc."),
     seconds(
         "--usage-sample", "sample_s", (0.1, 60), SAMPLE_S,
         "Interval between usage samples.",
@@ -68,24 +74,25 @@ _OPTIONS = (
     ),
     click.option(
         "--driver-limits", type=click.Choice(("auto", "off")), default="auto", show_default=True,
-        help="Let the driver limit memory too, if it can (R615 and newer).",
+        help="auto: the NVIDIA driver limits memory too, if its version can (R615 and newer).",
     ),
-    folder("--cgroups", "/sys/fs/cgroup", "The node's cgroups (version 2), for --driver-limits."),
+    folder("--cgroups", "/sys/fs/cgroup", "Path of the node's cgroups (version 2), for "
+    "--driver-limits."),
     many(
         "--priority-namespace",
         "priority_namespaces",
         "NAMESPACE",
-        "Let containers of priority 0 in this namespace take precedence over pods of "
-        "other namespaces too; '*' means all namespaces.",
+        "Let containers of priority 0 in this namespace take precedence over pods of other "
+        "namespaces too. '*': all namespaces. Repeatable.",
     ),
     many(
         "--unheld-namespace",
         "unheld_namespaces",
         "NAMESPACE",
-        "Let containers in this namespace turn off HAMi-core (CUDA_DISABLE_CONTROL=true, "
-        "GPU_CORE_UTILIZATION_POLICY=disable); '*' means all namespaces.",
+        "Let containers in this namespace turn off HAMi-core with CUDA_DISABLE_CONTROL=true or "
+        "GPU_CORE_UTILIZATION_POLICY=disable. '*': all namespaces. Repeatable.",
     ),
-    switch("--dra", "Also prepare ResourceClaims (with --kubelet, Kubernetes 1.34 or newer)."),
+    switch("--dra", "Also prepare ResourceClaims (needs --kubelet and Kubernetes 1.34 or newer)."),
 )  # fmt: skip
 
 

@@ -115,7 +115,7 @@ class Binding:
             ("outcome",),
         )
         metrics.gauge(
-            "apportion_binder_in_flight", "Placements that are being bound now."
+            "apportion_binder_in_flight", "Number of placements that are being bound now."
         ).set_function(lambda: len(self._tasks))
 
     def not_ready(self) -> list[str]:

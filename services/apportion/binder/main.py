@@ -35,7 +35,7 @@ QUEUE_IN_FLIGHT_MAX = 4 * IN_FLIGHT_MAX
 @click.option(
     "--allocatable/--no-allocatable", default=True, show_default=True,
     envvar="APPORTION_ALLOCATABLE", show_envvar=True,
-    help="Publish each node's GPU memory and cores in its allocatable resources.",
+    help="Add GPU memory and cores to the allocatable resources of each node.",
 )  # fmt: skip
 @dra_option
 @service_options
@@ -91,7 +91,9 @@ async def kube_body(service: Service, kube: KubeChoice, *, show: bool, dra: bool
             service, cluster, *(each.observe for _, each in beside), writes="binder"
         )
         service.metrics.gauge(
-            "apportion_binder_pace", "Limit of concurrent binding requests to the API server."
+            "apportion_binder_pace",
+            "Maximum number of concurrent binding requests to the API "
+            "server; the binder adapts it to the load.",
         ).set_function(lambda: pace.limit)
         service.ready_when(reach.not_ready)
         if slices is not None:

@@ -55,7 +55,7 @@ class Answering:
         self._together = asyncio.Semaphore(TOGETHER_MAX)
         self._under_way: set[asyncio.Task[None]] = set()
         self._outcomes = service.metrics.counter(
-            "apportion_callout_answers_total", "Connection requests by outcome.", ("outcome",)
+            "apportion_callout_answers_total", "Logins to NATS by outcome.", ("outcome",)
         )
 
     async def receive(self, message: Message) -> None:

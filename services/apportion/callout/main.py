@@ -78,19 +78,22 @@ def _write_issuer(context: click.Context, _: click.Parameter, path: Path | None)
 @click.option(
     "--namespace", default=NAMESPACE, envvar="APPORTION_NAMESPACE", show_default=True,
     show_envvar=True, metavar="NAME",
-    help="Namespace of the services; each ServiceAccount there has the role of its name.",
+    help="Namespace of the services. Each ServiceAccount there gets the role with the same name.",
 )  # fmt: skip
 @click.option(
     "--account", "more", multiple=True, metavar="NAMESPACE/NAME=ROLE",
-    help="Accept another ServiceAccount, as in monitoring/billing=auditor; repeatable.",
+    help="Let this ServiceAccount log in with this role, as in monitoring/billing=auditor. "
+    "Repeatable.",
 )  # fmt: skip
 @click.option("--life", "life_s", type=click.FloatRange(5, 86_400), default=LIFE_S,
               show_default=True, metavar="SECONDS",
-              help="How long a login lasts before the token is reviewed again.")  # fmt: skip
+              help="How long a login lasts. After that, the client must log in again "
+              "with its token.")  # fmt: skip
 @click.option(
     "--write-issuer", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
     is_eager=True, expose_value=False, callback=_write_issuer,
-    help="Write the public key for nats-server's configuration to FILE, and exit.",
+    help="Write the issuer's public key, which nats-server's configuration needs, to FILE, and "
+    "exit.",
 )  # fmt: skip
 @kubernetes_options
 @service_options

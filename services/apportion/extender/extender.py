@@ -58,7 +58,7 @@ class Extender:
         )
         self._failed = metrics.counter(
             "apportion_extender_failed_nodes_total",
-            "Nodes that a filter rejected, by refusal code.",
+            "Nodes that the extender's filter excluded, by refusal code.",
             ("code",),
         )
         self._seconds = metrics.histogram(

@@ -102,10 +102,10 @@ DEVICES: Final = Family(
     "Devices by state: `open`, `cordoned` or `unhealthy` (failed, or on a node that is not ready).",
     ("model", "state"),
 )
-MEMORY: Final = Family("apportion_fleet_memory_bytes", "Memory of all devices.", ("model",))
+MEMORY: Final = Family("apportion_fleet_memory_bytes", "Total memory of the devices.", ("model",))
 ALLOCATED: Final = Family(
     "apportion_fleet_allocated_devices",
-    "Devices allocated to pods; a share counts as its part of the device.",
+    "Number of devices allocated to pods. A share counts as a fraction of a device.",
     ("namespace", "model"),
 )
 ALLOCATED_MEMORY: Final = Family(

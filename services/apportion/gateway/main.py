@@ -90,21 +90,21 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
 @click.option(
     "--archives", envvar="APPORTION_ARCHIVES", show_envvar=True, metavar="DIR",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Folder of ledger archives (*.jsonl), for queries of trimmed revisions.",
+    help="Folder of ledger archives (*.jsonl). The gateway reads trimmed revisions from them.",
 )  # fmt: skip
 @click.option(
     "--past", envvar="APPORTION_PAST", show_envvar=True, metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for the index that answers queries about the past.  [default: a temporary folder]",
+    help="Folder for the index of past states.  [default: a temporary folder]",
 )  # fmt: skip
 @click.option(
     "--monitor", envvar="APPORTION_NATS_MONITOR", show_envvar=True, default="", metavar="URL",
-    help="URL of nats-server's monitoring port, for storage checks in /api/v1/doctor.",
+    help="URL of nats-server's monitoring port. /api/v1/doctor checks the storage there.",
 )  # fmt: skip
 @click.option(
     "--prices", envvar="APPORTION_PRICES", show_envvar=True, metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Price of a device-hour by model (TOML), for cost reports.  [default: none]",
+    help="File with the price of a device-hour by model (TOML), for cost reports.  [default: none]",
 )  # fmt: skip
 @login_options
 @serving_tls_options

@@ -90,7 +90,10 @@ class Showing:
         self._together = asyncio.Semaphore(TOGETHER_MAX)
         self._tasks: asyncio.TaskGroup | None = None
         self._count = metrics.counter(
-            "apportion_intake_reads_total", "Read requests from agents by outcome.", ("outcome",)
+            "apportion_intake_reads_total",
+            "Agents' requests to read the ledger, by outcome: "
+            "answered, unanswered, refused or dropped.",
+            ("outcome",),
         )
 
     async def run(self) -> None:
@@ -197,13 +200,16 @@ class Attesting:
         self._gone = False
         self._newest = 0
         metrics.gauge(
-            "apportion_snapshots_forged", "Snapshots that differ from the ledger."
+            "apportion_snapshots_forged",
+            "Number of snapshots that differ from the ledger; /readyz lists them.",
         ).set_function(lambda: len(self._forged))
         metrics.gauge(
-            "apportion_snapshots_missing", "1 if attested snapshots are missing, else 0."
+            "apportion_snapshots_missing",
+            "1 if a snapshot that the intake had verified is missing, else 0.",
         ).set_function(lambda: int(self._gone))
         metrics.gauge(
-            "apportion_snapshot_attested_revision", "Revision of the newest attested snapshot."
+            "apportion_snapshot_attested_revision",
+            "Revision of the newest snapshot that the intake has verified.",
         ).set_function(lambda: self._newest)
 
     def not_ready(self) -> list[str]:

@@ -361,7 +361,8 @@ class Taking:
             "apportion_intake_events_total", "Events from agents by outcome.", ("outcome",)
         )
         metrics.gauge(
-            "apportion_intake_unanswered", "Events from agents that are not answered yet."
+            "apportion_intake_unanswered",
+            "Number of events from agents that the intake has not answered yet.",
         ).set_function(lambda: self._lanes.unanswered)
 
     def not_ready(self) -> list[str]:
@@ -611,7 +612,9 @@ class Refusals:
         self._waiting: asyncio.Queue[ReportRefused] = asyncio.Queue(WAITING_MAX)
         self._said: dict[tuple[str, str], float] = {}
         self._refused = metrics.counter(
-            "apportion_intake_refused_total", "Refused events from agents by cause.", ("cause",)
+            "apportion_intake_refused_total",
+            "Events from agents that the intake refused, by cause.",
+            ("cause",),
         )
 
     def note(self, node: str, refusal: Refusal) -> None:

@@ -96,12 +96,13 @@ class DecisionMetrics:
         )
         self._decisions = metrics.counter(
             "apportion_decisions_total",
-            "Decisions by outcome: taken, refused by a fence, or unknown.",
+            "Decisions by outcome: taken (stored), refused (the state had changed), or unknown "
+            "(no answer from the ledger).",
             ("outcome",),
         )
         self._again = metrics.counter(
             "apportion_decided_again_total",
-            "Pods that need another decision because the first was not stored.",
+            "Pods that need another decision because the previous one was not stored.",
         )
 
     def lost(self, outcome: str, *, placed: int, again: int) -> None:

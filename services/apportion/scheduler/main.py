@@ -27,20 +27,25 @@ from apportion.scheduler.snapshotting import EVERY_EVENTS, Snapshotting
     name="scheduler",
     epilog="Example:  apportion scheduler --nats nats://scheduler:secret@localhost:4222",
 )
-@click.option("--name", default=socket.gethostname, help="Name of this scheduler in its decisions.")
+@click.option(
+    "--name",
+    default=socket.gethostname,
+    help="Name of this scheduler in the events of its decisions.",
+)
 @click.option(
     "--snapshot-every", type=click.IntRange(min=0), default=EVERY_EVENTS, show_default=True,
     metavar="EVENTS",
-    help="Write a snapshot for faster restarts after this many events; 0: never.",
+    help="Write a snapshot each time the ledger has this many new events, for faster restarts. 0: "
+    "never.",
 )  # fmt: skip
 @click.option(
     "--device-metrics", type=click.Choice(NAMES), multiple=True,
-    help="Export each device's allocation as metrics, with this system's metric names.",
+    help="Export metrics of the allocation of each device, under the metric names of this system.",
 )  # fmt: skip
 @click.option(
     "--agent-grace", "agent_grace_s", type=click.IntRange(min=0, max=86_400), default=GRACE_S,
     show_default=True, metavar="SECONDS",
-    help="Place no pods on a node whose agent has not reported for this long; 0: no check.",
+    help="Place no pods on a node if its agent has not reported for this long. 0: never check.",
 )  # fmt: skip
 @service_options
 def command(

@@ -71,7 +71,7 @@ class Presence:
         self._some_changed = asyncio.Event()
         self._telling = asyncio.Lock()
         metrics.gauge(
-            "apportion_silent_nodes", "Nodes whose agent is not reporting, according to the ledger."
+            "apportion_silent_nodes", "Number of nodes whose agent is not reporting."
         ).set_function(lambda: sum(bool(node.silent) for node in state.nodes.values()))
 
     async def run(self, reader: Reader[Change], *, grace_s: int = GRACE_S) -> None:

@@ -48,7 +48,7 @@ class Snapshotting:
         self._last_at = clock.monotonic()
         self._slices = metrics.histogram(
             "apportion_snapshot_pause_seconds",
-            "Time for which one slice of a snapshot blocked the event loop.",
+            "Time for which writing one part of a snapshot blocked the scheduler.",
         )
         self._written = metrics.counter(
             "apportion_snapshots_total", "Snapshots by outcome: written or failed.", ("outcome",)

@@ -37,9 +37,15 @@ SCHEDULERS_MAX = 32
     type=click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path),
 )  # fmt: skip
 @click.option(
-    "--name", help="Name that identifies this folder's pods.  [default: the folder's path]"
+    "--name",
+    help="Name of this folder in the ledger. Watchers that read the same folder need the "
+    "same name.  [default: the folder's path]",
 )
-@click.option("--by-hand", is_flag=True, help="Watch nothing; only resubmit users' evicted pods.")
+@click.option(
+    "--by-hand",
+    is_flag=True,
+    help="Read neither a cluster nor a folder. Only submit evicted pods of users again.",
+)
 @click.option(
     "--interval", "interval_s", type=click.FloatRange(0.05, 3600), default=1.0, show_default=True,
     help="Seconds between checks of the folder.",
@@ -51,8 +57,8 @@ SCHEDULERS_MAX = 32
 )  # fmt: skip
 @click.option(
     "--annotation-writer", "writers", multiple=True, default=sorted(WRITERS), metavar="NAME",
-    help="Trust device annotations on other schedulers' pods if this field manager wrote them. "
-    "Repeatable.  [default: programs of HAMi, Volcano and gpu-manager]",
+    help="Trust the device annotations of other schedulers' pods if this field manager wrote "
+    "them. Repeatable.  [default: programs of HAMi, Volcano and gpu-manager]",
 )  # fmt: skip
 @click.option(
     "--compare-every", "compare_every_s", type=click.FloatRange(1, 86_400), default=300.0,

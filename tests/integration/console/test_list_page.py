@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.support.browser.chromium import opened, visit
 from tests.support.browser.held import Held
-from tests.support.browser.settled import settled, shows_newer
+from tests.support.browser.settled import painted, settled, shows_newer
 from tests.support.standalone import Standalone
 
 PODS = re.compile(r"/api/v1/pods\?")
@@ -80,6 +80,7 @@ def test_what_is_typed_while_a_moment_is_asked_for_stays(browser: Browser, base:
     """Text typed while a page loads stays, with focus and cursor, and triggers no shortcut."""
     with opened(browser, base) as page:
         visit(page, "#/pods?at=2")
+        painted(page)
         asked = Held(page, PODS)
         page.keyboard.press("n")
         now = asked.come()

@@ -16,7 +16,13 @@ WATCH = """() => {
     globalThis.wasHidden ||= document.getElementById("newer")?.hidden ?? false;
   }).observe(main, { subtree: true, childList: true, attributes: true });
 }"""
+PAINTED = """() => performance.getEntriesByName("first-contentful-paint").length > 0"""
 WAS_HIDDEN = "() => globalThis.wasHidden"
+
+
+def painted(page: Page) -> None:
+    """Wait for the first paint, because a browser may drop a key that is pressed before it."""
+    page.wait_for_function(PAINTED)
 
 
 def settled(page: Page, response: Response) -> None:
@@ -29,6 +35,7 @@ def settled(page: Page, response: Response) -> None:
 @contextmanager
 def shows_newer(page: Page) -> Iterator[None]:
     """In this block, press the button for newer entries. Then wait until it has been hidden."""
+    painted(page)
     page.evaluate(WATCH)
     yield
     page.wait_for_function(WAS_HIDDEN)

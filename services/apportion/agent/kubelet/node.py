@@ -252,7 +252,7 @@ class KubeletNode:
         places.state.mkdir(parents=True, exist_ok=True)
         key = slot_key(places.state / "slots.key")
         seconds = metrics.histogram(
-            "apportion_agent_kubelet_seconds", "Time to answer the kubelet's calls.", ("call",)
+            "apportion_agent_kubelet_seconds", "Time to answer a call of the kubelet.", ("call",)
         )
         handing = self._handing() if places.no_cdi else None
         self.door = FrontDoor(

@@ -208,11 +208,14 @@ class Agent:
         self._leaves = False
         self._begun = 0
         self._allocations = metrics.counter(
-            "apportion_allocations_total", "Bound placements by outcome.", ("outcome",)
+            "apportion_allocations_total",
+            "Containers' device allocations by outcome: allocated, failed or refused.",
+            ("outcome",),
         )
         self._contradictions = metrics.counter(
             "apportion_agent_contradictions_total",
-            "Reports by another agent for a node of this agent.",
+            "Reports of another agent about a node of this agent. Each agent must have its own "
+            "node.",
         )
         metrics.looked_up([_HUNG], self._hung)
 

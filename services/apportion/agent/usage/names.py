@@ -72,13 +72,21 @@ _OURS = _Monitor(
         "apportion_container_", "{}", ("namespace", "pod", "container", "device", "instance"),
         ("memory_limit_bytes", "Device memory limit of the container.", "memory_limit"),
         ("memory_used_bytes", "Device memory in use by the container's processes.", "memory_used"),
-        ("cores_limit_ratio", "Fraction of the device's compute that it may use.", "cores_limit"),
-        ("cores_used_ratio", "Fraction of the device's compute that it uses.", "cores_used"),
+        (
+            "cores_limit_ratio",
+            "Fraction of the device's compute that the container may use, from 0 to 1.",
+            "cores_limit",
+        ),
+        (
+            "cores_used_ratio",
+            "Fraction of the device's compute that the container uses, from 0 to 1.",
+            "cores_used",
+        ),
     ),
     _gauges(
         "apportion_device_", "{}", ("device",),
         ("memory_used_bytes", "Memory in use on the device.", "memory"),
-        ("cores_used_ratio", "Fraction of the device's compute in use.", "cores"),
+        ("cores_used_ratio", "Fraction of the device's compute in use, from 0 to 1.", "cores"),
     ),
     lambda use: (*_POD(use), use.device, named(use.instance) if use.instance else ""),
     lambda _node, card: (card.id,),
@@ -86,7 +94,7 @@ _OURS = _Monitor(
 )  # fmt: skip
 _UNSHARED = Family(
     "apportion_unshared_memory_bytes",
-    "Device memory of a process without a share of the device.",
+    "Device memory that a process uses without a share of the device.",
     ("device", "pid", "command", "pod"),
 )
 
@@ -140,7 +148,8 @@ _VOLCANO = _Monitor(
 )  # fmt: skip
 _DESCRIBED = Family(
     "Device_memory_desc_of_container",
-    "Memory in use in bytes, with the amounts by kind as labels; as in the vGPU plugin.",
+    "Memory in use in bytes (as named by Volcano's vGPU plugin). Labels have the amount of each "
+    "kind of memory.",
     (*_VOLCANO_LABELS[:-1], "context", "module", "data", "offset", "zone"),
 )
 

@@ -131,10 +131,11 @@ class Telling:
         self._recall = range(0)
         self._live = False
         self._reported = metrics.counter(
-            "apportion_reported_total", "Kubernetes events about pods, by outcome.", ("outcome",)
+            "apportion_reported_total", "Kubernetes Events about pods, by outcome.", ("outcome",)
         )
         metrics.gauge(
-            "apportion_unreported", "Kubernetes events about pods that are not written yet."
+            "apportion_unreported",
+            "Number of Kubernetes Events about pods that are not written yet.",
         ).set_function(lambda: len(self._bad) + len(self._good) + len(self._failing))
 
     def observe(self, change: Change) -> None:

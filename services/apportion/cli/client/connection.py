@@ -140,15 +140,16 @@ _NATS: Option = click.option(
 )
 _KEY: Option = click.option(
     "--nats-key", type=FILE, metavar="FILE", envvar=NATS_KEY_ENV, show_envvar=True,
-    help="Seed of the nkey to connect to --nats with.",
+    help="File with the nkey seed for the login to the ledger (--nats).",
 )  # fmt: skip
 _TOKEN: Option = click.option(
     "--nats-token", type=FILE, metavar="FILE", envvar=NATS_TOKEN_ENV, show_envvar=True,
-    help="Token to connect to --nats with.",
+    help="File with the token for the login to the ledger (--nats).",
 )  # fmt: skip
 _LEDGER_KEY: Option = click.option(
     "--ledger-key", type=FILE, metavar="FILE", envvar=LEDGER_KEY_ENV, show_envvar=True,
-    help="Key that all writers of the ledger share; needed to append with --nats.",
+    help="File with the key that all writers of the ledger share. Verbs that append events need "
+    "it with --nats.",
 )  # fmt: skip
 _GATEWAY: Option = click.option(
     "--gateway", default="", metavar="URL", help=f"URL of the gateway.  [{GATEWAY_ENV}]"

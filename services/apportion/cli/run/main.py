@@ -88,14 +88,14 @@ def command(
 ) -> None:  # fmt: skip
     """Run a command on a share of this machine's GPUs; waits until a share is free.
 
-    The machine must run `apportion up --gpus local`, or an agent with --runs. For `podman run` and
-    `docker run`, the container gets the share as a CDI device.
+    First start `apportion up --gpus local`, or an agent with --runs, on this machine. For
+    `podman run` and `docker run`, the container gets the share as a CDI device.
 
-    The command has the terminal. Messages before it starts go to standard error, with --json as one
-    document per line. `apportion delete` stops the command.
+    Before the command starts, messages are printed on standard error, with --json as one document
+    per line. `apportion delete` stops the command.
 
-    The exit code is that of the command. If the command does not start, it is one of the codes
-    below.
+    The exit code is that of the command. If the command does not start, the exit code is one of
+    the codes below.
 
     Exit codes: 1 no free devices in time, or the share failed; 2 wrong usage; 3 ledger, gateway or
     agent unreachable; 126 command not executable; 127 command not found."""

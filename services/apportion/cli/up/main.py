@@ -78,12 +78,11 @@ def command(
 ) -> None:  # fmt: skip
     """Run everything on this machine, submit sample pods, and stay up until Ctrl-C.
 
-    A ledger keeps its fleet: the next `up` with the same data folder uses it again, and rejects any
-    other fleet.
+    The next `up` with the same data folder uses the same fleet again, and rejects any other fleet.
 
-    Services also read settings from the environment, see `apportion gateway --help`.
-    APPORTION_PRICES=FILE sets prices for cost reports, see `apportion report cost --help`.
-    APPORTION_TOKENS=FILE enables a login; then set APPORTION_TOKEN=FILE to a token for `up` itself.
+    You can set options of the services with environment variables, see `apportion gateway --help`.
+    APPORTION_PRICES=FILE sets prices for cost reports. APPORTION_TOKENS=FILE enables a login; then
+    also set APPORTION_TOKEN=FILE, a file with a token for `up` itself.
 
     Exit codes: 0 stopped; 1 with --exit-after-samples, a sample was refused; 2 wrong usage, or an
     invalid fleet; 3 something could not be started."""

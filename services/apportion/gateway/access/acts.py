@@ -35,7 +35,7 @@ ACTS = tuple(
         summary=f"{summary} a {kind.removesuffix('s')}",
     )
     for kind in ("nodes", "devices")
-    for verb, summary in (("cordon", "Cordon"), ("uncordon", "Remove one cordon from"))
+    for verb, summary in (("cordon", "Cordon"), ("uncordon", "Remove one user's cordon from"))
 )  # fmt: skip
 
 

@@ -68,7 +68,12 @@ class WhoQuery(HistoryQuery, frozen=True, kw_only=True):
 class TimelineQuery(WaitQuery, frozen=True, kw_only=True):
     """The parameters of the timeline."""
 
-    bins: Annotated[int, Meta(ge=1, le=BINS_MAX, description="Number of bins.")] = BINS_DEFAULT
+    bins: Annotated[
+        int,
+        Meta(
+            ge=1, le=BINS_MAX, description="Number of intervals into which the period is divided."
+        ),
+    ] = BINS_DEFAULT
     first: Annotated[str, Meta(description="Start of the period.")] | None = msgspec.field(
         default=None, name="from"
     )
@@ -108,7 +113,7 @@ DEVICE_HISTORY = Endpoint(
 )  # fmt: skip
 WHO = Endpoint(
     path="who", name="who", answer=WhoPage, query=WhoQuery, audience=Audience.TENANTS,
-    summary="The pods that used a node or a device at a time or over a period, and for how long",
+    summary="Which pods used a node or a device at a time or in a period, and for how long",
 )  # fmt: skip
 ENDPOINTS = (MOMENT, TIMELINE, POD_NAMES, POD_HISTORY, NODE_HISTORY, DEVICE_HISTORY, WHO)
 

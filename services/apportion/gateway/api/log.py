@@ -83,7 +83,11 @@ class LogQuery(WaitQuery, frozen=True, kw_only=True):
                   "sentence, subject or source."),
     ] = ""  # fmt: skip
     after: Annotated[
-        str, Meta(description="Continue after a page: the `continue` of that page.")
+        str,
+        Meta(
+            description="Return the page after a previous page. Use the value `continue` of "
+            "that page."
+        ),
     ] = msgspec.field(default="", name="continue")
 
 

@@ -16,8 +16,9 @@ class Measures:
             "apportion_gateway_answer_seconds", "Time to build and encode one response."
         )
         self.stream_clients = metrics.gauge(
-            "apportion_gateway_stream_clients", "Connected clients of the event stream."
+            "apportion_gateway_stream_clients",
+            "Number of clients that are connected to the event stream.",
         )
         self.plan_seconds = metrics.histogram(
-            "apportion_gateway_plan_seconds", "Time to compute one plan."
+            "apportion_gateway_plan_seconds", "Time to compute one plan of placements."
         )

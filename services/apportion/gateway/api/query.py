@@ -70,7 +70,9 @@ class PageQuery(AtQuery, frozen=True, kw_only=True):
     after: Annotated[
         str,
         Meta(
-            max_length=NAME_MAX, description="Continue after a page: the `continue` of that page."
+            max_length=NAME_MAX,
+            description="Return the page after a previous page. Use the "
+            "value `continue` of that page.",
         ),
     ] = msgspec.field(default="", name="continue")
 

@@ -97,8 +97,9 @@ class FleetQuery(AtQuery, frozen=True, kw_only=True):
                   "revision; default: all nodes."),
     ] | None = None  # fmt: skip
     heard: Annotated[
-        int, Meta(ge=0, le=REVISION_MAX, description="Send only usage samples that are newer than "
-                  "this: the `heard` of the previous answer."),
+        int, Meta(ge=0, le=REVISION_MAX, description="Only usage samples that are newer than this "
+        "number. Use the number `heard` of the "
+        "previous answer."),
     ] = 0  # fmt: skip
 
 
@@ -146,7 +147,8 @@ def _page(make: Callable[[State, Any], msgspec.Struct]) -> Make:
 REVISION = Read(
     path="revision", name="revision", answer=RevisionAnswer, audience=TENANTS,
     make=lambda view, *_: RevisionAnswer(revision=view.state.revision),
-    summary="The gateway's revision; if no pod can be placed or started now, also the cause",
+    summary="The newest revision that the gateway has read. If no pod can be placed or started "
+    "now, also the cause",
 )  # fmt: skip
 FLEET = Read(
     path="fleet", name="fleet", answer=FleetAnswer, audience=TENANTS, query=FleetQuery,
@@ -213,7 +215,7 @@ READS: Final = (
     Read(
         path="namespaces", name="namespaces", answer=NamespacesAnswer, audience=TENANTS,
         make=lambda view, *_: namespaces_answer(view.state),
-        summary="Namespaces with live pods, by devices in use, most first",
+        summary="Namespaces with live pods, sorted by the number of devices in use",
     ),
     FLEET,
     Read(

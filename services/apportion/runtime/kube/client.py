@@ -50,6 +50,10 @@ class KubeUnavailable(Exception):
     """Error: the API server cannot be reached or did not answer in time."""
 
 
+class KubeSilent(KubeUnavailable):
+    """Error: a streamed answer was silent for too long, so the connection may be dead."""
+
+
 class KubeRefused(Exception):
     """Error: the API server refused, with HTTP `status` and Kubernetes' `reason` and `message`."""
 
@@ -207,7 +211,7 @@ class KubeApi:
     ) -> AsyncIterator[bytes]:
         """Yield an empty line once connected, then the lines of a streamed answer until it ends.
 
-        Raises KubeRefused, and KubeUnavailable if the stream broke or was silent for `idle_s`."""
+        Raises KubeRefused, KubeSilent after `idle_s` without data, or KubeUnavailable."""
         use = await self._newest()
         try:
             async with use.session.request(
@@ -234,6 +238,8 @@ class KubeApi:
                         size += len(last)
                         if size > LINE_BYTES_MAX:
                             raise ValueError(f"an event exceeds {LINE_BYTES_MAX} bytes")
+        except aiohttp.SocketTimeoutError as error:
+            raise KubeSilent(f"GET {path}: no data for {idle_s:g} s") from error
         except _FAILURES as error:
             raise _unavailable("GET", path, error) from error
 

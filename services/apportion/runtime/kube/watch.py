@@ -16,7 +16,13 @@ from typing import Final, Generic, Protocol, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from apportion.runtime.kube.client import NOT_FOUND, KubeApi, KubeRefused, KubeUnavailable
+from apportion.runtime.kube.client import (
+    NOT_FOUND,
+    KubeApi,
+    KubeRefused,
+    KubeSilent,
+    KubeUnavailable,
+)
 from apportion.runtime.process.clock import BackOff, Clock
 from apportion_schemas.decoding import Data, from_outside
 
@@ -378,16 +384,13 @@ class Watch:
         }
         if self._selector:
             query["fieldSelector"] = self._selector
-        heard_s = self._clock.monotonic()
         try:
             async for line in self._api.lines(self._path, query, idle_s=IDLE_S):
                 if line:
                     self._take(_decode_event(line))
                 self._in_step()
-                heard_s = self._clock.monotonic()
-        except KubeUnavailable:
-            if self._clock.monotonic() - heard_s >= IDLE_S:
-                self._version = ""  # not even a bookmark came, so only a list can sync again
+        except KubeSilent:
+            self._version = ""  # not even a bookmark came, so only a list can sync again
             raise
         # The server normally ends a watch only after its timeout; do not spin if it ends sooner.
         await self._clock.pause(BACK_OFF.first_s)

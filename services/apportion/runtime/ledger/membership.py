@@ -84,7 +84,8 @@ class Membership:
         self.member = member
         self.members: tuple[str, ...] = ()
         metrics.gauge(
-            "apportion_members", "Replicas of this service that this one knows, including itself."
+            "apportion_members",
+            "Number of running schedulers that this scheduler knows, including itself.",
         ).set_function(lambda: len(self.members))
 
     def not_ready(self) -> list[str]:

@@ -83,10 +83,12 @@ class Metrics:
         PlatformCollector(registry=self.registry)
         GCCollector(registry=self.registry)
         self.fold_revision = self.gauge(
-            "apportion_fold_revision", "Newest revision that this process has read and applied."
+            "apportion_fold_revision",
+            "Number of the newest event that this process has read and applied.",
         )
         self.fold_lag = self.gauge(
-            "apportion_fold_lag", "Records in the ledger that this process has not applied yet."
+            "apportion_fold_lag",
+            "Number of events in the ledger that this process has not applied yet.",
         )
         self.fold_halted = self.gauge(
             "apportion_fold_halted",
@@ -97,24 +99,24 @@ class Metrics:
         )
         self.registry.register(self.events_folded)
         self.append_seconds = self.histogram(
-            "apportion_append_seconds", "Time from sending an append to its acknowledgement."
+            "apportion_append_seconds",
+            "Time from sending events to the ledger until the ledger acknowledges them.",
         )
         self.appends = self.counter(
             "apportion_append_total",
-            "Appends by outcome: ok, fence, duplicate, unknown, unserved, unavailable, full, or "
-            "refused.",
+            "Appends to the ledger by outcome: ok, fence (the state had changed), duplicate, "
+            "unknown (no answer), unserved (no stream accepts it), unavailable, full, or refused.",
             ("outcome",),
         )
         self.drafts_appended = self.counter(
-            "apportion_append_drafts_total", "Events stored by this process."
+            "apportion_append_drafts_total", "Events that this process appended to the ledger."
         )
         self.append_conflicts = self.counter(
             "apportion_append_conflicts_total",
             "Appends rejected because the subject had a newer event.",
         )
         self.restarts = self.counter(
-            "apportion_restarts_total",
-            "Restarts of the service after an error, without a new process.",
+            "apportion_restarts_total", "Restarts of the service inside its process after an error."
         )
 
     def looked_up(self, families: Sequence[Family], look: Callable[[], Iterable[Sample]]) -> None:

@@ -103,19 +103,22 @@ def _option(name: str, meaning: str, *also: str, **more: Any) -> Callable[[Comma
 
 
 _OPTIONS = (
-    _option("nats_url", "URL of the ledger's NATS server.", "--nats", metavar="URL"),
-    _option("nats_key", "File with the nkey seed to connect with.", metavar="FILE"),
-    _option("nats_token", "File with the token to connect with.", metavar="FILE"),
+    _option("nats_url", "URL of the NATS server that stores the ledger.", "--nats", metavar="URL"),
+    _option(
+        "nats_key", "File with the nkey seed for the login to the NATS server.", metavar="FILE"
+    ),
+    _option("nats_token", "File with the token for the login to the NATS server.", metavar="FILE"),
     _option(
         "ledger_key",
-        "File with the key that all writers share. It makes event ids impossible to guess.",
+        "File with the key that all writers of the ledger share. Services compute event ids from "
+        "it, so that other clients cannot guess them.",
         metavar="FILE",
     ),
     client_tls_options("nats", NATS_TLS, "the ledger's"),
-    _option("health", "Address of /healthz, /readyz and /metrics.", metavar="HOST:PORT"),
+    _option("health", "Address that serves /healthz, /readyz and /metrics.", metavar="HOST:PORT"),
     _option(
         "metrics_token",
-        "File with the token that other machines need for /metrics.",
+        "File with a token. Clients on other machines must send this token to read /metrics.",
         metavar="FILE",
     ),
     _option("log_level", "Log level.", type=click.Choice(get_args(LogLevel))),
@@ -181,7 +184,8 @@ def kubernetes_options(command: Command) -> Command:
 
 
 dra_option = switch(
-    "--dra", "Support ResourceClaims of Apportion's device class (Kubernetes 1.34 or newer).",
+    "--dra", "Support ResourceClaims of the DeviceClass gpu.apportion.dev (Kubernetes 1.34 or "
+    "newer).",
     envvar="APPORTION_DRA", show_envvar=True,
 )  # fmt: skip
 

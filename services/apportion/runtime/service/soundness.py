@@ -72,15 +72,16 @@ class Soundness:
         ).set_function(lambda: float(self.trouble() == "full"))
         metrics.gauge(
             "apportion_ledger_drifted",
-            "Wrong settings of the stream or of a consumer of this process; /readyz lists them.",
+            "Number of wrong settings of the ledger's stream or of this process's consumers; "
+            "/readyz lists them.",
         ).set_function(lambda: len(self._drifted))
         metrics.gauge(
             "apportion_ledger_free_ratio",
-            "Free fraction of the stream's max_bytes; 1 without a limit.",
+            "Free fraction of the ledger's size limit, from 0 to 1; 1 if there is no limit.",
         ).set_function(self.free)
         metrics.gauge(
             "apportion_ledger_lost_records",
-            "Records missing between the first and the last of the ledger.",
+            "Number of events missing between the first and the last event of the ledger.",
         ).set_function(lambda: self._lost)
 
     def not_ready(self) -> list[str]:

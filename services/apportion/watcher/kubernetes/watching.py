@@ -202,18 +202,20 @@ class KubernetesWatching:
     def measure(self, metrics: Metrics) -> None:
         """Export the watcher's problems, repairs and adoptions as metrics."""
         metrics.gauge(
-            "apportion_watcher_problems", "Objects of the cluster that are currently invalid."
+            "apportion_watcher_problems", "Number of invalid objects in the cluster."
         ).set_function(lambda: len(self._view.problems) + len(self._state.rejected))
         repairs = metrics.gauge(
             "apportion_watcher_repairs",
-            "Differences found only by a full comparison, in the ledger, a pod or an annotation; "
-            "conflict: a pod has devices that the ledger cannot account for.",
+            "Differences between the cluster and the ledger that only a full comparison found, by "
+            "kind: ledger, pod, annotation, or conflict (a running pod has devices that the "
+            "ledger cannot charge to it).",
             ("kind",),
         )
         for kind in ("ledger", "pod", "annotation", "conflict"):
             repairs.labels(kind).set_function(partial(self.repairs.__getitem__, kind))
         metrics.gauge(
-            "apportion_watcher_adopted", "Pods adopted that ran without a placement in the ledger."
+            "apportion_watcher_adopted",
+            "Number of pods that ran without a placement in the ledger and were adopted.",
         ).set_function(lambda: self._writing.written[PodAdopted.__name__])
 
     async def run(self, reader: Reader[Change], ledger: Ledger, *, compare_every_s: float) -> None:

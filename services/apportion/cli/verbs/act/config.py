@@ -28,7 +28,7 @@ _FILE = click.argument("file", metavar="FILE|-")
 def command() -> None:
     """Check, apply or show the cluster configuration, which all services follow.
 
-    It sets resource names, defaults, and how devices are shared and partitioned.
+    The configuration sets resource names, defaults, and how devices are shared and partitioned.
 
     Exit codes: 0 done; 1 invalid document; 3 ledger or gateway unreachable."""
 
@@ -57,7 +57,7 @@ def check(*, file: str, as_json: bool) -> None:
 def apply(*, where: Where, as_json: bool, file: str, reason: str, by: str) -> None:
     """Apply a configuration document.
 
-    It replaces the previous document as a whole.
+    The new document replaces the previous one as a whole.
 
     Exit codes: 0 in force, or already in force; 1 invalid document; 3 ledger or gateway
     unreachable."""

@@ -42,8 +42,8 @@ class Done(msgspec.Struct, frozen=True, omit_defaults=True):
 def cordon(*, where: Where, as_json: bool, target: str, reason: str, by: str) -> None:
     """Stop new placements on a device or node; running pods stay.
 
-    Each user has a cordon of their own. A new reason replaces your previous one. Repeating the same
-    cordon changes nothing.
+    Each user has a separate cordon. If you cordon again with another reason, the new reason
+    replaces the previous one.
 
     Exit codes: 0 cordoned, or already cordoned; 1 no such device or node; 3 ledger or gateway
     unreachable."""

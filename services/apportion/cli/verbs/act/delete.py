@@ -51,7 +51,7 @@ def command(
 ) -> None:  # fmt: skip
     """Delete pods and free their shares; with -f, also delete quotas and gangs.
 
-    A gang ends with its last pod; a gang without pods ends with its PodGroup. Queues cannot be
+    A gang is deleted with its last pod; a gang without pods, with its PodGroup. Queues cannot be
     deleted; submit the queue without limits instead. `delete` prints what it does not delete, and
     why.
 

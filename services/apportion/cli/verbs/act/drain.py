@@ -115,13 +115,14 @@ def command(
 ) -> None:  # fmt: skip
     """Cordon a node or device and move its pods, gangs as a whole, within disruption budgets.
 
-    In Kubernetes, pods are evicted and their controllers recreate them; `drain` retries while a
-    disruption budget blocks a pod, and does not wait for the new pods. Without Kubernetes, each pod
-    is ended and resubmitted in one step.
+    In Kubernetes, `drain` evicts the pods, and their controllers recreate them. It retries while a
+    disruption budget blocks a pod, and does not wait for the new pods. Without Kubernetes, `drain`
+    ends and resubmits each pod in one step.
 
     Progress is printed on standard error. Ctrl-C stops between two pods and reports what was done;
-    the cordon stays. `apportion uncordon` removes the cordon; moved pods stay where they are. If
-    the agent of a node is not reporting, its pods may still be running and then run twice.
+    the cordon stays. `apportion uncordon` removes the cordon, and does not move pods back. If the
+    agent of a node is not reporting, its pods may still run there, so they may run twice after a
+    drain.
 
     With --dry-run, exit codes are those of the predicted outcome.
 

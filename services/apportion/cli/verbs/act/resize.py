@@ -79,9 +79,9 @@ def command(
 ) -> None:
     """Resize the device shares of a running pod, without a restart.
 
-    A share can grow only by what its device has free. Only shares of NVIDIA GPUs in mode hami-core
-    can be resized. A new memory limit applies at once, but memory in use is kept until the pod
-    frees it. A new cores limit applies to processes that start later.
+    Only shares of NVIDIA GPUs in mode hami-core can be resized. A share can grow only if its device
+    has enough free capacity. A new memory limit applies at once, but the pod keeps memory that is
+    in use until it frees the memory. A new cores limit applies to processes that start later.
 
     Exit codes: 0 resized; 1 no such pod, or resize refused; 3 ledger or gateway unreachable, or no
     scheduler answered."""

@@ -56,11 +56,11 @@ _TAKES_NO_REASON = click.option("--reason", hidden=True, expose_value=False, cal
 def command() -> None:
     """Simulate the failure and recovery of devices, and the loss and return of nodes.
 
-    A failed device is reported at once, and stays failed until it recovers, even if `apportion up`
-    restarts. A lost node stops reporting: it turns unready after the scheduler's --agent-grace,
-    until it returns or its agent restarts.
+    A failed device stays failed until you use `recover`, even if `apportion up` restarts. A lost
+    node stops reporting. It becomes unready after the scheduler's --agent-grace, until you use
+    `return` or its agent restarts.
 
-    If nothing changes, the verb says so and exits with 0.
+    If there is nothing to change, the verb exits with 0.
 
     Exit codes: 0 done, or nothing to do; 1 no such device or node, or not a simulated one; 3 ledger
     or gateway unreachable."""

@@ -105,13 +105,15 @@ def command(
 ) -> None:  # fmt: skip
     """Submit the pods of manifests or of a trace.
 
-    A live pod with the same name and spec is left unchanged. If its spec has changed, the
-    difference is shown; with --replace the pod is deleted and resubmitted. Without --replace,
-    its workload or gang stays as it is: none of its pods is submitted or ended.
+    If a live pod has the same name and spec, nothing happens. If its spec has changed, the verb
+    shows the difference, and with --replace also deletes and resubmits the pod. Without --replace,
+    the other pods of its workload or gang stay as they are too.
 
-    Surplus pods of a Deployment are ended. --wait also waits for pods submitted earlier that are
-    still pending. An invalid document is reported with its field, value and fix; the others are
-    submitted. Other kinds, such as a Service, are skipped. If all are skipped, that is an error.
+    Surplus pods of a Deployment are ended. --wait also waits for pods of the manifests that were
+    submitted earlier and are still
+    pending. An invalid document is reported with its field, value and fix; the others are
+    submitted. Documents of other kinds, such as a Service, are skipped. If all documents are
+    skipped, that is an error.
 
     Exit codes: 0 all submitted, or with --wait all placed; 1 an invalid document, a changed pod
     without --replace, or with --wait a pod that is pending or undecided; 2 wrong usage; 3 ledger or

@@ -187,7 +187,7 @@ class Trimmed(msgspec.Struct, frozen=True):
               show_envvar=True, help="URL of the ledger for the user `bootstrap`.")  # fmt: skip
 @click.option("--bootstrap-key", type=FILE,
               metavar="FILE", envvar="APPORTION_BOOTSTRAP_NATS_KEY", show_envvar=True,
-              help="Seed of the nkey of `bootstrap`.")  # fmt: skip
+              help="File with the nkey seed of the user `bootstrap`.")  # fmt: skip
 @click.option(
     "--dry-run", is_flag=True, help="Show what could be trimmed, without changing anything."
 )
@@ -309,8 +309,9 @@ def set_aside(
 ) -> None:
     """Skip events that block readers; they stay in the ledger.
 
-    Readers that halted at these events continue. Readers that had applied them restart without
-    them. To undo `ledger enable`, give its revision; everything written under it is skipped, too.
+    Readers that halted at these events continue. Readers that have applied the events restart
+    without them. To undo `ledger enable`, give its revision; readers then also skip all events of
+    the formats that it enabled.
 
     Exit codes: 0 done; 1 no such event, or it is needed; 3 ledger unreachable."""
     who, chosen = person(by), list(dict.fromkeys(revisions))

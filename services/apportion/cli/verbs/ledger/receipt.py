@@ -131,8 +131,7 @@ def write(
 ) -> None:
     """Sign all events since the latest receipt in DIR.
 
-    Cost grows with the events since the last receipt; the first run also reads the state. With
-    --json, each receipt is printed on one line, for an append-only store."""
+    With --json, each receipt is printed on one line, for an append-only store."""
     try:
         receipts, clock = Receipts(folder), SystemClock()
         signing = functools.partial(

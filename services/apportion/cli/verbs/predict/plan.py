@@ -54,11 +54,13 @@ def command(
 ) -> None:  # fmt: skip
     """Show what would happen, without doing it: placements, neighbours and evictions.
 
-    With -f, plans the pods of manifests: pending pods are decided again, placed pods keep their
-    node. Without -f, plans the effect of --lose, --add or --policy on running and pending pods.
+    With -f, the plan shows where the pods of manifests would be placed. Pending pods are decided
+    again, and placed pods keep their node. Without -f, the plan shows the effect of --lose, --add
+    or --policy on running and pending pods.
 
-    Pods of a lost node or device are treated as resubmitted, as their controllers would do. An
-    added node has the size of other nodes of its model, and the labels and taints that these share.
+    The plan places the pods of a lost node or device again, because their controllers would
+    recreate them. An added node has the size of existing nodes with the same model, and the labels
+    and taints that all of these nodes have.
 
     Exit codes: 0 all pods would be placed; 1 an invalid document or an unknown node; 2 wrong usage;
     3 gateway unreachable; 5 some pods would be pending; 6 some pods can never fit on this fleet."""

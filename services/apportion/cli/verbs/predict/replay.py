@@ -102,8 +102,8 @@ _MEANINGS = "\n".join(f"  {row.title:{_WIDTH}}  {row.means}" for row in ROWS)
 HELP = f"""Replay a past period with another policy or fleet, and compare the outcome.
 
 The same pods arrive at the same times, and run as long as they did. Nothing is written to the
-ledger. If you change nothing, it shows what a scheduler that decides at once would have done.
-A TIME is 14:20, -10m, 2026-11-20T03:00 or a revision.
+ledger. Without another policy or fleet, the replay shows what a scheduler without delays would have
+done. A TIME is 14:20, -10m, 2026-11-20T03:00 or a revision.
 
 \b
 Rows of the table:

@@ -49,8 +49,8 @@ def command(
 ) -> None:  # fmt: skip
     """Compare the placements of another scheduler with those of Apportion.
 
-    Every pod that another scheduler placed is decided again, on the cluster as it was at that time.
-    Nothing is written or bound.
+    Apportion decides again for every pod that another scheduler placed, on the cluster as it was at
+    that time. Nothing is written or bound.
 
     This needs a Kubernetes cluster where another scheduler places the pods and Apportion runs as
     its shadow, or an archive of such a ledger; see docs/tasks/shadow.md. Under `apportion up`

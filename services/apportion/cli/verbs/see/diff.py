@@ -38,9 +38,10 @@ FROM_THE_FIRST = (
 def command(*, where: Where, as_json: bool, begin: str, end: str | None, limit: int) -> None:
     """Show what changed between two times.
 
-    Compares placements, pending pods, nodes, devices, limits, configuration and policy. Each row
-    has the latest event that changed it. BY is the user who did it, or the reason for an eviction.
-    A pod that was resubmitted under its name, for example by `drain`, is one row.
+    Compares placements, pending pods, nodes, devices, limits, configuration and policy. Each row is
+    one changed object, with the latest event that changed it. BY is the user who made the change,
+    or the reason for an eviction. A pod that was resubmitted under its name, for example by
+    `drain`, is one row.
 
     Exit codes: 0 shown, even if nothing changed; 1 no data for that time; 2 invalid time; 3 gateway
     unreachable."""

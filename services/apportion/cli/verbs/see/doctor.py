@@ -55,9 +55,9 @@ def command(
 ) -> None:
     """Check the ledger, its server, clocks, agents, schedulers and the cluster.
 
-    Each check is ok, warning (works today, but needs attention), broken, or unknown (hidden by a
-    broken one). Changes nothing. Give --kubernetes, --kubeconfig or --context to also check a
-    Kubernetes cluster.
+    The result of each check is ok, warning (works, but needs attention), broken, or unknown
+    (impossible to check because of a broken one). To also check a Kubernetes cluster, give
+    --kubernetes, --kubeconfig or --context.
 
     Exit codes: 0 nothing is broken; 1 a check is broken; 3 ledger and gateway unreachable."""
     configure_logs(service="cli", level="error")

@@ -122,7 +122,7 @@ LISTS = (
     _List(PODS, "NAME", completion.PODS, (*_NAMESPACES, _PHASE, _NODE),
           "-n training --phase pending", """List pods in the order of submission.
 
-    REVISION is that of the latest phase change. AGE is the time since submission."""),
+    REVISION is the revision of the latest phase change. AGE is the time since submission."""),
     _List(PLACEMENTS, "NAME", completion.PODS, (*_NAMESPACES, _PHASE, _NODE), "--node gpu-1 --json",
           "List live placements in the order of decision."),
     _List(NODES, "NODE", completion.NODES, (), "", "List nodes and their usage."),

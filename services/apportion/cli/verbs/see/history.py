@@ -42,9 +42,10 @@ def command(
 ) -> None:
     """Show all events of a pod, node or device, oldest first, with the time between them.
 
-    A name is looked up among nodes, then devices, then pods: first in namespace `default`, then
-    among live pods, then among past pods. NAMESPACE/POD and -n always mean a pod. The history of a
-    pod includes failures of its devices and node, and earlier pods of the same name.
+    If you give only a name, the verb looks for a node, then a device, then a pod. It looks for pods
+    first in the namespace `default`, then among live pods, then among past pods. NAMESPACE/POD and
+    -n always mean a pod. The history of a pod includes failures of its devices and node, and
+    earlier pods of the same name.
 
     Exit codes: 0 shown; 1 no such object, or no data for that time; 3 gateway unreachable."""
     gateway = Gateway(where.gateway_url())

@@ -64,9 +64,9 @@ _AT_LEAST = click.option(
 def command() -> None:
     """Report allocated, used and idle GPU-hours, and their cost.
 
-    A share counts as its part of the device's memory. Allocated, free, cordoned and unhealthy hours
-    add up to the capacity. The gateway computes the report. With --prices or --archive, and for
-    CSV without costs, this verb computes it from the ledger.
+    A share counts as a fraction of a GPU, by its memory. Allocated, free, cordoned and unhealthy
+    hours add up to the capacity. The gateway computes the report. With --prices or --archive, and
+    for CSV without costs, this verb reads the ledger itself.
 
     Exit codes: 0 done; 1 the period is not in the ledger, or prices or an archive are invalid; 2
     wrong usage; 3 ledger unreachable; 4 a newer build wrote to the ledger."""

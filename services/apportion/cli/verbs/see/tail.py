@@ -85,9 +85,9 @@ def command(
 ) -> None:  # fmt: skip
     """Print events as they happen, one per line; with --json, one JSON document per line.
 
-    Lines are in ledger order. Times are those of the writers' clocks, so they may go back slightly
-    between services. Reconnects if the ledger goes away, even if `apportion up` restarts on other
-    ports.
+    Lines are in the order of the ledger. Times come from the clocks of the services, so a line may
+    have an earlier time than the line before it. The verb reconnects if the ledger goes away, even
+    if `apportion up` restarts on other ports.
 
     Exit codes: 0 done, or stopped with Ctrl-C; 2 wrong usage, or a start or end beyond the end of
     the ledger; 3 ledger unreachable at start, or access denied."""

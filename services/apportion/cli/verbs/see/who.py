@@ -41,9 +41,9 @@ OF_PODS = "use `apportion why` or `apportion history`"
 def command(*, where: Where, as_json: bool, target: str, at: str | None, since: str | None) -> None:
     """Show the pods on a device, or on the devices of a node, and the decisions that placed them.
 
-    If the target takes no new pods, standard error says why (failed, cordoned, agent not
-    reporting). CORES is - for a share without a limit of cores and for a MIG instance. Rows are
-    sorted by device, then by time.
+    If the device or node takes no new pods, the reason is printed on standard error (failed,
+    cordoned, agent not reporting). CORES is - for a share without a limit of cores and for a MIG
+    instance. Rows are sorted by device, then by time.
 
     Exit codes: 0 shown, even if there are no pods; 1 no such device or node, or no data for that
     time; 3 gateway unreachable."""

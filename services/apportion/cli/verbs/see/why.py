@@ -33,8 +33,8 @@ def command(
 ) -> None:  # fmt: skip
     """Explain why a pod is pending or where it is placed, with the evidence.
 
-    For a pod that has ended, it explains the last placement and later failures of its devices. It
-    also lists pods that were evicted for it, and earlier pods of the same name.
+    For a pod that has ended, the verb explains the last placement and later failures of its
+    devices. It also lists pods that were evicted for this pod, and earlier pods of the same name.
 
     The node with the highest score wins. Each part of a score has the name of a policy;
     see `apportion policy set --help`. A "price" is a score, not money.

@@ -82,7 +82,7 @@ def add(*, role: str, name: str, nodes: tuple[str, ...], data: Path | None, as_j
 @_DATA
 @JSON
 def revoke(*, name: str, data: Path | None, as_json: bool) -> None:
-    """Revoke NAME and disconnect it.
+    """Revoke the key of the user NAME, and disconnect the user.
 
     Exit codes: 0 revoked; 1 no such user."""
     _done(data, as_json, "revoked", "revoke", name)
@@ -123,8 +123,8 @@ def begin(
 ) -> None:
     """Create a key for each role.
 
-    This is for a ledger server that is not started by `apportion up`. Existing users keep their
-    keys; agents get the nodes that you give.
+    Use it for a ledger server that `apportion up` does not start. Existing users keep their keys.
+    Agents get the nodes that you give.
 
     Exit codes: 0 done; 1 an invalid name or folder."""
     from apportion.core.identity.identity import InvalidIdentity
