@@ -218,7 +218,8 @@ class MemoryKube:
             name: value for name, value in wanted.items() if name not in ("kind", "apiVersion")
         }
         if where.part == "status":
-            about = before | {"status": wanted.get("status", {})}
+            notes = {name: said[name] for name in ("annotations", "labels") if name in said}
+            about = before | {"status": wanted.get("status", {}), "metadata": meta | notes}
         elif "status" in before and where.resource in ("pods", "nodes"):
             about["status"] = before["status"]
         kept = {name: meta[name] for name in SYSTEM if name in meta}

@@ -8,7 +8,7 @@ import pytest
 
 from apportion.runtime.kube.client import MERGE_PATCH
 from tests.contracts.kube.places import PODS, Place, ask, bind, get, make, status_of, told
-from tests.support.kube_objects import kube_pod, share
+from tests.support.kube_objects import kube_node, kube_pod, share
 
 NOTES = {"example.com/a": "1"}
 CONFLICT = (409, "Conflict")
@@ -206,3 +206,24 @@ async def test_a_name_is_unique(place: Place, name: str) -> None:
     assert first["metadata"]["uid"] != second["metadata"]["uid"]
     encoded = msgspec.json.encode(second["metadata"]["resourceVersion"])
     assert int(msgspec.json.decode(encoded)) > int(first["metadata"]["resourceVersion"])
+
+
+@pytest.mark.parametrize("path", [f"{PODS}/p", "/api/v1/nodes/n1"])
+async def test_a_status_request_may_change_annotations_and_labels(place: Place, path: str) -> None:
+    """A patch of the subresource `status` also changes annotations and labels, but not the spec. It
+    is refused if it names an older version of the object."""
+    await make(place.api, PODS, kube_pod("p", annotations={"own": "x"}))
+    await make(place.api, "/api/v1/nodes", kube_node("n1"))
+    before = await get(place.api, path)
+    meta = {"annotations": {"example.com/a": "1"}, "labels": {"zone": "a"}}
+    patch = {"metadata": meta, "spec": {"nodeName": "n2", "unschedulable": True}}
+    kind = JSON_MERGE_PATCH
+    answer = await ask(place.api, "PATCH", f"{path}/status", patch, content_type=kind)
+    assert answer.ok, answer.refusal()
+    after = await get(place.api, path)
+    assert after["metadata"]["annotations"]["example.com/a"] == "1"
+    assert after["metadata"]["labels"]["zone"] == "a"
+    assert after["spec"] == before["spec"]
+    old = {"metadata": {"resourceVersion": before["metadata"]["resourceVersion"]} | meta}
+    again = await ask(place.api, "PATCH", f"{path}/status", old, content_type=kind)
+    assert status_of(again) == CONFLICT

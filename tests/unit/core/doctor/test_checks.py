@@ -60,7 +60,9 @@ SOUND = LedgerFacts(
     snapshot_revision=400,
     snapshot_age_s=60.0,
 )
-CALM = ClusterFacts(revision=500, nodes=3, drivers={"550.54.15": ("n1", "n2")})
+CALM = ClusterFacts(
+    revision=500, nodes=3, drivers={"550.54.15": ("n1", "n2")}, plugins=(("n3", "hami", ""),)
+)
 KUBE = KubeFacts(url="https://k", version="v1.34.1", webhook="ready")
 WELL = Facts(
     ledger=SOUND,
@@ -97,6 +99,12 @@ def others(**fields: Any) -> Facts:
 
 CASES: list[tuple[str, str, Facts, str]] = [
     ("ledger", "broken", others(ledger=None, ledger_problem="no answer"), "no answer"),
+    (
+        "device-plugins",
+        "warning",
+        cluster(plugins=(("n3", "hami", "it has 3 fields"),)),
+        "not offered: 1 node: n3 (it has 3 fields)",
+    ),
     ("snapshots", "broken", ledger(snapshots_doubtful=1), "not attested by an intake"),
     ("durability", "broken", ledger(sync_always=False), "a power failure loses"),
     ("durability", "warning", ledger(sync_always=None), "cannot see"),
@@ -376,7 +384,7 @@ def test_nothing_is_said_of_what_nobody_gathered() -> None:
     assert examined(Facts()) == ()
     assert {check.id for check in examined(Facts(cluster=CALM))} == {
         "agents", "reports", "devices", "cordons", "nodes-without-agent", "agents-without-node",
-        "drivers", "refused-events",
+        "device-plugins", "drivers", "refused-events",
     }  # fmt: skip
 
 

@@ -2,7 +2,9 @@
 contradictions."""
 
 import pytest
+from msgspec import structs
 
+from apportion.core.ledger.state import DEVICE_PLUGIN, HANDS_OUT
 from apportion_schemas import (
     DeviceCordoned,
     DeviceHealthChanged,
@@ -13,7 +15,7 @@ from apportion_schemas import (
     PolicyChanged,
     QueueObserved,
 )
-from tests.support.fleet import gpu, node, npu, observed, rack
+from tests.support.fleet import ROOMY, gpu, node, npu, observed, rack, registered
 from tests.support.golden import Golden
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, pod, share
@@ -215,3 +217,47 @@ def test_policy_and_queue_replace_what_was() -> None:
     ledger = Ledger(spread, QueueObserved(queue="q"), QueueObserved(queue="q", weight=4))
     assert (ledger.state.policy, ledger.state.policy_revision) == (spread, 1)
     assert ledger.state.queues["q"].weight == 4
+
+
+def test_a_registered_device_is_offered_without_an_agent() -> None:
+    """A node offers the devices that another system's plugin registered, until the plugin leaves. A
+    device in use then stays, as not present."""
+    cards = (gpu("g0"), gpu("g1"))
+    ledger = Ledger(observed("n1"), registered("n1", devices=cards), pod("p1"))
+    ledger.play(placement("p1", shares=[share("g0")]))
+    assert [each.present for each in ledger.node().devices] == [True, True]
+    assert ledger.node().ready
+    ledger.play(registered("n1", ""))
+    assert [(each.device.id, each.present) for each in ledger.node().devices] == [("g0", False)]
+
+
+def test_a_node_goes_from_a_plugin_to_the_agent_and_back_with_its_pods() -> None:
+    """Pods keep their shares while a node changes to Apportion's agent and back. The agent takes
+    precedence, unless a label of the node names the plugin."""
+    theirs = registered("n1", devices=(gpu("g0", memory_mib=8000),))
+    host = structs.replace(ROOMY, labels={HANDS_OUT: "start"})
+    ledger = Ledger(observed("n1"), theirs, pod("p1"), placement("p1", shares=[share("g0")]))
+    assert (ledger.node().foreign_plugin, ledger.device("g0").memory_free_mib) == ("hami", 7000)
+    ledger.play(node("n1", gpu("g0", memory_mib=9000), host=host))
+    assert (ledger.node().foreign_plugin, ledger.device("g0").memory_free_mib) == ("", 8000)
+    ledger.play(observed("n1", labels={DEVICE_PLUGIN: "hami"}))
+    assert (ledger.node().foreign_plugin, ledger.device("g0").memory_free_mib) == ("hami", 7000)
+    ledger.play(observed("n1", labels={DEVICE_PLUGIN: "apportion"}))
+    assert (ledger.node().foreign_plugin, ledger.device("g0").memory_free_mib) == ("", 8000)
+
+
+def test_a_registration_leaves_the_agents_other_devices_as_they_are() -> None:
+    """A plugin registers its GPUs again. The health of an NPU, which only our agent reports, stays
+    as the agent last reported it."""
+    ledger = Ledger(observed("n1"), node("n1", npu("u0", index=1)))
+    ledger.play(DeviceHealthChanged(node="n1", device="u0", healthy=False, reason="hot"))
+    ledger.play(registered("n1", devices=(gpu("g0"),)))
+    assert [each.device.id for each in ledger.node().devices] == ["g0", "u0"]
+    assert ledger.device("u0").health_reason == "hot"
+
+
+def test_a_registered_device_of_another_node_is_refused() -> None:
+    """A plugin cannot register a device that another node reports."""
+    ledger = Ledger(rack("n1", 1), observed("n2"))
+    said = ledger.contradict(registered("n2", devices=(gpu("n1-g0"),)))
+    assert "reported by node n1" in said

@@ -34,7 +34,8 @@ SHOWN = frozenset((
     "device", "driver", "family", "field", "first_time", "from", "from_time", "frozen", "gone",
     "hardware", "key", "kind", "last_time", "mode", "model", "models", "more", "node",
     "node_silent", "node_without", "nominated", "oldest_time", "phase", "phases", "placed_time",
-    "pool", "profile", "queue", "report", "shares", "silent", "since_time", "state",
+    "plugin", "plugin_problem", "pool", "profile", "queue", "report", "shares", "silent",
+    "since_time", "state",
     "submitted_time", "summary", "template", "time", "to", "to_time", "type", "uids", "unpriced",
     "value", "wants", "was", "what", "when", "wishes",
 ))  # fmt: skip

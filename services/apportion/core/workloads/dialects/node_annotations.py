@@ -103,7 +103,7 @@ def registration(
         if missing is not None:
             raise _Unread(f"the kubelet reports no {missing}, so the plugin does not run")
         return Registration(plugin, tuple(_devices(list(entries))))
-    except (_Unread, msgspec.MsgspecError, ValueError) as error:
+    except _Unread as error:
         return Registration(plugin, problem=str(error)[:TEXT_MAX])
 
 
@@ -183,4 +183,8 @@ def _devices(entries: Sequence[_Entry]) -> Iterator[Device]:
             healthy=healthy,
             health_reason="" if healthy else MIG_PROBLEM if each.health else UNHEALTHY,
         )
-        yield msgspec.convert(msgspec.to_builtins(device), Device)
+        try:
+            yield msgspec.convert(msgspec.to_builtins(device), Device)
+        except msgspec.ValidationError as error:
+            why = f"device {each.id!r} has an amount out of range: {error}"
+            raise _Unread(why) from None

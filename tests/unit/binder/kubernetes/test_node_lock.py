@@ -1,0 +1,154 @@
+"""Tests of the lock that HAMi's and Volcano's device plugins expect on a node."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from apportion.binder.binding import Failed
+from apportion.binder.kubernetes import node_lock
+from apportion.binder.kubernetes.node_lock import LOCKS, OWNER, NodeLocks
+from apportion.core.ledger.state import NodeState
+from apportion.runtime.process.clock import SystemClock
+from apportion_schemas import Plugin, PodPlaced
+from tests.support.fleet import gpu, observed, registered
+from tests.support.kube_objects import kube_node, kube_pod
+from tests.support.ledger_of import Ledger
+from tests.support.memory_kube import MemoryKube
+from tests.support.memory_kube_api import MemoryKubeApi
+from tests.support.pods import placed, share
+
+NODES, PODS = "/api/v1/nodes", "/api/v1/namespaces/default/pods"
+
+
+class Cluster:
+    """An API server in memory with node n1, whose devices another system's plugin allocates."""
+
+    def __init__(self, plugin: Plugin = "hami") -> None:
+        self.server = MemoryKube()
+        self.api = MemoryKubeApi(self.server)
+        self.locks = NodeLocks(self.api, SystemClock())
+        self.plugin = plugin
+        ledger = Ledger(observed("n1"), registered("n1", plugin, devices=(gpu("g0"),)))
+        self.node: NodeState = ledger.node()
+
+    async def create(self, *names: str) -> None:
+        """Create the node, and pods with these names."""
+        await self._send("POST", NODES, kube_node("n1"))
+        for name in names:
+            await self._send("POST", PODS, kube_pod(name, {}))
+
+    async def write(self, notes: dict[str, str | None]) -> None:
+        """Write annotations of the node, as another scheduler or the plugin does."""
+        await self._send("PATCH", f"{NODES}/n1", {"metadata": {"annotations": notes}})
+
+    async def notes(self) -> dict[str, str]:
+        """Return the node's annotations."""
+        found = await self._send("GET", f"{NODES}/n1", None)
+        notes: dict[str, str] = found["metadata"].get("annotations") or {}
+        return notes
+
+    async def take(self, name: str) -> Failed | None:
+        """Take the node's lock for the pod."""
+        return await self.locks.take(self.placed(name), self.node)
+
+    def placed(self, name: str) -> PodPlaced:
+        """Return the placement of the pod on node n1."""
+        return placed(name, "n1", shares=[share("g0")])
+
+    async def _send(self, method: str, path: str, body: Any) -> Any:
+        data = None if body is None else msgspec.json.encode(body)
+        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        answer = await self.api.request(method, path, body=data, content_type=kind)
+        assert answer.ok, answer
+        return msgspec.json.decode(answer.body)
+
+
+def minutes_ago(minutes: int) -> str:
+    """Return a time in the past, as Go formats it."""
+    return (datetime.now(UTC) - timedelta(minutes=minutes)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@pytest.mark.parametrize("plugin", ["hami", "volcano"])
+async def test_a_free_lock_is_taken_again_and_released(plugin: Plugin) -> None:
+    """The lock names the pod. If the binder takes it again for that pod, it has it already. Only
+    that pod's failure releases it."""
+    cluster = Cluster(plugin)
+    await cluster.create("p")
+    assert await cluster.take("p") is None
+    lock = (await cluster.notes())[LOCKS[plugin]]
+    assert await cluster.take("p") is None
+    assert (await cluster.notes())[LOCKS[plugin]] == lock
+    await cluster.locks.release(cluster.placed("q"), cluster.node)
+    assert LOCKS[plugin] in await cluster.notes()
+    await cluster.locks.release(cluster.placed("p"), cluster.node)
+    assert not {LOCKS[plugin], OWNER} & (await cluster.notes()).keys()
+
+
+async def test_volcanos_lock_is_a_time_alone() -> None:
+    """Volcano's scheduler reads its lock as a time, so the pod is in an annotation of our own."""
+    cluster = Cluster("volcano")
+    await cluster.create("p")
+    await cluster.take("p")
+    notes = await cluster.notes()
+    assert datetime.fromisoformat(notes[LOCKS["volcano"]])
+    assert notes[OWNER] == f"{notes[LOCKS['volcano']]},default,p"
+
+
+async def test_a_held_lock_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While another pod has the lock, a pod waits; if that takes too long, the binder says for
+    which pod. Once the plugin has removed the lock, the pod takes it."""
+    cluster = Cluster()
+    await cluster.create("p", "other")
+    await cluster.write({LOCKS["hami"]: f"{minutes_ago(1)},default,other"})
+    monkeypatch.setattr(node_lock, "WAIT_S", 0.1)
+    failed = await cluster.take("p")
+    assert failed is not None
+    assert failed.waits
+    assert "default/other" in failed.message
+    monkeypatch.setattr(node_lock, "WAIT_S", 60.0)
+    waiting = asyncio.create_task(cluster.take("p"))
+    await cluster.write({LOCKS["hami"]: None})
+    assert await waiting is None
+    assert (await cluster.notes())[LOCKS["hami"]].endswith(",default,p")
+
+
+@pytest.mark.parametrize(
+    "lock",
+    [f"{minutes_ago(1)},default,gone", f"{minutes_ago(6)},default,other", minutes_ago(6), "?"],
+    ids=["of a deleted pod", "older than five minutes", "old, of no pod", "not a time"],
+)
+async def test_a_stale_lock_is_taken_over(lock: str) -> None:
+    """As in HAMi, a lock is taken over if its pod no longer exists, or after five minutes."""
+    cluster = Cluster()
+    await cluster.create("p", "other")
+    await cluster.write({LOCKS["hami"]: lock})
+    assert await cluster.take("p") is None
+    assert (await cluster.notes())[LOCKS["hami"]].endswith(",default,p")
+
+
+async def test_one_of_many_takes_the_lock() -> None:
+    """If the binder prepares many pods of one node at once, one of them has the lock."""
+    cluster = Cluster()
+    names = [f"p{n}" for n in range(8)]
+    await cluster.create(*names)
+    tasks = [asyncio.create_task(cluster.take(name)) for name in names]
+    done, left = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    assert len(done) == 1
+    for task in left:
+        task.cancel()
+    owner = (await cluster.notes())[LOCKS["hami"]].rpartition(",")[2]
+    assert tasks[names.index(owner)] in done
+
+
+async def test_a_binder_that_may_not_lock_says_how_to_allow_it() -> None:
+    """If the API server refuses, the failure names the missing permission."""
+    cluster = Cluster()
+    failed = await cluster.take("p")  # the node does not exist
+    assert failed is not None
+    assert not failed.final
+    assert "allow the binder to get nodes and to patch nodes/status" in failed.message

@@ -1,0 +1,134 @@
+"""Tests of the devices that plugins of HAMi and Volcano register in annotations of nodes."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from apportion.core.workloads.dialects.names import DialectConfig
+from apportion.core.workloads.dialects.node_annotations import (
+    HAMI_NVIDIA,
+    MIG_PROBLEM,
+    UNHEALTHY,
+    VOLCANO_NVIDIA,
+    Registration,
+    registration,
+)
+
+OFFERED = {
+    "nvidia.com/gpu": 20, "volcano.sh/vgpu-number": 20, "volcano.sh/vgpu-memory": 1,
+    "volcano.sh/vgpu-cores": 1,
+}  # fmt: skip
+ENTRY = {
+    "id": "GPU-a", "index": 3, "count": 10, "devmem": 15360, "devcore": 100,
+    "type": "NVIDIA-Tesla T4", "numa": 1, "mode": "hami-core", "health": True,
+}  # fmt: skip
+
+
+def read(
+    notes: Mapping[str, str], offered: Mapping[str, int] = OFFERED, **config: Any
+) -> Registration:
+    """Return what is registered on a node with these annotations."""
+    return registration(notes, offered, DialectConfig(**config))
+
+
+def hami(*entries: Mapping[str, object]) -> Registration:
+    """Return what these entries of HAMi's JSON register."""
+    return read({HAMI_NVIDIA: json.dumps(entries)})
+
+
+def test_an_entry_of_hami() -> None:
+    """An entry of HAMi's JSON has a device's id, index, amounts, model, NUMA node and health."""
+    plugin, (found,), problem = hami(ENTRY)
+    assert (plugin, problem) == ("hami", "")
+    assert (found.id, found.index, found.model, found.numa) == ("GPU-a", 3, "Tesla T4", 1)
+    assert (found.memory_mib, found.cores, found.slots) == (15360, 100, 10)
+    assert found.healthy
+
+
+@pytest.mark.parametrize(
+    ("kind", "model"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM4-80GB"),
+        ("NVIDIA-NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM4-80GB"),
+        ("NVIDIA-Tesla T4", "Tesla T4"),
+    ],
+)
+def test_the_model_is_the_drivers(kind: str, model: str) -> None:
+    """HAMi up to 2.7 adds `NVIDIA-` to every model, later versions only to names without it. The
+    model here is the driver's in both cases."""
+    _, (found,), _ = hami(ENTRY | {"type": kind})
+    assert found.model == model
+
+
+def test_an_absent_health_means_unhealthy() -> None:
+    """HAMi omits `health` if it is false."""
+    _, (found,), _ = hami({key: value for key, value in ENTRY.items() if key != "health"})
+    assert (found.healthy, found.health_reason) == (False, UNHEALTHY)
+
+
+def test_a_gpu_in_mig_mode_is_not_offered() -> None:
+    """GPUs of another system's plugin in MIG mode are shown as unhealthy, with the reason."""
+    _, (found,), _ = hami(ENTRY | {"mode": "mig"})
+    assert (found.mode, found.healthy, found.health_reason) == ("mig", False, MIG_PROBLEM)
+
+
+def test_hamis_older_encodings() -> None:
+    """HAMi's older encoding separates fields by commas. Only some versions write index and mode."""
+    short = "GPU-a,10,15360,100,NVIDIA-Tesla T4,0,true:GPU-b,10,15360,100,NVIDIA-Tesla T4,0,false:"
+    _, (first, second), problem = read({HAMI_NVIDIA: short})
+    assert (problem, first.index, second.index) == ("", 0, 1)
+    assert (first.healthy, second.healthy) == (True, False)
+    long = "GPU-a,10,15360,100,NVIDIA-Tesla T4,0,true,5,mps:"
+    _, (found,), _ = read({HAMI_NVIDIA: long})
+    assert (found.index, found.mode) == (5, "mps")
+
+
+def test_volcanos_encoding() -> None:
+    """Volcano's plugin divides the memory by its factor. The index of a device is its place."""
+    text = "GPU-a,10,15,NVIDIA-Tesla T4,true,hami-core:GPU-b,10,15,NVIDIA-Tesla T4,false,hami-core:"
+    plugin, (first, second), problem = read({VOLCANO_NVIDIA: text}, memory_factor=1024)
+    assert (plugin, problem, second.index) == ("volcano", "", 1)
+    assert (first.memory_mib, first.cores) == (15360, 100)
+    assert (first.healthy, second.healthy) == (True, False)
+
+
+def test_a_plugin_that_does_not_run_offers_nothing() -> None:
+    """An annotation stays when its plugin is removed. The kubelet then reports none of its
+    resources."""
+    plugin, devices, problem = read({HAMI_NVIDIA: json.dumps([ENTRY])}, {"nvidia.com/gpu": 0})
+    assert (plugin, devices) == ("hami", ())
+    assert "the plugin does not run" in problem
+    found = read({VOLCANO_NVIDIA: "GPU-a,1,1,T4,true,:"}, OFFERED | {"volcano.sh/vgpu-cores": 0})
+    assert "volcano.sh/vgpu-cores" in found.problem
+
+
+@pytest.mark.parametrize(
+    ("notes", "problem"),
+    [
+        ({HAMI_NVIDIA: "[{"}, "cannot be read"),
+        ({HAMI_NVIDIA: '[{"id": 5}]'}, "cannot be read"),
+        ({HAMI_NVIDIA: "GPU-a,10,1:"}, "has 3 fields instead of 7 or 9"),
+        ({HAMI_NVIDIA: "GPU-a,ten,1,100,T4,0,true:"}, "'ten' is not a whole number"),
+        ({HAMI_NVIDIA: json.dumps([ENTRY, ENTRY])}, "registered twice"),
+        ({HAMI_NVIDIA: json.dumps([ENTRY | {"id": str(n)} for n in range(65)])}, "at most 64"),
+        ({HAMI_NVIDIA: json.dumps([ENTRY | {"mode": "new"}])}, "unknown mode 'new'"),
+        ({HAMI_NVIDIA: json.dumps([ENTRY | {"devmem": -1}])}, "out of range"),
+        ({HAMI_NVIDIA: json.dumps([ENTRY | {"devmem": 1 << 40}])}, "out of range"),
+        ({VOLCANO_NVIDIA: "GPU-a,1,1,T4:"}, "has 4 fields, not 6"),
+        ({"hami.io/node-register-Ascend910B3": "[{}]"}, "not supported yet"),
+    ],
+)
+def test_what_cannot_be_read_is_not_offered(notes: dict[str, str], problem: str) -> None:
+    """A registration that is malformed or too large has no devices, and the reason is kept."""
+    found = read(notes)
+    assert found.devices == ()
+    assert problem in found.problem
+
+
+@pytest.mark.parametrize("text", ["", "[]", " : "])
+def test_an_empty_annotation_registers_nothing(text: str) -> None:
+    """An empty registration is none."""
+    assert read({HAMI_NVIDIA: text}) == Registration()
+    assert read({"hami.io/node-nvidia-score": "[1]"}) == Registration()
