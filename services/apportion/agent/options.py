@@ -75,8 +75,8 @@ _OPTIONS = (
         "--priority-namespace",
         "priority_namespaces",
         "NAMESPACE",
-        "Let containers of priority 0 in this namespace take precedence over pods of "
-        "other namespaces too; '*' means all namespaces.",
+        "Let containers of priority 0 (the highest) in this namespace take precedence over pods "
+        "of all namespaces, not only their own; '*' means all namespaces.",
     ),
     many(
         "--unheld-namespace",

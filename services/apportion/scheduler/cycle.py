@@ -96,7 +96,7 @@ class DecisionMetrics:
         )
         self._decisions = metrics.counter(
             "apportion_decisions_total",
-            "Decisions by outcome: taken, refused by a fence, or unknown.",
+            "Decisions by outcome: taken by the ledger, refused by a fence, or unknown.",
             ("outcome",),
         )
         self._again = metrics.counter(
@@ -341,7 +341,7 @@ async def _serve_choices(ledger: Ledger, chosen: ExternalChoices, stir: Callable
         try:
             choice = _read_choice(payload)
         except msgspec.MsgspecError as error:
-            return _write_heard(Heard(error=f"the choice is not valid JSON: {error}"))
+            return _write_heard(Heard(error=f"kube-scheduler's choice cannot be read: {error}"))
         chosen.choose(choice.pod, choice.node)
         stir()
         return _write_heard(Heard())

@@ -187,7 +187,7 @@ class Trimmed(msgspec.Struct, frozen=True):
               show_envvar=True, help="URL of the ledger for the user `bootstrap`.")  # fmt: skip
 @click.option("--bootstrap-key", type=FILE,
               metavar="FILE", envvar="APPORTION_BOOTSTRAP_NATS_KEY", show_envvar=True,
-              help="Seed of the nkey of `bootstrap`.")  # fmt: skip
+              help="File with the nkey seed of the user `bootstrap`.")  # fmt: skip
 @click.option(
     "--dry-run", is_flag=True, help="Show what could be trimmed, without changing anything."
 )
@@ -280,7 +280,7 @@ def enable(
     Exit codes: 0 enabled, or listed; 1 running readers would halt; 3 ledger unreachable."""
     asked = [_parsed(each) for each in formats]
     if asked and every:
-        raise click.UsageError("formats and --all exclude each other")
+        raise click.UsageError("name formats or give --all, not both")
     outcome = run(_enable(where, asked, person(by), reason, every=every, force=force))
     if as_json:
         print_json(outcome)
