@@ -1,12 +1,12 @@
-"""Write the tables of docs/reference/security.md: identities, attacks and the reviewer's points.
+"""Write the tables of docs/reference/security.md: identities, attacks and a reviewer's checklist.
 
     python -m tools.security_page             write them
     python -m tools.security_page --check     report what differs, write nothing
 
 The text around the tables is written by hand. The permissions of an identity come from the table in
 `services/apportion/core/identity`; the rows are in tools/security_page.toml. Invariant: every role
-has its worst case, every attack has tests with its number in tests/security, and every test that a
-row names exists."""
+has a row with what an attacker can do with its identity, every attack has tests with its number in
+tests/security, and every test that a row names exists."""
 
 import argparse
 import ast

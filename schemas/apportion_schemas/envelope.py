@@ -6,9 +6,9 @@ accept every version. An older payload is checked against its own fields and the
 to the newest, so that only this module handles old versions.
 
 Invariants: `decode` returns an event whose type, payload and subject are in the catalogue, or
-raises. `UnknownEvent` means that a newer build wrote the event, so the reader must stop. With any
-other error, the builds of all readers refuse the bytes for the same reason. Therefore `decode`
-first checks whether the ledger allows the format, and refuses JSON at a fixed nesting depth."""
+raises. `UnknownEvent` means that a newer build wrote the event, so the reader must stop. Any
+other error is the same in every build, so all readers refuse the same bytes. For this, `decode`
+first checks whether the ledger allows the format, and refuses JSON nested deeper than a limit."""
 
 import contextlib
 import re

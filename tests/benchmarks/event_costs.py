@@ -81,7 +81,7 @@ class EventType(NamedTuple):
 
 
 def event_costs(nodes: int, policy: Policy) -> dict[str, float]:
-    """Measure every event type. Return the milliseconds by event type, highest first."""
+    """Return the median cost of one event of each type, in CPU milliseconds, highest first."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as alone:
         return alone.submit(_measured, nodes, policy).result()
 

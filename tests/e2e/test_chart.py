@@ -259,7 +259,7 @@ def test_the_gateway_is_over_https_where_it_has_a_certificate() -> None:
 def test_the_gateway_is_told_where_browsers_reach_it() -> None:
     """The chart passes `gateway.publicUrl` to the gateway.
 
-    It refuses a URL that is invalid or has no login configured."""
+    It refuses an invalid URL, and any URL if `gateway.login` is `open`."""
     named = "gateway.publicUrl=https://apportion.example.com"
     pod = documents(rendered("--set", named))["Deployment", "gateway"]["spec"]["template"]["spec"]
     assert "--public-url=https://apportion.example.com" in pod["containers"][0]["args"]

@@ -51,7 +51,7 @@ async def test_a_forged_annotation_gets_a_pod_nothing(
     for name in names:
         by_hand = {"nodeName": kubelet.node, "schedulerName": name.removeprefix("sneaks-")}
         await world.plane.apply(forged(name, card.id, share(ASKED_MIB), **by_hand))
-        await world.described(name, "the ledger has no placement on this node of pod")
+        await world.described(name, "the ledger has no placement of pod")
         assert kubelet.created(name, "main") == []
         await world.delete(name)
     assert [event.name for event in world.facts.of(PodPlaced)] == ["asks"]

@@ -1,4 +1,4 @@
-"""Volcano Jobs, with the custom resources of each Volcano release, start and can be resumed."""
+"""Volcano Jobs start and can be resumed with the CRDs of Volcano's oldest and newest release."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -22,8 +22,7 @@ SHAPES = {
 
 @pytest.fixture(params=SHAPES)
 def crds(request: pytest.FixtureRequest, control_plane: ControlPlane) -> Iterator[str]:
-    """Install the custom resources of one Volcano release. Restore the newest ones after the
-    test."""
+    """Install the CRDs of one Volcano release. Restore the newest ones after the test."""
     control_plane.install(SHAPES[request.param])
     yield request.param
     control_plane.install(volcano_crds())

@@ -249,7 +249,7 @@ async def _end(pens: Pens, facts: Facts) -> None:
 
 
 async def agree(bus: Bus, facts: Facts) -> None:
-    """Record a lost ledger that is rebuilt from the cluster before any agent reports."""
+    """Record that a lost ledger is rebuilt from the cluster before any agent reports."""
     pens = Pens(bus, facts)
     claims = [
         PodAdopted(

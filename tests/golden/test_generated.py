@@ -53,7 +53,7 @@ def test_the_reference_pages_are_the_generated_ones() -> None:
 
 
 def test_no_schema_changed_under_its_version() -> None:
-    """No event's schema has changed without a new version, because ledgers keep old events."""
+    """Every event whose schema changed has a new version. Ledgers keep events of old versions."""
     assert events.unraised(CATALOGUE, events.read_lock()) == []
 
 

@@ -42,9 +42,7 @@ def fits(state: State, uid: str) -> bool:
 
 
 def gang_of(pod: PodState, state: State) -> str:
-    """Return the gang with which this pod must be evicted as a whole.
-
-    Return "" if the pod may be evicted alone."""
+    """Return the gang whose pods must be evicted together with this pod, or ""."""
     group = pod.submitted.group
     return group if group and state.groups[group].together else ""
 

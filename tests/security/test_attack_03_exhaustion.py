@@ -165,7 +165,7 @@ async def test_reading_from_the_beginning_takes_consumers(bus: Bus, guarded: boo
     async with gateway(bus, first) as (_, port):
 
         async def read(number: int) -> int:
-            """Connect several times, and return how often the first ten events arrived."""
+            """Connect several times. Return how many connections received the first ten events."""
             found = 0
             sent = b"GET /api/v1/events?from=1 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
             for _ in range(ROUNDS):

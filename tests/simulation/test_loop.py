@@ -49,7 +49,7 @@ def test_a_busy_wait_raises() -> None:
 
 
 def test_steps_are_counted_within_an_instant() -> None:
-    """`after_steps` calls a function between two steps of a task, so a crash can happen there."""
+    """`after_steps` calls a function between two steps of a task, to simulate a crash there."""
     seen: list[int] = []
 
     async def main() -> None:

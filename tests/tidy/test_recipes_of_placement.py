@@ -37,7 +37,7 @@ FILTER: Edits = (
     (NODES, "NodeCheck = Callable", MOON),
     (
         NODES,
-        ')  # fmt: skip\n"""Those whose answer is the same until',
+        ')  # fmt: skip\n"""Causes whose check gives the same result until',
         f'    {CAUSE}TOLD, check=moon, closes=lambda node: "moon" in node.name),\n',
     ),
 )

@@ -82,8 +82,8 @@ _OPTIONS = (
         "--priority-namespace",
         "priority_namespaces",
         "NAMESPACE",
-        "Let containers of priority 0 in this namespace take precedence over pods of other "
-        "namespaces too. '*': all namespaces. Repeatable.",
+        "Let containers of priority 0 (the highest) in this namespace take precedence over pods "
+        "of all namespaces, not only their own. '*': all namespaces. Repeatable.",
     ),
     many(
         "--unheld-namespace",

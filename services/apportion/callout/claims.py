@@ -97,7 +97,7 @@ def payload_of(token: bytes) -> bytes:
 def user_claims(
     name: str, account: str, may: Permissions, *, subs: int, user_key: str, ends_s: int
 ) -> dict[str, Any]:
-    """Return the claims of a user with `subs` subscriptions, valid until `ends_s` (Unix time)."""
+    """Return a user's claims: at most `subs` subscriptions, valid until `ends_s` (Unix time)."""
     nats: dict[str, Any] = {
         "pub": {"allow": may.publish, "deny": may.deny_publish},
         "sub": {"allow": may.subscribe},

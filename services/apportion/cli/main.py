@@ -56,7 +56,7 @@ DO = {
     "verify": Verb("cli.verbs.ledger.verify", "Verify every event and invariant of the ledger."),
     "completion": Verb("cli.verbs.setup.shell", "Set up shell completion.", "completion"),
     "man": Verb("cli.verbs.setup.shell", "Write manual pages into a folder.", "man"),
-    "token": Verb("cli.verbs.setup.token", "Create a token for a gateway without a cluster."),
+    "token": Verb("cli.verbs.setup.token", "Create a token for a gateway without Kubernetes."),
     "version": Verb("cli.verbs.setup.shell", "Show installed versions.", "version"),
     "help": Verb("cli.verbs.setup.help", "Show the help of a verb or topic."),
 }

@@ -210,7 +210,7 @@ class Lanes:
         self.taken = self.unanswered = 0
 
     def of(self, node: str, now_s: float) -> Lane | None:
-        """Return the lane of `node`, or None if there are too many lanes, as under attack."""
+        """Return the lane (queue) of the node's requests, or None if too many lanes are busy."""
         lane = self._lanes.get(node)
         if lane is None:
             if len(self._lanes) >= LANES_MAX:
@@ -261,7 +261,7 @@ class Holdings:
             event = await self._read(share.bound)
             found = await self._given(event) if event is not None else None
             if found is None or found[0] != share.pod:
-                return _no(f"pod {share.pod} was not bound by revision {share.bound}")
+                return _no(f"revision {share.bound} did not bind pod {share.pod}")
             _keep(self._held, key, found[1])
         held = self._held[key]
         if held.name != f"{share.namespace}/{share.name}":
@@ -468,7 +468,7 @@ class Taking:
         size_bytes = len(draft.payload)
         if self._free(size_bytes) < reserve:
             return self._again(
-                f"the ledger is almost full: the last {reserve:.0%} are not for agents",
+                f"the ledger is almost full; its last {reserve:.0%} is for other events",
                 LATER_S if of_usage else AGAIN_S,
             )
         if lane.may_append(size_bytes, self._clock.monotonic()):

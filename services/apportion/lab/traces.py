@@ -38,7 +38,7 @@ class _Node(Struct, frozen=True):
 
 
 def read_trace(path: str | Path) -> list[PodDraft]:
-    """Return the pods of a trace file, in their order there. Raises TraceInvalid."""
+    """Return the pods of a trace file, in file order. Raises TraceInvalid."""
     path = Path(path)
     _check_size(path)
     try:
@@ -49,7 +49,7 @@ def read_trace(path: str | Path) -> list[PodDraft]:
 
 
 def read_trace_nodes(path: str | Path) -> list[SimulatedNode]:
-    """Return the nodes of a trace file, in their order there. Raises TraceInvalid.
+    """Return the nodes of a trace file, in file order. Raises TraceInvalid.
 
     Columns: sn, cpu_milli, memory_mib, gpu, model."""
     path = Path(path)

@@ -342,7 +342,7 @@ async def _serve_choices(ledger: Ledger, chosen: ExternalChoices, stir: Callable
         try:
             choice = _read_choice(payload)
         except msgspec.MsgspecError as error:
-            return _write_heard(Heard(error=f"the choice is not valid JSON: {error}"))
+            return _write_heard(Heard(error=f"kube-scheduler's choice cannot be read: {error}"))
         chosen.choose(choice.pod, choice.node)
         stir()
         return _write_heard(Heard())

@@ -312,7 +312,7 @@ async def test_a_report_that_takes_too_long_is_given_up(
 
 
 async def test_a_gateway_without_prices_says_how_to_give_them(bus: Bus) -> None:
-    """A gateway without prices names the setting for the price file, and so does `up --help`."""
+    """Without prices, a cost report's error names the setting for them, as does `up --help`."""
     url = bus.server.url_for("gateway")
     async with ServiceProcess("gateway", url, "--listen", "127.0.0.1:0") as process:
         await process.ready()

@@ -172,8 +172,7 @@ def test_a_cordon_of_somebody_else_names_the_command_that_lifts_it(
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_a_phone_has_what_the_side_has(browser: Browser, gate: str, theme: str) -> None:
-    """On a phone the More menu has the sidebar's functions, and a GPU's panel leaves that GPU
-    visible."""
+    """On a phone, the More menu can change the theme, open the search and log out."""
     with opened(browser, gate, size=NARROW, theme=theme) as page:
         entered(page, "olga")
         page.get_by_role("button", name="More").click()

@@ -84,11 +84,11 @@ class Specifications:
         return self._folder / f"{_PREFIX}{slot}.json"
 
     def _foreign(self, cards: Sequence[str]) -> tuple[str, list[Json]]:
-        """Return the CDI version and NVIDIA's edits, for all devices and then for each GPU.
+        """Return the CDI version and NVIDIA's edits: first for all devices, then for each GPU.
 
-        NVIDIA's specification (see nvidia-ctk) names a device by UUID. With another
-        `--device-name-strategy`, the device node identifies the device. A device in MIG mode gets
-        only the edits for all devices."""
+        With `--device-name-strategy=uuid`, nvidia-ctk names each device by its UUID. With other
+        strategies, the path of the device node identifies it. A device in MIG mode gets only the
+        edits for all devices."""
         said = self.vendors() if cards else None
         if said is None:
             return _text(OLDEST), []

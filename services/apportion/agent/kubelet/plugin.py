@@ -156,7 +156,7 @@ class Plugin:
                 if slots.isdisjoint(self._slots) and await self.holders.foreign(
                     self.resource, slots
                 ):
-                    _log.info("an older container starts with devices from another plugin")
+                    _log.info("a container starts with another plugin's devices: nothing to do")
                     return pb.Empty()
                 holder = await self.holders.find(self.resource, slots)
                 edits = await self.preparing.prepare(holder)

@@ -335,7 +335,7 @@ class Loads:
         return {pid: min(round(fmean(each)), 100) for pid, each in rates.items()}
 
     def _monitored(self, device: str, card: Any, number: int) -> int | None:
-        """Return a MIG instance's percent of compute since the last reading; None if unknown."""
+        """Return a MIG instance's compute use since the last reading, in percent, or None."""
         key = device, number
         with suppress(nvml.NVMLError):
             if not nvml.nvmlGpmQueryDeviceSupport(card).isSupportedDevice:

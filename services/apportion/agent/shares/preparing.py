@@ -243,9 +243,9 @@ class SharePreparing:
                 claim = await self.view.bound_claim(holder.pod)
         except TimeoutError:
             raise NotPrepared(
-                f"the ledger has no placement on this node of pod {holder.pod} "
-                f"({holder.namespace}/{holder.name}); another scheduler bound it, or the agent is "
-                "behind the ledger"
+                f"the ledger has no placement of pod {holder.pod} "
+                f"({holder.namespace}/{holder.name}) on this node; another scheduler bound it, or "
+                "the agent is behind the ledger"
             ) from None
         named = (claim.placed.namespace, claim.placed.name)
         if holder.name and (holder.namespace, holder.name) != named:

@@ -214,7 +214,7 @@ class Breaches:
         self._doubtful: dict[str, set[_Key]] = {}
 
     def note(self, found: Iterable[Breach]) -> None:
-        """Queue each breach that was not queued before in the current hour."""
+        """Queue each breach that was not already queued in the current hour."""
         hour = self._hour_now()
         if hour != self._hour:
             self._hour = hour

@@ -115,9 +115,9 @@ _HAMI = _Monitor(
         ("container_device_memory_bytes", "Memory in use in bytes", "memory_used"),
         ("container_device_utilization_ratio", "Compute in use in percent", "cores_used"),
         ("container_last_kernel_elapsed_seconds", "Seconds since the last kernel launch", "idle_s"),
-        ("vgpu_memory_context_bytes", "Memory of contexts in bytes", "kinds.0"),
-        ("vgpu_memory_module_bytes", "Memory of modules in bytes", "kinds.1"),
-        ("vgpu_memory_buffer_bytes", "Memory of data in bytes", "kinds.2"),
+        ("vgpu_memory_context_bytes", "GPU memory used by CUDA contexts, in bytes", "kinds.0"),
+        ("vgpu_memory_module_bytes", "GPU memory used by CUDA modules, in bytes", "kinds.1"),
+        ("vgpu_memory_buffer_bytes", "GPU memory used by data, in bytes", "kinds.2"),
     ),
     _gauges(
         "hami_", _BY_HAMI, ("node", "device_index", "device_uuid", "device_type"),

@@ -274,7 +274,7 @@ class ClaimBinding:
         return None
 
     async def _ready(self, name: str, placed: PodPlaced, node: NodeState) -> str:
-        """Allocate the claim `name` to the pod. Return the `container` that its shares have."""
+        """Allocate the claim `name` to the pod. Return the `container` of the claim's shares."""
         path = _path(placed.namespace, name)
         raw = await self._api.find(path)
         if raw is None:

@@ -70,9 +70,9 @@ async def evict_all(
     asked: Callable[[Unit], None],
     blocked: Callable[[Unit, str], None],
 ) -> None:
-    """Evict the pods of every unit. Retry blocked units every `pause_s`. Raises KubeRefused.
+    """Evict the pods of every unit. Retry blocked units every `pause_s` seconds.
 
-    Calls `asked` with each evicted unit, and `blocked` with each blocked unit and the reason."""
+    Calls `asked` after a unit's evictions are accepted, else `blocked`. Raises KubeRefused."""
     left = list(units)
     while left:
         later: list[Unit] = []

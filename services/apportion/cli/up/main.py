@@ -198,7 +198,7 @@ def _simulated(fleet: tuple[str, ...], nodes: int | None, data: Path | None) -> 
     files = [Path(text) for text in fleet if _is_file(text)]
     if files:
         if len(fleet) > 1 or nodes:
-            raise click.UsageError("a fleet file excludes --nodes and any other --fleet")
+            raise click.UsageError("use --fleet FILE without --nodes and other --fleet options")
         path = files[0].absolute()
         if data and path.resolve() == nodes_file(data).resolve():
             raise Wrong(

@@ -43,7 +43,7 @@ class Place(NamedTuple):
 
 
 class Unlaid(ValueError):
-    """Raised with the reason if no GPU of the model can be cut into the instances of a group."""
+    """Raised with the reason if a GPU model cannot be divided into a group's MIG instances."""
 
 
 Groups = tuple[tuple[Place, ...], ...]

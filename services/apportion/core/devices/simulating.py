@@ -81,7 +81,8 @@ def simulated_devices(node: str, spec: str) -> tuple[Device, ...]:
     Raises SimulationInvalid if the text cannot be parsed, or names an unknown model or mode."""
     if len(spec) > _SPEC_CHARS_MAX:
         raise SimulationInvalid(
-            f"devices: {len(spec)} characters; write at most {_SPEC_CHARS_MAX}, as {_EXAMPLE}"
+            f"devices: the text has {len(spec)} characters; write at most {_SPEC_CHARS_MAX}, "
+            f"in the form {_EXAMPLE}"
         )
     cards: list[tuple[Model, Mode]] = []
     for part in map(str.strip, spec.split("+")):

@@ -417,11 +417,11 @@ def _within_limit(explainer: Explainer, pod: PodState, refused: PodRefused) -> s
     if not lower or explainer.never_within(pod, refused):
         return ""
     if refused.queue:  # pods of other namespaces are not counted for the user
-        return f"Pods of lower priority use what the queue allows, but stay: {LIMITED}"
-    uses, stays = ("uses", "stays") if lower == 1 else ("use", "stay")
+        return f"Pods of lower priority use part of the limit, but cannot be evicted: {LIMITED}"
+    uses = "uses" if lower == 1 else "use"
     return (
-        f"{many(lower, 'pod')} of lower priority {uses} what the quota allows, but {stays}: "
-        f"{LIMITED}"
+        f"{many(lower, 'pod')} of lower priority {uses} part of the quota, but cannot be "
+        f"evicted: {LIMITED}"
     )
 
 

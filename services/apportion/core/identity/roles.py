@@ -34,8 +34,8 @@ LEDGER: Final = "APPORTION"  # the ledger's account
 STORE: Final = "STORE"
 """The account with the buckets for snapshots. It has no users.
 
-A consumer delivers to any subject of its own account that its owner names, so subjects that the
-ledger's consumers must not write are in another account."""
+A consumer can deliver to any subject of its account, and its creator chooses the subject. So
+subjects that the ledger's consumers must not write to are in another account."""
 AUDIT: Final = "AUDIT"  # the account of the auditors' copy, with its own limits; it has no users
 # The account that creates the ledger and the auditors' copy, which only it can reach
 BOOTSTRAP: Final = "BOOTSTRAP"

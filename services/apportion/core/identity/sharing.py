@@ -53,7 +53,7 @@ _OBJECTS: Final = "$O."  # prefix of objects in a bucket
 _OWN: Final = "$SYS."  # prefix of requests that the server answers within each account
 _API: Final = "$JS.API."
 _WHOLE_API: Final = f"{_API}>"
-"""The system account refuses this import, so only this one subject is mapped to the ledger.
+"""Only an import of exactly this subject replaces the server's default, which returns an error.
 
 A user's permissions limit which JetStream API requests the user may send through it."""
 

@@ -144,8 +144,7 @@ class Rules(Struct):
     def go_on(self, ahead: Rules, revision: int) -> bool:
         """Add the rules in `ahead` to the rules of a state that was folded up to `revision`.
 
-        Return False if a rule in `ahead` changes the folded part; the state must then be rebuilt.
-        """
+        Return False if `ahead` skips other revisions of the folded part. Then rebuild the state."""
         now = ahead.upto(revision).aside
         if any(self.aside.get(each) != why for each, why in now.items()):
             return False

@@ -1,8 +1,8 @@
 """The engine, which turns pending pods into decisions.
 
 The state changes only when a decision comes back from the ledger, so a refused append needs only
-`retry`. Invariant: `decide` leaves the state as it was, and the same state always gives the same
-placements, except for pending gangs."""
+`retry`. Invariants: `decide` leaves the state as it was. The same state gives the same placements;
+only those of pending gangs may also depend on earlier events."""
 
 from typing import Final
 

@@ -112,7 +112,7 @@ class Meters:
             self._edge = self.end + self._step
 
     def cells(self) -> Iterator[tuple[int, Key, Sums]]:
-        """Yield the sums of each step, row and model; steps are numbered from 0."""
+        """Yield a step's number (from 0), a row with a device model, and the sums for these."""
         for (step, key), sums in self._cells.items():
             yield step, key, sums
 

@@ -244,6 +244,6 @@ def joined_name(*parts: object, field: str, by: str = "-") -> str:
     """Return the parts joined by `by` as one name. Raises ManifestError if it is too long."""
     name = by.join(map(str, parts))
     if len(name) > NAME_MAX:
-        fix = f"shorten it to {NAME_MAX}"
-        raise ManifestError(field, name, f"is a name of {len(name)} characters", fix)
+        fix = f"shorten it to {NAME_MAX} characters"
+        raise ManifestError(field, name, f"is too long ({len(name)} characters)", fix)
     return name

@@ -54,7 +54,7 @@ class ReportQuery(WaitQuery, frozen=True, kw_only=True):
     step: Annotated[str, Meta(description="Length of a step, such as `1d`.")] = ""
     format: Annotated[
         str, Meta(extra_json_schema={"enum": list(FORMATS)}, description="JSON, CSV, or "
-                  "CSV in the FOCUS format of cost tools. Tenants may use `json`."),
+                  "CSV in the FOCUS format of cost tools. Tenants may use only `json`."),
     ] = "json"  # fmt: skip
 
 

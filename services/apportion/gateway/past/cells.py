@@ -59,7 +59,7 @@ class Cells:
 def binned(
     cells: Sequence[Cell], *, number: int, from_ns: int, to_ns: int
 ) -> list[tuple[int, int, Cell | None]]:
-    """Divide the span into bins, each with its first and last ns and its cell, if any."""
+    """Return each bin's first and last nanosecond, and its events as one cell, if any."""
     width = max(1, -(-(to_ns - from_ns + 1) // number))
     counts: list[Counter[str]] = [Counter() for _ in range(number)]
     found: list[Cell | None] = [None] * number

@@ -1,9 +1,9 @@
 """Delivers every record in revision order, exactly once, across disconnections.
 
-The sequence and heartbeats of a push consumer reveal gaps. After a gap, silence or reconnection, a
-new consumer starts after the last delivered record. Only the stream's leader decides what the
-ledger contains, because a server that has just restarted may lack the newest records. Invariant: a
-missing record, or a change of the last delivered record, raises LedgerHole."""
+A push consumer's sequence and heartbeats reveal lost deliveries. After a lost delivery, silence or
+reconnection, a new consumer starts after the last delivered record. Only the stream's leader
+decides what the ledger contains, because a restarted server may lack the newest records. Invariant:
+if the stream itself lacks a record, or changes the last delivered one, it raises LedgerHole."""
 
 import asyncio
 import contextlib

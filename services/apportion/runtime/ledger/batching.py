@@ -79,7 +79,7 @@ def check_batch(drafts: Sequence[Draft]) -> dict[str, int]:
         if draft.expect is not None and draft.expect != first:
             raise InvalidDraft(
                 "expect",
-                f"{draft.expect} on {draft.subject}, but the batch's first draft there has {first}",
+                f"{draft.expect} on {draft.subject}, but its first draft here expects {first}",
                 "fence a subject by its first draft in the batch",
             )
     total = sum(len(draft.payload) for draft in drafts)

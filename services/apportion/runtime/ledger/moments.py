@@ -40,7 +40,7 @@ def parse_moment(text: str, now: datetime) -> Moment:
     """Parse `text` relative to the time `now`. Raises MomentError, also for future times."""
     shown = text[:MOMENT_CHARS_MAX]
     if len(text) > MOMENT_CHARS_MAX:
-        raise MomentError(f"{shown!r}... is too long for a time", f"use {FORMS}")
+        raise MomentError(f"{shown!r}... is too long to be a time or a revision", f"use {FORMS}")
     if text.isascii() and text.isdecimal():
         revision = int(text)
         if not 1 <= revision <= REVISION_MAX:

@@ -81,7 +81,7 @@ class StateFold:
         return change
 
     def take(self, record: Record) -> None:
-        """Fold the next record, even an unreadable one. Raises UnknownEvent, Superseded."""
+        """Fold the next record, or skip it if it is invalid. Raises UnknownEvent, Superseded."""
         try:
             event = self.rules.read(record.revision, record.subject, record.payload)
         except (UnreadableEvent, InvalidEvent) as error:

@@ -152,8 +152,8 @@ class Receipts:
             return None
         if digest(state) != newest.checkpoint.state:
             raise ReceiptInvalid(
-                f"{self._folder / STATE} does not match {newest.path.name}; remove it, and it is "
-                "rebuilt from the ledger"
+                f"{self._folder / STATE} does not match {newest.path.name}; remove "
+                f"only {STATE}, which is then rebuilt from the ledger"
             )
         return state
 

@@ -264,7 +264,7 @@ class Facts:
             yield Fact(data, f"{pod.uid}/rejected/{expect}", expect)
 
     def changes(self, uids: Iterable[str]) -> Iterator[Fact]:
-        """Yield events for pods whose labels, gates, CPU, memory or pending deletion changed."""
+        """Yield events for pods whose labels, gates, CPU or memory changed, or that are deleted."""
         for uid in uids:
             pod, known = self._view.pods.get(uid), self._state.pods.get(uid)
             if pod is None or known is None or pod.ended:

@@ -179,7 +179,7 @@ class ClusterView:
         self.stirred.set()
 
     def mark_claims(self, node: str) -> None:
-        """Mark the node's pods that have claimed devices but are not in the ledger."""
+        """Mark for comparison the node's pods that claim devices but are not in the ledger."""
         for uid, view in self.pods_on.get(node, {}).items():
             if view.claim is not None and uid not in self._state.pods:
                 self.mark_pod(uid)

@@ -1,7 +1,7 @@
-"""The watcher's loop over a cluster: collect marked objects, compare, append, fold, repeat.
+"""The watcher's loop over a cluster: compare marked objects, append, fold, repeat.
 
-Invariant: before a change is compared, the fold includes everything that the ledger had when the
-change was read. So a binding is never seen before its placement."""
+Invariant: a change of the cluster is compared only after the fold has reached the revision that the
+ledger had when the change was read. So a binding is never seen before its placement."""
 
 import asyncio
 import contextlib

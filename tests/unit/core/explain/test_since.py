@@ -43,7 +43,7 @@ def waiting(*nodes: str) -> Ledger:
 
 
 def test_a_cordon_before_the_decision_is_among_its_causes() -> None:
-    """A cordon from before the refusal is one of the causes and is not listed again."""
+    """A cordon from before the refusal is one of its causes, not a change since the refusal."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1), NodeCordoned(node="n1", by="ann", reason="fan"))
     ledger.submit(pod("holds", ask(70_000))).settle().submit(pod("large", ask(60_000))).settle()
     assert taken(ledger) == ()

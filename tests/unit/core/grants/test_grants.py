@@ -91,7 +91,7 @@ def test_D5_what_a_container_says_of_itself_stands() -> None:
 
 
 def test_without_core_limits_nobody_is_held_to_cores() -> None:
-    """With `disableCoreLimit`, a container that sets nothing has no core limit."""
+    """With `disableCoreLimit`, a container has no core limit unless it sets a policy itself."""
     env = granted(share(), node=structs.replace(NODE, core_limit=False)).edits.env
     assert env["GPU_CORE_UTILIZATION_POLICY"] == "disable"
 

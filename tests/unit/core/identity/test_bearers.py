@@ -75,7 +75,7 @@ def test_no_two_pods_of_other_namespaces_have_one_name() -> None:
 def test_what_is_asked_for_beyond_is_refused(bearer: Bearer, asked: str, words: str) -> None:
     """A NATS login is refused if the token's ServiceAccount has no role.
 
-    It is also refused if the client asks for another name than the token's."""
+    It is also refused if the client asks for a name other than the token's."""
     with pytest.raises(InvalidIdentity, match=words):
         identity_of(bearer, asked, ACCOUNTS)
 

@@ -102,8 +102,8 @@ def test_only_changed_rows_are_looked_at(policy: str) -> None:
 
 @POLICIES
 def test_a_class_that_was_not_asked_for_long_looks_at_every_row(policy: str) -> None:
-    """If a placement class has missed more changes than there are nodes, a refresh scores every
-    node once."""
+    """If a placement class has missed more changes than there are nodes, a refresh scores each
+    node once instead of once per change."""
     ledger = three()
     class_, columns = class_of(shape(ask(100), node_policy=policy), ledger.state)
     for number in range(5):

@@ -254,7 +254,7 @@ def test_how_many_hold_a_queue_is_told_to_nobody_else() -> None:
     [cause] = shown["refused"]["causes"]
     assert (cause["held_by"], cause["holders"]) == ([OF_OTHERS], 0)
     assert "ops" not in cause["unblocked_by"]
-    assert "Pods of lower priority use what the queue allows" in shown["sentence"]
+    assert "Pods of lower priority use part of the limit" in shown["sentence"]
 
 
 def test_the_fleet_is_shown_with_pods_of_others_without_their_names() -> None:

@@ -99,8 +99,8 @@ def test_what_changed_and_by_which_event(tmp_path: Path) -> None:
 
 
 def test_failures_under_a_pod(tmp_path: Path) -> None:
-    """The index finds the failures of a pod's node and devices while the pod was allocated, and no
-    others."""
+    """The index finds only those failures of a pod's node and devices that happened while the pod
+    was allocated."""
     index = filled(tmp_path / "i")
     failed(index, 12, DEVICE, "g1", "health")
     failed(index, 14, NODE, "n1", "state")

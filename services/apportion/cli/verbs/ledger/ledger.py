@@ -280,7 +280,7 @@ def enable(
     Exit codes: 0 enabled, or listed; 1 running readers would halt; 3 ledger unreachable."""
     asked = [_parsed(each) for each in formats]
     if asked and every:
-        raise click.UsageError("formats and --all exclude each other")
+        raise click.UsageError("name formats or give --all, not both")
     outcome = run(_enable(where, asked, person(by), reason, every=every, force=force))
     if as_json:
         print_json(outcome)

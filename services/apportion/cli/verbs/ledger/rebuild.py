@@ -83,9 +83,9 @@ def command(*, where: Where, as_json: bool, reason: str, by: str, **given: Any) 
     console().print(f"{done.adopted:,} of {done.pods:,} bound pods of {done.cluster} {verb}")
     if done.unread:
         warn(
-            f"devices of {listed(list(done.unread), SHOWN)} are unknown: the pods have no "
-            "annotations, or these give indexes and the node's agent is not reporting. Devices of "
-            "that family get no pods on these nodes until they are known or the pods end"
+            f"the devices of {listed(list(done.unread), SHOWN)} are unknown: the pods' annotations "
+            "have none or only indexes, and the node's agent is not reporting. Until the devices "
+            "are known or the pods end, no pod is placed on their nodes' devices of that family"
         )
 
 

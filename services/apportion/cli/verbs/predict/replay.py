@@ -80,7 +80,7 @@ ROWS = (
         "a share counts as its larger part: memory or cores",
     ),
     Row("allocated", "used_percent", "share of the capacity", PERCENT),
-    Row("fragmented", "fragmented_percent", "unallocated parts of GPUs in use", PERCENT),
+    Row("fragmented", "fragmented_percent", "unallocated parts of partly allocated GPUs", PERCENT),
     Row("GPUs at the end", "devices", "size of the fleet"),
     Row("GPUs in use, peak", "devices_peak", "wholly or partly allocated"),
 )

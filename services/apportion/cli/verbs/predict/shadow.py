@@ -115,7 +115,7 @@ def line(pod: ShadowPod) -> str:
     """Return the line that compares both placements of one pod."""
     ours = spot(pod.ours) if pod.ours else f"{PENDING}: {pod.reason}"
     return (
-        f"{pod.revision:>8} {name_of(pod)}: {spot(pod.theirs)}, Apportion {ours} "
+        f"{pod.revision:>8} {name_of(pod)}: other scheduler {spot(pod.theirs)}, Apportion {ours} "
         f"({SAID[pod.verdict]})"
     )
 

@@ -1,4 +1,4 @@
-"""`apportion token`: create a token for a gateway without a cluster."""
+"""`apportion token`: create a token for a gateway without Kubernetes."""
 
 import secrets
 from hashlib import sha256

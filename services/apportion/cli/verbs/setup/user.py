@@ -39,7 +39,7 @@ def _agents(
     for text in given:
         name, _, nodes = text.partition("=")
         if not name or not all(nodes.split(",")):
-            raise click.BadParameter(f"{text!r}: write NAME=NODE,NODE, for example gpu-7=gpu-7")
+            raise click.BadParameter(f"{text!r}: write NAME=NODE,NODE, for example agent-7=gpu-7")
         found[name] = tuple(nodes.split(","))
     return found
 
@@ -110,7 +110,7 @@ def list_users(*, data: Path | None, as_json: bool) -> None:
     show(made)
 
 
-@command.command(epilog="Example:  apportion user begin --agent gpu-7=gpu-7 --hand-out /keys")
+@command.command(epilog="Example:  apportion user begin --agent agent-7=gpu-7 --hand-out /keys")
 @click.option("--agent", "agents", multiple=True, metavar="NAME=NODE,...", callback=_agents,
               help="Agent and its nodes; repeatable.  [default: one for all nodes]")  # fmt: skip
 @click.option("--hand-out", type=click.Path(exists=True, file_okay=False, path_type=Path),

@@ -255,12 +255,12 @@ def _cause(why: reads.Why) -> str:
     said = (words.IT_NEVER if refused.never else "") + refused.text + _while_it_waits(why)
     if refused.unbelieved:
         whose = (
-            "that node's agent reports"
+            "the report of that node's agent was"
             if len(refused.unbelieved) == 1
-            else "those nodes' agents report"
+            else "the reports of those nodes' agents were"
         )
         said += (
-            f". It might fit on {listed(list(refused.unbelieved))}, but the devices {whose} were "
+            f". It might fit on {listed(list(refused.unbelieved))}, but {whose} "
             "rejected; see `apportion get nodes`"
         )
     said += f". {refused.spared}" if refused.spared else ""
@@ -342,7 +342,7 @@ def placed_words(placed: reads.WhyPlaced) -> str:
     part = part if part and leads[part] > 0 else ""
     of, against = (f"{parts.get(part, 0.0):.1f}" for parts in (score.parts, second.parts))
     if of != against:
-        said += f" by {part}: {of} against {against}"
+        said += f" because of {part} ({of} vs. {against})"
     elif part:
         said += f" by less than 0.1 ({part})"
     elif second.total == score.total:

@@ -227,10 +227,10 @@ def breach_words(data: schemas.ShareBreached) -> str:
         used += f" and {data.cores_found} %" if data.cores != data.cores_found else ""
         return f"{whose} raised its limit on {device} to {used}; the agent restored {granted}"
     if data.code == "removed":
-        return f"{whose} removed its region for {device}; the agent recreated it with {granted}"
+        return f"{whose} removed its region file for {device}; the agent restored it with {granted}"
     if data.code == "zeroed":
         return (
-            f"{whose} uses {used} of {device}, far more than its region counts; "
+            f"{whose} uses {used} of {device}, far more than its region file counts; "
             f"its share is {granted}"
         )
     return f"{whose} uses {used} of {device} and exceeds its share of {granted}"

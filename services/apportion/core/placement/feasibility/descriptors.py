@@ -143,5 +143,5 @@ class Cause(NamedTuple, Generic[Check]):
 
 
 def pairs(filters: tuple[Cause[Check], ...]) -> tuple[tuple[RefusalCode, Check], ...]:
-    """Return each filter's code and check only, for loops that run often."""
+    """Return the code and the check of each filter that has a check, for loops that run often."""
     return tuple((each.code, each.check) for each in filters if each.check is not None)

@@ -282,7 +282,7 @@ def need_of(ask: Ask, constraints: DeviceConstraints, device: Device, rules: Rul
 def usable(
     ask: Ask, constraints: DeviceConstraints, devices: Sequence[DeviceState], rules: Rules
 ) -> Iterator[tuple[int, Demand]]:
-    """Yield the position and the demand of each device that could meet the ask when empty."""
+    """For each device that could meet the ask if empty, yield its position and the ask's demand."""
     for at, held in enumerate(devices):
         need = need_of(ask, constraints, held.device, rules)
         if isinstance(need, Demand) and refused_amount(need, empty_device(held.device)) is None:

@@ -216,7 +216,7 @@ FACTS: tuple[Cause[NodeCheck], ...] = (
           "label a node to match, or change the selector or affinity", TOLD, kind=Kind.LASTING,
           check=labels, closes=lambda _: False),  # the index has columns of labels
 )  # fmt: skip
-"""Those whose answer is the same until the node itself is reported again."""
+"""Causes whose check gives the same result until an event about the node itself."""
 
 ROOM: tuple[Cause[NodeCheck], ...] = (
     Cause(_C.CPU_INSUFFICIENT, "not enough CPU on the node",
@@ -229,7 +229,7 @@ ROOM: tuple[Cause[NodeCheck], ...] = (
           HOST,
           unit=Unit.PODS, fix_when_empty=LARGER, check=pods),
 )  # fmt: skip
-"""Those with amounts that the index has as columns."""
+"""Causes about amounts that the index has as columns."""
 
 NEEDS: tuple[Cause[NodeCheck], ...] = (
     Cause(_C.EXTENDED_RESOURCE_INSUFFICIENT, "not enough of an extended resource on the node",
@@ -245,7 +245,7 @@ NEEDS: tuple[Cause[NodeCheck], ...] = (
           check=disks,
           wanted=lambda shape: shape.node.disks),
 )  # fmt: skip
-"""Those of rare requirements, which the index has no columns for."""
+"""Causes about rare requirements, for which the index has no columns."""
 
 FACT_FILTERS = pairs(FACTS)
 NODE_FILTERS = (*FACT_FILTERS, *pairs(ROOM), *pairs(NEEDS))

@@ -90,7 +90,7 @@ class AskColumns:
             marks[rows] = np.logical_or(*unnamed(columns, wants, rows))
 
     def demand_of(self, kind: int) -> Demand:
-        """Return what the ask takes of this kind of device; `TypeError` if it never fits."""
+        """Return what the ask takes of this kind of device. Raises TypeError if it never fits."""
         found = self.demands[kind]
         if not isinstance(found, Demand):
             raise TypeError(f"kind {kind} refuses the ask: {found}")

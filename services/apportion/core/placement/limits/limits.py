@@ -158,7 +158,7 @@ class Holdings:
         return frozenset(found)
 
     def seen(self, pod: PodState) -> int:
-        """Return a number that changes when the pod's account may have more room."""
+        """Return a number that changes when the pod's queue or namespace may have more room."""
         return self._epoch + self._freed[self.account_of(pod)]
 
     def held(self, name: str) -> Amounts:

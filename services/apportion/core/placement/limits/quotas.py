@@ -64,7 +64,7 @@ class Bound(NamedTuple):
 
 
 class LimitExceeded(NamedTuple):
-    """The limit of a queue or namespace that refuses a pod, and by how much."""
+    """The limit of a queue or namespace that a pod would exceed, and by how much."""
 
     code: RefusalCode
     queue: QueueShortage | None = None

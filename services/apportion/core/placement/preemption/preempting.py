@@ -176,7 +176,7 @@ class GangRoom:
 
 
 class Preempting:
-    """Decides which pods to evict for the pending pods of one engine."""
+    """Decides which pods to evict so that pending pods of one engine can be placed."""
 
     def __init__(
         self,

@@ -36,7 +36,7 @@ class Tables:
 
 
 class Readings:
-    """The values of all nodes at the current prices."""
+    """The value of each node before a pod is placed, at the current prices."""
 
     def __init__(self, tables: Tables, rows: int, width: int) -> None:
         self.tables = tables

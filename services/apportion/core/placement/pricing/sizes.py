@@ -34,7 +34,7 @@ class Sort(NamedTuple):
     cpu_milli: int
 
     def size_on(self, device: Device | None) -> int:
-        """Return how much of such a device one share takes, in percent, or `NEVER` if it cannot."""
+        """Return what percentage of the device one share takes, or `NEVER` if it does not fit."""
         if self.ask is None or device is None or (self.modes and device.mode not in self.modes):
             return NEVER
         return size_percent(self.ask, device)

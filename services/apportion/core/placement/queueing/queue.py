@@ -1,8 +1,8 @@
 """Keep the pending pods in shape queues: one per group of identical pods, one per gang.
 
-The (Volcano) queue with the lowest share for its weight comes first. Within that queue, shape
-queues are ordered by their first pods. Invariant: a pending pod is in exactly one shape queue, or
-taken by the current decision."""
+The Volcano queue that uses the least relative to its weight comes first. Its shape queues are
+ordered by the priority, then the age, of their first pods. Invariant: a pending pod is in exactly
+one shape queue, or taken by the current decision."""
 
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush

@@ -1,4 +1,4 @@
-"""The scores that rank fitting nodes and devices, by the name of the policy.
+"""The scores by which each policy ranks the nodes and devices that fit.
 
 Until prices are learnt, the policies that weigh frequent shapes act like `bestfit`."""
 

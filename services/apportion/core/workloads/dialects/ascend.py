@@ -225,7 +225,7 @@ def _check_section(section: object, path: str) -> str:
         if npu is not None:
             _check_npu(chip, npu, here)
         elif by_chip is not None:
-            fix = f"write {by_chip.word} and use {by_chip.count} in pods, or remove this entry"
+            fix = f"set it to {by_chip.word} and request {by_chip.count}, or remove this entry"
             raise ManifestError(f"{here}.commonWord", word, "is not supported", fix)
     return "names, templates and die pairs come from the device catalogue"
 
@@ -283,7 +283,7 @@ def _check_nodes(section: object, path: str) -> str:
                 chart.expect(node[key], nothing, below(here, key), fix)
         for key in node:
             if key not in _NODE_KEYS:
-                fix = "set the keys of a node in nodeconfig"
+                fix = "set options of a node under `nodeconfig`"
                 raise ManifestError(below(here, key), None, "is not a known key", fix)
     return "each node's agent reports its NPUs and how they are split"
 

@@ -2,8 +2,8 @@
 
 The section `nvidia` of the configuration renames the resources of HAMi or Volcano; the names of
 other dialects are fixed. Invariant: no two resources of one dialect have the same name. Two
-dialects may share a name (Volcano's count can be `nvidia.com/gpu`); then the pod's other names
-decide."""
+dialects may share a name (Volcano's count can be `nvidia.com/gpu`); then the other resources that
+the pod requests decide which dialect applies."""
 
 from functools import lru_cache
 from typing import Annotated

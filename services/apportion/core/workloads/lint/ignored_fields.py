@@ -69,7 +69,7 @@ VOLUME_FIELDS: Mapping[str, str] = {
         " hostPath image nfs photonPersistentDisk projected quobyte scaleIO secret storageos",
     ),
     "csi": "created by its driver on the node, and not counted against the driver's volume limit",
-    "name": "the name within the pod",
+    "name": "only names the volume within the pod",
 }
 # of parts of `spec` that are otherwise read
 OTHER_FIELDS: Mapping[str, str] = {
@@ -100,7 +100,7 @@ ANNOTATIONS: Mapping[str, str] = {
     "volcano.sh/hierarchy-weights": "hierarchical queues are not supported",
     "volcano.sh/jdb-max-unavailable": _BUDGET,
     "volcano.sh/jdb-min-available": _BUDGET,
-    "volcano.sh/qos-level": "nodes are not oversubscribed, and all pods count the same",
+    "volcano.sh/qos-level": "nodes are never oversubscribed, so pods have no QoS levels",
     "volcano.sh/resource-strategy-scoring-type": _POLICY,
     "volcano.sh/resource-strategy-weight": _POLICY,
     "volcano.sh/revocable-zone": "no node is limited to certain hours",

@@ -90,7 +90,7 @@ def _together(terms: tuple[PodTerm, ...], field: str) -> tuple[PodTerm, ...]:
     namespaces = tuple(sorted(set.intersection(*named))) if named else ()
     if named and not namespaces:
         problem = "has terms without a common namespace, so no pod can match all of them"
-        raise ManifestError(field, None, problem, "add one namespace to all terms")
+        raise ManifestError(field, None, problem, "list a common namespace in all terms")
     expressions = tuple(
         dict.fromkeys(expression for term in terms for expression in term.pods.expressions)
     )

@@ -93,8 +93,8 @@ def test_an_absent_card_that_nobody_holds_any_more_is_forgotten() -> None:
 
 
 def test_mig_instances_of_an_absent_card_are_held() -> None:
-    """MIG instances of adopted pods are charged even before a node reports their device, and stay
-    charged afterwards."""
+    """MIG instances of adopted pods count as allocated, before and after a node reports their
+    device."""
     held = share("g0", 10_000, 0, instance=instance("1g.10gb", 0, 1))
     ledger = Ledger(adopted("p1", held))
     assert "slices needed 1" in ledger.contradict(adopted("p2", held))

@@ -250,9 +250,9 @@ def test_new_prices_count_from_the_next_decision() -> None:
 
 
 def test_modes_part_the_market() -> None:
-    """If many pods accept only MPS, a pod that requests a whole GPU gets the MIG device.
+    """If many pods accept only MPS, a pod that requests a whole GPU gets the one in MIG mode.
 
-    The MIG device is the cheaper one, because MPS pods cannot use it."""
+    That GPU has the lower price, because MPS pods cannot use it."""
     cut = DeviceConstraints(modes=("mig",))
     constraints = NodeConstraints(cpu_milli=1000, memory_mib=1024)
     mps_only = priced(piece(50), 900_000, modes=("mps",), pods=100)

@@ -89,7 +89,7 @@ def test_asks(document: dict[str, Any], wanted: tuple[Ask, ...]) -> None:
 def test_configured_defaults(
     document: dict[str, Any], config: dict[str, Any], wanted: tuple[Ask, ...]
 ) -> None:
-    """Missing amounts get the defaults of the configuration (D3, E2)."""
+    """An amount that a pod omits gets the configured default, in the configured unit."""
     assert asks(document, **config) == wanted
 
 
