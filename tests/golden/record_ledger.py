@@ -48,7 +48,14 @@ from apportion.core.ledger.audit import Auditor
 from apportion.core.ledger.digest import digest
 from apportion.core.ledger.rationale import Rationale
 from apportion.core.ledger.rules import rules_of
-from apportion.core.ledger.state import Placement, PodState, RefusedEvent, RefusedReport, State
+from apportion.core.ledger.state import (
+    DEVICE_PLUGIN,
+    Placement,
+    PodState,
+    RefusedEvent,
+    RefusedReport,
+    State,
+)
 from apportion.runtime.jetstream.client import JetStreamLedger, check_stream
 from apportion.runtime.jetstream.wire import STREAM
 from apportion.runtime.ledger.archive import ArchiveWriter, read_archive, read_said
@@ -528,7 +535,8 @@ async def register(bus: Bus, facts: Facts) -> None:
             physical_memory_mib=15_360,
         )  # fmt: skip
         theirs = DevicesRegistered(node="node-1", plugin="hami", devices=(card,), version=2)
-        await pens.write(observed("node-1", version=2), theirs)
+        kept = observed("node-1", version=2, labels={DEVICE_PLUGIN: "hami"})
+        await pens.write(kept, theirs)
         wish = pod("p0", ask(2_000))
         hamis = structs.replace(wish.shape, devices=DeviceConstraints(plugin="hami"))
         await pens.write(structs.replace(wish, shape=hamis), pod("p1", ask(2_000)))
@@ -538,8 +546,9 @@ async def register(bus: Bus, facts: Facts) -> None:
         await pens.write(unread, structs.replace(theirs, version=4))
     async with services(bus, agents, SCHEDULER):
         await facts.count(NodeReported, 1)
+        await pens.write(observed("node-1", version=5))
         await facts.count(PodPlaced, 2)
-        await pens.write(DevicesRegistered(node="node-1", version=5))
+        await pens.write(DevicesRegistered(node="node-1", version=6))
 
 
 SCENES = {

@@ -12,14 +12,16 @@ from msgspec import structs
 
 from apportion.core.answers.replays import ShadowAnswer, ShadowPod, Spot, Verdict
 from apportion.core.explain.text import words
-from apportion.core.ledger.state import NodeState, State
+from apportion.core.ledger.state import DEVICE_PLUGIN, NodeState, State
 from apportion.core.placement.engine import DecisionEvent
 from apportion.lab.course import Course, CourseFailed
 from apportion.lab.recording import RecordingFailed
 from apportion.runtime.ledger.port import Record
 from apportion_schemas import (
+    DevicesRegistered,
     FormatEnabled,
     InvalidEvent,
+    NodeObserved,
     PodAdopted,
     PodGone,
     PodPlaced,
@@ -28,6 +30,7 @@ from apportion_schemas import (
     Share,
     UnreadableEvent,
 )
+from apportion_schemas.quantities import Payload
 
 UID: Final = "shadow-of-"
 # Evidence of our own placements, which are not another scheduler's decisions.
@@ -35,6 +38,14 @@ OURS: Final = "apportion.dev/shares"
 DECISIONS_MAX: Final = 10_000
 PODS_MAX: Final = 200_000  # comparisons that are kept
 Seen = Callable[[ShadowPod], None]
+
+
+def _as_kept(state: State, seen: NodeObserved) -> NodeObserved:
+    """Label a node for pods of the system whose plugin registered devices there."""
+    node = state.nodes.get(seen.node)
+    plugin = node.registered.plugin if node is not None and node.registered else ""
+    labels = {**seen.labels, DEVICE_PLUGIN: plugin}
+    return structs.replace(seen, labels=labels) if plugin else seen
 
 
 class Shadowing:
@@ -45,6 +56,9 @@ class Shadowing:
     def __init__(
         self, state: State, *, after: int, upto: int = sys.maxsize, follow: Seen | None = None
     ) -> None:
+        for node in state.nodes.values():
+            if node.observed is not None:
+                node.observed = _as_kept(state, node.observed)
         self._course = Course(state)
         self._after = after
         self._upto = upto
@@ -78,7 +92,7 @@ class Shadowing:
             if theirs and record.revision > self._after:
                 self._compare(record.revision, event.time, data)
             try:
-                self._course.apply(data)
+                self._apply(data)
             except CourseFailed:
                 self._passed_over += 1
         return record.revision < self._upto
@@ -99,6 +113,13 @@ class Shadowing:
             opened_ours=sum(ours.opened for _, ours in both if ours is not None),
             passed_over=self._passed_over,
         )
+
+    def _apply(self, data: Payload) -> None:
+        state = self._course.state
+        self._course.apply(_as_kept(state, data) if isinstance(data, NodeObserved) else data)
+        node = state.nodes.get(data.node) if isinstance(data, DevicesRegistered) else None
+        if node is not None and node.observed is not None:
+            self._course.apply(_as_kept(state, node.observed))
 
     def _compare(self, revision: int, time: str, data: PodAdopted) -> None:
         about = data.submitted

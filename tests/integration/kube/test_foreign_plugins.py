@@ -19,7 +19,8 @@ VCUDA = {"tencent.com/vcuda-core": "20", "tencent.com/vcuda-memory": "8"}
 @asynccontextmanager
 async def serving(world: KubeWorld, *plugins: ForeignPlugin) -> AsyncIterator[None]:
     """Run the plugins, and our services except for an agent."""
-    await world.plane.apply(*(kube_node(plugin.node) for plugin in plugins))
+    labelled = ((plugin.node, {DEVICE_PLUGIN: plugin.system}) for plugin in plugins)
+    await world.plane.apply(*(kube_node(name, labels=labels) for name, labels in labelled))
     for plugin in plugins:
         await plugin.register()
     await world.start("watcher")
@@ -37,7 +38,7 @@ async def serving(world: KubeWorld, *plugins: ForeignPlugin) -> AsyncIterator[No
                 raise error
 
 
-async def test_each_container_gets_the_devices_of_its_own_pod(world: KubeWorld) -> None:
+async def test_F19_each_container_gets_the_devices_of_its_own_pod(world: KubeWorld) -> None:
     """The plugins of HAMi and Volcano give each container its own pod's devices, although many pods
     are placed on a node at once. Afterwards no node is locked."""
     hami = ForeignPlugin(world.plane.api, "n1", "hami", 2, seed=1)
@@ -67,7 +68,7 @@ async def test_a_pod_of_another_system_is_refused_by_name(world: KubeWorld) -> N
         await world.plane.apply(kube_pod("p", VCUDA))
         (refused,) = await world.facts.count(PodRefused, 1)
         assert [str(code) for code in refused.reasons] == ["DevicePluginForeign"]
-        await world.plane.user("label", "node", "n1", f"{DEVICE_PLUGIN}=apportion")
+        await world.plane.user("label", "node", "n1", f"{DEVICE_PLUGIN}=apportion", "--overwrite")
         await world.plane.apply(kube_pod("h", share(2000)))
         await world.facts.until(
             lambda: any(each.name == "h" for each in world.facts.of(PodRefused)), "h refused"

@@ -53,8 +53,8 @@ from apportion_schemas import (
 NO_HOST = Host(cpu_milli=0, memory_mib=0, pods=0)
 # Label of a reported node: when our agent hands out shares.
 HANDS_OUT: Final = "apportion.dev/hands-out"
-# Label for operators: the system whose device plugin allocates the node's devices (`hami`,
-# `volcano`), if both have registered some; any other value means Apportion's agent.
+# Label for operators: Apportion may place pods on devices that the plugin of this system (`hami`,
+# `volcano`) allocates. Any other value: that plugin's devices are not offered.
 DEVICE_PLUGIN: Final = "apportion.dev/device-plugin"
 DRAINED: Final = "in Kubernetes (kubectl cordon)"
 REFUSED_EVENTS_KEPT = 1_000  # the newest; the count is exact
@@ -143,6 +143,12 @@ class NodeState(Struct, eq=False):
             return plugin if chosen == plugin else ""
         ours = reported is not None and (reported.simulated or HANDS_OUT in reported.host.labels)
         return "" if ours else plugin
+
+    @property
+    def keeps_plugin(self) -> bool:
+        """Return True if an operator lets Apportion use what another system's plugin allocates."""
+        plugin, seen = self.foreign_plugin, self.observed
+        return bool(plugin) and seen is not None and seen.labels.get(DEVICE_PLUGIN) == plugin
 
     @property
     def drained(self) -> bool:

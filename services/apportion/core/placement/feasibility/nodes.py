@@ -50,15 +50,17 @@ def heard(shape: Shape, node: NodeState) -> tuple[int, int]:
 
 
 def plugin(shape: Shape, node: NodeState) -> tuple[int, int]:
-    """Require a pod of the system whose device plugin allocates the node's devices.
+    """Require that Apportion may use the devices that another system's plugin allocates.
 
-    The plugin of HAMi or Volcano reads its own annotations, which only such pods get."""
+    An operator labels such a node (`DEVICE_PLUGIN`) once no other scheduler places pods there. The
+    plugin reads the annotations of its own system, so only pods of that system fit."""
     foreign, registered = node.foreign_plugin, node.registered
-    if not shape.asks or not foreign or shape.devices.plugin == foreign or registered is None:
+    if not shape.asks or not foreign or registered is None:
         return YES
     families = {device.family for device in registered.devices}
     theirs = not families or any(ask.family in families for ask in shape.asks)
-    return NO if theirs else YES
+    may = bool(families) and node.keeps_plugin and shape.devices.plugin == foreign
+    return NO if theirs and not may else YES
 
 
 def cordon(shape: Shape, node: NodeState) -> tuple[int, int]:
@@ -202,8 +204,8 @@ FACTS: tuple[Cause[NodeCheck], ...] = (
     Cause(_C.AGENT_SILENT, "the node's agent is not reporting", "restart the agent", HEARD,
           fix_when_empty=LARGER, check=heard, closes=lambda node: node.silent),
     Cause(_C.DEVICE_PLUGIN_FOREIGN,
-          "the node's devices are allocated by a plugin of another system than the pod's",
-          "use that system's resource names, or replace its plugin by the agent", TOLD,
+          "another system's device plugin allocates the node's devices",
+          "replace that plugin by the agent, or label the node for pods of that system", TOLD,
           fix_when_empty=LARGER, check=plugin, closes=lambda node: node.foreign_plugin),
     Cause(_C.NODE_CORDONED, "node is cordoned", "apportion uncordon {node}", UNCORDONED,
           fix_when_empty=LARGER, check=cordon, closes=lambda node: node.cordon),

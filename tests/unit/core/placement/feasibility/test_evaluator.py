@@ -3,7 +3,7 @@
 import pytest
 from msgspec import structs
 
-from apportion.core.ledger.state import HANDS_OUT
+from apportion.core.ledger.state import DEVICE_PLUGIN, HANDS_OUT
 from apportion.core.placement.feasibility.evaluator import (
     Occupancy,
     Room,
@@ -18,6 +18,7 @@ from apportion.core.placement.feasibility.evaluator import (
 from apportion.lab.fitting import EmptyFleet
 from apportion_schemas import (
     Ask,
+    DeviceConstraints,
     NodeCordoned,
     NodeHeard,
     NodeSilent,
@@ -190,3 +191,17 @@ def test_rules_of_the_cluster() -> None:
     assert Room(ledger.state).rules(shape(ask(1))) == Rules()
     ledger.play(PolicyChanged(by="ann", node_policy="spread", device_policy="spread"))
     assert not Room(ledger.state).rules(shape(ask(1))).idle_only
+
+
+def test_an_operator_lets_pods_of_the_plugins_system_in() -> None:
+    """A node whose devices HAMi's plugin allocates takes pods with HAMi's resource names, once an
+    operator has labelled it. Other pods with devices are refused."""
+    devices = rack("n1", 1).devices
+    hami = shape(ask(1), devices=DeviceConstraints(plugin="hami"))
+    ledger = Ledger(observed("n1"), registered("n1", devices=devices))
+    assert code_of(ledger, hami) is _C.DEVICE_PLUGIN_FOREIGN
+    ledger.play(observed("n1", labels={DEVICE_PLUGIN: "hami"}))
+    assert code_of(ledger, hami) is None
+    assert code_of(ledger, shape(ask(1))) is _C.DEVICE_PLUGIN_FOREIGN
+    ledger.play(observed("n1", labels={DEVICE_PLUGIN: "volcano"}))
+    assert code_of(ledger, hami) is _C.NO_SUCH_DEVICE
