@@ -95,7 +95,7 @@ async def test_volcanos_lock_is_a_time_alone() -> None:
     await cluster.create("p")
     await cluster.take("p")
     notes = await cluster.notes()
-    assert datetime.fromisoformat(notes[LOCKS["volcano"]])
+    assert datetime.fromisoformat(notes[LOCKS["volcano"]]).tzinfo is not None
     assert notes[OWNER] == f"{notes[LOCKS['volcano']]},default,p"
 
 

@@ -29,8 +29,7 @@ export const KINDS = {
     "DifferenceFound",
     "ShareBreached",
   ],
-  node: ["NodeReported", "DevicesRegistered",
-    "NodeObserved", "UsageRecorded"],
+  node: ["NodeReported", "DevicesRegistered", "NodeObserved", "UsageRecorded"],
   operator: [
     "NodeCordoned",
     "NodeUncordoned",
