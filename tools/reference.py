@@ -277,7 +277,7 @@ OTHER_VARIABLES: Final = {
     "create` and `trim` need it, because no other user may create or trim the ledger",
     "APPORTION_BOOTSTRAP_NATS_KEY": "file with the nkey seed of the user `bootstrap`",
     "APPORTION_CALLOUT_ISSUER": "secret of at least 32 characters for `apportion callout`. "
-    "The callout derives the key from it that signs its answers",
+    "From this secret, the callout derives the key with which it signs its answers",
     "APPORTION_POD": "UID of the pod; `apportion run` sets it for the command that it starts",
     "APPORTION_TRACEBACK": "if set, an internal error prints its traceback",
     "XDG_STATE_HOME": "parent of the default data folder, `$XDG_STATE_HOME/apportion`",

@@ -28,7 +28,7 @@ PAGE = ROOT / "docs" / "reference" / "security.md"
 ATTACKS = "tests/security/test_attack_{:02}_*.py"
 COLUMNS = 120
 ENOUGH = 34
-"""The least number of points that are met. It may only rise; 34 is the goal (#32)."""
+"""The least number of checklist items that are met. It may only rise; 34 is the goal (#32)."""
 
 
 class Worst(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -61,7 +61,7 @@ class Point(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Rows(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The worst cases, attacks and checklist points in the TOML file."""
+    """The worst cases, the attacks and the items of the reviewer's checklist in the TOML file."""
 
     worst: tuple[Worst, ...]
     attack: tuple[Attack, ...]
@@ -71,7 +71,7 @@ class Rows(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def rows() -> Rows:
-    """Read the worst cases, attacks and points from the TOML file."""
+    """Read the worst cases, attacks and checklist items from the TOML file."""
     return msgspec.convert(tomllib.loads(ROWS.read_text("utf-8")), Rows)
 
 
@@ -89,7 +89,7 @@ def problems(table: Rows, roles: Iterable[Role] = ROLES) -> Iterator[str]:
         yield from (f"point {point.id}: {test} does not exist" for test in absent(point.tests))
     met = sum(point.state == "met" for point in table.point)
     if met < ENOUGH:
-        yield f"{met} points are met; at least {ENOUGH} must be"
+        yield f"{met} checklist items are met; at least {ENOUGH} must be"
     named = {test.partition("::")[2] for point in table.point for test in point.tests}
     yield from (f"label: no point names {name}" for name in table.label if name not in named)
 
@@ -155,7 +155,7 @@ def _sentence(text: str) -> str:
 
 def _points(table: Rows) -> Iterator[str]:
     met = sum(point.state == "met" for point in table.point)
-    yield f"{met} of {len(table.point)} points are met."
+    yield f"{met} of {len(table.point)} checklist items are met."
     yield ""
     yield "| # | requirement | state | how it is met | tests |"
     yield "|---|---|---|---|---|"

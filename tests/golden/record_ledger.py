@@ -256,7 +256,7 @@ async def _end(pens: Pens, facts: Facts) -> None:
 
 
 async def agree(bus: Bus, facts: Facts) -> None:
-    """Record that a lost ledger is rebuilt from the cluster before any agent reports."""
+    """Record a ledger that was lost, and is rebuilt from the cluster before any agent reports."""
     pens = Pens(bus, facts)
     claims = [
         PodAdopted(

@@ -27,7 +27,7 @@ def test_what_is_missing_is_named() -> None:
     assert " bootstrap, " in role
     assert attack == "attack 99: no tests/security/test_attack_99_*.py"
     assert gone.startswith("point 1: tests/unit/test_gone.py ")
-    assert ("1 points" in count, str(ENOUGH) in count) == (True, True)
+    assert ("1 checklist items" in count, str(ENOUGH) in count) == (True, True)
 
 
 def test_a_function_is_looked_for_in_its_file() -> None:

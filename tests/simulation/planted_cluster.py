@@ -228,8 +228,8 @@ def _compares_what_moved_on(patch: Patch) -> None:
 
 
 def _untold_slices_offered(patch: Patch) -> None:
-    """If a pod runs on an unknown slice of a MIG device, make a watcher adopt it without a
-    share."""
+    """If a pod runs on an unknown slice of a MIG device, make a watcher adopt the pod
+    without recording a share."""
 
     def without_shares(claim: Claim, node: NodeState, known: Known = ()) -> PodAdopted | None:
         found = taken(claim, node, known)

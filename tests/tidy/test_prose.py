@@ -85,7 +85,8 @@ def test_script_that_shows_a_sentence(line: str) -> None:
 
 
 def test_no_script_reads_a_sentence() -> None:
-    """No script of the console parses a sentence; `test_repository` checks Python code."""
+    """No script of the console parses text that is meant for people. `test_repository` checks the
+    same for Python code."""
     found = [o for path, text in SCRIPTS.items() for o in prose.script_reads(path, text)]
     assert not found, "\n".join(map(str, found))
 

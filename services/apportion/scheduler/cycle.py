@@ -313,8 +313,8 @@ def _micros(clock: Clock) -> int:
 async def commit(ledger: Ledger, drafts: Sequence[Draft], *, together: bool) -> int:
     """Append the drafts of one decision in order; return the revision of the last draft.
 
-    Without `together`, a few drafts are appended one by one, so some may be stored before an error.
-    Raises the errors of `Ledger.append`."""
+    If `together` is false, a few drafts are appended one by one, and some may be stored before an
+    error. Raises the errors of `Ledger.append`."""
     if together or len(drafts) > FEW_DRAFTS:
         return (await ledger.append(drafts))[-1]
     newest: dict[str, int] = {}

@@ -201,7 +201,7 @@ class SharePreparing:
         if self.at_allocate:
             # After a resize the environment differs, but HAMi-core goes by its region.
             if not holder.handed:
-                raise GrantRefused("the kubelet's checkpoint lacks its answer from Allocate")
+                raise GrantRefused("the kubelet's checkpoint lacks the agent's answer to Allocate")
             to = claim.of(container)
             for handed in holder.handed:
                 if handed.to != to and handed.edits != prepared.edits:

@@ -22,7 +22,7 @@ def cordoning(node: str, device: str, *, by: str, reason: str) -> NodeCordoned |
 async def stands_now(where: Where, node: str, data: NodeCordoned | DeviceCordoned) -> int:
     """Return the revision of the cordon that `data` describes, or 0 if it is not in force.
 
-    Also returns 0 without a gateway: repeating a cordon is safe. Raises LedgerError, NotFound."""
+    Without a gateway, returns 0: a repeated cordon does no harm. Raises LedgerError, NotFound."""
     try:
         return stands_since(await node_now(where, node), data)
     except Unreachable:

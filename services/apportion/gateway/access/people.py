@@ -66,7 +66,7 @@ class Login(Protocol):
 
 
 class Remembered:
-    """A login that caches answers for a short time, so most requests need no call."""
+    """A `Login` that wraps another one and caches its answers for a short time."""
 
     def __init__(self, login: Login, *, now: Callable[[], float] = time.monotonic) -> None:
         self._login = login

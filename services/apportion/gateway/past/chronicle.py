@@ -53,7 +53,7 @@ class _Span:
         self.done = asyncio.Event()
 
     def take(self, record: Record) -> None:
-        """Deliver the record, unless it is after the last one or an error has occurred."""
+        """Deliver the record, unless it is beyond the last requested one or there was an error."""
         if self._deliver is None:
             return
         try:

@@ -308,7 +308,7 @@ class ReceiptCheck:
             text = f"a record from here to revision {signed.last} was changed; the receipt's"
             yield (
                 signed.first,
-                f"{text} fingerprints are gone, so only a good copy of the ledger shows which",
+                f"{text} fingerprints are gone, only an unchanged ledger copy shows which",
             )
 
     def folded(self, state: State) -> Iterator[Wrong]:

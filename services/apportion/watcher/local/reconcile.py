@@ -111,7 +111,7 @@ class Known:
         return [key for key in wanted.pods if key not in self.latest]
 
     def spend(self, pod: PodSubmitted) -> None:
-        """Record that this pod's uid is used. A snapshot may lack the pod because it ended."""
+        """Record this uid as used, so that no later pod gets it. A snapshot lacks ended pods."""
         key = f"{pod.namespace}/{pod.name}"
         self.recall(key, self._source.incarnation(key, pod.uid))
 

@@ -111,8 +111,8 @@ def test_a_cure_names_what_is_cordoned(cordon: Payload, name: str) -> None:
 
 
 def test_a_line_tells_of_one_pod_alone() -> None:
-    """A group shows the refusal of its first refused pod, even if a newer pod is ahead of that pod
-    in the queue."""
+    """A group shows the refusal of the first of its pods that was refused. A newer pod ahead of it
+    that is not decided yet changes nothing."""
     ledger = Ledger(rack("n1", 1), pod("x", cards(1))).settle().submit(pod("a", cards(1)))
     ledger.settle().submit(pod("b", cards(1), namespace="other", priority=9))
     [line] = lines_answer(ledger.state).lines

@@ -334,7 +334,8 @@ def test_a_fold_that_oversells_is_found_at_once(
 
 
 def test_what_only_the_whole_state_shows_is_found_now_and_then(ledger: Written) -> None:
-    """A check of the whole state, every few events, finds damage in objects without events."""
+    """Every few events, the auditor checks the whole state. This finds damage in objects that no
+    event has touched."""
     ledger.auditor._full_every = 6
     ledger.write(on("p1"))
     ledger.auditor.state.nodes["n1"].cpu_used_milli += 1

@@ -90,8 +90,8 @@ def uncordon(
         raise NotFound(not_cordoned(detail, device))
     if not everybody and len(others) == len(stated):
         raise NotFound(
-            f"{device or node} is not cordoned by {lifted}, but for: {spoken(stated)}; remove one "
-            "with --of NAME, or all with --all"
+            f"{device or node} has no cordon by {lifted}; its cordons: {spoken(stated)}; "
+            "remove one with --of NAME, or all with --all"
         )
     data: Payload
     if everybody:

@@ -21,7 +21,7 @@ AT_START: Final = "start"
 
 
 def handing_out(host: Host, when: str) -> Host:
-    """Label the host with the moment when its agent allocates shares (`when`)."""
+    """Label the host with the stage (`when`) at which its agent allocates shares."""
     return structs.replace(host, labels={**host.labels, HANDS_OUT: when})
 
 

@@ -242,10 +242,10 @@ NEEDS: tuple[Cause[NodeCheck], ...] = (
     Cause(_C.HOST_PORT_TAKEN, "another pod on the node uses the host port",
           "wait for that pod to end, or change hostPort", HOST, unit=Unit.PORTS, check=ports,
           wanted=lambda shape: shape.node.ports),
-    Cause(_C.DISK_IN_USE, "another pod on the node uses the same disk, and not both read-only",
+    Cause(_C.DISK_IN_USE, "another pod on the node uses the same disk, and at least one of the two "
+          "may write to it",
           "wait for that pod to end, or set readOnly in both pods", HOST, unit=Unit.DISKS,
-          check=disks,
-          wanted=lambda shape: shape.node.disks),
+          check=disks, wanted=lambda shape: shape.node.disks),
 )  # fmt: skip
 """Causes about rare requirements, for which the index has no columns."""
 

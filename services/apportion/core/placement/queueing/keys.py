@@ -35,7 +35,7 @@ def wants_key(pod: PodState) -> bytes:
 
 
 def limits_key(state: State, pod: PodState) -> bytes:
-    """Return a key for the pod's queue and, if a quota limits it, the pod's namespace."""
+    """Return a key for the pod's queue, and for its namespace if a quota limits that."""
     about = pod.submitted
     return _limits_key(about.queue, about.namespace if about.namespace in state.quotas else "")
 

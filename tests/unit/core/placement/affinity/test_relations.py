@@ -96,7 +96,8 @@ def test_anti_affinity_holds_against_those_who_do_not_mind() -> None:
 
 
 def test_a_line_that_waited_does_not_wait_for_its_head() -> None:
-    """A pending pod is placed first, even if a pod submitted later has anti-affinity to it."""
+    """A pending pod is placed before a pod that was submitted later, even if the later pod has
+    anti-affinity to it and then no longer fits."""
     ledger = fleet(a="x").play(observed("a", pods=1))
     ledger.submit(minding("x", "db")).settle()
     ledger.submit(minding("w", "web"), minding("d", "db")).settle()
