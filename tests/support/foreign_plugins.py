@@ -13,6 +13,7 @@ from random import Random
 from typing import Any
 
 from tests.support.kube_api import KubeApi
+from tests.support.polling import until
 
 HAMI_LOCK, VOLCANO_LOCK = "hami.io/mutex.lock", "hamivgpu"
 NEVER = str(2**64 - 1)
@@ -66,12 +67,18 @@ class ForeignPlugin:
     async def run(self) -> None:
         """Start the pods of the node, in a drawn order, until cancelled."""
         while True:
-            for pod in self._random.sample(pods := await self._pods(), len(pods)):
-                about = pod["metadata"]
-                if about["uid"] not in self._started and not about.get("deletionTimestamp"):
-                    self._started.add(about["uid"])
-                    await self._start(pod)
-            await asyncio.sleep(0.02)
+            for pod in await until(self._new, "pods to start", timeout_s=3600, interval_s=0.02):
+                self._started.add(pod["metadata"]["uid"])
+                await self._start(pod)
+
+    async def _new(self) -> list[dict[str, Any]]:
+        pods = [
+            pod
+            for pod in await self._pods()
+            if pod["metadata"]["uid"] not in self._started
+            if not pod["metadata"].get("deletionTimestamp")
+        ]
+        return self._random.sample(pods, len(pods))
 
     async def _start(self, pod: dict[str, Any]) -> None:
         name = "nvidia.com/gpu" if self.system == "hami" else "volcano.sh/vgpu-number"

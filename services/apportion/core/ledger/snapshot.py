@@ -315,13 +315,14 @@ def _pop(due: dict[str, None], items: int) -> list[str]:
 
 
 def _node_out(node: NodeState) -> _Node:
-    places = {id(device): place for place, device in enumerate(_listed(node))}
-    devices = [
-        _Device(
-            places.get(id(each.device), each.device), *(getattr(each, name) for name in _AMOUNTS)
-        )
-        for each in node.devices
-    ]
+    listed, places = _listed(node), dict[str, list[int]]()
+    for place, device in enumerate(listed):
+        places.setdefault(device.id, []).append(place)
+    devices = []
+    for each in node.devices:
+        same = (at for at in places.get(each.device.id, ()) if listed[at] is each.device)
+        place_or_device = next(same, each.device)
+        devices.append(_Device(place_or_device, *(getattr(each, name) for name in _AMOUNTS)))
     return _Node(node.name, devices, *(getattr(node, name) for name in _NODE_FIELDS))
 
 
