@@ -1,8 +1,7 @@
 """The `apportion admission` command and its process.
 
 The webhook reads one subject of the ledger, the configuration, and writes nothing. Invariant: once
-it has read a configuration, it answers by the newest one that it has read, even while the ledger is
-unreachable."""
+it has read one, it answers by the newest one read, even if the ledger is unreachable."""
 
 import sys
 from functools import partial
@@ -131,8 +130,7 @@ class _Known:
     async def say(self) -> None:
         """Log each time the ledger becomes unreachable or reachable again, until cancelled.
 
-        While the ledger is unreachable, pods are judged by the newest configuration that was read.
-        """
+        While the ledger is unreachable, pods are judged by the newest configuration read."""
         await self.reader.caught_up()
         sure = True
         while True:

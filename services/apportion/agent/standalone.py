@@ -2,8 +2,7 @@
 
 A run is a command with all its processes, represented by a pod. Invariants: `apportion run` gets
 its answer only once everything that the share needs exists. The agent keeps the record of a run
-until every visible process has ended, even across restarts of the command, the agent or the
-machine."""
+until every visible process has ended, even across restarts of the command, agent or machine."""
 
 from __future__ import annotations
 

@@ -100,8 +100,7 @@ def _write_issuer(context: click.Context, _: click.Parameter, path: Path | None)
 def command(*, config: ServiceConfig, **given: Any) -> None:
     """Authenticate ServiceAccounts for nats-server, and return their permissions.
 
-    You can run several replicas. They sign responses with a key derived from the secret in
-    APPORTION_CALLOUT_ISSUER."""
+    You can run several replicas. They sign with a key derived from APPORTION_CALLOUT_ISSUER."""
     kube = kube_choice(
         **{name: given.pop(name) for name in ("kubernetes", "kubeconfig", "context")}
     )

@@ -64,8 +64,7 @@ class ExtenderBinding:
         """Wait until all earlier choices are placed or refused, or a timeout passes.
 
         kube-scheduler filters nodes for the next pod while it binds the last one. Without this
-        wait, both pods would get the same devices, and the refused pod would not be retried soon.
-        """
+        wait, both pods would get the same devices, and the refused one not be retried soon."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DECIDED_TIMEOUT_S):
                 await self._decided.wait()

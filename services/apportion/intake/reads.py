@@ -4,8 +4,7 @@ The agent of a node reads the ledger only through an intake. Invariant: requests
 are limited overall and per node; a request over the limit is dropped, and the agent retries.
 
 If a forged snapshot lacked a pod, its devices would be allocated twice. So readers use only
-attested snapshots. Invariant: an attested snapshot equals the fold of the ledger from an earlier
-attested one."""
+attested snapshots. Invariant: an attested snapshot equals the fold from an earlier attested one."""
 
 import asyncio
 import contextlib

@@ -2,12 +2,11 @@
 
 An accepted event is encoded again, so none of the sender's bytes reach the ledger. Invariants: each
 request is answered at most once, and the agent retries. Each lane is bounded, and so are all lanes
-together. A request over a bound is dropped before it is decoded, so a flood fills only the lane of
-its own node.
+together. A request over a bound is dropped undecoded, so a flood fills only its own node's lane.
 
 Each share of a usage record names the revision of its pod's binding. Invariant: the usage of a pod
-is accepted only for a device that the pod had on that node, for no longer than it was bound, and at
-most two days and an hour after it ended."""
+is accepted only for devices that it had on that node, no longer than it was bound, and at most two
+days and an hour after its end."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Changes to a simulated cluster: lost or drained nodes and devices, new nodes, a policy.
 
-Invariant: each change is an ordinary event that is folded, so the engine reacts as in a scheduler.
-"""
+Invariant: each change is an ordinary, folded event, so the engine reacts as in a scheduler."""
 
 import re
 from collections.abc import Collection, Iterable, Sequence

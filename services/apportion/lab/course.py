@@ -1,8 +1,7 @@
 """Simulate changes: the fold and the engine run over a copy of a state.
 
-Events go through the fold, the engine decides, its decisions are folded, and evicted pods end, as
-in a cluster. Invariants: nothing is appended to a ledger; the copied state does not change; equal
-events give equal results."""
+Events are folded, the engine decides, its decisions are folded, and evicted pods end. Invariants:
+nothing is appended to a ledger; the copied state is unchanged; equal events give equal results."""
 
 from collections.abc import Callable, Iterator
 from typing import Final

@@ -1,8 +1,7 @@
 """Find out whether a pod could ever be placed, by trying to place it in the empty fleet.
 
 The empty fleet has the same nodes without pods: all nodes are ready, all devices healthy, no agent
-is silent and nothing is cordoned. If a pod is refused even there, the cause is the fleet or a
-limit."""
+silent and nothing cordoned. If a pod is refused even there, the fleet or a limit is the cause."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -50,8 +49,7 @@ class EmptyFleet:
     def lasting(self, pod: PodState) -> PodRefused | None:
         """Return why a pending pod can never be placed, or None if a placement is possible.
 
-        A gang whose pods must be placed together is tried as a whole; any other pod is tried alone.
-        """
+        A gang that must be placed together is tried as a whole; other pods are tried alone."""
         if pod.refusal is None and not pod.submitted.gates:
             return None
         name = pod.submitted.group

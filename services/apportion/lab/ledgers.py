@@ -1,7 +1,6 @@
 """Record spans of real ledgers, over NATS or from archive files.
 
-Invariant: a recording begins with the ledger's own state, folded from a snapshot or from its first
-event."""
+Invariant: a recording begins with the ledger's own state, from a snapshot or its first event."""
 
 import asyncio
 import contextlib

@@ -148,8 +148,7 @@ class Recording:
     def take(self, record: Record) -> bool:
         """Read the next record. Return False if no more records of the span follow.
 
-        Raises UnknownEvent if a newer build wrote it, and RecordingFailed if there are too many
-        pods."""
+        Raises UnknownEvent if a newer build wrote it, and RecordingFailed for too many pods."""
         try:
             event = self._fold.rules.read(record.revision, record.subject, record.payload)
         except (UnreadableEvent, InvalidEvent) as error:

@@ -1,7 +1,6 @@
 """Compare our decisions with those of another scheduler, for the same pods and revisions.
 
-Invariant: no decision of ours is applied and nothing is appended, so the state stays that of the
-cluster."""
+Invariant: no decision of ours is applied or appended, so the state stays that of the cluster."""
 
 import sys
 from collections import Counter
@@ -70,8 +69,7 @@ class Shadowing:
     def take(self, record: Record) -> bool:
         """Read the next record. Return False if no more records of the span follow.
 
-        Raises UnknownEvent if a newer build wrote it, and RecordingFailed if there are too many
-        pods."""
+        Raises UnknownEvent if a newer build wrote it, and RecordingFailed for too many pods."""
         if record.revision > self._upto:
             return False
         self._revision = record.revision

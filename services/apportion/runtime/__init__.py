@@ -1,5 +1,4 @@
 """All access to the outside world (files, NATS, Kubernetes, processes), behind small interfaces.
 
-Services reach the outside world only through this package, which transports bytes. Its `reader` and
-`publisher` convert bytes from and to events. Invariant: nothing here decides about devices, pods or
-placements."""
+Services reach the outside only through this package, which transports bytes. Its `reader` and
+`publisher` convert them to and from events. Invariant: nothing here decides on placements."""

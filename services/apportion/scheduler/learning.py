@@ -1,8 +1,7 @@
 """Learns prices for the policy `price`: solves a linear program and appends the result.
 
 The solver runs after enough pods, in a thread, and never blocks the cycle. Invariant: if several
-schedulers learn at once, the ledger accepts one result. Prices apply from the revision of their
-event."""
+schedulers learn at once, the ledger takes one result. Prices apply from their event on."""
 
 import asyncio
 import logging

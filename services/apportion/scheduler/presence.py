@@ -6,8 +6,7 @@
 
 All schedulers listen. Invariants: if several append at once, the ledger stores one event, because
 each expects the node's last event. The grace passes only while this process runs and the server
-answers, so their failures make no agent silent. A node without a report from an agent gets no such
-events."""
+answers, so their failures make no agent silent. A node that no agent reported gets none."""
 
 import asyncio
 import logging

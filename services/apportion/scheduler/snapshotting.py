@@ -1,8 +1,7 @@
 """Writes snapshots at intervals, in parallel to the cycle.
 
-A scheduler writes a snapshot, in parts, if the newest one is old. Two schedulers may write one at
-the same time. Invariant: a decision waits for at most one part. A failed snapshot only makes the
-next restart slower."""
+A scheduler writes a snapshot, in parts, if the newest one is old. Two schedulers may do so at once.
+Invariant: a decision waits for at most one part. A failed snapshot only slows the next restart."""
 
 import asyncio
 from typing import Final

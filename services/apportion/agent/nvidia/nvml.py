@@ -517,8 +517,7 @@ def _hold_memory(card: Any, cgroup: Path, memory: int) -> bool:
     """Limit the processes of a cgroup to `memory` bytes of the GPU; see `DeviceBackend`.
 
     Drivers support limits from R615 on, for root on Linux, and only for whole GPUs. NVML opens the
-    cgroup's folder, so the path must exist in this process's file system. A limit ends with its
-    cgroup."""
+    cgroup's folder, so this process must see the path. A limit ends with the cgroup."""
     folder = os.fsencode(cgroup)
     found = nvml.c_nvmlGetMemoryLimits_v1_t(folder)
     try:

@@ -276,8 +276,7 @@ class Agent:
     async def beat(self, clock: Clock, *, waits: Callable[[], object] = lambda: False) -> None:
         """Send heartbeats until cancelled or until `leave`, except while the reader is halted.
 
-        Pods are bound only after the first heartbeat, which is delayed while `waits` returns true.
-        """
+        Pods are bound only after the first heartbeat, which is delayed while `waits` is true."""
         await self._reported.wait()
         for _ in range(KNOWN_LOOKS):
             if not waits():

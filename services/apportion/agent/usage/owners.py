@@ -1,9 +1,8 @@
 """Finds the pod of a process by its cgroup, and the container by its mounts.
 
 The kubelet puts the pod's uid into the cgroup's path and mounts `pods/UID/containers/NAME/…`. Both
-stay the same while a program runs, so the agent reads them once. A process can set its environment
-and its name, so the agent trusts neither. Invariant: pod and container of a process come from the
-same uid."""
+stay while a program runs, so the agent reads them once. A process can set its environment and its
+name, so neither is trusted. Invariant: a process's pod and container are from one uid."""
 
 import re
 from contextlib import suppress

@@ -1,9 +1,8 @@
 """Simulates the use of shares on a simulated fleet, for reports and the console.
 
 The load of a share follows from the names of its pod and container, and from the time. Samples and
-records are counted and encoded as on a real node. Invariants: no share uses more than it has, and
-all shares of a device together use at most the whole device. A node without shares, or a lost node,
-sends nothing."""
+records are counted and encoded as on a real node. Invariants: no share uses more than it has, and a
+device's shares together use at most all of it. A lost node, or one without shares, is silent."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Admits gangs: Volcano's controllers create a job's pods once its PodGroup is `Inqueue`.
 
-The binder admits every gang of an open queue, because a gang can wait in the ledger like any pod.
-Invariant: the binder changes only the phase of a waiting PodGroup, and only if the PodGroup has not
-changed since the read."""
+The binder admits every gang of an open queue, as a gang can wait in the ledger like a pod.
+Invariant: it changes only the phase of a waiting PodGroup that has not changed since the read."""
 
 import asyncio
 import contextlib
@@ -110,8 +109,7 @@ class Gangs:
     async def _have_default_queue(self) -> None:
         """Create Volcano's Queue `default` if it is missing and Volcano's API is served.
 
-        Without this queue (Volcano's scheduler creates it), Volcano creates no pods for a Job that
-        names no queue."""
+        Without it (Volcano's scheduler creates it), a Job without a queue gets no pods."""
         while DEFAULT not in self._state.queues:
             await self._discovery.look()
             if self._discovery.has(QUEUES):

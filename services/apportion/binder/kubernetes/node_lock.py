@@ -68,9 +68,7 @@ class NodeLocks:
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def take(self, placed: PodPlaced, node: NodeState) -> Failed | None:
-        """Wait until the node's lock names the pod, and return None; or why it does not.
-
-        Raises KubeUnavailable."""
+        """Wait until the node's lock names the pod; return why if not. Raises KubeUnavailable."""
         key = LOCKS.get(node.foreign_plugin)
         if key is None:
             return None

@@ -493,8 +493,7 @@ class UndeclaredGangs:
     """Remembers which gangs had no PodGroup at the last check, to report their pods.
 
     The PodGroup usually comes soon after the pods, so schedulers do not report the gang. If it
-    never comes, the owner needs an event. Invariant: each pod is reported once, and only if two
-    checks found no PodGroup."""
+    never comes, the owner needs an event. Invariant: a pod is reported once, after two checks."""
 
     def __init__(self, state: State) -> None:
         self._state = state

@@ -221,8 +221,7 @@ class KubernetesTarget:
     async def evict(self, evicted: PodEvicted) -> Failed | None:
         """Evict the pod, write the reason, and nominate a node for the preemptor.
 
-        Source: kube-scheduler's preemption, with the condition DisruptionTarget and the pod's own
-        grace period."""
+        Source: kube-scheduler's preemption (condition DisruptionTarget, the pod's grace period)."""
         path = pod_path(evicted.namespace, evicted.name)
         try:
             # Controllers do not count the end of a pod with this condition as a failure.

@@ -191,8 +191,7 @@ class Up:
     async def _tell_freezes(self) -> None:
         """Print when placements stop and why, and when they resume.
 
-        A cause counts if it is found twice in a row, because a restart of a scheduler causes a
-        short stop."""
+        A cause counts if found twice in a row, as a scheduler's restart causes a short stop."""
         gateway, reported, before = Gateway(self._where.gateway_url()), "", ""
         while True:
             await asyncio.sleep(FREEZE_LOOK_S)

@@ -18,8 +18,7 @@ GONE: Final = object()
 def every_error(document: object) -> list[ManifestError]:
     """Return all errors of the document in the order in which they are found.
 
-    To find the next error, the value of the last one is removed. Errors that this may have caused
-    are left out."""
+    To find the next error, the faulty value is removed. Errors that this may cause are omitted."""
     left, found = deepcopy(document), list[ManifestError]()
     places: dict[tuple[object, ...], list[int]] = {}
     for _ in range(ERRORS_MAX):

@@ -24,8 +24,7 @@ def offered(
 ) -> tuple[Device, ...]:
     """Return the node's devices with the amounts, mode and health that the configuration gives.
 
-    If the agent cannot switch MIG mode (not `switchable`), a device in the wrong mode is unhealthy.
-    """
+    Unless the agent can switch MIG mode (`switchable`), a device in the wrong mode is unhealthy."""
     named = (each for each in configuration.nodeconfig if each.name == node)
     said = next(named, NodeConfiguration(name=node))
     hidden = said.filter_devices

@@ -173,8 +173,7 @@ class Demand(NamedTuple):
         """Yield the options that fit on a GPU, each with the MiB that it takes.
 
         The arguments are the GPU's slices in use, their group, and the free memory. Memory can be
-        short even if slices are free, because the GPU can have shares from before it was in MIG
-        mode."""
+        short even if slices are free, as the GPU can have shares from before MIG mode."""
         for place, charge in zip(self.options, self.charges, strict=True):
             free = not place.mask & slices and (not slices or place.group == group)
             if free and charge <= memory_mib:

@@ -124,8 +124,7 @@ class PodClaims:
         """Return the draft plus the asks of the pod's claims; None until all claims exist.
 
         `claims` has the cluster's claims by `namespace/name`. `taken` returns True if another pod
-        has the claim with this uid. Raises ManifestError if the pod cannot have one of its claims.
-        """
+        has the claim with this uid. Raises ManifestError if the pod cannot have a claim."""
         by_name: dict[str, ResourceClaim] = {}
         for i, named in enumerate(self.named):
             claim = claims.get(f"{self.namespace}/{named.claim}") if named.claim else None

@@ -3,8 +3,7 @@
     apportion.intake.<node>   the event as it would be on the ledger   ──►   Answer
 
 The server lets an agent publish only on its own node's subject, so the subject identifies the
-agent. Invariant: an event's message id contains the node, so it cannot equal an id of another node.
-"""
+agent. Invariant: an event's message id contains the node, so it cannot equal another node's id."""
 
 import hashlib
 import re

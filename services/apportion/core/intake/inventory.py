@@ -1,8 +1,7 @@
 """Check a node's report of its devices against the catalogue and its last report.
 
 A large change of the devices is accepted only when the agent reports it again. Invariant: an honest
-report passes. An unknown model has a generous limit; a reboot or one more device is not suspicious.
-"""
+report passes. An unknown model has a generous limit; a reboot or a new device is not suspicious."""
 
 import re
 from functools import lru_cache

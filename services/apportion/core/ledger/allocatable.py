@@ -59,8 +59,7 @@ def beyond(
 ) -> Mapping[str, int]:
     """Return how much more a placed pod requested than it uses, by resource name.
 
-    `wrote` has the requests in pods' specs by uid, because a resize changes the requests in the
-    ledger."""
+    `wrote` has the requests in pods' specs by uid, because a resize changes those in the ledger."""
     names = {hami.NAME: config.hami, volcano_vgpu.NAME: config.volcano_vgpu}.get(
         pod.submitted.dialect
     )

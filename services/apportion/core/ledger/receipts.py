@@ -4,8 +4,7 @@ A receipt covers the revisions `first` to `last`. It names the previous receipt,
 covers the whole ledger. Records form a Merkle tree as in RFC 6962: a leaf is the SHA-256 of 0x00
 and the record; an inner node is that of 0x01 and two children. The first eight bytes of each leaf
 are its fingerprint, which is kept next to the receipt. Fingerprints prove nothing, but show which
-record was changed first. Invariant: changing, dropping, adding or moving a record changes the root.
-"""
+record was changed first. Invariant: a changed, dropped, new or moved record changes the root."""
 
 from collections.abc import Sequence
 from hashlib import sha256
@@ -163,8 +162,7 @@ def heads_of(state: State) -> dict[str, str]:
 def signed_bytes(checkpoint: Checkpoint) -> bytes:
     """Return the bytes that are signed: a prefix, then compact JSON with sorted keys.
 
-    Each kind of document that Apportion signs has its own prefix. Reformatting a receipt file does
-    not change these bytes."""
+    Each kind of signed document has its own prefix. Reformatting a file keeps these bytes."""
     return _SIGNED + _encode(checkpoint)
 
 

@@ -117,8 +117,7 @@ class _Node(Struct, array_like=True):
 class _Part(Struct, array_like=True, tag=0):
     """A frame: some nodes and pods, and the names of those removed since the previous frame.
 
-    A pod has the number of its shape in place of the shape and shape key. Numbers continue across
-    frames."""
+    A pod has the number of its shape instead of shape and key. Numbers continue over frames."""
 
     nodes: list[_Node]
     shapes: list[tuple[bytes, Shape]]

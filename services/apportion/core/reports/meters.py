@@ -73,8 +73,7 @@ class Meter(Struct):
 class Meters:
     """Measures all rows and models in one period, in steps of `step` microseconds (0: one step).
 
-    Steps begin at multiples of their length since 1970 (UTC). The period may cut the first and last
-    step short."""
+    Steps begin at multiples of their length since 1970 (UTC); the first and last may be cut."""
 
     def __init__(self, start: int, end: int, step: int = 0) -> None:
         self.start, self.end = start, end

@@ -24,8 +24,7 @@ TAKEN: Final = (*KINDS, QUEUE, QUOTA)  # every kind that can be submitted: workl
 class Outcome:
     """The result for one document, or one item of a List: its manifest or its error.
 
-    `document` is its number in the file, from 1. `name` is as in `Pod default/trainer`, as far as
-    it can be read."""
+    `document` is its number in the file, from 1; `name`, if read, is like `Pod default/trainer`."""
 
     document: int
     name: str

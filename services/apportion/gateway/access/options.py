@@ -1,7 +1,6 @@
 """The options that choose the login: by a cluster's tokens, by a file of tokens, or none.
 
-Invariant: a gateway that other machines can reach requires a login, unless the operator gave
-`--open`."""
+Invariant: a gateway that other machines can reach requires a login, except with `--open`."""
 
 import functools
 from collections.abc import AsyncIterator, Iterable

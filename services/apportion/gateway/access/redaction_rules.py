@@ -218,8 +218,7 @@ def planned_namespaces(body: bytes) -> list[str]:
 async def shown(body: bytes, look: Look, may_see: Ask, seal: Seal, aside: Executor) -> bytes:
     """Redact an answer's JSON for a client who sees the namespaces that `may_see` accepts.
 
-    `seal` encrypts a list's cursor. The work runs in `aside`, because a thousand rows take 0.1 s.
-    """
+    `seal` encrypts a list's cursor. The work runs in `aside`, as a thousand rows take 0.1 s."""
 
     def decoded() -> tuple[Any, set[str]]:
         answer = msgspec.json.decode(body, type=look.kind)

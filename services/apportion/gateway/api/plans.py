@@ -1,8 +1,7 @@
 """Plans over HTTP: a fork of this process computes what would happen.
 
-The fork shares the state without a copy, so events wait only until the fork has started.
-Invariants: nothing is appended; each plan has a time limit; a client that disconnects or does not
-read ends its plan."""
+The fork shares the state without a copy, so events wait only for its start. Invariants: nothing is
+appended; plans have a time limit; a client that leaves or does not read ends its plan."""
 
 import asyncio
 import contextlib

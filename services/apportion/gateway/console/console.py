@@ -1,8 +1,7 @@
 """Serves the console's files from `static/`, without a build step or other hosts.
 
 The files are read once and cached in memory, each with an ETag. Invariant: no file outside
-`static/` is served, and every answer has the policy that restricts a page to this gateway's own
-resources."""
+`static/` is served, and each answer's policy restricts the page to this gateway's own resources."""
 
 import mimetypes
 from collections.abc import Iterable

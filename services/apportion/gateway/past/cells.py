@@ -1,7 +1,6 @@
 """Counts of events by type in short intervals, called cells, for the timeline.
 
-A few thousand cells cover any ledger. Invariant: every event is counted in exactly one cell, and
-the cells are in revision order."""
+A few thousand cells cover any ledger. Invariant: each event is in one cell; cells are in order."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -54,8 +54,7 @@ async def require_dra(api: KubeApi, clock: Clock) -> None:
 async def require_gates(api: KubeApi, sample: dict[str, Any], gates: dict[str, str]) -> None:
     """Check with a dry run that the API server keeps the fields that need feature gates.
 
-    `gates` maps each such field of `sample` to its gate. Raises ConfigError, KubeUnavailable,
-    KubeRefused."""
+    `gates` maps fields of `sample` to gates. Raises ConfigError, KubeUnavailable, KubeRefused."""
     try:
         made = msgspec.json.decode(
             await api.change("POST", SLICES, sample, query={"dryRun": "All"})

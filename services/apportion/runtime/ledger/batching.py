@@ -1,9 +1,8 @@
 """Group commit: the appends of many writers are checked and stored in atomic batches.
 
 While one batch is being fsynced, new drafts gather for the next; there is no timer. A few drafts
-are appended individually, because a batch costs the server more. Invariants: a refused draft fails
-no other draft. A group is stored all or none. The queue is bounded, so a slow ledger slows its
-writers down."""
+are appended singly, as a batch costs the server more. Invariants: a refused draft fails no other
+draft. A group is stored whole or not. The queue is bounded, so a slow ledger slows its writers."""
 
 import asyncio
 import re

@@ -2,8 +2,7 @@
 
 A credential is one of three: an Ed25519 seed (`--nats-key`), of which only signatures leave this
 machine; a token (`--nats-token`), read again for each connection because its file changes; or a
-password in the URL. Invariants: no message contains a credential. Only the owner of a seed's file
-can read the file."""
+password in the URL. Invariants: no message has a credential. Only the owner can read a seed."""
 
 from __future__ import annotations
 

@@ -66,8 +66,7 @@ class ResourceClaimView:
     def drafted(self, raw: bytes, draft: PodDraft) -> PodDraft | None:
         """Add the requests of a pod's claims to its draft. Raises ManifestError.
 
-        Return None if a claim is missing. The pod is remembered, because its claims may still
-        change."""
+        Return None if a claim is missing. The pod is remembered, as its claims may still change."""
         pod = PodClaims(raw)
         self._forget(pod.pod)
         self._waiting[pod.pod] = raw, pod.keys

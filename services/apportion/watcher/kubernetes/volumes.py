@@ -1,7 +1,6 @@
 """The cluster's volumes, and the volume claims through which pods mount them.
 
-Invariant: the ledger has a claim only if a pod mounts it, and that pod is in the ledger or was
-placed by another scheduler."""
+Invariant: the ledger has a claim only if a pod of it, or of another scheduler, mounts it."""
 
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -1,7 +1,6 @@
 """`apportion rebuild`: restore a lost ledger from the annotations of running pods.
 
-Invariants: a ledger that has pods is not changed. A pod that a watcher adopts is not adopted again.
-"""
+Invariants: a ledger with pods is not changed. A pod that a watcher adopts is not adopted twice."""
 
 import asyncio
 import contextlib

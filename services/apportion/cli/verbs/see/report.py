@@ -1,7 +1,6 @@
 """`apportion report`: show allocated and used GPU-hours, and their cost.
 
-The gateway computes most reports. This verb computes CSV, and reports that use prices or archives.
-"""
+The gateway computes most reports. This verb computes CSV, and reports with prices or archives."""
 
 import contextlib
 import sys

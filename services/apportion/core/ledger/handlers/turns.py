@@ -3,8 +3,7 @@
 On such a node, the kubelet requests a container's environment at admission without naming the pod.
 So only one pod may be between binding and allocation. Invariant: the pod that was placed first is
 bound first, unless the next pod's environment is exactly the same. The order follows from the
-ledger alone, without a lock. Pods that have ended or failed, and nodes with a silent agent, block
-nothing."""
+ledger alone, without a lock. Ended or failed pods, and nodes with a silent agent, block nothing."""
 
 from typing import Final
 

@@ -192,8 +192,7 @@ class Neighbours:
     def counts(self, selector: PodSelector, *, spread: bool = False) -> Counts:
         """Return the number of placed pods on each node that the selector matches.
 
-        With `spread`, leave out terminating pods, like kube-scheduler's `countPodsMatchSelector`.
-        """
+        With `spread`, omit terminating pods, like kube-scheduler's `countPodsMatchSelector`."""
         self.count(len(self._uncounted))
         found = self._matching.get((selector, spread))
         if found is None:

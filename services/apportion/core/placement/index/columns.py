@@ -1,8 +1,7 @@
 """Index the nodes as columns, so that numpy can evaluate many nodes at once.
 
-Rows are in the order of node names, so ties never depend on the order in which nodes joined. Spare
-rows let a new node join while few rows move. Invariant: after `sync`, row i reflects node
-`names[i]`."""
+Rows are in the order of node names, so ties never depend on the order of joining. Spare rows let a
+new node join while few rows move. Invariant: after `sync`, row i reflects node `names[i]`."""
 
 from bisect import bisect_left
 from collections.abc import Iterable
@@ -135,8 +134,7 @@ class Touch(Struct, gc=False):
 class Columns:
     """The nodes as columns, with one row per node: free amounts, device kinds and load.
 
-    When `generation` changes, caches by row must be rebuilt. Column 0 is the node's host; its
-    devices follow."""
+    When `generation` changes, rebuild caches by row. Column 0 is the host; devices follow."""
 
     def __init__(self, state: State) -> None:
         self.device_kinds = DeviceKinds()

@@ -1,7 +1,6 @@
 """Log the rows that changed, so that each reader can catch up later.
 
-Invariant: a reader gets every row that changed since its last read, or learns that some are lost.
-"""
+Invariant: a reader gets all rows changed since its last read, or learns that some are lost."""
 
 from typing import Final
 

@@ -1,7 +1,6 @@
 """Enforce queue and namespace limits, which refuse a pod although nodes have room.
 
-A limit is a rule of the scheduler, not an invariant of the ledger: the fold accepts placements
-beyond it."""
+A limit is a rule of the scheduler, not an invariant of the ledger: the fold accepts more."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence

@@ -2,8 +2,7 @@
 
 Pods and nodes are hashed into `PARTS` parts. By rendezvous hashing, each part belongs to the
 scheduler with the highest hash, so few parts move when a scheduler joins or leaves. If schedulers
-know different lists of schedulers, the server's fences refuse an append, and no pod is placed
-twice."""
+know different lists, the server's fences refuse an append, and no pod is placed twice."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -152,8 +152,7 @@ class Usable(NamedTuple):
 class Price:
     """The policy `price`: choose the node that loses least value.
 
-    A node is worth what frequent pods could still earn there, at the worst of several CPU prices.
-    """
+    A node is worth what frequent pods could still earn there, at the worst of some CPU prices."""
 
     policy = "price"
 

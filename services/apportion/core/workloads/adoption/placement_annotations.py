@@ -64,8 +64,7 @@ def annotations_for(
 ) -> dict[str, str]:
     """Return all annotations to write when the pod is bound.
 
-    `revision` is the placement's, and `now_ns` is Unix time. Raises KeyError if the node lacks the
-    device of a share."""
+    `revision` is the placement's, `now_ns` Unix time. Raises KeyError if a device is missing."""
     ours = {SHARES: shares_text(placed.shares), ATTEMPT: str(placed.attempt), UID: placed.pod}
     return (
         ours

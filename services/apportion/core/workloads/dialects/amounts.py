@@ -145,8 +145,7 @@ class Amount(NamedTuple):
     def cores_percent(self, *, clamp: bool) -> int:
         """Return the amount as percent of each device's compute.
 
-        If `clamp`, more than 100 counts as 100, as in HAMi (`Fit`: "core limit can't exceed 100").
-        """
+        If `clamp`, more than 100 is 100, as in HAMi (`Fit`: "core limit can't exceed 100")."""
         if self.value > WHOLE and not clamp:
             fix = "write 0 to 100, and use the count to request more devices"
             raise self.refusal("is more than 100 percent of a device", fix)

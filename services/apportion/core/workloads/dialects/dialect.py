@@ -307,13 +307,12 @@ Recover = Callable[[BoundPod, str], Iterator[Held]]
 class Dialect(Struct, frozen=True, kw_only=True, eq=False):
     """One dialect: how pods request a kind of device under one system's names.
 
-    `read` returns a container's ask, or None if it requests no device. `choose` returns the
-    constraints on devices in the pod's annotations. Both raise `ManifestError`. `part` splits the
-    asks into those that get devices and those that borrow them. `render` returns the annotations
-    that the system's own scheduler would write for a placed pod. `recover` has a reader for each
-    annotation key, to be tried in this order. `device_choice` is how the system's plugin itself
-    chooses devices; the plugin fails a pod with another choice. `idle` names a resource that is
-    ignored next to another."""
+    `read` returns a container's ask, or None if it requests no device. `choose` returns the device
+    constraints in the pod's annotations. Both raise `ManifestError`. `part` splits the asks into
+    those that get devices and those that borrow them. `render` returns the annotations that the
+    system's own scheduler would write for a placed pod. `recover` has a reader per annotation key,
+    tried in this order. `device_choice` is how the system's plugin chooses devices; it fails a pod
+    with another choice. `idle` names a resource that is ignored next to another."""
 
     name: str  # as in the ledger
     devices: str  # what users call them, as in "GPUs"

@@ -28,7 +28,7 @@ _DIGITS_MAX: Final = 3
 _AMOUNT_DIGITS_MAX: Final = 12
 _SLOTS_MAX: Final = 250
 _NUMA_MAX: Final = 1023
-_BYTES_MAX: Final = 256 << 10  # the API server's limit for all annotations of an object
+_CHARACTERS_MAX: Final = 256 << 10  # as the API server limits all annotations of an object
 _MODES: Final[Mapping[str, Mode]] = {
     "": "hami-core", "hami-core": "hami-core", "mps": "mps", "mig": "mig"
 }  # fmt: skip
@@ -85,19 +85,19 @@ def registration(
     if not found:
         return Registration()
     names = dict(found)
-    plugin: Plugin = "volcano" if VOLCANO_NVIDIA in names else "hami"
+    key = next((key for key in (HAMI_NVIDIA, VOLCANO_NVIDIA) if key in names), found[0][0])
+    plugin: Plugin = "hami" if names[key] == "hami.io" else "volcano"
+    text, known = annotations[key], config.volcano_vgpu
     try:
-        if HAMI_NVIDIA in names:
-            text, needed = annotations[HAMI_NVIDIA], [config.hami.count]
-            plugin = "hami"
+        if len(text) > _CHARACTERS_MAX:
+            raise _Unread(f"{key} is longer than {_CHARACTERS_MAX} characters")
+        if key == HAMI_NVIDIA:
+            needed = [config.hami.count]
             entries = _hami(text) if text.lstrip().startswith("[") else _hami_legacy(text)
-        elif VOLCANO_NVIDIA in names:
-            known = config.volcano_vgpu
-            text, needed = annotations[VOLCANO_NVIDIA], [known.count, known.cores, known.memory]
+        elif key == VOLCANO_NVIDIA:
+            needed = [known.count, known.cores, known.memory]
             entries = _volcano(text, config.memory_factor)
         else:
-            key, domain = found[0]
-            plugin = "hami" if domain == "hami.io" else "volcano"
             raise _Unread(f"{key}: devices of this vendor are not supported yet")
         missing = next((name for name in needed if not allocatable.get(name)), None)
         if missing is not None:
@@ -108,8 +108,6 @@ def registration(
 
 
 def _hami(text: str) -> Iterator[_Entry]:
-    if len(text) > _BYTES_MAX:
-        raise _Unread(f"{HAMI_NVIDIA} is longer than {_BYTES_MAX} bytes")
     try:
         yield from _decode(text.encode())
     except msgspec.MsgspecError as error:

@@ -77,8 +77,7 @@ def dialect(name: str, **others: Any) -> Dialect:
 class Manner(NamedTuple):
     """The names with which one system requests GPUs, and the rules by which it reads amounts.
 
-    If `full_percentage_is_alone`, a request for 100 % of the memory without cores gets the GPU
-    exclusively."""
+    If `full_percentage_is_alone`, 100 % of memory without cores requests the whole GPU."""
 
     names: Callable[[DialectConfig], VgpuNames]
     system: str  # what users call it

@@ -170,8 +170,7 @@ _STORAGE: Final = ".storageclass.storage.k8s.io/"
 def extended_limits(document: Mapping[str, Any]) -> dict[str, int]:
     """Return the limits of extended resources in `spec.hard`, in whole units.
 
-    Raises ManifestError if an amount cannot be read, there are too many, or the quota has scopes.
-    """
+    Raises ManifestError if an amount is unreadable, there are too many, or the quota has scopes."""
     spec = document.get("spec") or {}
     hard = {
         name: amount

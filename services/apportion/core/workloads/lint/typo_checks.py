@@ -138,8 +138,7 @@ def of_annotations(found: Mapping[Any, Any], at: str) -> Iterator[Suspect]:
 def of_queue(spec: Mapping[Any, Any], *, stored: bool = False) -> Iterator[Suspect]:
     """Yield the fields of a Queue's `spec` that have no effect here.
 
-    If the spec was read from the API server (`stored`), ignore values that Volcano's webhook adds.
-    """
+    If the spec is from the API server (`stored`), ignore values that Volcano's webhook adds."""
     for name, why in ignored_fields.QUEUE_FIELDS.items():
         value = spec.get(name)
         if value in (None, "", {}, []) or value == ignored_fields.QUEUE_AS_HERE.get(name):

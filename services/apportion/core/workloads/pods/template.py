@@ -89,8 +89,7 @@ def read_template(
 ) -> Template:
     """Read a pod spec; `field` is the path of its template, or empty for a pod document.
 
-    `priority_class` applies if the spec has none. Raises ManifestError if anything in the spec
-    cannot be used."""
+    `priority_class` applies if the spec has none. Raises ManifestError if anything is unusable."""
     spec_field, meta_field = (f"{field}.{part}".lstrip(".") for part in ("spec", "metadata"))
     notes_field = f"{meta_field}.annotations"
     unsupported.check_pod_spec(raw_spec, spec_field, resource_claims=config.resource_claims)
@@ -259,8 +258,7 @@ def devices_only(document: dict[str, Any]) -> dict[str, Any]:
     """Return a pod's document with only what matters for its devices and amounts.
 
     It is for pods whose node a kube-scheduler chooses with our extender. That scheduler checks
-    volumes, affinity, taints and priority classes, so errors in them must not make us refuse the
-    pod."""
+    volumes, affinity, taints and priority classes, so errors in them must not make us refuse it."""
     metadata, spec = document.get("metadata"), document.get("spec")
     if not isinstance(metadata, dict) or not isinstance(spec, dict):
         return document

@@ -142,8 +142,7 @@ class Users:
     ) -> Members:
         """Create nats.conf, the ledger's key, and a user for each role that has none.
 
-        `agents` maps names to nodes; by default one agent serves all nodes. Raises UsersFailed,
-        InvalidIdentity."""
+        `agents` maps names to nodes (default: one for all). Raises UsersFailed, InvalidIdentity."""
         found = self.read()
         for member in found.members:
             if agents and member.name in agents and member.role != "agent":

@@ -116,6 +116,7 @@ def test_a_plugin_that_does_not_run_offers_nothing() -> None:
         ({HAMI_NVIDIA: json.dumps([ENTRY | {"mode": "new"}])}, "unknown mode 'new'"),
         ({HAMI_NVIDIA: json.dumps([ENTRY | {"devmem": -1}])}, "out of range"),
         ({HAMI_NVIDIA: json.dumps([ENTRY | {"devmem": 1 << 40}])}, "out of range"),
+        ({HAMI_NVIDIA: "x" * (300 << 10)}, "is longer than 262144 characters"),
         ({VOLCANO_NVIDIA: "GPU-a,1,1,T4:"}, "has 4 fields, not 6"),
         ({"hami.io/node-register-Ascend910B3": "[{}]"}, "not supported yet"),
     ],
