@@ -24,6 +24,7 @@ from apportion_schemas import (
     Shape,
     encode,
 )
+from apportion_schemas.catalogue import BY_PAYLOAD
 from tests.support.facts import Facts
 from tests.support.nats import Bus
 from tests.support.polling import until
@@ -80,6 +81,9 @@ async def append_raw(bus: Bus, subject: str, payload: bytes) -> int:
     return (await rogue.append([Draft(f"apportion.v1.{subject}", f"raw-{len(payload)}", payload)]))[
         0
     ]
+
+
+TELEPORTED = f"PodTeleported@{BY_PAYLOAD[PodSubmitted].version}"
 
 
 def document(uid: str, **attributes: object) -> bytes:
@@ -160,7 +164,7 @@ async def test_what_contradicts_the_state_is_said(
 NEWER = pytest.mark.parametrize(
     ("attributes", "enabled", "named"),
     [
-        ({"type": "apportion.dev/PodTeleported"}, "PodTeleported@3", "PodTeleported"),
+        ({"type": "apportion.dev/PodTeleported"}, TELEPORTED, "PodTeleported"),
         ({"schemaversion": 99}, "PodSubmitted@99", "schemaversion 99"),
     ],
 )

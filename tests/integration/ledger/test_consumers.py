@@ -65,6 +65,11 @@ async def test_a_reader_keeps_its_number_through_a_crash_of_the_server(bus: Bus)
     await bus.restart()
     await writer.wire.wait_connected(30)
     await writer.append([draft()])
+
+    async def both() -> bool:
+        return len(seen) >= 2 * len(readers)
+
+    await until(both, "both readers to go on", interval_s=0.05)  # else a new one takes a number
     await reading(ledger)
     assert sorted(name_of(reader) for reader in readers) == ["scheduler-0", "scheduler-1"]
 
