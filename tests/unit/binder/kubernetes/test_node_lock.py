@@ -105,7 +105,7 @@ async def test_a_held_lock_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> Non
     cluster = Cluster()
     await cluster.create("p", "other")
     await cluster.write({LOCKS["hami"]: f"{minutes_ago(1)},default,other"})
-    monkeypatch.setattr(node_lock, "WAIT_S", 0.1)
+    monkeypatch.setattr(node_lock, "WAIT_S", 1.0)
     failed = await cluster.take("p")
     assert failed is not None
     assert failed.waits
