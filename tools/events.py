@@ -115,7 +115,7 @@ def described(definitions: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def field_notes(struct: type[Struct]) -> dict[str, str]:
-    """Return the comment of each field, at its line or above it, as words without a period."""
+    """Return the comment beside or above each field, as words without a period."""
     notes: dict[str, str] = {}
     for base in struct.__mro__[::-1]:
         if base.__module__.partition(".")[0] not in OURS:

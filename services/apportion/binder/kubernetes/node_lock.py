@@ -2,8 +2,8 @@
 
 The lock tells the plugin which pod the kubelet is starting. The plugin removes the lock once that
 pod has its devices (HAMi's `pkg/util/nodelock`). So a node starts one pod with devices at a time.
-Invariant: a pod is bound to such a node only while the node's annotation names that pod. As in
-HAMi, a lock is taken over if its pod no longer exists, or after five minutes."""
+Invariant: a pod with devices is bound there only while the node's annotation names it. As in HAMi,
+a lock is taken over if its pod no longer exists, or after five minutes."""
 
 import asyncio
 import logging

@@ -197,7 +197,7 @@ class KubernetesTarget:
             steps.append(partial(self._claims.ready, placed, node))
         if self._allocatable is not None and not node.foreign_plugin:
             steps.append(partial(self._allocatable.ready, pod, node))
-        if placed.shares and node.foreign_plugin:
+        if placed.shares:
             steps.append(partial(self._locks.take, placed, node))
         for step in steps:
             lacking = await self._lacking(placed, step())

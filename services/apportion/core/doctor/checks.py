@@ -503,8 +503,8 @@ def device_plugins(cluster: ClusterFacts) -> Found | None:
             "start that plugin, or remove its annotation and run the agent there",
         )  # fmt: skip
     kept = counted_nodes([(node, "") for node, _, _ in cluster.plugins], "node")
-    cost = "; the plugin starts one pod at a time, and Apportion reports no use there"
-    return ok(joined(("keeps another system's device plugin: ", *kept, cost)))
+    cost = "; it starts one pod at a time, and Apportion reports no use there"
+    return ok(joined(("another system's plugin allocates the devices of ", *kept, cost)))
 
 
 def drivers(cluster: ClusterFacts) -> Found | None:

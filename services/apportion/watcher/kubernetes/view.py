@@ -270,7 +270,9 @@ class ClusterView:
 
     def _read_node(self, raw: bytes) -> tuple[str, NodeObserved | None, int]:
         view = self._reader.node(raw)
-        self.registered[view.node] = self._reader.registered(raw)
+        nothing = DevicesRegistered(node=view.node, version=view.version)
+        # most nodes are not decoded twice
+        self.registered[view.node] = self._reader.registered(raw) if b"register" in raw else nothing
         return view.node, view, view.version
 
     def _node_changed(

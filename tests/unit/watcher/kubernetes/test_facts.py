@@ -12,6 +12,7 @@ from apportion.watcher.kubernetes.facts import Fact
 from apportion_schemas import (
     BudgetGone,
     BudgetObserved,
+    DevicesRegistered,
     LabelExpression,
     Neighbour,
     NodeGone,
@@ -308,6 +309,33 @@ def test_a_node_that_left_is_gone_once() -> None:
     assert [fact.data for fact in facts] == [NodeGone(node="n1")]
     cluster.write(facts)
     assert list(cluster.facts.nodes(cluster.view.everything().nodes)) == []
+
+
+def test_what_a_plugin_registered_is_reported_as_it_changes_and_when_it_goes() -> None:
+    """The watcher reports the devices in a node's annotation once, again when they change, and that
+    there are none when the annotation is removed."""
+    entry = '[{"id":"GPU-a","count":10,"devmem":%d,"devcore":100,"type":"T4","health":true}]'
+
+    def reported(version: int, memory_mib: int | None) -> list[DevicesRegistered]:
+        document = kube_node("n1", allocatable={"nvidia.com/gpu": "10"})
+        if memory_mib is not None:
+            document["metadata"]["annotations"] = {
+                "hami.io/node-nvidia-register": entry % memory_mib
+            }
+        cluster.see("nodes", document, version)
+        facts = cluster.node_facts()
+        cluster.write(facts)
+        return [fact.data for fact in facts if isinstance(fact.data, DevicesRegistered)]
+
+    cluster = Cluster()
+    assert reported(1, None) == []
+    (found,) = reported(2, 15_360)
+    assert (found.plugin, [device.id for device in found.devices]) == ("hami", ["GPU-a"])
+    assert reported(3, 15_360) == []
+    (found,) = reported(4, 16_384)
+    assert found.devices[0].memory_mib == 16_384
+    assert reported(5, None) == [DevicesRegistered(node="n1", version=5)]
+    assert not cluster.ledger.node("n1").devices
 
 
 def test_a_rejected_pod_that_is_mended_expects_its_rejection() -> None:

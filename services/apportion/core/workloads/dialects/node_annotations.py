@@ -25,7 +25,7 @@ UNHEALTHY: Final = "its device plugin reports it as unhealthy"
 _REGISTERED: Final = re.compile(r"(hami\.io|volcano\.sh)/node-(register-.+|.+-register)")
 _PREFIX: Final = "NVIDIA-"
 _DIGITS_MAX: Final = 3
-_AMOUNT_DIGITS_MAX: Final = 12
+_NUMBER: Final = re.compile(r"-?[0-9]{1,12}")
 _SLOTS_MAX: Final = 250
 _NUMA_MAX: Final = 1023
 _CHARACTERS_MAX: Final = 256 << 10  # as the API server limits all annotations of an object
@@ -109,7 +109,7 @@ def registration(
 
 def _hami(text: str) -> Iterator[_Entry]:
     try:
-        yield from _decode(text.encode())
+        yield from _decode(text)
     except msgspec.MsgspecError as error:
         raise _Unread(f"{HAMI_NVIDIA} cannot be read: {error}") from None
 
@@ -147,7 +147,7 @@ def _volcano(text: str, factor: int) -> Iterator[_Entry]:
 
 
 def _number(text: str) -> int:
-    if not text.strip().lstrip("-").isdecimal() or len(text) > _AMOUNT_DIGITS_MAX:
+    if not _NUMBER.fullmatch(text):
         raise _Unread(f"{text[:40]!r} is not a whole number")
     return int(text)
 
@@ -164,7 +164,7 @@ def _devices(entries: Sequence[_Entry]) -> Iterator[Device]:
         indexes = list(range(len(entries)))
     for index, each in zip(indexes, entries, strict=True):
         mode = _MODES.get(each.mode)
-        if mode is None or not 0 < len(each.id) <= NAME_MAX:
+        if mode is None:
             raise _Unread(f"device {each.id[:40]!r} has the unknown mode {each.mode[:40]!r}")
         healthy = each.health and mode != "mig"
         device = Device(
@@ -184,5 +184,4 @@ def _devices(entries: Sequence[_Entry]) -> Iterator[Device]:
         try:
             yield msgspec.convert(msgspec.to_builtins(device), Device)
         except msgspec.ValidationError as error:
-            why = f"device {each.id!r} has an amount out of range: {error}"
-            raise _Unread(why) from None
+            raise _Unread(f"device {each.id[:40]!r} cannot be used: {error}") from None
