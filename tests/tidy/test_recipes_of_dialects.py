@@ -81,7 +81,7 @@ ROW: Edits = (
     (f"{DIALECTS}/listing.py", "    ascend,\n", "    acme,\n"),
     (f"{DIALECTS}/listing.py", "    ascend.DIALECT,\n", "    acme.DIALECT,\n"),
 )
-GUARD: Edits = ((GUARDS, "cambricon|apportion", "acme|"),)
+GUARD: Edits = ((GUARDS, "cambricon|hygon", "acme|"),)
 CATALOGUE = """
 [[family]]
 name = "acme"
@@ -178,14 +178,14 @@ def test_a_dialect_is_a_module_and_a_row(tmp_path: Path) -> None:
     """Adding a dialect for existing devices takes one new module and one row in the list of
     dialects."""
     module = MODULE.replace("FAMILY", "cambricon")
-    assert added(tmp_path, ROW, {f"{DIALECTS}/acme.py": module}) == 2
+    assert added(tmp_path, ROW, {f"{DIALECTS}/vendors/acme.py": module}) == 2
     _assert_found(answers(tmp_path, ASKED), family="cambricon")
 
 
 def test_a_vendor_is_its_data_its_dialect_and_its_domain(tmp_path: Path) -> None:
     """Adding a vendor changes five files. The admission policies then guard the vendor's domain."""
     files = {
-        f"{DIALECTS}/acme.py": MODULE.replace("FAMILY", "acme"),
+        f"{DIALECTS}/vendors/acme.py": MODULE.replace("FAMILY", "acme"),
         f"{DEVICES}/catalogue/acme.toml": CATALOGUE,
     }
     model: Edits = ((f"{DEVICES}/models.toml", "[P100]\n", MODEL),)

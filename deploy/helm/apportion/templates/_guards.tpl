@@ -10,12 +10,12 @@ system:serviceaccount:{{ .root.Release.Namespace }}:{{ .name }}
 
 {{/* RE2: annotations that device plugins of HAMi, Volcano and vcuda obey. tests/unit/core/admission compares it with what the binder writes. */}}
 {{- define "apportion.pluginAnnotations" -}}
-^(hami[.]io/(.+-devices-(allocated|to-allocate)|.+-mig-allocations|vgpu-(node|time)|bind-(phase|time))|volcano[.]sh/(vgpu-(ids-new|node|time)|devices-to-allocate|bind-(phase|time)|predicate-time)|(tencent|docker)[.]com/(predicate-.+|gpu-assigned)|huawei[.]com/(Ascend[0-9].*|ascend[0-9].*|npu-core))$
+^(hami[.]io/(.+-devices-(allocated|to-allocate)|kunlun-allocated|.+-mig-allocations|vgpu-(node|time)|bind-(phase|time))|volcano[.]sh/(vgpu-(ids-new|node|time)|devices-to-allocate|bind-(phase|time)|predicate-time)|(tencent|docker|iluvatar|mthreads|metax-tech|enflame)[.](com|ai)/(predicate-.+|gpu-(assigned|index|devices-allocated)|gcu-.+|assigned-containers)|aws[.]amazon[.]com/predicate-node|(AWS_NEURON|NEURON|CAMBRICON|BAIDU_COM)_.+|huawei[.]com/(Ascend[0-9].*|ascend[0-9].*|npu-core))$
 {{- end }}
 
 {{/* RE2: resource names of our devices, by domain, and those that a configuration renames. */}}
 {{- define "apportion.deviceNames" -}}
-^((nvidia|volcano|tencent|docker|huawei|cambricon|apportion)[.](com|sh|dev)/.+{{ range .Values.guards.resources }}|{{ . | replace "." "[.]" }}{{ end }})$
+^((nvidia|volcano|tencent|docker|huawei|cambricon|hygon|iluvatar|metax-tech|mthreads|kunlunxin|enflame|birentech|vastaitech|amd|apportion)[.](com|sh|dev|ai)/.+|aws[.]amazon[.]com/neuron(core)?{{ range .Values.guards.resources }}|{{ . | replace "." "[.]" }}{{ end }})$
 {{- end }}
 
 {{/* CEL: whether the pod requests devices. */}}

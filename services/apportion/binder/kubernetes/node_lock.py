@@ -1,15 +1,15 @@
-"""Takes the lock of HAMi's or Volcano's device plugin on a node before a pod is bound there.
+"""Takes the locks of HAMi's or Volcano's device plugins on a node before a pod is bound there.
 
-The lock tells the plugin which pod the kubelet is starting. The plugin removes the lock once that
-pod has its devices (HAMi's `pkg/util/nodelock`). So a node starts one pod with devices at a time.
-Invariant: a pod with devices is bound there only while the node's annotation names it. As in HAMi,
-a lock is taken over if its pod no longer exists, or after five minutes."""
+A lock tells the plugin which pod the kubelet is starting. The plugin removes the lock once that pod
+has its devices (HAMi's `pkg/util/nodelock`). So a node starts one pod with such devices at a time.
+Invariant: a pod whose devices need a lock is bound there only while the node's annotation names it.
+As in HAMi, a lock is taken over if its pod no longer exists, or after some minutes."""
 
 import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import quote
 
@@ -17,6 +17,8 @@ import msgspec
 
 from apportion.binder.binding import Failed
 from apportion.core.ledger.state import NodeState
+from apportion.core.workloads.dialects.dialect import Lock
+from apportion.core.workloads.dialects.listing import parts
 from apportion.runtime.kube.client import (
     CONFLICT,
     MERGE_PATCH,
@@ -30,15 +32,13 @@ from apportion.runtime.process.clock import BackOff, Clock
 from apportion_schemas import PodPlaced
 from apportion_schemas.decoding import from_outside
 
-# HAMi's lock names its time and its pod. Volcano's has only the time, because its scheduler reads
-# nothing else; so the pod is in an annotation of ours, which counts only with the same time.
-LOCKS: Final = {"hami": "hami.io/mutex.lock", "volcano": "hamivgpu"}
+# The pod of a lock that has only a time is in this annotation of ours. It counts only with the same
+# time.
 OWNER: Final = "apportion.dev/node-lock"
 # The label that HAMi's scheduler sets on its pods, with the name of the node.
 NODE_LABEL: Final = "hami.io/vgpu-node"
 LABEL_MAX: Final = 63
 ANOTHER: Final = "another pod"
-STALE: Final = timedelta(minutes=5)  # HAMI_NODELOCK_EXPIRE
 WAIT_S: Final = 15.0  # for one delivery; then the binder reports why the pod waits
 LOOK: Final = BackOff(0.1, 1.0)
 _OWNER_PARTS: Final = 3  # time, namespace and pod; older versions of HAMi wrote only the time
@@ -67,18 +67,20 @@ class NodeLocks:
         self._clock = clock
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    async def take(self, placed: PodPlaced, node: NodeState) -> Failed | None:
-        """Wait until the node's lock names the pod; return why if not. Raises KubeUnavailable."""
-        key = LOCKS.get(node.foreign_plugin)
-        if key is None:
+    async def take(self, placed: PodPlaced, dialect: str, node: NodeState) -> Failed | None:
+        """Wait until the locks of the pod's devices name it. Return why if they do not.
+
+        Raises KubeUnavailable."""
+        if not node.foreign_plugin:
             return None
         owner = ANOTHER
         try:
             async with asyncio.timeout(WAIT_S), self._turns[placed.node]:
-                tries = 0
-                while owner := await self._held(placed, key):
-                    tries += 1
-                    await self._clock.pause(LOOK.after(tries))
+                for lock in _locks(dialect, node):
+                    tries = 0
+                    while owner := await self._held(placed, lock):
+                        tries += 1
+                        await self._clock.pause(LOOK.after(tries))
                 if node.foreign_plugin == "hami":
                     await self._label(placed)
         except TimeoutError:
@@ -89,39 +91,38 @@ class NodeLocks:
             return Failed(f"lock of node {placed.node} not taken: {error}; {fix}", final=False)
         return None
 
-    async def release(self, placed: PodPlaced, node: NodeState) -> None:
-        """Remove the lock if it still names the pod, because the pod was not bound."""
-        key = LOCKS.get(node.foreign_plugin)
-        if key is None:
-            return
+    async def release(self, placed: PodPlaced, dialect: str, node: NodeState) -> None:
+        """Remove the locks that still name the pod, because the pod was not bound."""
         try:
-            found = await self._read(placed.node)
-            if _lock(found, key)[1:] == [placed.namespace, placed.name]:
-                await self._write(placed.node, {key: None, OWNER: None}, found.resource_version)
+            for lock in _locks(dialect, node):
+                found = await self._read(placed.node)
+                if _written(found, lock)[1:] == [placed.namespace, placed.name]:
+                    gone = {lock.key: None, OWNER: None}
+                    await self._write(placed.node, gone, found.resource_version)
         except (KubeUnavailable, KubeRefused) as error:
-            # The next try of the pod has it already; another pod takes it over after five minutes.
+            # The next try of the pod has it already; another pod takes it over once it has expired.
             _log.info("lock of node %s not released: %s", placed.node, error)
 
-    async def _held(self, placed: PodPlaced, key: str) -> str:
+    async def _held(self, placed: PodPlaced, lock: Lock) -> str:
         """Take the lock, or return which pod has it. Raises KubeUnavailable, KubeRefused."""
         found = await self._read(placed.node)
-        time, *owner = _lock(found, key)
+        time, *owner = _written(found, lock)
         if owner == [placed.namespace, placed.name]:
             return ""
-        if time and not await self._is_stale(time, owner):
+        if time and not await self._is_stale(time, owner, lock.expires_s):
             return "/".join(owner) or ANOTHER
         now = self._clock.now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         mine = f"{now},{placed.namespace},{placed.name}"
-        lock = {key: mine} if key == LOCKS["hami"] else {key: now, OWNER: mine}
-        taken = await self._write(placed.node, lock, found.resource_version)
+        notes = {lock.key: mine} if lock.names_pod else {lock.key: now, OWNER: mine}
+        taken = await self._write(placed.node, notes, found.resource_version)
         return "" if taken else ANOTHER
 
-    async def _is_stale(self, time: str, owner: list[str]) -> bool:
+    async def _is_stale(self, time: str, owner: list[str], expires_s: int) -> bool:
         try:
             since = datetime.fromisoformat(time)
         except ValueError:
             return True
-        if since.tzinfo is None or self._clock.now() - since > STALE:
+        if since.tzinfo is None or (self._clock.now() - since).total_seconds() > expires_s:
             return True
         if len(owner) + 1 != _OWNER_PARTS:
             return False
@@ -130,9 +131,9 @@ class NodeLocks:
     async def _read(self, node: str) -> _Meta:
         return _decode_node(await self._api.get(_path(node))).metadata
 
-    async def _write(self, node: str, lock: Mapping[str, str | None], version: str) -> bool:
+    async def _write(self, node: str, notes: Mapping[str, str | None], version: str) -> bool:
         """Write annotations if the node is unchanged. Return False if it was changed."""
-        document = {"metadata": {"resourceVersion": version, "annotations": lock}}
+        document = {"metadata": {"resourceVersion": version, "annotations": notes}}
         answer = await self._api.request(
             # A status request may change annotations, and RBAC permits it.
             "PATCH", f"{_path(node)}/status", body=_encode(document), content_type=MERGE_PATCH,
@@ -154,11 +155,17 @@ class NodeLocks:
         )  # fmt: skip
 
 
-def _lock(node: _Meta, key: str) -> list[str]:
+def _locks(dialect: str, node: NodeState) -> tuple[Lock, ...]:
+    """Return the locks of the node that a pod of this dialect needs, each once."""
+    found = (each.locks.get(node.foreign_plugin) for each in parts(dialect))
+    return tuple(dict.fromkeys(lock for lock in found if lock is not None))
+
+
+def _written(node: _Meta, lock: Lock) -> list[str]:
     """Return the lock's time, and the namespace and name of its pod, as far as it has them."""
     notes = node.annotations or {}
-    lock, owner = notes.get(key, ""), notes.get(OWNER, "")
-    return (owner if lock and owner.startswith(f"{lock},") else lock).split(",")
+    time, owner = notes.get(lock.key, ""), notes.get(OWNER, "")
+    return (owner if time and owner.startswith(f"{time},") else time).split(",")
 
 
 def _path(node: str) -> str:

@@ -182,7 +182,7 @@ class KubernetesTarget:
             failures += 1
             await self._clock.pause(max(BACK_OFF.after(failures), outcome.pause_s))
         if isinstance(outcome, Failed) and not outcome.unknown:
-            await self._locks.release(placed, node)
+            await self._locks.release(placed, pod.submitted.dialect, node)
         return outcome
 
     async def _prepared(self, placed: PodPlaced, pod: PodState, node: NodeState) -> Outcome | None:
@@ -198,7 +198,7 @@ class KubernetesTarget:
         if self._allocatable is not None and not node.foreign_plugin:
             steps.append(partial(self._allocatable.ready, pod, node))
         if placed.shares:
-            steps.append(partial(self._locks.take, placed, node))
+            steps.append(partial(self._locks.take, placed, pod.submitted.dialect, node))
         for step in steps:
             lacking = await self._lacking(placed, step())
             if lacking is not None:

@@ -61,7 +61,7 @@ _NOT_KNOWN: Final = "these devices are not supported, and pods that request one 
 _GEOMETRIES: Final = "knownMigGeometries"
 _ALLOWLIST: Final = "migProfileAllowlist"
 _UNKNOWN: Final = (
-    "hygon", "metax", "enflame", "mthreads", "iluvatar", "iluvatars", "kunlun", "awsneuron", "amd",
+    "metax", "enflame", "mthreads", "iluvatar", "iluvatars", "kunlun", "awsneuron", "amd",
     "vastai", "biren",
 )  # fmt: skip
 

@@ -20,6 +20,7 @@ from apportion.core.workloads.adoption.claims import ENDED, WRITERS, Claim, clai
 from apportion.core.workloads.adoption.placement_annotations import ATTEMPT, SHARES
 from apportion.core.workloads.dialects import Container, ManifestError
 from apportion.core.workloads.dialects.amounts import Role, quantity
+from apportion.core.workloads.dialects.inventory import NodeFacts
 from apportion.core.workloads.dialects.listing import claimed
 from apportion.core.workloads.dialects.node_annotations import registration, unhealthy_indexes
 from apportion.core.workloads.kinds.drafts import PodDraft
@@ -392,10 +393,14 @@ class ObjectReader:
     def registered(self, raw: bytes) -> DevicesRegistered:
         """Read the devices that another system's device plugin has registered on a node."""
         node = _decode_node(raw)
-        allocatable = node.status.allocatable or {}
-        config = self._config.dialects
-        amounts = {name: _whole(allocatable.get(name, 0)) for name in claimed(config)}
-        found = registration(node.metadata.annotations or {}, amounts, config)
+        amounts = {name: _whole(value) for name, value in (node.status.allocatable or {}).items()}
+        about = node.metadata
+        found = registration(
+            NodeFacts(
+                about.name, about.annotations or {}, about.labels or {}, amounts,
+                self._config.dialects,
+            )
+        )  # fmt: skip
         return DevicesRegistered(
             node=node.metadata.name,
             plugin=found.plugin,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from apportion.core.ledger.state import Phase, PodState, State
+from apportion.core.workloads.dialects.node_annotations import SIGNS
 from apportion.core.workloads.pods.volumes import read_node_drivers
 from apportion.runtime.kube.watch import Kind
 from apportion.watcher.kubernetes.kind import Marks, Mirror, readable
@@ -271,8 +272,8 @@ class ClusterView:
     def _read_node(self, raw: bytes) -> tuple[str, NodeObserved | None, int]:
         view = self._reader.node(raw)
         nothing = DevicesRegistered(node=view.node, version=view.version)
-        # most nodes are not decoded twice
-        self.registered[view.node] = self._reader.registered(raw) if b"register" in raw else nothing
+        signs = any(sign in raw for sign in SIGNS)  # most nodes are not decoded twice
+        self.registered[view.node] = self._reader.registered(raw) if signs else nothing
         return view.node, view, view.version
 
     def _node_changed(

@@ -11,8 +11,9 @@ import pytest
 
 from apportion.binder.binding import Failed
 from apportion.binder.kubernetes import node_lock
-from apportion.binder.kubernetes.node_lock import LOCKS, OWNER, NodeLocks
+from apportion.binder.kubernetes.node_lock import OWNER, NodeLocks
 from apportion.core.ledger.state import NodeState
+from apportion.core.workloads.dialects import hami, volcano_vgpu
 from apportion.runtime.process.clock import SystemClock
 from apportion_schemas import Plugin, PodPlaced
 from tests.support.fleet import gpu, observed, registered
@@ -22,6 +23,8 @@ from tests.support.memory_kube import MemoryKube
 from tests.support.memory_kube_api import MemoryKubeApi
 from tests.support.pods import placed, share
 
+DIALECTS = {"hami": hami.NAME, "volcano": volcano_vgpu.NAME}
+LOCKS = {"hami": hami.LOCK.key, "volcano": volcano_vgpu.LOCK.key}
 NODES, PODS = "/api/v1/nodes", "/api/v1/namespaces/default/pods"
 
 
@@ -54,7 +57,11 @@ class Cluster:
 
     async def take(self, name: str) -> Failed | None:
         """Take the node's lock for the pod."""
-        return await self.locks.take(self.placed(name), self.node)
+        return await self.locks.take(self.placed(name), DIALECTS[self.plugin], self.node)
+
+    async def release(self, name: str) -> None:
+        """Release the node's lock, because the pod was not bound."""
+        await self.locks.release(self.placed(name), DIALECTS[self.plugin], self.node)
 
     def placed(self, name: str) -> PodPlaced:
         """Return the placement of the pod on node n1."""
@@ -83,9 +90,9 @@ async def test_a_free_lock_is_taken_again_and_released(plugin: Plugin) -> None:
     lock = (await cluster.notes())[LOCKS[plugin]]
     assert await cluster.take("p") is None
     assert (await cluster.notes())[LOCKS[plugin]] == lock
-    await cluster.locks.release(cluster.placed("q"), cluster.node)
+    await cluster.release("q")
     assert LOCKS[plugin] in await cluster.notes()
-    await cluster.locks.release(cluster.placed("p"), cluster.node)
+    await cluster.release("p")
     assert not {LOCKS[plugin], OWNER} & (await cluster.notes()).keys()
 
 

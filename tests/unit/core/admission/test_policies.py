@@ -7,15 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from apportion.core.workloads.dialects import (
-    DialectConfig,
-    ascend,
-    cambricon,
-    hami,
-    vcuda,
-    volcano_share,
-)
+from apportion.core.workloads.dialects import DialectConfig, hami, vcuda, volcano_share
 from apportion.core.workloads.dialects.listing import RECOVERS, claimed
+from apportion.core.workloads.dialects.vendors import ascend, cambricon
 
 POLICIES = Path(__file__).resolve().parents[4] / "deploy" / "kubernetes" / "policies"
 WISHED = "volcano.sh/gpu-index"

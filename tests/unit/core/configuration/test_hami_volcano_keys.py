@@ -8,7 +8,7 @@ import pytest
 from apportion.core.configuration import passed_over, read_configuration
 from apportion.core.configuration.collect_errors import every_error
 from apportion.core.devices.catalogue import FAMILIES
-from apportion.core.workloads.dialects.ascend import NPUS, Npu
+from apportion.core.workloads.dialects.vendors.ascend import NPUS, Npu
 from apportion.core.workloads.document import ManifestError, below
 from apportion_schemas import Configuration
 from apportion_schemas.configuration import NvidiaConfiguration

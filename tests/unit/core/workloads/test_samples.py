@@ -21,7 +21,9 @@ from apportion_schemas import (
 
 SAMPLES = Path(__file__).resolve().parents[4] / "examples" / "pods"
 GIB = 1024
-PLUGINS: dict[str, Plugin] = {"hami": "hami", "volcano-vgpu": "volcano"}
+PLUGINS: dict[str, Plugin] = {
+    "plain": "hami", "hami": "hami", "ascend": "hami", "volcano-vgpu": "volcano"
+}  # fmt: skip
 
 
 class Pods(NamedTuple):

@@ -22,20 +22,25 @@ from apportion.core.devices.demand import (
 from apportion.core.workloads.dialects.dialect import BoundPod, Held, Unclear
 from apportion.core.workloads.dialects.listing import RECOVERS
 from apportion_schemas import Ask, Device, MigInstance, Share
+from apportion_schemas.quantities import TEXT_MAX as EVIDENCE_MAX
 from apportion_schemas.quantities import WHOLE
 
 TEXT_MAX = 1 << 18
 
 
 class Recovered(NamedTuple):
-    """The devices that a pod uses, and the key of the annotation that names them."""
+    """The devices that a pod uses, and the keys of the annotations that name them."""
 
     evidence: str
     held: tuple[Held, ...]
 
 
 def recover(pod: BoundPod) -> Recovered | None:
-    """Return the devices in the first annotation that can be read; None if none can."""
+    """Return the devices in the pod's annotations; None if none can be read.
+
+    Of several annotations with devices of one family, the first that can be read counts."""
+    found: list[Held] = []
+    evidence: list[str] = []
     for key, read in RECOVERS.items():
         text = pod.annotations.get(key, "")
         if not text or len(text) > TEXT_MAX:
@@ -44,9 +49,10 @@ def recover(pod: BoundPod) -> Recovered | None:
             held = tuple(read(pod, text))
         except (Unclear, msgspec.MsgspecError, LookupError):
             continue
-        if held:
-            return Recovered(key, held)
-    return None
+        if held and {each.family for each in held}.isdisjoint(each.family for each in found):
+            found += held
+            evidence.append(key)
+    return Recovered(", ".join(evidence)[:EVIDENCE_MAX], tuple(found)) if found else None
 
 
 def shares_of(

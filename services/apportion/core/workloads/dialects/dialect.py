@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from apportion.core.workloads.dialects.amounts import Amounts, Container
 from apportion.core.workloads.dialects.borrowing import Parts, lent, parted
+from apportion.core.workloads.dialects.inventory import Inventory
 from apportion.core.workloads.dialects.names import DialectConfig
 from apportion.core.workloads.document import ManifestError, within
 from apportion_schemas import (
@@ -304,6 +305,16 @@ def whole_number(text: str) -> int:
 Recover = Callable[[BoundPod, str], Iterator[Held]]
 
 
+class Lock(NamedTuple):
+    """An annotation of a node that a device plugin needs while a pod with devices starts there.
+
+    It has the time, and the pod if `names_pod`; the plugin removes it."""
+
+    key: str
+    names_pod: bool = True
+    expires_s: int = 300  # HAMI_NODELOCK_EXPIRE
+
+
 class Dialect(Struct, frozen=True, kw_only=True, eq=False):
     """One dialect: how pods request a kind of device under one system's names.
 
@@ -312,7 +323,9 @@ class Dialect(Struct, frozen=True, kw_only=True, eq=False):
     those that get devices and those that borrow them. `render` returns the annotations that the
     system's own scheduler would write for a placed pod. `recover` has a reader per annotation key,
     tried in this order. `device_choice` is how the system's plugin chooses devices; it fails a pod
-    with another choice. `idle` names a resource that is ignored next to another."""
+    with another choice. `idle` names a resource that is ignored next to another. `plugin` is the
+    system whose device plugin reads what `render` returns, `inventory` what that plugin offers on a
+    node, and `locks` what the binder takes on a node of that system, if anything."""
 
     name: str  # as in the ledger
     devices: str  # what users call them, as in "GPUs"
@@ -326,7 +339,9 @@ class Dialect(Struct, frozen=True, kw_only=True, eq=False):
     part: Callable[[Sequence[Ask], Collection[str]], Parts] = parted
     variant: Callable[["Dialect", Notes], "Dialect"] | None = None
     device_choice: tuple[str, DeviceWeights | None] = ("", None)
-    plugin: Plugin = ""  # the system whose device plugin reads what `render` returns
+    plugin: Callable[[DialectConfig], Plugin] = lambda _: ""
+    locks: Mapping[Plugin, Lock] = {}
+    inventory: Inventory | None = None
     instances_alike: bool = False  # on a MIG GPU, a count means instances
     needs: Mapping[str, tuple[str, str]] = {}  # no effect without a resource; why
     idle: Callable[[DialectConfig], tuple[str, str, str]] | None = None

@@ -14,6 +14,7 @@ from apportion.core.workloads.dialects import nvidia
 from apportion.core.workloads.dialects.dialect import (
     BoundPod,
     Held,
+    Lock,
     PlacedPod,
     Recover,
     Unclear,
@@ -21,7 +22,14 @@ from apportion.core.workloads.dialects.dialect import (
     records,
     segments,
 )
-from apportion_schemas import MigInstance, Share
+from apportion.core.workloads.dialects.inventory import (
+    Inventory,
+    NodeFacts,
+    devices_of,
+    entries_of,
+    readable,
+)
+from apportion_schemas import Device, MigInstance, Share
 from apportion_schemas.decoding import from_outside
 from apportion_schemas.quantities import WHOLE
 
@@ -30,6 +38,8 @@ TYPE = "NVIDIA"
 ALLOCATED = "hami.io/vgpu-devices-allocated"
 TO_ALLOCATE = "hami.io/vgpu-devices-to-allocate"
 MIG_ALLOCATIONS = "hami.io/vgpu-mig-allocations"
+REGISTER = "hami.io/node-nvidia-register"
+LOCK = Lock("hami.io/mutex.lock")
 # source: `GenerateResourceRequests` and `Fit` of HAMi's NVIDIA device
 MANNER = nvidia.Manner(
     names=lambda config: config.hami,
@@ -77,6 +87,8 @@ def bound(it: PlacedPod) -> dict[str, str]:
 
 
 def _record(it: PlacedPod, share: Share) -> str:
+    if it.devices[share.device].family != nvidia.FAMILY:
+        return ""  # another vendor's annotation has it
     if share.instance is None:
         return record(share.device, TYPE, share.memory_mib, min(share.cores, WHOLE))
     device = it.devices[share.device]
@@ -131,11 +143,20 @@ def segments_of(family: str) -> Recover:
     return read
 
 
+def _registered(node: NodeFacts) -> Iterator[Device]:
+    if readable(text := node.text(REGISTER)):
+        entries = list(entries_of(REGISTER, text))
+        node.runs(node.config.hami.count)
+        yield from devices_of(entries, nvidia.FAMILY, nvidia.registered)
+
+
 DIALECT = MANNER.dialect(
     NAME,
     render=render,
     recover=dict.fromkeys((ALLOCATED, TO_ALLOCATE), segments_of(nvidia.FAMILY)),
-    plugin="hami",
+    plugin=lambda _: "hami",
+    locks={"hami": LOCK},
+    inventory=Inventory("hami", (REGISTER,), _registered),
     instances_alike=True,
     writes=("hami.io/",),
 )

@@ -1,21 +1,14 @@
 """The list of dialects, and tables derived from all of them.
 
-To add a dialect, write a module with a `DIALECT` next to this one, and add its row here. Invariant:
+To add a dialect, write a module with a `DIALECT` in `vendors`, and add its row here. Invariant:
 if two dialects claim a name under a configuration, the first one in the list is preferred."""
 
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
+from typing import Final
 
 from apportion.core.devices.catalogue import FAMILIES
-from apportion.core.workloads.dialects import (
-    ascend,
-    cambricon,
-    hami,
-    plain,
-    vcuda,
-    volcano_share,
-    volcano_vgpu,
-)
+from apportion.core.workloads.dialects import hami, plain, vcuda, volcano_share, volcano_vgpu
 from apportion.core.workloads.dialects.dialect import (
     ENTIRE,
     SHARES,
@@ -26,6 +19,7 @@ from apportion.core.workloads.dialects.dialect import (
     Resource,
 )
 from apportion.core.workloads.dialects.names import DialectConfig
+from apportion.core.workloads.dialects.vendors import ascend, cambricon, hygon
 
 # in order of preference for shared names, and in which bound pods' annotations are tried
 DIALECTS: tuple[Dialect, ...] = (
@@ -33,6 +27,7 @@ DIALECTS: tuple[Dialect, ...] = (
     hami.DIALECT,
     ascend.DIALECT,
     cambricon.DIALECT,
+    hygon.DIALECT,
     volcano_vgpu.DIALECT,
     volcano_share.DIALECT,
     *vcuda.DIALECTS,
@@ -57,15 +52,19 @@ SECTIONS: Mapping[str, Callable[[object, str], str]] = {
 }
 
 
-def named(name: str) -> Dialect | None:
-    """Return the dialect with this name, as in events, or None."""
-    return next((dialect for dialect in DIALECTS if dialect.name == name), None)
+AND: Final = "+"  # between the names of dialects, in the name of a pod that uses several
+
+
+def parts(name: str) -> tuple[Dialect, ...]:
+    """Return the dialects that a pod uses, given their names as in events; empty if unknown."""
+    names = name.split(AND)
+    return tuple(dialect for dialect in DIALECTS if dialect.name in names)
 
 
 def render(it: PlacedPod) -> dict[str, str]:
     """Return the annotations that the pod's original scheduler would write; empty if none."""
-    dialect = named(it.pod.dialect) if it.placed.shares else None
-    return dialect.render(it) if dialect else {}
+    found = parts(it.pod.dialect) if it.placed.shares else ()
+    return {key: value for dialect in found for key, value in dialect.render(it).items()}
 
 
 @lru_cache(maxsize=8)

@@ -5,7 +5,7 @@ request parser (`ExtractResourceRequest`). Memory and cores are per GPU. A reque
 gets all memory of the GPU; without memory and cores, the GPU exclusively. Zero GPUs request
 nothing. Invariant: two spellings of one annotation agree, or the pod is refused."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import Any, Final, NamedTuple, get_args
 
@@ -26,9 +26,10 @@ from apportion.core.workloads.dialects.dialect import (
     one,
     selected,
 )
+from apportion.core.workloads.dialects.inventory import Entry, Unread
 from apportion.core.workloads.dialects.names import DialectConfig, VgpuNames
 from apportion_schemas import Ask, DeviceConstraints, Mode
-from apportion_schemas.quantities import WHOLE
+from apportion_schemas.quantities import NAME_MAX, WHOLE
 
 FAMILY: Final = NVIDIA
 DEVICES: Final = "GPUs"
@@ -59,6 +60,26 @@ def choose(notes: Notes) -> DeviceConstraints:
         indexes=one(notes, INDEXES, indexes) or (),
         numa_bind=one(notes, NUMA_BIND, flag) or False,
     )
+
+
+MIG_PROBLEM: Final = "a GPU in MIG mode is only offered by Apportion's agent"
+_PREFIX: Final = "NVIDIA-"
+_REGISTERED_MODES: Final[Mapping[str, Mode]] = {
+    "": "hami-core", "hami-core": "hami-core", "mps": "mps", "mig": "mig"
+}  # fmt: skip
+
+
+def registered(entry: Entry) -> dict[str, Any]:
+    """Return the fields of a GPU that the plugins of HAMi and Volcano register in their own way.
+
+    Raises Unread if its mode is unknown."""
+    mode = _REGISTERED_MODES.get(entry.mode)
+    if mode is None:
+        raise Unread(f"device {entry.id[:40]!r} has the unknown mode {entry.mode[:40]!r}")
+    fields = {"model": entry.type.removeprefix(_PREFIX)[:NAME_MAX] or NVIDIA, "mode": mode}
+    if mode == "mig" and entry.health:
+        return fields | {"healthy": False, "health_reason": MIG_PROBLEM}
+    return fields
 
 
 def _modes(notes: Notes, key: str) -> tuple[Mode, ...]:

@@ -16,7 +16,7 @@ from apportion.core.workloads.dialects.dialect import (
     Resources,
 )
 from apportion.core.workloads.dialects.names import DialectConfig
-from apportion_schemas import Ask
+from apportion_schemas import Ask, Plugin
 from apportion_schemas.quantities import WHOLE
 
 MIG = "nvidia.com/mig-"
@@ -69,8 +69,19 @@ def _read(container: Container, amounts: Amounts, config: DialectConfig) -> Ask 
 def _render(it: PlacedPod) -> dict[str, str]:
     if all(it.devices[share.device].mode == "exclusive" for share in it.placed.shares):
         return {}  # NVIDIA's own plugin reads no annotations
-    volcano = it.config.volcano_vgpu.count == it.config.plain_count
-    return volcano_vgpu.render(it) if volcano else hami.render(it)
+    return volcano_vgpu.render(it) if _plugin(it.config) == "volcano" else hami.render(it)
 
 
-DIALECT = nvidia.dialect("plain", resources=_resources, read=_read, render=_render, recover={})
+def _plugin(config: DialectConfig) -> Plugin:
+    return "volcano" if config.volcano_vgpu.count == config.plain_count else "hami"
+
+
+DIALECT = nvidia.dialect(
+    "plain",
+    resources=_resources,
+    read=_read,
+    render=_render,
+    recover={},
+    plugin=_plugin,
+    locks={**hami.DIALECT.locks, **volcano_vgpu.DIALECT.locks},
+)

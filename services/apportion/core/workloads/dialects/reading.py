@@ -10,9 +10,9 @@ from typing import NamedTuple
 from msgspec import Struct, structs
 
 from apportion.core.devices.chains import CHAINABLE, MUTEX
-from apportion.core.workloads.dialects.amounts import Container, amounts_of
+from apportion.core.workloads.dialects.amounts import Amounts, Container, amounts_of
 from apportion.core.workloads.dialects.dialect import SLOT, Dialect, Notes, one
-from apportion.core.workloads.dialects.listing import RESERVED, claims, count_names
+from apportion.core.workloads.dialects.listing import AND, RESERVED, claims, count_names
 from apportion.core.workloads.dialects.names import DialectConfig
 from apportion.core.workloads.document import ManifestError
 from apportion_schemas import Ask, DeviceConstraints, DeviceWeights
@@ -44,12 +44,11 @@ def read_pod(
 
     Raises ManifestError if the pod mixes dialects, contradicts itself, has an amount out of bounds,
     or requests something that is not implemented."""
-    dialect = _dialect(containers, config)
+    notes = Notes(annotations, annotations_field)
+    dialect = _dialect(containers, notes, config)
     if dialect is None:
         check_slots(containers, (), ())
         return DeviceRequest()
-    if dialect.variant is not None:
-        dialect = dialect.variant(dialect, Notes(annotations, annotations_field))
     names = claims(config)
     priority_name = dialect.priority(config) if dialect.priority is not None else ""
     asks: list[Ask] = []
@@ -66,7 +65,7 @@ def read_pod(
     check_slots(containers, {ask.container for ask in asks}, count_names(config).keys())
     if not asks:
         return DeviceRequest()
-    request = selection(annotations, field=annotations_field, dialect=dialect)
+    request = selection(annotations, field=annotations_field, dialect=dialect, config=config)
     own, borrowing = dialect.part(asks, {each.name for each in containers if each.role == "app"})
     # The `count` of an ask means distinct devices, but MIG instances may share a GPU.
     alike = dialect.instances_alike and request.devices.modes == ("mig",)
@@ -79,25 +78,78 @@ def read_pod(
     )
 
 
-def _dialect(containers: Sequence[Container], config: DialectConfig) -> Dialect | None:
+def _dialect(
+    containers: Sequence[Container], notes: Notes, config: DialectConfig
+) -> Dialect | None:
+    """Return the dialect with all names of the pod, or one for each vendor that HAMi serves."""
     known = claims(config)
-    left: tuple[Dialect, ...] = ()
+    groups: list[tuple[Dialect, ...]] = []  # each is in the first of its dialects
     seen: str | None = None
     for container in containers:
+        left: tuple[Dialect, ...] = ()
         for name in (*container.limits, *container.requests):
             if name not in known:
                 continue
             claiming = known[name]
-            fitting = tuple(d for d in left if d in claiming) if seen else claiming
+            fitting = tuple(each for each in left if each in claiming) if left else claiming
             if not fitting:
-                raise ManifestError(
-                    container.at("limits" if name in container.limits else "requests", name),
-                    None,
-                    f"belongs to another dialect than {seen}, which the pod also requests",
-                    "use one dialect for all amounts of a pod",
-                )
+                raise _mixed(container, name, seen)
             left, seen = fitting, name
-    return left[0] if seen else None
+        if not left:
+            continue
+        for at, group in enumerate(groups):
+            if both := tuple(each for each in group if each in left):
+                groups[at] = both
+                break
+        else:
+            groups.append(left)
+            if len(groups) > 1 and any(each[0].plugin(config) != HAMI for each in groups):
+                raise _mixed(container, seen or "", next(iter(groups[0][0].resources(config))))
+    used = [each.variant(each, notes) if each.variant is not None else each for each, *_ in groups]
+    return (used[0] if len(used) == 1 else _several(used)) if used else None
+
+
+HAMI = "hami"
+
+
+def _mixed(container: Container, name: str, seen: str | None) -> ManifestError:
+    return ManifestError(
+        container.at("limits" if name in container.limits else "requests", name),
+        None,
+        f"belongs to another dialect than {seen}, which the pod also requests",
+        "use one dialect for all amounts of a pod",
+    )
+
+
+def _several(dialects: Sequence[Dialect]) -> Dialect:
+    """Return a dialect for containers with devices of different vendors.
+
+    HAMi has annotations for each vendor. A choice of devices would be for those of one vendor, and
+    the constraints of a pod are for all, so such a pod is refused."""
+
+    def read(container: Container, amounts: Amounts, config: DialectConfig) -> Ask | None:
+        for each in dialects:
+            if own := {key: amounts[key] for key in amounts if key in each.resources(config)}:
+                return each.read(container, own, config)
+        return None
+
+    def choose(notes: Notes) -> DeviceConstraints:
+        for each in dialects:
+            if each.choose(notes) != DeviceConstraints():
+                key = next(key for key in each.reserved if notes.values.get(key, "").strip())
+                fix = "remove it, or request each vendor's devices in a pod of their own"
+                raise notes.refusal(key, "is in a pod with devices of several vendors", fix)
+        return DeviceConstraints()
+
+    return structs.replace(
+        dialects[0],
+        name=AND.join(each.name for each in dialects),
+        devices=" and ".join(dict.fromkeys(each.devices for each in dialects)),
+        read=read,
+        choose=choose,
+        reserved={key: why for each in dialects for key, why in each.reserved.items()},
+        priority=next((each.priority for each in dialects if each.priority is not None), None),
+    )
 
 
 def check_slots(
@@ -128,7 +180,9 @@ DEVICE_POLICY = "hami.io/gpu-scheduler-policy"
 GROUP_POLICY = "volcano.sh/vgpu-podgroup-policy"
 
 
-def selection(annotations: Mapping[str, str], *, field: str, dialect: Dialect) -> DeviceRequest:
+def selection(
+    annotations: Mapping[str, str], *, field: str, dialect: Dialect, config: DialectConfig
+) -> DeviceRequest:
     """Return the constraints, policies and weights in a pod's annotations, without asks.
 
     Raises ManifestError if a value is malformed, or two values contradict each other."""
@@ -146,7 +200,7 @@ def selection(annotations: Mapping[str, str], *, field: str, dialect: Dialect) -
         policy = ",".join(dict.fromkeys((*filter(None, policy.split(",")), MUTEX)))
     return DeviceRequest(
         dialect=dialect.name,
-        devices=structs.replace(dialect.choose(notes), plugin=dialect.plugin),
+        devices=structs.replace(dialect.choose(notes), plugin=dialect.plugin(config)),
         node_policy=one(notes, (NODE_POLICY,), _policy) or "",
         device_policy=policy,
         device_weights=weights,
@@ -201,7 +255,6 @@ class Vendor(NamedTuple):
 
 
 VENDORS = (
-    Vendor("Hygon", "hygon.com", ("dcunum", "dcumem", "dcucores")),
     Vendor(
         "Iluvatar",
         "iluvatar.ai",

@@ -11,18 +11,31 @@ from apportion.core.workloads.dialects import nvidia
 from apportion.core.workloads.dialects.dialect import (
     BoundPod,
     Held,
+    Lock,
     PlacedPod,
     Unclear,
     record,
     records,
     whole_number,
 )
-from apportion_schemas import MigInstance, Share
+from apportion.core.workloads.dialects.inventory import (
+    Entry,
+    Inventory,
+    NodeFacts,
+    Unread,
+    devices_of,
+    number,
+    readable,
+)
+from apportion_schemas import Device, MigInstance, Share
 from apportion_schemas.quantities import WHOLE
 
 NAME = "volcano-vgpu"
 TYPE = "NVIDIA"
 IDS = "volcano.sh/vgpu-ids-new"
+REGISTER = "volcano.sh/node-vgpu-register"
+# Volcano's scheduler and plugin use only the time.
+LOCK = Lock("hamivgpu", names_pod=False)
 # source: Volcano's `ExtractResourceRequest` and `checkNodeGPUSharingPredicateAndScore`
 MANNER = nvidia.Manner(
     names=lambda config: config.volcano_vgpu,
@@ -90,6 +103,33 @@ def _recover(pod: BoundPod, text: str) -> Iterator[Held]:
             yield Held(name, nvidia.FAMILY, device, -1, memory_mib, cores, place=place)
 
 
+_FIELDS = 6
+
+
+def _registered(node: NodeFacts) -> Iterator[Device]:
+    text, names, entries = node.text(REGISTER), node.config.volcano_vgpu, list[Entry]()
+    for position, item in enumerate(filter(None, text.split(":")) if readable(text) else ()):
+        parts = item.split(",")
+        if len(parts) < _FIELDS:
+            raise Unread(f"{REGISTER} has {len(parts)} fields, not {_FIELDS}")
+        name, count, memory, kind, health, mode = parts[:_FIELDS]
+        memory_mib = number(memory) * node.config.memory_factor
+        entries.append(
+            Entry(
+                name, position, number(count), memory_mib, WHOLE, kind, -1, mode, health == "true"
+            )
+        )
+    if entries:
+        node.runs(names.count, names.cores, names.memory)
+        yield from devices_of(entries, nvidia.FAMILY, nvidia.registered)
+
+
 DIALECT = MANNER.dialect(
-    NAME, render=render, recover={IDS: _recover}, plugin="volcano", writes=("volcano.sh/vgpu-",)
+    NAME,
+    render=render,
+    recover={IDS: _recover},
+    plugin=lambda _: "volcano",
+    locks={"volcano": LOCK},
+    inventory=Inventory("volcano", (REGISTER,), _registered),
+    writes=("volcano.sh/vgpu-",),
 )

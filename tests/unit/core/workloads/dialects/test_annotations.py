@@ -37,14 +37,14 @@ VCUDA = {"tencent.com/vcuda-core": 30, "tencent.com/vcuda-memory": 4}
 def test_gpu_constraints(annotations: dict[str, str], wanted: dict[str, Any]) -> None:
     """Both HAMi's and Volcano's names of a GPU constraint are read. Lists are sorted, so that equal
     pods have one shape."""
-    assert draft(pod(GPU, annotations)).shape.devices == DeviceConstraints(**wanted)
+    assert draft(pod(GPU, annotations)).shape.devices == DeviceConstraints(**wanted, plugin="hami")
 
 
 def test_npu_constraints() -> None:
     """HAMi's annotation for NPUs has the device family in its name, and constrains that family."""
     notes = {"hami.io/use-Ascend310P-uuid": "b,a", "hami.io/no-use-Ascend310P-uuid": "c"}
     assert draft(pod(NPU, notes)).shape.devices == DeviceConstraints(
-        use_ids=("a", "b"), nouse_ids=("c",)
+        use_ids=("a", "b"), nouse_ids=("c",), plugin="hami"
     )
 
 

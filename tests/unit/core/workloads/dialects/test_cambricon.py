@@ -13,7 +13,7 @@ from apportion.core.workloads.dialects.names import DialectConfig
 from apportion_schemas import Ask, DeviceConstraints, Host, NodeReported, RefusalCode
 from tests.support.golden import Golden
 from tests.support.ledger_of import Ledger
-from tests.support.manifests import asks, container, draft, pod, refused
+from tests.support.manifests import asks, draft, pod, refused
 from tests.support.pods import pod as submitted
 from tests.support.pods import shape
 
@@ -89,11 +89,10 @@ def test_F15_who_names_no_cores_has_the_mlu_alone() -> None:
 
 
 def test_not_beside_another_vendor(golden: Golden) -> None:
-    """A pod that requests MLUs cannot request another vendor's devices, nor use NVIDIA's
-    annotations."""
-    both = pod(containers=[container("a", {COUNT: 1}), container("b", {"nvidia.com/gpu": 1})])
-    beside = refused(both)
-    assert beside.field == 'spec.containers[1].resources.limits["nvidia.com/gpu"]'
+    """A container that requests MLUs cannot request another vendor's devices, nor can its pod use
+    NVIDIA's annotations."""
+    beside = refused(pod({COUNT: 1, "nvidia.com/gpu": 1}))
+    assert beside.field == 'spec.containers[0].resources.limits["nvidia.com/gpu"]'
     assert COUNT in beside.problem
     error = refused(pod({COUNT: 1}, {"nvidia.com/use-gputype": "A100"}))
     assert error.field == 'metadata.annotations["nvidia.com/use-gputype"]'
@@ -106,7 +105,7 @@ def test_the_sample_from_manifest_to_annotations() -> None:
     found = draft(yaml.safe_load(SAMPLE.read_text("utf-8")))
     assert found.dialect == "cambricon"
     assert found.shape.asks == ask(memory_mib=5120, cores=10)
-    assert found.shape.devices == DeviceConstraints(use_types=("MLU370-X8",))
+    assert found.shape.devices == DeviceConstraints(use_types=("MLU370-X8",), plugin="hami")
     here = ledger().submit(submitted("p", shape=found.shape, dialect="cambricon")).settle()
     (share,) = here.shares("p")
     assert (here.where("p"), share.memory_mib, share.cores) == ("mlu-1", 5120, 10)

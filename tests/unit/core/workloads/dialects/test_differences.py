@@ -137,7 +137,9 @@ def test_F5_a_blank_value_is_no_constraint(limits: dict[str, int], key: str, val
 def test_F5_a_blank_value_differs_from_no_other_spelling() -> None:
     """If an annotation is set under two names, a blank value of one of them is ignored."""
     notes = {"nvidia.com/use-gpuuuid": "", "volcano.sh/vgpu-use-gpuuuid": "GPU-b"}
-    assert draft(pod(GPU, notes)).shape.devices == DeviceConstraints(use_ids=("GPU-b",))
+    assert draft(pod(GPU, notes)).shape.devices == DeviceConstraints(
+        use_ids=("GPU-b",), plugin="hami"
+    )
 
 
 @pytest.mark.parametrize(
@@ -173,7 +175,7 @@ def test_F11_amounts_at_the_edge(document: dict[str, Any], wanted: tuple[Ask, ..
 )
 def test_F11_numa_bind_as_go_reads_it(value: str, *, binds: bool) -> None:
     """The values of the annotation `numa-bind` are read like Go's `strconv.ParseBool`."""
-    wanted = DeviceConstraints(numa_bind=binds)
+    wanted = DeviceConstraints(numa_bind=binds, plugin="hami")
     assert draft(pod(GPU, {"nvidia.com/numa-bind": value})).shape.devices == wanted
 
 

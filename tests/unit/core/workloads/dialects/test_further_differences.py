@@ -3,6 +3,11 @@
 The cases come from the test suites of these systems. The test names refer to the rows from G12 on
 in docs/reference/compatibility.md."""
 
+from msgspec import structs
+
+from apportion.core.workloads.dialects import DialectConfig
+from apportion.core.workloads.dialects.dialect import PlacedPod
+from apportion.core.workloads.dialects.listing import render
 from apportion_schemas import Ask
 from tests.support.fleet import gpu, node
 from tests.support.ledger_of import Ledger
@@ -15,12 +20,37 @@ MUTEX = {"hami.io/gpu-scheduler-policy": "mutex"}
 GPU = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000}
 
 
-def test_G12_a_pod_has_devices_of_one_vendor() -> None:
-    """A pod whose containers request devices of different vendors is refused."""
-    mlu = container("b", {"cambricon.com/vmlu": 1})
-    error = refused(pod(containers=[container("a", GPU), mlu]))
-    assert error.field == 'spec.containers[1].resources.limits["cambricon.com/vmlu"]'
+MLU = {"cambricon.com/vmlu": 1, "cambricon.com/mlu.smlu.vmemory": 4}
+
+
+def test_G12_containers_have_devices_of_different_vendors() -> None:
+    """Each container of a pod can request devices of another vendor that HAMi serves. HAMi has
+    annotations for each vendor."""
+    document = pod(containers=[container("a", GPU), container("b", MLU)])
+    found = draft(document)
+    assert [ask.family for ask in found.shape.asks] == ["nvidia", "cambricon"]
+    wanted = submitted("p", shape=found.shape, dialect=found.dialect)
+    wanted = structs.replace(wanted, containers=("a", "b"))
+    mlu = structs.replace(gpu("m0"), family="cambricon", model="MLU370-X8")
+    ledger = Ledger(node("n1", gpu("g0"), mlu)).submit(wanted).settle()
+    assert ledger.devices("p") == ["g0", "m0"]
+    devices = {each.device.id: each.device for each in ledger.node().devices}
+    notes = render(PlacedPod(wanted, ledger.placement("p"), devices, 0, DialectConfig()))
+    assert notes["hami.io/vgpu-devices-allocated"] == "g0,NVIDIA,1000,0:;;"
+    assert notes["hami.io/cambricon-mlu-devices-allocated"] == ";m0,MLU,1024,100:;"
+
+
+def test_G12_a_container_has_devices_of_one_vendor() -> None:
+    """A container with devices of two vendors is refused, and so is a pod with devices of several
+    vendors that chooses among those of one."""
+    error = refused(pod(containers=[container("a", GPU | MLU)]))
+    assert error.field == 'spec.containers[0].resources.limits["cambricon.com/vmlu"]'
     assert "nvidia.com/gpu" in error.problem
+    both = [container("a", GPU), container("b", MLU)]
+    error = refused(pod(annotations={"nvidia.com/use-gputype": "T4"}, containers=both))
+    assert error.field == 'metadata.annotations["nvidia.com/use-gputype"]'
+    mixed = [container("a", {"volcano.sh/vgpu-number": 1}), container("b", MLU)]
+    assert refused(pod(containers=mixed)).field.startswith("spec.containers[1].resources.limits")
 
 
 def test_G13_no_memory_of_an_npu_is_all_of_it() -> None:

@@ -6,15 +6,12 @@ from typing import Any
 
 import pytest
 
+from apportion.core.workloads.dialects.hami import REGISTER as HAMI_NVIDIA
+from apportion.core.workloads.dialects.inventory import UNHEALTHY, NodeFacts
 from apportion.core.workloads.dialects.names import DialectConfig
-from apportion.core.workloads.dialects.node_annotations import (
-    HAMI_NVIDIA,
-    MIG_PROBLEM,
-    UNHEALTHY,
-    VOLCANO_NVIDIA,
-    Registration,
-    registration,
-)
+from apportion.core.workloads.dialects.node_annotations import Registration, registration
+from apportion.core.workloads.dialects.nvidia import MIG_PROBLEM
+from apportion.core.workloads.dialects.volcano_vgpu import REGISTER as VOLCANO_NVIDIA
 
 OFFERED = {
     "nvidia.com/gpu": 20, "volcano.sh/vgpu-number": 20, "volcano.sh/vgpu-memory": 1,
@@ -30,7 +27,7 @@ def read(
     notes: Mapping[str, str], offered: Mapping[str, int] = OFFERED, **config: Any
 ) -> Registration:
     """Return what is registered on a node with these annotations."""
-    return registration(notes, offered, DialectConfig(**config))
+    return registration(NodeFacts("n1", notes, {}, offered, DialectConfig(**config)))
 
 
 def hami(*entries: Mapping[str, object]) -> Registration:
@@ -120,7 +117,7 @@ def test_a_plugin_that_does_not_run_offers_nothing() -> None:
         ({HAMI_NVIDIA: json.dumps([ENTRY | {"devmem": 1 << 40}])}, "cannot be used"),
         ({HAMI_NVIDIA: "x" * (300 << 10)}, "is longer than 262144 characters"),
         ({VOLCANO_NVIDIA: "GPU-a,1,1,T4:"}, "has 4 fields, not 6"),
-        ({"hami.io/node-register-Ascend910B3": "[{}]"}, "not supported yet"),
+        ({"hami.io/node-register-Acme": "[{}]"}, "not supported"),
     ],
 )
 def test_what_cannot_be_read_is_not_offered(notes: dict[str, str], problem: str) -> None:

@@ -128,7 +128,7 @@ def test_which_dialect(limits: dict[str, object], dialect: str) -> None:
         ({"nvidia.com/gpu": 1}, {"volcano.sh/vgpu-number": 1}),
         ({"volcano.sh/gpu-number": 1}, {"volcano.sh/vgpu-number": 1}),
         ({"docker.com/vcuda-core": 100}, {"tencent.com/vcuda-core": 100}),
-        ({"nvidia.com/gpu": 1}, {"huawei.com/Ascend910A": 1}),
+        ({"volcano.sh/vgpu-number": 1}, {"huawei.com/Ascend910A": 1}),
     ],
 )
 def test_mixed_dialects(one: dict[str, object], other: dict[str, object]) -> None:

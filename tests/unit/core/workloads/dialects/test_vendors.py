@@ -10,8 +10,6 @@ from tests.support.manifests import container, draft, pod, refused
 @pytest.mark.parametrize(
     ("resource", "vendor"),
     [
-        ("hygon.com/dcunum", "Hygon"),
-        ("hygon.com/dcumem", "Hygon"),
         ("iluvatar.ai/MR-V100-vgpu", "Iluvatar"),
         ("iluvatar.ai/BI-V150.vMem", "Iluvatar"),
         ("iluvatar.ai/vgpu", "Iluvatar"),

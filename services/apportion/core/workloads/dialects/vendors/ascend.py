@@ -5,7 +5,7 @@ else the whole device. A request for several devices gets whole ones; the dies o
 pairs (HAMi's Ascend device). With `huawei.com/vnpu-mode: hami-core`, a pod requests any amount of
 memory and percent of cores, on softly split devices."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -27,12 +27,20 @@ from apportion.core.workloads.dialects.dialect import (
     segments,
     selected,
 )
+from apportion.core.workloads.dialects.inventory import (
+    Inventory,
+    NodeFacts,
+    devices_of,
+    entries_of,
+    readable,
+)
 from apportion.core.workloads.dialects.names import DialectConfig
 from apportion.core.workloads.document import ManifestError, below
-from apportion_schemas import Ask, DeviceConstraints, Mode, Share
+from apportion_schemas import Ask, Device, DeviceConstraints, Mode, Share
 from apportion_schemas.quantities import WHOLE
 
 VNPU_MODE = "huawei.com/vnpu-mode"
+SOFT_SPLIT = "hami-vnpu-core"  # annotation of a node
 SOFT: Mode = "hami-core"
 PAIR = 2
 # MindCluster's way to request NPUs; claimed so that it is refused by name
@@ -56,6 +64,7 @@ class Npu:
         self.nouse_ids = f"hami.io/no-use-{word}-uuid"
         self.to_allocate = f"hami.io/{word}-devices-to-allocate"
         self.allocated = f"hami.io/{word}-devices-allocated"
+        self.register = f"hami.io/node-register-{word}"
         self.paired = module_of(self.family) == PAIR
 
 
@@ -209,6 +218,18 @@ def _render(it: PlacedPod) -> dict[str, str]:
     return notes
 
 
+def _registered(node: NodeFacts) -> Iterator[Device]:
+    # The node's annotation precedes the chart's value (`hamiVnpuCore`).
+    soft = node.annotations.get(SOFT_SPLIT) == "true"
+    for npu in NPUS:
+        if readable(text := node.text(npu.register)):
+            entries = list(entries_of(npu.register, text))
+            node.runs(npu.count)
+            known = FAMILIES[npu.family]
+            mode = SOFT if soft else "vnpu" if known.templates else "exclusive"
+            yield from devices_of(entries, npu.family, mode=mode, model=npu.word)
+
+
 def _check_section(section: object, path: str) -> str:
     if isinstance(section, dict):
         soft = section.get("hamiVnpuCore", False)
@@ -305,5 +326,8 @@ DIALECT = Dialect(
         for npu in NPUS
         for key in (npu.allocated, npu.to_allocate)
     },
+    plugin=lambda _: "hami",
+    locks={"hami": hami.LOCK},
+    inventory=Inventory("hami", tuple(npu.register for npu in NPUS), _registered),
     sections={"vnpus": _check_section, "nodes": _check_nodes},
 )

@@ -1,0 +1,134 @@
+"""What the dialects of HAMi's devices have in common: amounts, annotations and the node lock.
+
+The rules are those that HAMi's devices share (`GenerateResourceRequests`, `MutateAdmission`, `Fit`
+and `PatchAnnotations` in `pkg/device`). Memory and cores are per device. A request without memory
+gets all memory of the device. Invariant: other vendors' devices of the pod are left out, because
+HAMi has annotations for each vendor."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import chain
+from typing import Any, NamedTuple
+
+from apportion.core.workloads.dialects import chart, hami
+from apportion.core.workloads.dialects.amounts import Amounts, Container
+from apportion.core.workloads.dialects.dialect import (
+    SHARES,
+    Bound,
+    Dialect,
+    PlacedPod,
+    Resource,
+    Resources,
+    Selecting,
+    of_family,
+    record,
+    segments,
+    selected,
+)
+from apportion.core.workloads.dialects.names import DialectConfig
+from apportion_schemas import Ask, Share
+from apportion_schemas.quantities import WHOLE
+
+
+class Names(NamedTuple):
+    """The resource names of one kind of device; a kind that is never shared has only a number."""
+
+    number: str
+    memory: str = ""
+    cores: str = ""
+
+
+class HamiDevice(NamedTuple):
+    """One kind of device of HAMi, as far as it is like the others.
+
+    `word` is in the names of its annotations, and `type` in their values. `default_cores` is the
+    percent that a request without cores gets."""
+
+    family: str
+    devices: str  # what users call them, as in "DCUs"
+    names: Names
+    word: str
+    type: str
+    selecting: Selecting = Selecting()
+    unit_mib: int = 1
+    default_cores: int = WHOLE
+    to_allocate: bool = True  # whether the plugin takes its devices from an annotation of its own
+
+    @property
+    def allocated_key(self) -> str:
+        """Return the annotation that keeps the devices of a pod."""
+        return f"hami.io/{self.word}-devices-allocated"
+
+    @property
+    def to_allocate_key(self) -> str:
+        """Return the annotation that the plugin removes devices from as it hands them out."""
+        return f"hami.io/{self.word}-devices-to-allocate"
+
+    @property
+    def resources(self) -> Resources:
+        """Return what each resource name requests, and what a limit of it counts."""
+        if not self.names.memory:
+            return {self.names.number: Resource((self.family,), Bound(SHARES, self.family))}
+        return of_family(self.family, self.names, unit_mib=self.unit_mib, clamps=True)
+
+    def read(self, container: Container, amounts: Amounts, _: DialectConfig) -> Ask | None:
+        """Return the container's ask; None if it requests no number of these devices."""
+        count, memory, cores = (amounts.get(name) for name in self.names)
+        if count is None or count.value == 0:
+            return None
+        memory_mib = memory.memory_mib(self.unit_mib) if memory else None
+        percent = cores.cores_percent(clamp=True) if cores else self.default_cores
+        return container.ask(
+            self.family, count=count.devices(), memory_mib=memory_mib, cores=percent
+        )
+
+    def allocated(
+        self, it: PlacedPod, recorded: Callable[[Share], str] | None = None
+    ) -> dict[str, str]:
+        """Return the annotations with the pod's devices of this kind; `recorded` formats one."""
+        written = recorded or partial(_record, self.type)
+        text = segments(
+            it, lambda s: written(s) if it.devices[s.device].family == self.family else ""
+        )
+        keys = (
+            (self.to_allocate_key, self.allocated_key)
+            if self.to_allocate
+            else (self.allocated_key,)
+        )
+        return hami.bound(it) | dict.fromkeys(keys, text)
+
+    def shares(self, it: PlacedPod) -> list[Share]:
+        """Return the pod's shares of devices of this kind, in the order of its asks."""
+        return [s for s in it.placed.shares if it.devices[s.device].family == self.family]
+
+    def check_section(self, known: Mapping[str, object], section: object, path: str) -> str:
+        """Check a section of HAMi's configuration that must have these values, if any."""
+        chart.same(chart.an_object(section, path), dict(known), path)
+        return "these names are fixed"
+
+    def dialect(self, name: str, *, section: Mapping[str, object] = {}, **others: Any) -> Dialect:
+        """Create the dialect; `section` has the keys of HAMi's configuration section `name`."""
+        count, memory, cores = self.names
+        no_count = f"has no number of {self.devices}, so HAMi ignores it; write {count}: 1"
+        fields: dict[str, Any] = {
+            "resources": lambda _: self.resources,
+            "read": self.read,
+            "choose": partial(selected, keys=self.selecting),
+            "reserved": dict.fromkeys(
+                chain(*self.selecting), f"selects {self.devices}, but the pod requests {{devices}}"
+            ),
+            "render": self.allocated,
+            "recover": dict.fromkeys(
+                (self.allocated_key, self.to_allocate_key)[: 1 + self.to_allocate],
+                hami.segments_of(self.family),
+            ),
+            "needs": dict.fromkeys(filter(None, (memory, cores)), (count, no_count)),
+            "sections": {name: partial(self.check_section, section)} if section else {},
+            "plugin": lambda _: "hami",
+            "locks": {"hami": hami.LOCK},
+        } | others
+        return Dialect(name=name, devices=self.devices, **fields)
+
+
+def _record(kind: str, share: Share) -> str:
+    return record(share.device, kind, share.memory_mib, min(share.cores, WHOLE))

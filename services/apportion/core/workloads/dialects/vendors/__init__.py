@@ -1,0 +1,1 @@
+"""The dialects of devices that only HAMi shares, one module per vendor."""
