@@ -46,6 +46,7 @@ from apportion_schemas.envelope import decode as decode
 from apportion_schemas.envelope import encode as encode
 from apportion_schemas.formats import FormatEnabled as FormatEnabled
 from apportion_schemas.formats import RevisionSetAside as RevisionSetAside
+from apportion_schemas.inventory import DEVICE_PLUGIN as DEVICE_PLUGIN
 from apportion_schemas.inventory import HOSTNAME as HOSTNAME
 from apportion_schemas.inventory import Device as Device
 from apportion_schemas.inventory import DeviceHealthChanged as DeviceHealthChanged

@@ -60,6 +60,9 @@ class Device(Payload, frozen=True):
 
 # The label with the name by which a kubelet registers its node.
 HOSTNAME: Final = "kubernetes.io/hostname"
+# The label with which an operator lets Apportion place pods on devices that another plugin
+# allocates: that of `hami` or `volcano`, or NVIDIA's own (`vendor`). Any other value: not offered.
+DEVICE_PLUGIN: Final = "apportion.dev/device-plugin"
 
 
 class Host(Payload, frozen=True):

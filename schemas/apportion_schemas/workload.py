@@ -70,8 +70,9 @@ class Ask(Payload, frozen=True):
         )
 
 
-# Another system whose device plugin allocates a node's devices, or empty for Apportion's agent.
-Plugin = Literal["", "hami", "volcano"]
+# Whose device plugin allocates a node's devices: another system's, the vendor's own, which reads no
+# annotation, or empty for Apportion's agent.
+Plugin = Literal["", "hami", "volcano", "vendor"]
 
 
 class DeviceConstraints(Payload, frozen=True):

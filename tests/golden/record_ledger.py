@@ -48,14 +48,7 @@ from apportion.core.ledger.audit import Auditor
 from apportion.core.ledger.digest import digest
 from apportion.core.ledger.rationale import Rationale
 from apportion.core.ledger.rules import rules_of
-from apportion.core.ledger.state import (
-    DEVICE_PLUGIN,
-    Placement,
-    PodState,
-    RefusedEvent,
-    RefusedReport,
-    State,
-)
+from apportion.core.ledger.state import Placement, PodState, RefusedEvent, RefusedReport, State
 from apportion.runtime.jetstream.client import JetStreamLedger, check_stream
 from apportion.runtime.jetstream.wire import STREAM
 from apportion.runtime.ledger.archive import ArchiveWriter, read_archive, read_said
@@ -64,6 +57,7 @@ from apportion.runtime.ledger.port import Draft, Record
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.process.clock import SystemClock
 from apportion_schemas import (
+    DEVICE_PLUGIN,
     AllocationFailed,
     BindFailed,
     BudgetGone,

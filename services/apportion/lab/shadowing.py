@@ -11,12 +11,13 @@ from msgspec import structs
 
 from apportion.core.answers.replays import ShadowAnswer, ShadowPod, Spot, Verdict
 from apportion.core.explain.text import words
-from apportion.core.ledger.state import DEVICE_PLUGIN, NodeState, State
+from apportion.core.ledger.state import NodeState, State
 from apportion.core.placement.engine import DecisionEvent
 from apportion.lab.course import Course, CourseFailed
 from apportion.lab.recording import RecordingFailed
 from apportion.runtime.ledger.port import Record
 from apportion_schemas import (
+    DEVICE_PLUGIN,
     DevicesRegistered,
     FormatEnabled,
     InvalidEvent,

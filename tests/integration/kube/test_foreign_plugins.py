@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from apportion.core.ledger.state import DEVICE_PLUGIN
-from apportion_schemas import DevicesRegistered, PodBound, PodPlaced, PodRefused
+from apportion_schemas import DEVICE_PLUGIN, DevicesRegistered, PodBound, PodPlaced, PodRefused
 from tests.support.foreign_plugins import HAMI_LOCK, VOLCANO_LOCK, ForeignPlugin
 from tests.support.kube_objects import kube_node, kube_pod, share
 from tests.support.kube_world import KubeWorld

@@ -492,7 +492,7 @@ def agents_without_node(cluster: ClusterFacts) -> Found | None:
 
 
 def device_plugins(cluster: ClusterFacts) -> Found | None:
-    """Check for nodes that keep the device plugin of HAMi or Volcano, and what that costs."""
+    """Check for nodes that keep the device plugin of HAMi, Volcano or a vendor, and the cost."""
     if not cluster.plugins:
         return None
     unread = [(node, f" ({problem})") for node, _, problem in cluster.plugins if problem]
@@ -503,8 +503,14 @@ def device_plugins(cluster: ClusterFacts) -> Found | None:
             "start that plugin, or remove its annotation and run the agent there",
         )  # fmt: skip
     kept = counted_nodes([(node, "") for node, _, _ in cluster.plugins], "node")
-    cost = "; it starts one pod at a time, and Apportion reports no use there"
-    return ok(joined(("another system's plugin allocates the devices of ", *kept, cost)))
+    locked = any(plugin != "vendor" for _, plugin, _ in cluster.plugins)
+    cost = "it starts one pod at a time, and " if locked else ""
+    return ok(
+        joined(
+            ("another plugin allocates the devices of ", *kept,
+             f"; {cost}Apportion reports no use there")
+        )
+    )  # fmt: skip
 
 
 def drivers(cluster: ClusterFacts) -> Found | None:

@@ -26,6 +26,7 @@ from apportion.core.devices.cordons import Cordon
 from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger.rules import Rules
 from apportion_schemas import (
+    DEVICE_PLUGIN,
     BudgetObserved,
     Configuration,
     DevicesRegistered,
@@ -53,9 +54,6 @@ from apportion_schemas import (
 NO_HOST = Host(cpu_milli=0, memory_mib=0, pods=0)
 # Label of a reported node: when our agent hands out shares.
 HANDS_OUT: Final = "apportion.dev/hands-out"
-# Label for operators: Apportion may place pods on devices that the plugin of this system (`hami`,
-# `volcano`) allocates. Any other value: that plugin's devices are not offered.
-DEVICE_PLUGIN: Final = "apportion.dev/device-plugin"
 DRAINED: Final = "in Kubernetes (kubectl cordon)"
 REFUSED_EVENTS_KEPT = 1_000  # the newest; the count is exact
 DEFAULT_QUEUE: Final = "default"
@@ -131,7 +129,7 @@ class NodeState(Struct, eq=False):
 
     @property
     def foreign_plugin(self) -> Plugin:
-        """Return the other system whose device plugin allocates this node's devices, or empty.
+        """Return whose plugin allocates this node's devices; empty if our agent does.
 
         Our agent takes precedence if it serves the kubelet, unless an operator names the other
         plugin in the label `DEVICE_PLUGIN`. Any other value of the label means our agent."""
@@ -146,8 +144,13 @@ class NodeState(Struct, eq=False):
 
     @property
     def keeps_plugin(self) -> bool:
-        """Return True if an operator lets Apportion use what another system's plugin allocates."""
+        """Return True if Apportion may use the devices that another plugin allocates.
+
+        An operator must allow it if the plugin's own scheduler could give them away, too. A
+        vendor's plugin has none, and the kubelet counts its devices."""
         plugin, seen = self.foreign_plugin, self.observed
+        if plugin == "vendor":
+            return True
         return bool(plugin) and seen is not None and seen.labels.get(DEVICE_PLUGIN) == plugin
 
     @property

@@ -4,8 +4,9 @@ contradictions."""
 import pytest
 from msgspec import structs
 
-from apportion.core.ledger.state import DEVICE_PLUGIN, HANDS_OUT
+from apportion.core.ledger.state import HANDS_OUT
 from apportion_schemas import (
+    DEVICE_PLUGIN,
     DeviceCordoned,
     DeviceHealthChanged,
     DeviceUncordoned,

@@ -32,7 +32,9 @@ from apportion_schemas import (
 )
 
 _C = RefusalCode
-SYSTEMS: Final[Mapping[str, str]] = {"hami": "HAMi", "volcano": "Volcano"}
+SYSTEMS: Final[Mapping[str, str]] = {
+    "hami": "HAMi", "volcano": "Volcano", "vendor": "the vendor"
+}  # fmt: skip
 VOLUME_CLAIMS: Final = {
     "bound": "is bound",
     "first-consumer": "is bound once its pod is placed (WaitForFirstConsumer)",

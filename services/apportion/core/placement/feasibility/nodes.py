@@ -53,13 +53,15 @@ def plugin(shape: Shape, node: NodeState) -> tuple[int, int]:
     """Require that Apportion may use the devices that another system's plugin allocates.
 
     An operator labels such a node (`DEVICE_PLUGIN`) once no other scheduler places pods there. The
-    plugin reads the annotations of its own system, so only pods of that system fit."""
+    plugin reads the annotations of its own system, so only pods of that system fit. A vendor's own
+    plugin serves the resource names that HAMi uses as well."""
     foreign, registered = node.foreign_plugin, node.registered
     if not shape.asks or not foreign or registered is None:
         return YES
     families = {device.family for device in registered.devices}
     theirs = not families or any(ask.family in families for ask in shape.asks)
-    may = bool(families) and node.keeps_plugin and shape.devices.plugin == foreign
+    system = "hami" if foreign == "vendor" else foreign
+    may = bool(families) and node.keeps_plugin and shape.devices.plugin == system
     return NO if theirs and not may else YES
 
 

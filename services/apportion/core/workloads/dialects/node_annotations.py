@@ -24,7 +24,7 @@ SIGNS: Final = (
     b"register",
     *(f'"{mark}"'.encode() for mark in sorted(MARKS) if "register" not in mark),
 )
-PLUGINS: Final[tuple[Plugin, ...]] = ("hami", "volcano")
+PLUGINS: Final[tuple[Plugin, ...]] = ("hami", "volcano", "vendor")
 
 
 def unhealthy_indexes(annotations: Mapping[str, str]) -> tuple[int, ...]:
@@ -43,9 +43,10 @@ class Registration(NamedTuple):
 
 
 def registration(node: NodeFacts) -> Registration:
-    """Return the devices that the plugins of HAMi or of Volcano offer on a node.
+    """Return the devices that plugins other than our agent offer on a node.
 
-    A plugin with devices precedes one with a problem, and HAMi's precede Volcano's."""
+    HAMi's plugins precede Volcano's, unless only Volcano's have devices. Devices of a vendor's own
+    plugin are added if they are of another family."""
     devices: defaultdict[Plugin, list[Device]] = defaultdict(list)
     problems: defaultdict[Plugin, list[str]] = defaultdict(list)
     for each in INVENTORIES:
@@ -62,7 +63,9 @@ def registration(node: NodeFacts) -> Registration:
         for plugin in PLUGINS:
             if found[plugin]:
                 problem = "; ".join(problems[plugin])[:TEXT_MAX]
-                return _within(plugin, tuple(devices[plugin]), problem)
+                families = {each.family for each in devices[plugin]}
+                more = (each for each in devices["vendor"] if each.family not in families)
+                return _within(plugin, (*devices[plugin], *more), problem)
     return Registration()
 
 

@@ -4,19 +4,23 @@ The pod requests N whole GPUs, unless a default amount of memory is configured. 
 mixed`, `nvidia.com/mig-1g.5gb: N` requests N instances of that profile, on one GPU or several.
 Otherwise, that name is an extended resource of the node."""
 
+from collections.abc import Iterator
+
 from apportion.core.devices.catalogue import FAMILIES
 from apportion.core.workloads.dialects import hami, nvidia, volcano_vgpu
 from apportion.core.workloads.dialects.amounts import Amounts, Container
 from apportion.core.workloads.dialects.dialect import (
     INSTANCES,
     SHARES,
+    SLOT,
     Bound,
     PlacedPod,
     Resource,
     Resources,
 )
+from apportion.core.workloads.dialects.inventory import Inventory, NodeFacts, alike, devices_of
 from apportion.core.workloads.dialects.names import DialectConfig
-from apportion_schemas import Ask, Plugin
+from apportion_schemas import DEVICE_PLUGIN, Ask, Device, Plugin
 from apportion_schemas.quantities import WHOLE
 
 MIG = "nvidia.com/mig-"
@@ -76,6 +80,23 @@ def _plugin(config: DialectConfig) -> Plugin:
     return "volcano" if config.volcano_vgpu.count == config.plain_count else "hami"
 
 
+def _offered(node: NodeFacts) -> Iterator[Device]:
+    """Yield the GPUs that NVIDIA's own plugin counts, on nodes with the label `DEVICE_PLUGIN`.
+
+    HAMi's plugin counts shares under the same name, before it registers its GPUs. Model and memory
+    are from the labels of GPU feature discovery. With time slicing, each replica counts as a GPU
+    with a part of the memory."""
+    devices = node.allocatable.get(node.config.plain_count, 0)
+    if not devices or SLOT in node.allocatable or node.labels.get(DEVICE_PLUGIN) != "vendor":
+        return
+    labels = (node.labels.get(f"nvidia.com/gpu.{name}", "") for name in ("memory", "replicas"))
+    memory, replicas = (int(text) if text.isdecimal() else 0 for text in labels)
+    model = node.labels.get("nvidia.com/gpu.product", "NVIDIA GPU")
+    mib = max(memory // max(replicas, 1), 1)
+    found = alike(node, devices, "nvidia", devmem=mib, type=model, count=1)
+    yield from devices_of(found, nvidia.FAMILY, mode="exclusive")
+
+
 DIALECT = nvidia.dialect(
     "plain",
     resources=_resources,
@@ -83,5 +104,6 @@ DIALECT = nvidia.dialect(
     render=_render,
     recover={},
     plugin=_plugin,
+    inventory=Inventory("vendor", ("nvidia.com/gpu",), _offered),
     locks={**hami.DIALECT.locks, **volcano_vgpu.DIALECT.locks},
 )

@@ -3,7 +3,7 @@
 import pytest
 from msgspec import structs
 
-from apportion.core.ledger.state import DEVICE_PLUGIN, HANDS_OUT
+from apportion.core.ledger.state import HANDS_OUT
 from apportion.core.placement.feasibility.evaluator import (
     Occupancy,
     Room,
@@ -17,6 +17,7 @@ from apportion.core.placement.feasibility.evaluator import (
 )
 from apportion.lab.fitting import EmptyFleet
 from apportion_schemas import (
+    DEVICE_PLUGIN,
     Ask,
     DeviceConstraints,
     NodeCordoned,
@@ -126,6 +127,15 @@ def test_a_node_that_is_given_back_to_a_plugin_takes_no_device_pods() -> None:
     assert code_of(ledger, shape()) is None
     ledger.play(NodeHeard(node="n1"))
     ledger.report(rack("n1", 1))
+    assert code_of(ledger, shape(ask(1))) is _C.DEVICE_PLUGIN_FOREIGN
+
+
+def test_a_vendors_own_plugin_needs_no_permission() -> None:
+    """A vendor's plugin has no scheduler of its own. Its devices take pods with the resource names
+    that it counts."""
+    devices = rack("n1", 1).devices
+    ledger = Ledger(observed("n1"), registered("n1", "vendor", devices=devices))
+    assert code_of(ledger, shape(ask(1), devices=DeviceConstraints(plugin="hami"))) is None
     assert code_of(ledger, shape(ask(1))) is _C.DEVICE_PLUGIN_FOREIGN
 
 

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+from apportion.core.workloads.dialects.dialect import SLOT
 from apportion.core.workloads.dialects.hami import REGISTER as HAMI_NVIDIA
 from apportion.core.workloads.dialects.inventory import UNHEALTHY, NodeFacts
 from apportion.core.workloads.dialects.names import DialectConfig
 from apportion.core.workloads.dialects.node_annotations import Registration, registration
 from apportion.core.workloads.dialects.nvidia import MIG_PROBLEM
 from apportion.core.workloads.dialects.volcano_vgpu import REGISTER as VOLCANO_NVIDIA
+from apportion_schemas import DEVICE_PLUGIN
 
 OFFERED = {
     "nvidia.com/gpu": 20, "volcano.sh/vgpu-number": 20, "volcano.sh/vgpu-memory": 1,
@@ -132,3 +134,55 @@ def test_an_empty_annotation_registers_nothing(text: str) -> None:
     """An empty registration is none."""
     assert read({HAMI_NVIDIA: text}) == Registration()
     assert read({"hami.io/node-nvidia-score": "[1]"}) == Registration()
+
+
+FEATURES = {
+    "nvidia.com/gpu.product": "NVIDIA-L40S", "nvidia.com/gpu.memory": "46068",
+    DEVICE_PLUGIN: "vendor",
+}  # fmt: skip
+
+
+def counted(labels: Mapping[str, str], **offered: int) -> Registration:
+    """Return what a node with these labels and four GPUs of NVIDIA's plugin offers."""
+    return registration(
+        NodeFacts("n1", {}, labels, {"nvidia.com/gpu": 4} | offered, DialectConfig())
+    )
+
+
+def test_nvidias_own_plugin_offers_whole_gpus_on_labelled_nodes() -> None:
+    """NVIDIA's plugin only counts GPUs. Each is a whole device, with the model and memory of GPU
+    feature discovery."""
+    found = counted(FEATURES)
+    assert (found.plugin, found.problem, len(found.devices)) == ("vendor", "", 4)
+    assert [each.id for each in found.devices[:2]] == ["n1-nvidia-0", "n1-nvidia-1"]
+    first = found.devices[0]
+    assert (first.model, first.memory_mib, first.mode, first.slots) == (
+        "NVIDIA-L40S", 46068, "exclusive", 1,
+    )  # fmt: skip
+    assert first.healthy
+
+
+def test_a_replica_of_time_slicing_has_its_part_of_the_memory() -> None:
+    """With time slicing, NVIDIA's plugin counts replicas. Each has a part of the GPU's memory."""
+    found = counted(FEATURES | {"nvidia.com/gpu.replicas": "2"})
+    assert {each.memory_mib for each in found.devices} == {23034}
+
+
+@pytest.mark.parametrize(
+    ("labels", "offered"),
+    [({}, {}), (FEATURES | {DEVICE_PLUGIN: "apportion"}, {}), (FEATURES, {SLOT: 100})],
+)
+def test_gpus_of_other_nodes_are_not_nvidias_own(
+    labels: dict[str, str], offered: dict[str, int]
+) -> None:
+    """Without the label, the counted GPUs may be shares of HAMi's plugin. On a node with the slot,
+    our agent counts them."""
+    assert counted(labels, **offered) == Registration()
+
+
+def test_a_gpu_that_hami_registered_is_not_offered_twice() -> None:
+    """Devices that a vendor's plugin counts are added only if they are of another family."""
+    labels = FEATURES | {DEVICE_PLUGIN: "vendor"}
+    notes = {HAMI_NVIDIA: json.dumps([ENTRY])}
+    found = registration(NodeFacts("n1", notes, labels, {"nvidia.com/gpu": 10}, DialectConfig()))
+    assert (found.plugin, [each.id for each in found.devices]) == ("hami", ["GPU-a"])
