@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from apportion.core.grants.controls import PRIORITY
 from apportion.core.workloads import kube
 from apportion.core.workloads.adoption.placement_annotations import PREFIX
 from apportion.core.workloads.dialects import DialectConfig, hami, volcano_vgpu
@@ -129,6 +130,7 @@ def _created(asked: Asked, rules: Rules) -> Admitted:
     # kube-scheduler would look for the slot resource, which nodes with other plugins lack.
     slots = chooser is not Chooser.EXTENDED
     patches = [*_filled(clean, draft, rules.config.dialects, slots=slots), *_hidden(spec, rules)]
+    patches += _prioritised(spec, draft, rules)
     if rules.disable_core_limit:
         # Containers with GPUs may use any free cores unless their manifest sets a policy.
         names = {ask.container for ask in _asks(draft) if ask.family == NVIDIA}
@@ -141,7 +143,7 @@ def _created(asked: Asked, rules: Rules) -> Admitted:
     return Admitted("taken" if takes else "read", tuple(patches))
 
 
-# Environment variables for GPUs: `overwriteEnv` and `disableCoreLimit`.
+# Environment variables for GPUs: `overwriteEnv`, `disableCoreLimit` and the priority.
 #
 # If NVIDIA's container runtime is the default, a container that requests no GPU sees all GPUs of
 # the node unless `NVIDIA_VISIBLE_DEVICES` is set. HAMi-core limits the cores of a container unless
@@ -169,6 +171,18 @@ def _hidden(spec: Mapping[str, Any], rules: Rules) -> Iterator[Patch]:
         privileged = part(container, "securityContext").get("privileged") is True
         if not asks and not privileged and not resources.get("claims"):
             yield from _set(container, base, VISIBLE, NOTHING, over=True)
+
+
+def _prioritised(spec: Mapping[str, Any], draft: PodDraft, rules: Rules) -> Iterator[Patch]:
+    """Yield patches that set the priority of containers with GPUs, for nodes with HAMi's plugin.
+
+    HAMi's webhook sets it; its plugin does not. Our agent sets it again, if the namespace may."""
+    name = rules.config.dialects.hami.priority or ""
+    asking = {ask.container for ask in _asks(draft) if ask.family == NVIDIA}
+    for base, container in _containers(spec):
+        limits = part(container, "resources", "limits")
+        if container.get("name") in asking and name in limits:
+            yield from _set(container, base, PRIORITY, str(limits[name]), over=False)
 
 
 def _containers(spec: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -68,7 +68,7 @@ def environment(pod: dict[str, Any], kind: str = "containers") -> list[dict[str,
     """Return each container's environment variables that concern GPUs."""
     return [
         {each["name"]: each["value"] for each in container.get("env", ()) if "GPU" in each["name"]
-         or "NVIDIA" in each["name"]}
+         or each["name"].startswith(("CUDA_", "NVIDIA_"))}
         for container in pod["spec"][kind]
     ]  # fmt: skip
 
@@ -197,7 +197,12 @@ def test_filling_in_changes_nothing_of_what_is_asked(sample: dict[str, Any]) -> 
     under = rules()
     made = patched(sample, admitted(sample, under))
     (before,), (after,) = (read_document(pod, under.config).pods for pod in (sample, made))
-    assert structs.replace(after, scheduler_name="") == structs.replace(before, scheduler_name="")
+    for draft in (before, after):
+        high = {name: {"CUDA_TASK_PRIORITY": "0"} for name in draft.high_priority}
+        assert draft.controls in ({}, high)  # as the agent sets it from the priority
+    assert structs.replace(after, scheduler_name="", controls={}) == structs.replace(
+        before, scheduler_name="", controls={}
+    )
     assert admitted(made, under).patches == ()
 
 
@@ -288,6 +293,23 @@ def test_D4_disablecorelimit_frees_the_cores_of_containers_that_do_not_say_it() 
     made = patched(pod, admitted(pod, under))
     assert environment(made) == [FREED, {"GPU_CORE_UTILIZATION_POLICY": "force"}, {}]
     assert admitted(made, under).patches == ()
+
+
+def test_F3_the_priority_of_a_container_is_in_its_environment() -> None:
+    """The webhook sets `CUDA_TASK_PRIORITY` from `nvidia.com/priority`, as HAMi's does, because
+    HAMi's device plugin does not. A value in the manifest stays."""
+    first, low = {"nvidia.com/priority": "0"}, {"nvidia.com/priority": "5"}
+    own = [{"name": "CUDA_TASK_PRIORITY", "value": "1"}]
+    pod = pod_of(
+        container("a", share(1000, 10) | first),
+        container("b", share(1000, 10) | low),
+        container("c", share(1000, 10) | first, env=own),
+        container("d", share(1000, 10)),
+    )
+    made = patched(pod, admitted(pod))
+    said = [each.get("CUDA_TASK_PRIORITY") for each in environment(made)]
+    assert said == ["0", "5", "1", None]
+    assert admitted(made).patches == ()
 
 
 def test_the_environment_is_nobodys_business_by_default() -> None:
