@@ -61,7 +61,8 @@ class NodeObserved(Payload, frozen=True):
     Amounts are `status.allocatable`. `unnamed_families` are device families that the node cannot
     offer: pods of other schedulers use some of the devices, and it is unknown which. `version` is
     the API server's revision of these facts, or 0 without an API server; the highest version
-    counts. `volume_limits` is the number of attachable volumes by CSI driver."""
+    counts. `volume_limits` is the number of attachable volumes by CSI driver, and 0 for a missing
+    driver that the volumes need."""
 
     node: Name
     ready: bool

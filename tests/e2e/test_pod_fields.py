@@ -12,7 +12,7 @@ from apportion.core.workloads.lint import ignored_fields
 from apportion.core.workloads.pods.unsupported import POD_SPEC
 from tests.support.control_plane import ControlPlane
 
-NEWEST = (1, 36)
+NEWEST = (1, 37)
 CORE = "io.k8s.api.core.v1."
 
 

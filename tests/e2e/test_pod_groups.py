@@ -1,15 +1,19 @@
 """Gangs that are declared by PodGroups of the coscheduling plugin or of Kubernetes itself."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from apportion.core.workloads.pods.gangs import KUBERNETES, KUBERNETES_VERSIONS
 from apportion_schemas import PodBound, PodGroupObserved, PodSubmitted
 from tests.e2e.test_life import system
 from tests.support.control_plane import GANGS_SINCE
 from tests.support.kube_objects import kube_pod, share
 from tests.support.kube_world import KubeWorld
 
+MUTABLE_SINCE = (1, 37)
+"""The first version in which a PodGroup's minCount can be changed."""
 LABEL = "scheduling.x-k8s.io/pod-group"
 
 
@@ -51,17 +55,65 @@ async def test_a_gang_of_the_coscheduling_plugin(world: KubeWorld) -> None:
     await waits_and_starts(world, "default/scheduling.x-k8s.io/job", pods)
 
 
-async def test_a_gang_of_kubernetes_itself(world: KubeWorld) -> None:
-    """A gang of Kubernetes' own PodGroups starts when its minimum of pods exists.
-
-    A PodGroup of the same name in another API group is a different gang."""
+def served(world: KubeWorld) -> list[str]:
+    """Return the versions of Kubernetes' own PodGroups that the API server serves."""
     if world.plane.version < GANGS_SINCE:
         pytest.skip("this API server has no PodGroups")
+    group = world.plane.api.request("GET", f"/apis/{KUBERNETES}")
+    versions = [each["version"] for each in group["versions"]]
+    found = [each for each in versions if each in KUBERNETES_VERSIONS]
+    assert found, f"Apportion reads {KUBERNETES_VERSIONS}, and the API server serves {versions}"
+    return found
+
+
+async def test_a_gang_of_kubernetes_itself(world: KubeWorld) -> None:
+    """A gang of Kubernetes' own PodGroups starts when its minimum of pods exists, in the newest
+    version of the API.
+
+    A PodGroup of the same name in another API group is a different gang."""
+    newest = served(world)[0]  # the API server lists the newest version first
     await system(world)
     policy = {"gang": {"minCount": 3}}
     await world.plane.apply(
         pod_group("scheduling.x-k8s.io/v1alpha1", minMember=1),
-        pod_group("scheduling.k8s.io/v1alpha2", schedulingPolicy=policy),
+        pod_group(f"{KUBERNETES}/{newest}", schedulingPolicy=policy),
     )
     pods = [native(f"p{n}") for n in range(3)]
     await waits_and_starts(world, "default/scheduling.k8s.io/job", pods)
+
+
+async def test_a_gang_of_kubernetes_gets_a_smaller_minimum(world: KubeWorld) -> None:
+    """If the minimum of a pending gang is lowered to the number of its pods, the gang starts.
+
+    The PodGroup is created in the oldest served version and changed in the newest one."""
+    if world.plane.version < MUTABLE_SINCE:
+        pytest.skip("this API server does not permit a change of minCount")
+    newest, *_, oldest = served(world)
+    await system(world)
+    wanted = {"gang": {"minCount": 3}}
+    await world.plane.apply(
+        pod_group(f"{KUBERNETES}/{oldest}", schedulingPolicy=wanted), native("p0"), native("p1")
+    )
+    await world.described("p0", "FailedScheduling", "its gang needs 3 pods to start")
+    path = f"/apis/{KUBERNETES}/{newest}/namespaces/default/podgroups/job"
+    lower = {"spec": {"schedulingPolicy": {"gang": {"minCount": 2}}}}
+    await asyncio.to_thread(world.plane.api.request, "PATCH", path, lower, merge=True)
+    await world.facts.count(PodBound, 2)
+    minima = [each.min_available for each in world.facts.of(PodGroupObserved)]
+    assert minima == [3, 2]  # each change once, although several versions are served
+
+
+async def test_a_gang_of_kubernetes_with_a_topology_does_not_start(world: KubeWorld) -> None:
+    """Pods of a PodGroup with a topology constraint, which Apportion does not support, stay
+    pending."""
+    newest = served(world)[0]
+    group = pod_group(
+        f"{KUBERNETES}/{newest}",
+        schedulingPolicy={"gang": {"minCount": 1}},
+        schedulingConstraints={"topology": [{"key": "example.com/rack"}]},
+    )
+    await world.plane.apply(group, native("p0"))
+    watcher = await world.start("watcher")
+    await watcher.logged("spec.schedulingConstraints.topology")
+    await world.facts.count(PodSubmitted, 1)
+    assert world.facts.of(PodGroupObserved) == []  # without it, the gang does not start

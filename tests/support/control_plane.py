@@ -158,12 +158,16 @@ class ControlPlane:
             return []
         off = "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition"
         off += ",StorageObjectInUseProtection"
-        if self._binary_version() < GANGS_SINCE:
+        version = self._binary_version()
+        if version < GANGS_SINCE:
             return [off]
+        # In 1.37 two versions are served, as during an upgrade: each PodGroup is listed in both.
+        served = ("v1alpha2",) if version == GANGS_SINCE else ("v1alpha3", "v1beta1")
+        config = ",".join(f"scheduling.k8s.io/{each}=true" for each in served)
         return [
             f"{off},PodGroupProtection",
-            "--feature-gates=GenericWorkload=true",
-            "--runtime-config=scheduling.k8s.io/v1alpha2=true",
+            "--feature-gates=GenericWorkload=true,TopologyAwareWorkloadScheduling=true",
+            f"--runtime-config={config}",
         ]
 
     def _binary_version(self) -> tuple[int, int]:

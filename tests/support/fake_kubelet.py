@@ -1,6 +1,6 @@
 """Simulate a kubelet without containers: its sockets, its records and the order of its calls.
 
-The simulation follows the device manager of Kubernetes 1.36 (`pkg/kubelet/cm/devicemanager`).
+The simulation follows the device manager of Kubernetes 1.37 (`pkg/kubelet/cm/devicemanager`).
 Invariant: no two live pods have the same device slot."""
 
 from __future__ import annotations

@@ -110,8 +110,11 @@ class RandomStorage:
         return found
 
     def _rooms(self) -> list[dict[str, Any]]:
-        """Return a CSIDriver and the CSIStorageCapacity objects of some nodes."""
-        driver = _of("CSIDriver", "room.example.com", spec={"storageCapacity": True})
+        """Return the CSIDrivers and the CSIStorageCapacity objects of some nodes."""
+        drivers = [
+            _of("CSIDriver", "room.example.com", spec={"storageCapacity": True}),
+            _of("CSIDriver", DRIVER, spec={"preventPodSchedulingIfMissing": True}),
+        ]
         rooms = [
             _of(
                 "CSIStorageCapacity",
@@ -124,7 +127,7 @@ class RandomStorage:
             for node in self._nodes
             if not self._seldom(4)
         ]
-        return [driver, *rooms]
+        return [*drivers, *rooms]
 
     def _some_node(self) -> str:
         return self._chance.choice(self._nodes)

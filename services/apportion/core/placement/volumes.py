@@ -71,7 +71,8 @@ class VolumeNeeds:
                 if (found := self._claims.get(namespace, {}).get(name)) is not None
                 and found.driver == driver
             }
-            needed = fresh + sum(key not in there for key in shared)
+            # A limit of 0 means that the driver is missing: not even a mounted volume can be used.
+            needed = fresh + sum(not limit or key not in there for key in shared)
             if needed and limit - len(there) < needed:
                 return needed, max(limit - len(there), 0)
         return 0, 0

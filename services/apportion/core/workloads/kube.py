@@ -217,11 +217,26 @@ class PodTemplate(Kube, frozen=True):
     metadata: Metadata = Metadata()
 
 
+class JobGangPolicy(Kube, frozen=True):
+    min_count: Replicas | None = None
+
+
+class JobSchedulingPolicy(Kube, frozen=True):
+    gang: JobGangPolicy | None = None
+
+
+class JobScheduling(Kube, frozen=True):
+    """How the pods of a Job are scheduled together, from Kubernetes 1.37."""
+
+    scheduling_policy: JobSchedulingPolicy = JobSchedulingPolicy()
+
+
 class JobSpec(Kube, frozen=True):
     template: PodTemplate
     parallelism: Replicas = 1
     completions: Natural | None = None
     suspend: bool = False
+    scheduling: JobScheduling = JobScheduling()
 
 
 class DeploymentSpec(Kube, frozen=True):

@@ -74,7 +74,7 @@ async def require_gates(api: KubeApi, sample: dict[str, Any], gates: dict[str, s
             "--dra",
             found=True,
             fix=f"Kubernetes {await _version(api)} has the feature gate {' and '.join(off)} off; "
-            f"enable it in kube-apiserver and the kubelets (1.36 enables it by default), or {_OFF}",
+            f"enable it in kube-apiserver and the kubelets (the default since 1.36), or {_OFF}",
         )
 
 

@@ -47,6 +47,8 @@ class VolumeView(Marks):
         self._problem = problem
         self.claims: dict[str, Claim] = {}
         self.mounted: dict[str, set[tuple[str, str]]] = {}  # (LEDGER or CLUSTER, pod uid)
+        self.required: set[str] = set()  # CSI drivers that keep pods off nodes without them
+        self.required_changed: Callable[[int], None] = lambda _version: None
         self._claim_of: dict[str, str] = {}
         self._marked_classes: set[str] = set()  # their claims are marked in `take`
         for uid, pod in state.pods.items():
@@ -187,11 +189,15 @@ class VolumeView(Marks):
         self._stir()
 
     def _driver_changed(
-        self, name: str, before: CsiDriver | None, now: CsiDriver | None, _version: int
+        self, name: str, before: CsiDriver | None, now: CsiDriver | None, version: int
     ) -> None:
-        # Only matters if its capacities start or stop counting.
+        # Only matters if its capacities start or stop counting, or if nodes now need the driver.
         if before is not None and now is not None and before.spec == now.spec:
             return
+        required = now is not None and now.spec.prevent_pod_scheduling_if_missing
+        if required != (name in self.required):
+            (self.required.add if required else self.required.discard)(name)
+            self.required_changed(version)
         classes = self.storage.classes.items()
         self._marked_classes.update(key for key, each in classes if each.provisioner == name)
         self._stir()

@@ -198,6 +198,20 @@ def test_a_volume_of_several_pods_counts_once_on_a_node() -> None:
     assert ledger.where("q") == ledger.where("p") != ledger.where("r")
 
 
+def test_H13_a_node_without_a_driver_that_its_volumes_need() -> None:
+    """With a limit of 0 the driver is missing. Then a node takes no pod with such a volume, even if
+    another pod there mounts the volume."""
+    ledger = limited("n1", "n2").play(claim("x", driver=DRIVER))
+    ledger.submit(mounting("p", "x")).settle()
+    for name in ("n1", "n2"):
+        ledger.play(observed(name, volume_limits={DRIVER: 0}, version=2))
+    ledger.submit(mounting("q", "x")).settle()
+    assert ledger.refusal("q").reasons == {C.VOLUMES_EXHAUSTED: 2}
+    other = "n1" if ledger.where("p") == "n2" else "n2"
+    ledger.play(observed(other, version=3)).settle()
+    assert ledger.where("q") == other
+
+
 def test_other_drivers_and_nodes_without_a_limit_have_room() -> None:
     """A node's volume limit applies to one driver only. A limit of zero allows no volume."""
     ledger = limited("n1", limit=0).play(claim("x", driver=DRIVER), claim("y", driver="other"))

@@ -206,7 +206,27 @@ def test_H13_a_node_without_drivers_has_no_limits() -> None:
     node."""
     cluster = Cluster()
     cluster.see("csinodes", {"metadata": {"name": "n1"}, "spec": {"drivers": None}})
-    assert (cluster.view.volume_limits, cluster.view.problems) == ({"n1": {}}, {})
+    assert (cluster.view.volume_limits("n1"), cluster.view.problems) == ({}, {})
+
+
+def test_H13_a_driver_that_a_node_lacks_has_the_limit_0() -> None:
+    """If a CSI driver keeps pods off nodes without it (Kubernetes 1.37), its limit is 0 on such
+    nodes. The watcher reports all of these nodes again when the driver's setting changes."""
+    cluster = Cluster()
+    cluster.see("nodes", kube_node("n1"))
+    cluster.see("nodes", kube_node("n2"))
+    there = {"name": "csi.example.com", "nodeID": "n1"}
+    cluster.see("csinodes", {"metadata": {"name": "n1"}, "spec": {"drivers": [there]}})
+    cluster.write([*cluster.facts.nodes(cluster.view.take().nodes)])
+    opted = {"preventPodSchedulingIfMissing": True}
+    for version, (spec, limits) in enumerate(((opted, {"csi.example.com": 0}), ({}, {})), 2):
+        driver: dict[str, Any] = {"metadata": {"name": "csi.example.com"}, "spec": spec}
+        cluster.see("csidrivers", driver, version=version)
+        (fact,) = cluster.facts.nodes(cluster.view.take().nodes)
+        assert isinstance(fact.data, NodeObserved)
+        assert (fact.data.node, fact.data.volume_limits) == ("n2", limits)
+        assert fact.data.version == version
+        cluster.write([fact])
 
 
 def test_what_no_event_can_hold_of_a_pod_is_left_out() -> None:

@@ -32,8 +32,10 @@ OF_VOLUMES: Final[tuple[Cause[Any], ...]] = (
     Cause(_C.VOLUME_NODE_MISMATCH,
           "a volume of the pod is not available on the node",
           "use a node where the volume is available", CLAIMED_THERE),
-    Cause(_C.VOLUMES_EXHAUSTED, "node has reached its volume limit for this CSI driver",
-          "wait for pods with volumes on the node to end", MOUNTED, unit=Unit.VOLUMES),
+    Cause(_C.VOLUMES_EXHAUSTED,
+          "node has reached its volume limit for this CSI driver, or lacks the driver",
+          "wait for pods with volumes on the node to end, or install the driver", MOUNTED,
+          unit=Unit.VOLUMES),
 )  # fmt: skip
 """Where a pod's volumes are, and how many a node can attach; checked by `volumes`."""
 

@@ -72,18 +72,38 @@ def read_pod_document(document: dict[str, Any], config: ManifestConfig) -> Manif
 
 
 def read_job(document: dict[str, Any], config: ManifestConfig) -> Manifest:
-    """Read a Job: as many pods as run at the same time; none if the Job is suspended."""
+    """Read a Job: as many pods as run at the same time; none if the Job is suspended.
+
+    With a gang policy, the pods are a gang of a Kubernetes PodGroup with the Job's name."""
     job = typed(document, kube.Job)
-    spec = job.spec
+    unsupported.check(document["spec"], "spec", unsupported.JOB_SPEC)
+    spec, gang = job.spec, job.spec.scheduling.scheduling_policy.gang
     completions = spec.parallelism if spec.completions is None else spec.completions
-    count = 0 if spec.suspend else min(spec.parallelism, completions)
-    return _replicated("Job", job, document, count, config)
+    most = min(spec.parallelism, completions)
+    group = None
+    # As in Kubernetes, a PodGroup that the template names overrides the Job's gang policy.
+    if gang is not None and spec.template.spec.scheduling_group is None:
+        group = PodGroupObserved(
+            group=gangs.name_of(job.metadata, gangs.KUBERNETES),
+            min_available=_job_gang(most if gang.min_count is None else gang.min_count, most),
+        )
+    return _replicated(
+        "Job", job, document, 0 if spec.suspend else most, config=config, group=group
+    )
+
+
+def _job_gang(least: int, most: int) -> int:
+    field = "spec.scheduling.schedulingPolicy.gang.minCount"
+    if least > most:
+        problem = f"is more than the {most} pods that the Job runs at once"
+        raise ManifestError(field, least, problem, "lower it, or raise spec.parallelism")
+    return _startable(least, field)
 
 
 def read_deployment(document: dict[str, Any], config: ManifestConfig) -> Manifest:
     """Read a Deployment: one pod per replica."""
     deployment = typed(document, kube.Deployment)
-    return _replicated("Deployment", deployment, document, deployment.spec.replicas, config)
+    return _replicated("Deployment", deployment, document, deployment.spec.replicas, config=config)
 
 
 def read_volcano_job(document: dict[str, Any], config: ManifestConfig) -> Manifest:
@@ -183,7 +203,9 @@ def _replicated(
     owner: kube.Job | kube.Deployment,
     document: dict[str, Any],
     count: int,
+    *,
     config: ManifestConfig,
+    group: PodGroupObserved | None = None,
 ) -> Manifest:
     template = read_template(
         owner.spec.template,
@@ -193,8 +215,14 @@ def _replicated(
         namespace=owner.metadata.namespace,
     )
     name = owner.metadata.name
+    if group is not None:
+        if template.group:
+            field = "spec.scheduling.schedulingPolicy.gang"
+            problem = "is a second gang next to the one that spec.template names"
+            raise ManifestError(field, template.group, problem, "remove one of them")
+        template = msgspec.structs.replace(template, group=f"{gangs.KUBERNETES}/{name}")
     named = [(joined_name(name, i, field="metadata.name"), template) for i in range(count)]
-    return _manifest(kind, owner.metadata, named, f"{kind}/{name}")
+    return _manifest(kind, owner.metadata, named, f"{kind}/{name}", group)
 
 
 def _manifest(

@@ -17,7 +17,7 @@ MIN_MEMBER = "scheduling.volcano.sh/group-min-member"
 LABEL = "scheduling.x-k8s.io/pod-group"
 VOLCANO = "scheduling.volcano.sh"
 COSCHEDULING, KUBERNETES = "scheduling.x-k8s.io", "scheduling.k8s.io"
-# v1alpha2 is Kubernetes 1.36 only, the other two 1.37; all are read alike
+# Kubernetes 1.36 serves v1alpha2, and 1.37 the other two. Their fields read here are the same.
 KUBERNETES_VERSIONS = ("v1alpha2", "v1alpha3", "v1beta1")
 # the API groups that have PodGroups, each with the versions that are read here
 VERSIONS = {VOLCANO: ("v1beta1",), COSCHEDULING: ("v1alpha1",), KUBERNETES: KUBERNETES_VERSIONS}

@@ -50,9 +50,14 @@ VOLCANO_JOB_SPEC = (
     Unsupported("tasks[].topologyPolicy", fix=_NUMA_FIX, values=NUMA_REQUIRED),
 )
 POD_GROUP_SPEC = (Unsupported("networkTopology", fix=_TOPOLOGY_FIX), Unsupported("subGroupPolicy"))
+JOB_SPEC = (
+    Unsupported("scheduling.schedulingConstraints.topology", fix=_TOPOLOGY_FIX),
+    Unsupported("scheduling.resourceClaims", fix="request devices in resources.limits"),
+)
 KUBERNETES_POD_GROUP_SPEC = (
     Unsupported("schedulingConstraints.topology"),
     Unsupported("parentCompositePodGroupName"),
+    Unsupported("preemptionPolicy", fix="set it in the pods", values=("Never",)),
     Unsupported("resourceClaims", fix="request devices in resources.limits"),
 )
 NUMA_POLICY = "volcano.sh/numa-topology-policy"

@@ -231,11 +231,12 @@ class NodeDrivers(kube.Kube, frozen=True):
     spec: _DriversSpec = _DriversSpec()
 
     @property
-    def limits(self) -> dict[str, int]:
-        """Return how many volumes each driver can attach; drivers without a limit are left out."""
-        counts = ((each.name, each.allocatable) for each in self.spec.drivers or ())
+    def counts(self) -> dict[str, int | None]:
+        """Return how many volumes each driver can attach, or None for a driver without a limit."""
+        rooms = ((each.name, each.allocatable) for each in self.spec.drivers or ())
         return {
-            name: max(room.count, 0) for name, room in counts if room and room.count is not None
+            name: None if room is None or room.count is None else max(room.count, 0)
+            for name, room in rooms
         }
 
 
@@ -259,10 +260,12 @@ class Capacity(kube.Kube, frozen=True):
 
 class _CsiDriverSpec(kube.Kube, frozen=True):
     storage_capacity: bool = False
+    prevent_pod_scheduling_if_missing: bool = False
 
 
 class CsiDriver(kube.Kube, frozen=True):
-    """A CSIDriver, with whether storage capacities are checked before provisioning."""
+    """A CSIDriver: whether capacities are checked before provisioning, and whether pods with its
+    volumes stay off nodes without the driver."""
 
     metadata: _Meta
     spec: _CsiDriverSpec = _CsiDriverSpec()

@@ -59,6 +59,42 @@ def test_how_many_pods(document: dict[str, Any], count: int) -> None:
     assert {(p.namespace, p.dialect, p.group) for p in pods} <= {("lab", "plain", "")}
 
 
+@pytest.mark.parametrize(("gang", "least"), [({}, 3), ({"minCount": 2}, 2)])
+def test_a_job_with_a_gang_policy(gang: dict[str, int], least: int) -> None:
+    """The pods of a Job with a gang policy (Kubernetes 1.37) are a gang. Its minimum is the number
+    of pods that run at once, unless the policy has another minimum."""
+    policy = {"schedulingPolicy": {"gang": gang}}
+    found = read(job(parallelism=3, scheduling=policy))
+    name = "lab/scheduling.k8s.io/many"
+    assert found.group == PodGroupObserved(group=name, min_available=least)
+    assert [each.group for each in found.pods] == [name] * 3
+
+
+@pytest.mark.parametrize("scheduling", [{}, {"schedulingPolicy": {"basic": {}}}])
+def test_a_job_without_a_gang_policy(scheduling: dict[str, Any]) -> None:
+    """The pods of a Job with the basic policy, or with none, are not a gang."""
+    found = read(job(parallelism=2, scheduling=scheduling))
+    assert found.group is None
+    assert {each.group for each in found.pods} == {""}
+
+
+def test_a_job_whose_template_names_a_pod_group() -> None:
+    """If the template names a PodGroup, the Job's gang policy has no effect, as in Kubernetes."""
+    made = job(scheduling={"schedulingPolicy": {"gang": {}}})
+    made["spec"]["template"]["spec"]["schedulingGroup"] = {"podGroupName": "other"}
+    found = read(made)
+    assert found.group is None
+    assert [each.group for each in found.pods] == ["lab/scheduling.k8s.io/other"]
+
+
+def test_a_job_with_two_gangs_is_refused() -> None:
+    """A Job with a gang policy is refused if its pods also have the annotation of a gang."""
+    made = job(scheduling={"schedulingPolicy": {"gang": {}}})
+    notes = {"scheduling.k8s.io/group-name": "other"}
+    made["spec"]["template"]["metadata"] = {"annotations": notes}
+    assert refused(made).field == "spec.scheduling.schedulingPolicy.gang"
+
+
 def test_volcano_job() -> None:
     """Each pod of a Volcano Job belongs to the job's gang and to one of its tasks.
 
@@ -150,6 +186,7 @@ def test_pod_groups_of_other_apis(version: str) -> None:
             {"parentCompositePodGroupName": "all"},
             "spec.parentCompositePodGroupName",
         ),
+        ("scheduling.k8s.io/v1beta1", {"preemptionPolicy": "Never"}, "spec.preemptionPolicy"),
         (
             "scheduling.k8s.io/v1alpha2",
             {"resourceClaims": [{"name": "gpu"}]},
@@ -233,6 +270,16 @@ def test_submitted() -> None:
         (deployment(replicas=-1), "spec.replicas", "at least 0"),
         (deployment(replicas="two"), "spec.replicas", "write a whole number without quotes"),
         (job(parallelism=10_001), "spec.parallelism", "at most 10000"),
+        (
+            job(scheduling={"schedulingPolicy": {"gang": {"minCount": 2}}}),
+            "spec.scheduling.schedulingPolicy.gang.minCount",
+            "the 1 pods that the Job runs at once",
+        ),
+        (
+            job(scheduling={"schedulingConstraints": {"topology": [{"key": "rack"}]}}),
+            "spec.scheduling.schedulingConstraints.topology",
+            "is not supported",
+        ),
         (volcano_job(), "spec.tasks", "length of at least 1"),
         (volcano_job(task(replicas=2), minAvailable=3), "spec.minAvailable", "than the 2 pods"),
         (

@@ -255,7 +255,7 @@ def test_H13_how_many_volumes_a_node_can_have() -> None:
         {"name": "c", "nodeID": "n"},
     ]
     about = {"metadata": {"name": "n1"}, "spec": {"drivers": drivers}}
-    assert read_node_drivers(msgspec.json.encode(about)).limits == {"a": 25}
+    assert read_node_drivers(msgspec.json.encode(about)).counts == {"a": 25, "b": None, "c": None}
 
 
 def capacity(node: str | None, **fields: Any) -> Capacity:
