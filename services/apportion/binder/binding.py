@@ -295,7 +295,9 @@ class Binding:
         tries = delivery.attempt
         final = failed.final or (tries >= TRIES_MAX and not (failed.unknown or failed.waits))
         message, name = failed.message[:TEXT_MAX], f"bind-failed/{tries}"
-        await self._publish_failed(placed, message, name, delivery, final=final)
+        pod = self._state.pods.get(placed.pod)
+        if not failed.waits or pod is None or pod.last_failure != message:  # told once
+            await self._publish_failed(placed, message, name, delivery, final=final)
         self._outcomes.labels("failed for good" if final else "failed for now").inc()
         if final:
             await delivery.ack()

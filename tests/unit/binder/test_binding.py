@@ -230,6 +230,21 @@ async def test_whose_turn_has_not_come_waits_and_says_so_once() -> None:
     assert desk.said[1:] == [PodBound(pod="p", node="n", attempt=3)]
 
 
+async def test_the_reason_of_a_wait_is_recorded_once() -> None:
+    """While a pod waits for the same thing, such as a node lock, the binder retries and records the
+    reason once. Another reason is recorded again."""
+    x, y = (Failed(f"waiting for {what}", final=False, waits=True) for what in "xy")
+    desk = Desk(x, x, x, y)
+    for attempt in (1, 2, TRIES_MAX + 1):
+        await desk.settle(attempt=attempt)
+        desk.pod.last_failure = x.message  # as the fold has it at that time
+    (failed,) = desk.said
+    assert isinstance(failed, BindFailed)
+    assert (failed.message, failed.final) == (x.message, False)
+    await desk.settle(attempt=3)
+    assert len(desk.said) == 2
+
+
 async def test_other_events_of_the_channel_are_passed_over() -> None:
     """The binder acknowledges an event of another type, such as PlacementVoided, and does nothing
     else."""
