@@ -69,6 +69,7 @@ class RefusalCode(StrEnum):
     MEMORY_INSUFFICIENT = "MemoryInsufficient"
     MIG_NO_PROFILE = "MigNoProfile"
     MIG_SLICES_OCCUPIED = "MigSlicesOccupied"
+    SIZES_DIFFER = "SizesDiffer"
     TEMPLATE_CPU_INSUFFICIENT = "TemplateCpuInsufficient"
     TEMPLATE_NONE_FITS = "TemplateNoneFits"
     NUMA_MISMATCH = "NumaMismatch"

@@ -30,12 +30,13 @@ KINDS: tuple[dict[str, Any], ...] = (
     {"model": A100_40, "memory_mib": 40960, "mode": "mig", "slots": 7},
     {"model": A100_40, "memory_mib": 40960, "mode": "mig", "slots": 7, "closed_slices": 0b10010},
     {"model": T4, "memory_mib": 1000, "mode": "exclusive"},
+    {"model": "XPU", "memory_mib": 98304, "mode": "vnpu", "slots": 4},
     {"model": "Ascend310P3", "memory_mib": 21527, "cores": 8, "mode": "vnpu", "slots": 7},
 )
 DIE: dict[str, Any] = {
     "model": "Ascend910C", "memory_mib": 65536, "cores": 20, "mode": "vnpu", "slots": 4,
 }  # fmt: skip
-FAMILY = {"Ascend310P3": "ascend310p", "Ascend910C": "ascend910c"}
+FAMILY = {"Ascend310P3": "ascend310p", "Ascend910C": "ascend910c", "XPU": "kunlun-vxpu"}
 EFFECTS: tuple[Literal["NoSchedule", "PreferNoSchedule", "NoExecute"], ...] = (
     "NoSchedule",
     "PreferNoSchedule",

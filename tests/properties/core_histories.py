@@ -94,7 +94,7 @@ SIZES: tuple[dict[str, Any], ...] = (
     {"memory_mib": 300, "container": "c1"},
 )
 """Sizes to which a running pod may be resized, one for each of `picks`."""
-FAMILIES = ("nvidia", "nvidia", "nvidia", "ascend310p", "ascend910c")
+FAMILIES = ("nvidia", "nvidia", "nvidia", "ascend310p", "ascend910c", "kunlun-vxpu")
 picks = st.integers(0, 7)
 pods = st.sampled_from(PODS)
 
@@ -198,7 +198,15 @@ def _asks(container: str) -> st.SearchStrategy[Ask]:
         memory_percent=st.sampled_from((None, None, None, 1, 50, 100)),
         cores=st.sampled_from((0, 0, 1, 10, 50, 100)),
         cap_memory=st.booleans(),
-    )
+    ).map(_of_xpu)
+
+
+def _of_xpu(ask: Ask) -> Ask:
+    """Return the request; for a Kunlunxin vXPU, one of a size that some of them have."""
+    if ask.family != "kunlun-vxpu":
+        return ask
+    memory_mib = 10 * ask.memory_mib if ask.memory_mib is not None else None
+    return structs.replace(ask, count=1, memory_mib=memory_mib)
 
 
 terms = st.lists(

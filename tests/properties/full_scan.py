@@ -224,7 +224,7 @@ def _before(shape: Shape, state: DeviceState) -> tuple[int, ...]:
 def _share(ask: Ask, wanted: Demand, state: DeviceState) -> Share:
     instance = None
     if wanted.profile is not None:
-        free = [start for start, mask in wanted.places if not mask & state.slices]
+        free = [start for start, mask in wanted.places if not mask & state.taken]
         profile = wanted.profile
         instance = MigInstance(profile=profile.name, start=free[0], size=profile.size)
     return Share(

@@ -18,6 +18,7 @@ from apportion.core.devices.catalogue import (
     FAMILIES,
     NVIDIA,
     MigProfile,
+    counts_cores,
     mig_profile,
     mig_profiles,
     normal,
@@ -197,7 +198,10 @@ def demand(ask: Ask, device: Device, known: Known = ()) -> Demand | RefusalCode:
     memory_mib = memory_needed_mib(ask, device)
     if ask.cores == WHOLE:
         return Demand(memory_mib, device.cores, device.cores, alone=True)
-    return Demand(memory_mib, max(ask.cores, 1), ask.cores)
+    cores = ask.cores
+    if cores and counts_cores(device.family):
+        cores = max(device.cores * cores // WHOLE, 1)  # as in HAMi's `Fit` for AMD
+    return Demand(memory_mib, max(cores, 1), cores)
 
 
 def memory_needed_mib(ask: Ask, device: Device) -> int:
@@ -274,13 +278,15 @@ def memory_charged_mib(profile: MigProfile, device: Device) -> int:
 
 
 def _vnpu(ask: Ask, device: Device) -> Demand | RefusalCode:
+    if device.mig_sizes:
+        return _reported(ask, device)
     memory_mib = memory_needed_mib(ask, device)
     if memory_mib > device.memory_mib:
         return RefusalCode.TEMPLATE_NONE_FITS
-    # The smallest template with enough memory. Several devices, or more memory than any template
-    # has, are whole devices (HAMi's rule for Ascend).
+    # The smallest template with enough memory. More memory than any template has is a whole device,
+    # and so are several devices of most families (HAMi's rule for Ascend).
     family = FAMILIES.get(device.family)
-    if ask.count == 1 and family is not None:
+    if family is not None and (ask.count == 1 or family.alike):
         for template in family.templates:
             if template.memory_mib >= memory_mib:
                 return Demand(
@@ -291,3 +297,13 @@ def _vnpu(ask: Ask, device: Device) -> Demand | RefusalCode:
                     template=template.name,
                 )
     return _whole(device)
+
+
+def _reported(ask: Ask, device: Device) -> Demand | RefusalCode:
+    """Return the demand for a part of exactly the requested size, if the device's plugin has one.
+
+    A part whose name starts with `3g` has 3 of the device's cores, as Enflame's slices have."""
+    for size in device.mig_sizes:
+        if size.profile.startswith(f"{ask.cores}g"):
+            return Demand(size.memory_mib, ask.cores, ask.cores)
+    return RefusalCode.MODE_MISMATCH

@@ -5,7 +5,7 @@ free, so no order of events oversells a device."""
 
 from msgspec import Struct
 
-from apportion.core.devices.catalogue import FAMILIES, template_of
+from apportion.core.devices.catalogue import FAMILIES, alike_number, template_of
 from apportion.core.devices.cordons import Cordon
 from apportion_schemas import Device, Share
 
@@ -23,7 +23,7 @@ class DeviceState(Struct, eq=False, gc=False):
     slots_free: int
     template_cpu_free: int  # AI CPUs of an NPU
     slices: int = 0  # mask of the MIG memory slices in use
-    group: str = ""  # of its MIG instances
+    group: str = ""  # of its MIG instances, or the template of all its shares
     present: bool = True  # False: no longer reported
     agent_health: tuple[bool, str] = (True, "")  # as reported, and why
     healthy: bool = True
@@ -87,6 +87,7 @@ def occupy(state: DeviceState, share: Share) -> None:
     mask, instance = slice_mask(share), share.instance
     cpu = template_cpu(share, state)
     leaves = instance is not None and bool(state.slices) and instance.group != state.group
+    of_all = _template_of_all(share, state)
     for quantity, needed, available in (
         ("slots", 1, state.slots_free),
         ("memory_mib", share.memory_mib, state.memory_free_mib),
@@ -95,6 +96,7 @@ def occupy(state: DeviceState, share: Share) -> None:
         ("slices", (mask & state.slices).bit_count(), 0),
         ("slices beyond the last", (mask >> MIG_SLICES).bit_count(), 0),
         ("slices outside of its group", int(bool(mask) and leaves), 0),
+        ("shares of another template", int(bool(of_all) and state.group not in ("", of_all)), 0),
     ):
         if needed > max(available, 0):  # available is negative if the device now offers less
             raise Oversold(
@@ -114,6 +116,8 @@ def retake(state: DeviceState, share: Share) -> None:
     mask = slice_mask(share)
     if mask and share.instance:
         state.group = share.instance.group
+    elif of_all := _template_of_all(share, state):
+        state.group = of_all
     state.slices |= mask
 
 
@@ -126,5 +130,11 @@ def release(state: DeviceState, share: Share) -> None:
         return
     state.template_cpu_free += template_cpu(share, state)
     state.slices &= ~slice_mask(share)
-    if not state.slices:
+    if not state.slices and (state.idle or not _template_of_all(share, state)):
         state.group = ""
+
+
+def _template_of_all(share: Share, state: DeviceState) -> str:
+    """Return the share's template if all shares of the device must have it, else an empty text."""
+    name = share.template or ""
+    return name if alike_number(state.device.family, name) else ""

@@ -191,7 +191,7 @@ class PlacementClass:
             return self.asks[0].cuts_instances
         if len(self.asks) > 1 or self.shape.devices.numa_bind:
             return True
-        return bool(self.asks) and self.asks[0].module > 1
+        return bool(self.asks) and self.asks[0].together
 
     @property
     def prefers(self) -> bool:

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from apportion.core.devices.catalogue import FAMILIES
 from apportion.core.devices.demand import Demand
 from apportion.core.ledger.state import PodState
 from apportion.core.placement.classes import PlacementClass
@@ -94,7 +95,7 @@ def node_ranks(class_: PlacementClass, columns: Columns) -> Ranks:
 def _collision(class_: PlacementClass) -> RefusalCode:
     if class_.shape.devices.numa_bind:
         return RefusalCode.NUMA_MISMATCH
-    if len(class_.asks) == 1 and class_.asks[0].module > 1:
+    if len(class_.asks) == 1 and class_.asks[0].together:
         return RefusalCode.MODULES_IN_USE
     if len(class_.asks) == 1 and class_.asks[0].cuts_instances:
         return RefusalCode.MIG_SLICES_OCCUPIED  # the free slices need more memory than is left
@@ -139,7 +140,9 @@ def _amount_ranks(ask: AskColumns, columns: Columns, asked: NDArray[np.intp]) ->
     _stop(ranks, (lacks & packed.MEMORY_GUARD) != 0, RefusalCode.MEMORY_INSUFFICIENT)
     if ask.cuts_instances:
         fits = ask.instance_fits[kind, columns.cut.take(asked)]
-        _stop(ranks, ~fits, RefusalCode.MIG_SLICES_OCCUPIED)
+        sizes = FAMILIES[ask.ask.family].alike
+        code = RefusalCode.SIZES_DIFFER if sizes else RefusalCode.MIG_SLICES_OCCUPIED
+        _stop(ranks, ~fits, code)
     _stop(ranks, (lacks & packed.TEMPLATE_CPU_GUARD) != 0, RefusalCode.TEMPLATE_CPU_INSUFFICIENT)
     return ranks
 

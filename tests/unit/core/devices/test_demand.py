@@ -222,3 +222,22 @@ def test_templates(asked: Ask, device: Device, wanted: Demand) -> None:
 def test_never(asked: Ask, device: Device, code: RefusalCode) -> None:
     """A request that the device could not meet even when empty is refused with a code."""
     assert demand(asked, device) is code
+
+
+@pytest.mark.parametrize(
+    ("cores", "wanted"),
+    [
+        (1, Demand(6144, 1, 1)),
+        (3, Demand(20480, 3, 3)),
+        (2, RefusalCode.MODE_MISMATCH),
+        (0, RefusalCode.MODE_MISMATCH),
+    ],
+)
+def test_parts_that_a_plugin_reports(cores: int, wanted: Demand | RefusalCode) -> None:
+    """If a device's plugin reports the sizes of its parts, a request gets a part of exactly its
+    cores, with the memory of that size. A device without that size cannot serve the request."""
+    sizes = tuple(MigSize(profile=name, memory_mib=mib) for name, mib in PARTS.items())
+    assert demand(ask(cores=cores), npu(mig_sizes=sizes)) == wanted
+
+
+PARTS = {"1g.6gb/0/4": 6144, "3g.20gb/1/4": 20480, "30g.99gb/2/4": 99 << 10}

@@ -62,6 +62,7 @@ def die(index: int) -> Device:
     return npu(f"d{index}", family="ascend910c", model="Ascend910C", memory_mib=65536, cores=20)
 
 
+XPU = gpu("x0", family="kunlun-vxpu", model="XPU", memory_mib=98304, mode="vnpu")
 TEMPLATES = [share("u0", 32768, 12, template="vir12_3c_32g")] + [
     share("u0", 8192, 3, template="vir03_1c_8g")
 ] * 3
@@ -126,6 +127,13 @@ REACHED: dict[RefusalCode, Reached] = {
         "n1-g0",
     ),
     C.MIG_SLICES_OCCUPIED: (held(small(6), small(3)), shape(ask(20_000)), 1, 0, "m0"),
+    C.SIZES_DIFFER: (
+        held(share("x0", 24576, 25, template="24g"), report=node("n1", XPU)),
+        shape(ask(49152, family="kunlun-vxpu")),
+        1,
+        0,
+        "x0",
+    ),
     C.TEMPLATE_CPU_INSUFFICIENT: (held(*TEMPLATES, report=B2), shape(NPU), 1, 0, "u0"),
     C.NUMA_MISMATCH: ((NEAR,), BOTH, 2, 1, ""),
     C.POD_AFFINITY_MISMATCH: (ONE, shape(pods=P(affinity=(NEAR_APP,))), 1, 0, ""),

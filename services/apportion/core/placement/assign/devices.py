@@ -8,6 +8,7 @@ from itertools import combinations
 from typing import Final, NamedTuple
 
 from apportion.core.devices.demand import Demand
+from apportion.core.devices.sets import whole_sets
 from apportion.core.devices.shares import DeviceState, slice_mask, template_cpu
 from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.index import packed
@@ -59,6 +60,8 @@ class _Room:
         if share.instance is not None:
             slices = self.cuts[at][0] if at in self.cuts else self.devices[at].taken
             self.cuts[at] = slices | slice_mask(share), share.instance.group
+        elif share.template is not None:
+            self.cuts[at] = 0, share.template
 
 
 def assign(class_: PlacementClass, columns: Columns, row: int) -> tuple[Share, ...] | None:
@@ -118,6 +121,8 @@ class _Search:
         self, class_: PlacementClass, row: int, chosen: Sequence[int], order: Order
     ) -> None:
         self._asks = class_.asks
+        # Devices with equal amounts differ by what they leave of a set.
+        self._each = bool([ask for ask in class_.asks if ask.together])
         self._row = row
         self._chosen = chosen
         self._order = order
@@ -136,7 +141,8 @@ class _Search:
         position, *later = ranked
         tried: set[tuple[object, ...]] = set()
         for option in self._options(self._asks[position], room):
-            alike = room.alike(option) if self._asks[position].elsewhere is None else tuple(option)
+            each = self._each or self._asks[position].elsewhere is not None
+            alike = tuple(option) if each else room.alike(option)
             if alike in tried:
                 continue
             tried.add(alike)
@@ -163,26 +169,12 @@ class _Search:
 
 
 def _sets(ask: AskColumns, fitting: list[int], room: _Room) -> Iterator[Sequence[int]]:
-    if ask.module == 1:
+    if not ask.together:
         yield from combinations(fitting, ask.ask.count)
         return
     devices = [room.devices[at].device for at in fitting]
-    for chosen in whole_modules(devices, ask.ask.count, ask.module):
+    for chosen in whole_sets(devices, ask.ask.count):
         yield [fitting[position] for position in chosen]
-
-
-def whole_modules(devices: Sequence[Device], count: int, size: int) -> Iterator[list[int]]:
-    """Yield the positions of `count` devices that fill whole modules of `size`, best choice first.
-
-    Devices with the same `index // size` are a module, such as the two dies of an Ascend 910C.
-    Source: HAMi's `computeBestCombination910C`."""
-    modules: dict[int, list[int]] = {}
-    for position, device in enumerate(devices):
-        modules.setdefault(device.index // size, []).append(position)
-    whole = [module for module in modules.values() if len(module) == size]
-    if count % size == 0:
-        for some in combinations(whole, count // size):
-            yield sorted(position for module in some for position in module)
 
 
 def _hardness(ask: AskColumns, kinds: Iterable[int]) -> tuple[bool, int, int]:
@@ -204,7 +196,7 @@ def _choose(
         at = min(keyed)[1] if keyed else fitting[0]
         return {at: room.share(ask, at)}
     picked = [at for _, at in sorted(keyed)]
-    if ask.module > 1:
+    if ask.together:
         some = next(_sets(ask, picked, room), None)
         return {at: room.share(ask, at) for at in some} if some is not None else None
     devices = [room.devices[at].device for at in picked]
@@ -231,8 +223,10 @@ def _fitting(ask: AskColumns, row: int, room: _Room, chosen: Sequence[int]) -> l
 
 def _has_place(ask: AskColumns, kind: int, left: Left) -> bool:
     wanted = ask.demands[kind]
-    if not isinstance(wanted, Demand) or wanted.profile is None:
+    if not isinstance(wanted, Demand):
         return True
+    if wanted.profile is None:
+        return wanted.template is None or left[1] in ("", wanted.template)
     for _ in wanted.free_places(*left):
         return True
     return False

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from apportion.core.devices.catalogue import FAMILIES, registered, type_matches
+from apportion.core.devices.catalogue import FAMILIES, NVIDIA, registered, type_matches
 from apportion.core.placement.feasibility.descriptors import TOLD, Cause, Kind, pairs
 from apportion_schemas import Ask, Device, DeviceConstraints, RefusalCode
 
@@ -24,7 +24,7 @@ def mode(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:
     if device.mode == "hami-core" and not ask.whole:
         family = FAMILIES.get(device.family)
         return family is None or not family.templates
-    return device.mode != "mig" or ask.count == 1
+    return device.mode != "mig" or ask.count == 1 or device.family != NVIDIA
 
 
 def type_name(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:

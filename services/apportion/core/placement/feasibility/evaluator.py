@@ -20,6 +20,7 @@ from msgspec import structs
 
 from apportion.core.devices.chains import chain
 from apportion.core.devices.demand import Demand, Known, demand, largest_part
+from apportion.core.devices.sets import in_sets, whole_sets
 from apportion.core.devices.shares import DeviceState, release, template_cpu_of
 from apportion.core.ledger.host_usage import release_host
 from apportion.core.ledger.state import NodeState, PodState, State
@@ -263,6 +264,15 @@ def devices_feasibility(
         refused = refused_ask(ask, devices, needs, rules.geometries, places)
         if refused is not None:
             return refused
+        alone = len(shape.asks) == 1 and not shape.devices.numa_bind
+        if alone and ask.count > 1 and in_sets(ask.family):
+            free = [
+                held.device
+                for need, held in zip(needs, devices, strict=True)
+                if isinstance(need, Demand) and refused_amount(need, held) is None
+            ]
+            if next(whole_sets(free, ask.count), None) is None:
+                return Verdict(RefusalCode.MODULES_IN_USE, ask.count, ask.count - 1)
     return None
 
 

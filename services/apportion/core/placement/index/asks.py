@@ -9,9 +9,10 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from apportion.core.devices.catalogue import module_of
+from apportion.core.devices.catalogue import alike_number
 from apportion.core.devices.chains import Chain
 from apportion.core.devices.demand import SLICE_STATES, Demand, Known, demand
+from apportion.core.devices.sets import in_sets
 from apportion.core.placement.feasibility.evaluator import refused_kind
 from apportion.core.placement.index import ask_loops, packed
 from apportion.core.placement.index.columns import HOST, Columns
@@ -42,7 +43,7 @@ class AskColumns:
         self._without = without
         self._host_need = host_need
         self.constraints = constraints
-        self.module = module_of(ask.family) if ask.count > 1 else 1  # devices taken together
+        self.together: bool = ask.count > 1 and in_sets(ask.family)  # see `core.devices.sets`
         self.chain = chain
         self._count: Int64 = ask.count
         self.elsewhere: NDArray[np.bool_] | None = None  # excluded by uuid or index
@@ -171,6 +172,10 @@ class AskColumns:
             )
             if known.profile is None:
                 charge = packed.amounts(known.memory_mib, known.cores, 1, known.template_cpu)
+                if only := alike_number(device.family, known.template or ""):
+                    self.cuts_instances = True
+                    fits[0] = False
+                    fits[0, [0, only]] = True
             else:
                 self.cuts_instances = True
                 slices = np.arange(SLICE_STATES)

@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from apportion.core.devices.catalogue import alike_number
 from apportion.core.devices.demand import Known, cut_state, groups_of
 from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger.state import NodeState, State
@@ -449,6 +450,8 @@ def _sum_free(sums: NDArray[np.int64], node: NodeState) -> None:
 
 def _cut(state: DeviceState, geometries: Known) -> int:
     taken = state.taken
+    if state.group and not taken:
+        return alike_number(state.device.family, state.group)
     if not taken or not geometries:
         return taken
     device = state.device
@@ -469,7 +472,11 @@ def _is_odd(state: DeviceState, amounts: Int64) -> bool:
     """Return True for a device that packed amounts cannot describe, such as an oversold one."""
     guards: Int64 = packed.GUARDS
     return bool(
-        state.slices or amounts == guards or state.memory_free_mib < 0 or state.cores_free < 0
+        state.slices
+        or state.group
+        or amounts == guards
+        or state.memory_free_mib < 0
+        or state.cores_free < 0
     )
 
 

@@ -9,11 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from apportion.core.devices.catalogue import normal, type_matches
+from apportion.core.devices.catalogue import counts_cores, normal, type_matches
 from apportion.core.devices.demand import Demand
 from apportion.core.ledger.state import NodeState
 from apportion.core.workloads.dialects.dialect import (
     CORES,
+    CORES_PERCENT,
     COUNTED,
     DEVICE_MEMORY,
     ENTIRE,
@@ -34,6 +35,7 @@ from apportion_schemas import (
     Shape,
     Share,
 )
+from apportion_schemas.quantities import WHOLE
 
 # what is counted: of the host, or of the devices of one family, model or MIG profile
 Amount = tuple[str, ...]
@@ -242,6 +244,8 @@ def _of_share(
     yield (SHARES, family), 1
     yield (DEVICE_MEMORY, family), memory_mib
     yield (CORES, family), cores
+    if counts_cores(family):
+        yield (CORES_PERCENT, family), -(-cores * WHOLE // max(device.cores, 1))
     if profile:
         yield (INSTANCES, profile), 1
         yield (_CARDS, device.model, f"mig-{profile}-mixed"), 1
