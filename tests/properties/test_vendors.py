@@ -11,7 +11,7 @@ from apportion.core.workloads.dialects import DialectConfig
 from apportion.core.workloads.dialects.dialect import BoundPod, PlacedPod
 from apportion.core.workloads.dialects.listing import DIALECTS, render
 from apportion.core.workloads.dialects.node_annotations import registration
-from apportion_schemas import DevicesRegistered, PodRefused
+from apportion_schemas import DEVICE_PLUGIN, DevicesRegistered, PodRefused
 from tests.support.fleet import observed
 from tests.support.ledger_of import Ledger
 from tests.support.manifests import container, draft, pod
@@ -20,22 +20,21 @@ from tests.support.pods import pod as submitted
 from tests.support.vendor_nodes import VENDORS
 
 CONFIG = DialectConfig()
-LABELS = {"apportion.dev/device-plugin": "hami"}
 OF_HAMI = [each.name for each in DIALECTS if each.plugin(CONFIG) == "hami" and each.inventory]
 
 
 def test_every_vendor_has_a_node() -> None:
     """The tests below cover every vendor whose devices HAMi shares."""
-    assert sorted({*VENDORS, "hami"}) == sorted(OF_HAMI)
+    assert sorted({*VENDORS, "hami", "plain"}) == sorted(OF_HAMI)
 
 
 def node(name: str) -> Ledger:
     """Return a ledger with the vendor's node, which Apportion may use."""
     found = registration(VENDORS[name].node)
-    assert (found.plugin, found.problem) == ("hami", "")
+    assert found.problem == ""
     assert len(found.devices) >= 4
-    event = DevicesRegistered(node="n1", plugin="hami", devices=found.devices)
-    return Ledger(observed("n1", labels=LABELS), event)
+    event = DevicesRegistered(node="n1", plugin=found.plugin, devices=found.devices)
+    return Ledger(observed("n1", labels={DEVICE_PLUGIN: found.plugin}), event)
 
 
 @pytest.mark.parametrize("name", sorted(VENDORS))
@@ -44,7 +43,8 @@ def node(name: str) -> Ledger:
 def test_a_placement_is_read_by_the_plugin_and_read_back(name: str, data: st.DataObject) -> None:
     """The vendor's plugin reads each container's devices in the annotations of a placed pod, and
     they are recovered if the ledger is lost."""
-    limits = data.draw(st.lists(st.sampled_from(VENDORS[name].limits), min_size=1, max_size=3))
+    one = st.sampled_from(VENDORS[name].limits)
+    limits = data.draw(st.lists(one, min_size=1, max_size=VENDORS[name].containers))
     names = ("a", "b", "c")[: len(limits)]
     document = pod(containers=[*map(container, names, limits)])
     found = draft(document)
@@ -57,7 +57,9 @@ def test_a_placement_is_read_by_the_plugin_and_read_back(name: str, data: st.Dat
     devices = {each.device.id: each.device for each in ledger.node().devices}
     notes = render(PlacedPod(wanted, placed, devices, 0, CONFIG))
     (read,) = [
-        hami_containers(text) for key, text in notes.items() if key.endswith("-allocated") and text
+        hami_containers(text)
+        for key, text in notes.items()
+        if key.startswith("hami.io/") and key.endswith("-allocated") and text
     ]
     assert [[each.device for each in segment] for segment in read] == [
         [share.device for share in placed.shares if share.container == each] for each in names

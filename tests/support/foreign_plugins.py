@@ -14,8 +14,17 @@ from typing import Any
 
 from tests.support.kube_api import KubeApi
 from tests.support.polling import until
+from tests.support.vendor_nodes import VENDORS
 
 HAMI_LOCK, VOLCANO_LOCK = "hami.io/mutex.lock", "hamivgpu"
+MIB = 15_360
+"""The memory of each GPU."""
+WORDS = {
+    "amd": "amd", "ascend": "Ascend310P", "biren": "Biren", "cambricon": "cambricon-mlu",
+    "hygon": "dcu", "kunlun-vxpu": "xpu", "metax-sgpu": "metax-sgpu", "vastai": "Vastai",
+    **{f"iluvatar-{chip.lower()}": chip for chip in ("BI-V100", "BI-V150", "MR-V50", "MR-V100")},
+}  # fmt: skip
+"""By vendor: what is in the name of the annotation from which its plugin takes devices."""
 NEVER = str(2**64 - 1)
 """Volcano's plugin writes this time on a pod that has its devices, so the pod is the youngest."""
 
@@ -23,51 +32,67 @@ NEVER = str(2**64 - 1)
 class ForeignPlugin:
     """The device plugin of HAMi or Volcano on one node, with the node's kubelet.
 
+    With `vendor`, it is the plugin of that vendor's devices for HAMi. One that takes its devices
+    from no annotation only registers them.
+
     `handed` has, for each container that the kubelet started, the devices that the plugin gave it
     and those that its pod's annotations name."""
 
     def __init__(
-        self, api: KubeApi, node: str, system: str, cards: int, *, seed: int = 0, mib: int = 15_360
-    ) -> None:
+        self, api: KubeApi, node: str, system: str, cards: int = 0, *, seed: int = 0,
+        vendor: str = "",
+    ) -> None:  # fmt: skip
         self._api = api
         self.node = node
-        self.system = system
-        self._cards = [f"GPU-{node}-{at}" for at in range(cards)]
-        self._mib = mib
+        self.system, self.vendor = system, vendor
         self._random = Random(seed)
         self._started: set[str] = set()
         self.handed: dict[tuple[str, str], tuple[list[str], list[str]]] = {}
-
-    async def register(self) -> None:
-        """Register the devices, as the plugin does every 30 s, and offer them to the kubelet."""
-        if self.system == "hami":
+        if vendor:
+            facts, limits, _ = VENDORS[vendor]
+            self._notes, self._offered = dict(facts.annotations), facts.allocatable
+            self._count = next(iter(limits[0]))
+            word = WORDS.get(vendor, "")
+            self._key = f"hami.io/{word}-devices-to-allocate" if word else ""
+            self._lock = "cambricon.com/dsmlu.lock" if vendor == "cambricon" else HAMI_LOCK
+            return
+        ids = [f"GPU-{node}-{at}" for at in range(cards)]
+        if system == "hami":
             entries = [
-                {"id": card, "index": at, "count": 10, "devmem": self._mib, "devcore": 100,
+                {"id": card, "index": at, "count": 10, "devmem": MIB, "devcore": 100,
                  "type": "NVIDIA-Tesla T4", "mode": "hami-core", "health": True}
-                for at, card in enumerate(self._cards)
+                for at, card in enumerate(ids)
             ]  # fmt: skip
-            notes = {
+            self._notes = {
                 "hami.io/node-nvidia-register": json.dumps(entries),
                 "hami.io/node-handshake": "Reported_2026-11-29 10:00:00",
             }
-            offered = {"nvidia.com/gpu": str(10 * len(self._cards))}
+            self._count, self._lock = "nvidia.com/gpu", HAMI_LOCK
+            self._offered = {self._count: 10 * cards}
+            self._key = "hami.io/vgpu-devices-to-allocate"
         else:
-            rest = f"10,{self._mib},NVIDIA-Tesla T4,true,hami-core"
-            text = "".join(f"{card},{rest}:" for card in self._cards)
-            notes = {"volcano.sh/node-vgpu-register": text}
-            offered = {
-                "volcano.sh/vgpu-number": str(10 * len(self._cards)),
-                "volcano.sh/vgpu-memory": str(self._mib * len(self._cards)),
-                "volcano.sh/vgpu-cores": str(100 * len(self._cards)),
+            rest = f"10,{MIB},NVIDIA-Tesla T4,true,hami-core"
+            text = "".join(f"{card},{rest}:" for card in ids)
+            self._notes = {"volcano.sh/node-vgpu-register": text}
+            self._count, self._lock = "volcano.sh/vgpu-number", VOLCANO_LOCK
+            self._offered = {
+                self._count: 10 * cards,
+                "volcano.sh/vgpu-memory": MIB * cards,
+                "volcano.sh/vgpu-cores": 100 * cards,
             }
+            self._key = "volcano.sh/devices-to-allocate"
+
+    async def register(self) -> None:
+        """Register the devices, as the plugin does every 30 s, and offer them to the kubelet."""
+        offered = {name: str(amount) for name, amount in self._offered.items()}
         amounts = {"capacity": offered, "allocatable": offered}
-        await self._patch(f"/api/v1/nodes/{self.node}", {"metadata": {"annotations": notes}})
+        await self._patch(f"/api/v1/nodes/{self.node}", {"metadata": {"annotations": self._notes}})
         await self._patch(f"/api/v1/nodes/{self.node}/status", {"status": amounts})
 
     async def run(self) -> None:
         """Start the pods of the node, in a drawn order, until cancelled."""
         while True:
-            for pod in await until(self._new, "pods to start", timeout_s=3600, interval_s=0.02):
+            for pod in await until(self._new, "pods to start", timeout_s=3600, interval_s=0.2):
                 self._started.add(pod["metadata"]["uid"])
                 await self._start(pod)
 
@@ -81,10 +106,9 @@ class ForeignPlugin:
         return self._random.sample(pods, len(pods))
 
     async def _start(self, pod: dict[str, Any]) -> None:
-        name = "nvidia.com/gpu" if self.system == "hami" else "volcano.sh/vgpu-number"
         for container in pod["spec"]["containers"]:
-            count = int(container["resources"].get("limits", {}).get(name, 0))
-            if count:
+            count = int(container["resources"].get("limits", {}).get(self._count, 0))
+            if count and self._key:
                 given = await self._allocate(count)
                 own = json.loads(pod["metadata"]["annotations"]["apportion.dev/shares"])
                 wanted = [s["device"] for s in own if s["container"] == container["name"]]
@@ -97,32 +121,29 @@ class ForeignPlugin:
         """Give devices to the pod that the plugin takes for the one which the kubelet starts."""
         pod = await (self._pending() if self.system == "hami" else self._oldest(count))
         notes = pod["metadata"]["annotations"]
-        prefix = "hami.io/vgpu-" if self.system == "hami" else "volcano.sh/"
-        key, phase = f"{prefix}devices-to-allocate", f"{self.system}.io/bind-phase"
-        segments = notes[key].split(";")
+        segments = notes[self._key].split(";")
         at = next(at for at, segment in enumerate(segments) if "," in segment)
         given = [part.split(",")[0] for part in segments[at].split(":") if "," in part]
         assert len(given) == count, f"{pod['metadata']['name']}: {given}, but {count} are wanted"
         segments[at] = ""
         left = ";".join(segments)
-        change = {key: left}
+        change = {self._key: left}
         done = not any("," in segment for segment in segments)
         if done and self.system == "hami":
-            change[phase] = "success"
+            change["hami.io/bind-phase"] = "success"
         elif done:
             change |= {"volcano.sh/bind-phase": "success", "volcano.sh/vgpu-time": NEVER}
         about = pod["metadata"]
         path = f"/api/v1/namespaces/{about['namespace']}/pods/{about['name']}"
         await self._patch(path, {"metadata": {"annotations": change}})
         if done:
-            lock = HAMI_LOCK if self.system == "hami" else VOLCANO_LOCK
-            gone = {"metadata": {"annotations": {lock: None}}}
+            gone = {"metadata": {"annotations": {self._lock: None}}}
             await self._patch(f"/api/v1/nodes/{self.node}", gone)
         return given
 
     async def _pending(self) -> dict[str, Any]:
         node = await self._get(f"/api/v1/nodes/{self.node}")
-        owner = node["metadata"]["annotations"].get(HAMI_LOCK, "").split(",")[1:]
+        owner = node["metadata"]["annotations"].get(self._lock, "").split(",")[1:]
         if owner:
             path = f"/api/v1/namespaces/{owner[0]}/pods/{owner[1]}"
             named: dict[str, Any] = await self._get(path)

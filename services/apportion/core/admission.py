@@ -3,7 +3,7 @@
 Invariant: a pod that requests none of our devices is rejected only if it has one of our
 annotations. It is changed only to hide GPUs from its containers (`overwriteEnv`)."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from msgspec import Struct
@@ -13,8 +13,14 @@ from apportion.core.workloads import kube
 from apportion.core.workloads.adoption.placement_annotations import PREFIX
 from apportion.core.workloads.dialects import DialectConfig, hami, volcano_vgpu
 from apportion.core.workloads.dialects.borrowing import joined
-from apportion.core.workloads.dialects.dialect import SLOT
-from apportion.core.workloads.dialects.listing import claimed, count_names, families_of
+from apportion.core.workloads.dialects.dialect import SLOT, Dialect
+from apportion.core.workloads.dialects.listing import (
+    claimed,
+    count_names,
+    families_of,
+    parts,
+    serves,
+)
 from apportion.core.workloads.dialects.nvidia import FAMILY as NVIDIA
 from apportion.core.workloads.document import ManifestError, cleaned, entries, part, typed, within
 from apportion.core.workloads.kinds.drafts import PodDraft
@@ -131,6 +137,7 @@ def _created(asked: Asked, rules: Rules) -> Admitted:
     slots = chooser is not Chooser.EXTENDED
     patches = [*_filled(clean, draft, rules.config.dialects, slots=slots), *_hidden(spec, rules)]
     patches += _prioritised(spec, draft, rules)
+    patches += _vendor_env(spec, draft, rules.config.dialects)
     if rules.disable_core_limit:
         # Containers with GPUs may use any free cores unless their manifest sets a policy.
         names = {ask.container for ask in _asks(draft) if ask.family == NVIDIA}
@@ -140,10 +147,10 @@ def _created(asked: Asked, rules: Rules) -> Admitted:
     takes = chooser is Chooser.NOBODY
     if takes:
         patches.insert(0, {"op": "add", "path": "/spec/schedulerName", "value": rules.scheduler})
-    return Admitted("taken" if takes else "read", tuple(patches))
+    return Admitted("taken" if takes else "read", tuple(_joined(patches)))
 
 
-# Environment variables for GPUs: `overwriteEnv`, `disableCoreLimit` and the priority.
+# Environment variables: `overwriteEnv`, `disableCoreLimit`, the priority, and those of vendors.
 #
 # If NVIDIA's container runtime is the default, a container that requests no GPU sees all GPUs of
 # the node unless `NVIDIA_VISIBLE_DEVICES` is set. HAMi-core limits the cores of a container unless
@@ -185,10 +192,35 @@ def _prioritised(spec: Mapping[str, Any], draft: PodDraft, rules: Rules) -> Iter
             yield from _set(container, base, PRIORITY, str(limits[name]), over=False)
 
 
+def _vendor_env(spec: Mapping[str, Any], draft: PodDraft, config: DialectConfig) -> Iterator[Patch]:
+    """Yield patches that set the environment variables of vendors other than NVIDIA."""
+    asks = {ask.container: ask for ask in _asks(draft)}
+    for base, container in _containers(spec):
+        if ask := asks.get(str(container.get("name"))):
+            for dialect in _dialects_of(draft, ask, config):
+                for name, value in dialect.env(ask).items():
+                    yield from _set(container, base, name, value, over=False)
+
+
 def _containers(spec: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     for kind in ("initContainers", "containers"):
         for place, container in entries(spec, kind):
             yield f"/spec/{kind}/{place}", container
+
+
+def _joined(patches: Iterable[Patch]) -> list[Patch]:
+    """Join the patches that add a container's environment, because the last would replace it."""
+    lists: dict[str, Patch] = {}
+    found = []
+    for patch in patches:
+        path = patch["path"]
+        if path in lists:
+            lists[path]["value"] += patch["value"]
+            continue
+        if path.endswith("/env"):
+            lists[path] = patch
+        found.append(patch)
+    return found
 
 
 def _set(
@@ -221,13 +253,15 @@ def _set(
 def _filled(
     clean: dict[str, Any], draft: PodDraft, config: DialectConfig, *, slots: bool
 ) -> Iterator[Patch]:
-    names = {hami.NAME: config.hami, volcano_vgpu.NAME: config.volcano_vgpu}.get(draft.dialect)
+    known = {hami.NAME: config.hami, volcano_vgpu.NAME: config.volcano_vgpu}
     wanted = {ask.container: ask for ask in _asks(draft)}
     for container in containers_of(typed(clean, kube.Pod).spec, "spec"):
         said, ask = {*container.limits, *container.requests}, wanted.get(container.name)
         if ask is None:
             continue
         added: dict[str, int] = {}
+        dialects = tuple(_dialects_of(draft, ask, config))
+        names = next((known[each.name] for each in dialects if each.name in known), None)
         if names is not None:
             if names.count not in said:
                 added[names.count] = ask.count
@@ -238,6 +272,8 @@ def _filled(
                 added[names.cores] = ask.cores
         elif slots and said.isdisjoint(count_names(config)):
             added[SLOT] = 1
+        for dialect in dialects:
+            added |= {key: n for key, n in dialect.fills(ask).items() if key not in said}
         # `resources` exists, because the container names a resource.
         base = "/" + container.field.replace("[", "/").replace("]", "").replace(".", "/")
         path, amounts = f"{base}/resources/limits", {key: str(n) for key, n in added.items()}
@@ -247,6 +283,13 @@ def _filled(
         for name, amount in amounts.items():
             pointer = name.replace("~", "~0").replace("/", "~1")  # RFC 6901
             yield {"op": "add", "path": f"{path}/{pointer}", "value": amount}
+
+
+def _dialects_of(draft: PodDraft, ask: Ask, config: DialectConfig) -> Iterator[Dialect]:
+    """Yield the dialects of the pod that have names for devices of the ask's family."""
+    for dialect in parts(draft.dialect):
+        if serves(dialect, (ask.family,), config):
+            yield dialect
 
 
 def _asks(draft: PodDraft) -> tuple[Ask, ...]:

@@ -6,10 +6,19 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from apportion_schemas import DEVICE_PLUGIN, DevicesRegistered, PodBound, PodPlaced, PodRefused
-from tests.support.foreign_plugins import HAMI_LOCK, VOLCANO_LOCK, ForeignPlugin
+from apportion.core.workloads.dialects.node_annotations import registration
+from apportion_schemas import (
+    DEVICE_PLUGIN,
+    HOSTNAME,
+    DevicesRegistered,
+    PodBound,
+    PodPlaced,
+    PodRefused,
+)
+from tests.support.foreign_plugins import HAMI_LOCK, VOLCANO_LOCK, WORDS, ForeignPlugin
 from tests.support.kube_objects import kube_node, kube_pod, share
 from tests.support.kube_world import KubeWorld
+from tests.support.vendor_nodes import VENDORS
 
 VGPU = {"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory": "2000"}
 VCUDA = {"tencent.com/vcuda-core": "20", "tencent.com/vcuda-memory": "8"}
@@ -18,7 +27,14 @@ VCUDA = {"tencent.com/vcuda-core": "20", "tencent.com/vcuda-memory": "8"}
 @asynccontextmanager
 async def serving(world: KubeWorld, *plugins: ForeignPlugin) -> AsyncIterator[None]:
     """Run the plugins, and our services except for an agent."""
-    labelled = ((plugin.node, {DEVICE_PLUGIN: plugin.system}) for plugin in plugins)
+    labelled = []
+    for plugin in plugins:
+        labels = {HOSTNAME: plugin.node}
+        if plugin.vendor:
+            labels |= VENDORS[plugin.vendor].node.labels
+        if plugin.system:
+            labels[DEVICE_PLUGIN] = plugin.system
+        labelled.append((plugin.node, labels))
     await world.plane.apply(*(kube_node(name, labels=labels) for name, labels in labelled))
     for plugin in plugins:
         await plugin.register()
@@ -57,6 +73,38 @@ async def test_F19_each_container_gets_the_devices_of_its_own_pod(world: KubeWor
         assert lock not in node["metadata"]["annotations"]
     pod = await world.pod("h0")
     assert pod["metadata"]["labels"]["hami.io/vgpu-node"] == "n1"
+
+
+async def test_G11_devices_of_every_vendor_are_handed_out(world: KubeWorld) -> None:
+    """A pod of each vendor is placed on the node of its plugin. A plugin that takes devices from
+    an annotation gives each container its own pod's devices, and leaves no lock. A vendor's own
+    plugin needs no label."""
+    plugins = {}
+    for at, (name, vendor) in enumerate(VENDORS.items()):
+        system = registration(vendor.node).plugin.removeprefix("vendor")
+        plugins[name] = ForeignPlugin(
+            world.plane.api, f"n-{name}", system, seed=at, vendor=name
+        )  # fmt: skip
+    pods = [
+        kube_pod(
+            f"{name}-{at}",
+            {key: str(amount) for key, amount in VENDORS[name].limits[0].items()},
+            nodeSelector={HOSTNAME: f"n-{name}"},
+        )
+        for name in VENDORS
+        for at in range(2)
+    ]
+    async with serving(world, *plugins.values()):
+        await world.plane.apply(*pods)
+        await world.facts.count(PodBound, len(pods))
+        handing = [plugins[name] for name in WORDS]
+        await world.facts.until(
+            lambda: all(len(plugin.handed) == 2 for plugin in handing), "every container started"
+        )
+    for plugin in handing:
+        assert all(given == wanted for given, wanted in plugin.handed.values()), plugin.handed
+        node = await world.plane.get("node", plugin.node)
+        assert not [key for key in node["metadata"]["annotations"] if key.endswith(".lock")]
 
 
 async def test_a_pod_of_another_system_is_refused_by_name(world: KubeWorld) -> None:

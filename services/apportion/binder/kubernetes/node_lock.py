@@ -73,10 +73,10 @@ class NodeLocks:
         Raises KubeUnavailable."""
         if not node.foreign_plugin:
             return None
-        owner = ANOTHER
+        owner, locks = ANOTHER, _locks(dialect, node)
         try:
             async with asyncio.timeout(WAIT_S), self._turns[placed.node]:
-                for lock in _locks(dialect, node):
+                for lock in locks:
                     tries = 0
                     while owner := await self._held(placed, lock):
                         tries += 1
@@ -84,6 +84,8 @@ class NodeLocks:
                 if node.foreign_plugin == "hami":
                     await self._label(placed)
         except TimeoutError:
+            if len(locks) > 1:  # while it waits for the second, others may have the first
+                await self.release(placed, dialect, node)
             why = f"its device plugin starts one pod at a time, now {owner}"
             return Failed(f"waiting for node {placed.node}: {why}", final=False, waits=True)
         except KubeRefused as error:
@@ -97,7 +99,7 @@ class NodeLocks:
             for lock in _locks(dialect, node):
                 found = await self._read(placed.node)
                 if _written(found, lock)[1:] == [placed.namespace, placed.name]:
-                    gone = {lock.key: None, OWNER: None}
+                    gone = {lock.key: None} | ({} if lock.names_pod else {OWNER: None})
                     await self._write(placed.node, gone, found.resource_version)
         except (KubeUnavailable, KubeRefused) as error:
             # The next try of the pod has it already; another pod takes it over once it has expired.

@@ -57,13 +57,8 @@ _NODE: Final = {
     "libcudaloglevel": _LOG,
     "enablegetpreferredallocation": Key("the scheduler chooses the devices"),
 }
-_NOT_KNOWN: Final = "these devices are not supported, and pods that request one get none"
 _GEOMETRIES: Final = "knownMigGeometries"
 _ALLOWLIST: Final = "migProfileAllowlist"
-_UNKNOWN: Final = (
-    "metax", "enflame", "mthreads", "iluvatar", "iluvatars", "kunlun", "awsneuron", "amd",
-    "vastai", "biren",
-)  # fmt: skip
 
 
 def without_foreign(document: dict[str, Any]) -> tuple[dict[str, Any], tuple[Passed, ...]]:
@@ -90,10 +85,6 @@ def without_foreign(document: dict[str, Any]) -> tuple[dict[str, Any], tuple[Pas
     for section, check in SECTIONS.items():
         if section in left:
             passed.append(Passed(section, check(left.pop(section), section)))
-    for section in _UNKNOWN:
-        if section in left:
-            del left[section]
-            passed.append(Passed(section, _NOT_KNOWN))
     return left, tuple(passed)
 
 

@@ -135,12 +135,17 @@ class NodeState(Struct, eq=False):
         plugin in the label `DEVICE_PLUGIN`. Any other value of the label means our agent."""
         if self.registered is None or not self.registered.plugin:
             return ""
-        plugin, reported = self.registered.plugin, self.reported
+        plugin = self.registered.plugin
         chosen = self.observed.labels.get(DEVICE_PLUGIN) if self.observed else None
         if chosen is not None:
             return plugin if chosen == plugin else ""
-        ours = reported is not None and (reported.simulated or HANDS_OUT in reported.host.labels)
-        return "" if ours else plugin
+        return "" if self.hands_out else plugin
+
+    @property
+    def hands_out(self) -> bool:
+        """Return True if our agent allocates devices there. In shadow mode, it only reports."""
+        said = self.reported
+        return said is not None and (said.simulated or HANDS_OUT in said.host.labels)
 
     @property
     def keeps_plugin(self) -> bool:

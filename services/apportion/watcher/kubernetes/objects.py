@@ -169,6 +169,7 @@ class _Condition(_Kube, frozen=True):
 
 class _NodeStatus(_Kube, frozen=True):
     allocatable: dict[str, Any] | None = None
+    capacity: dict[str, Any] | None = None
     conditions: list[_Condition] | None = None
 
 
@@ -228,6 +229,7 @@ class PodView:
     name: str
     version: int
     ours: bool
+    extended: bool = False  # a kube-scheduler with our extender chooses its node
     node: str = ""
     ended: str = ""  # the phase in which it ended
     deleting: bool = False
@@ -296,6 +298,7 @@ class ObjectReader:
             name=meta.name,
             version=number(meta.resource_version),
             ours=chooser is Chooser.US or extended,
+            extended=extended,
             node=spec.node_name,
             deleting=meta.deletion_timestamp is not None,
             labels=meta.labels or {},
@@ -393,12 +396,15 @@ class ObjectReader:
     def registered(self, raw: bytes) -> DevicesRegistered:
         """Read the devices that another system's device plugin has registered on a node."""
         node = _decode_node(raw)
-        amounts = {name: _whole(value) for name, value in (node.status.allocatable or {}).items()}
-        about = node.metadata
+        about, status = node.metadata, node.status
+        amounts, capacity = (
+            {name: _whole(value) for name, value in (given or {}).items()}
+            for given in (status.allocatable, status.capacity)
+        )
         found = registration(
             NodeFacts(
                 about.name, about.annotations or {}, about.labels or {}, amounts,
-                self._config.dialects,
+                self._config.dialects, capacity,
             )
         )  # fmt: skip
         return DevicesRegistered(
@@ -542,7 +548,9 @@ def _resized(
 ) -> _Resources:
     """Return the resources of a container or pod: the larger of its spec and the kubelet's status.
 
-    As in kube-scheduler 1.36. `without` is the pod's overhead, which its status includes."""
+    As in kube-scheduler 1.36. kube-scheduler 1.37 first adds up the containers, so it counts less
+    while one container grows and another shrinks. `without` is the pod's overhead, which its status
+    includes."""
     spec = _decode_resources(raw) or _Resources()
     if given == _NOT_GIVEN:
         return spec

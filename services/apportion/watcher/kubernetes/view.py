@@ -65,15 +65,19 @@ class ClusterView:
         self.pods: dict[str, PodView] = {}
         self.nodes: dict[str, NodeObserved] = {}
         self.registered: dict[str, DevicesRegistered] = {}
-        self.volume_limits: dict[str, dict[str, int]] = {}
+        self.volume_counts: dict[str, dict[str, int | None]] = {}  # by node and CSI driver
         self.pods_on: defaultdict[str, dict[str, PodView]] = defaultdict(dict)
         self.touched: dict[str, int] = {}  # newest version at which a pod came or left
         self.gone: dict[str, str] = {}  # reason, until the ledger has it
+        # Running pods that name one of our schedulers, and that another scheduler bound; until the
+        # ledger has the report.
+        self.overtaken: dict[str, None] = {}
         self._left: dict[str, None] = {}
         self.problems: dict[str, str] = {}  # objects that cannot be read
         self.marked = Marked()
         self.stirred = asyncio.Event()
         self.volumes = VolumeView(state, self.stirred.set, self._problem)
+        self.volumes.required_changed = self._required_changed
         self.claims = ResourceClaimView(state, self.stirred.set, self._problem)
         self.pod_groups = PodGroupView(reader, state, self.stirred.set, self._problem)
         self.mirrors = self._mirrors()
@@ -92,9 +96,9 @@ class ClusterView:
             "nodes": Kind(self.nodes, self._read_node, self._node_changed, expected=self._observed),
             "csinodes": readable(
                 "CSINode",
-                self.volume_limits,
-                lambda raw: read_node_drivers(raw).limits,
-                self._limits_changed,
+                self.volume_counts,
+                lambda raw: read_node_drivers(raw).counts,
+                self._counts_changed,
                 self._problem,
             ),
             **{kind: mirror.kind for kind, mirror in self.mirrors.items()},
@@ -247,6 +251,7 @@ class ClusterView:
                 self.touched[view.node] = max(self.touched.get(view.node, 0), version)
                 if not placed_on(pod, view.node):  # the node does not report what the ledger placed
                     self.marked.nodes[view.node] = None
+        self._note_overtaken(uid, before, now)
         self.volumes.follow(uid, before, now)
         self.claims.follow(uid, now, known=pod is not None)
         if before is not None and before.node:
@@ -269,6 +274,16 @@ class ClusterView:
         if self.marked:
             self.stirred.set()
 
+    def _note_overtaken(self, uid: str, before: PodView | None, now: PodView | None) -> None:
+        if now is None or now.ended:
+            self.overtaken.pop(uid, None)
+            return
+        bound = now.node and before is not None and not before.node
+        # Our binder writes the attempt with the binding. A kube-scheduler with our extender may
+        # bind its pods itself.
+        if bound and now.ours and not now.extended and not now.attempt:
+            self.overtaken[uid] = None
+
     def _read_node(self, raw: bytes) -> tuple[str, NodeObserved | None, int]:
         view = self._reader.node(raw)
         nothing = DevicesRegistered(node=view.node, version=view.version)
@@ -287,12 +302,28 @@ class ClusterView:
         self.marked.nodes[name] = None
         self.stirred.set()
 
-    def _limits_changed(self, name: str, before: object, now: object, version: int) -> None:
+    def volume_limits(self, node: str) -> dict[str, int]:
+        """Return how many volumes each CSI driver can attach to the node, for drivers with a limit.
+
+        As in Kubernetes 1.37, the limit is 0 for a missing driver that keeps pods off such nodes
+        (`preventPodSchedulingIfMissing`)."""
+        counts = self.volume_counts.get(node, {})
+        limits = {driver: count for driver, count in counts.items() if count is not None}
+        return limits | {name: 0 for name in self.volumes.required if name not in counts}
+
+    def _counts_changed(self, name: str, before: object, now: object, version: int) -> None:
         # Other changes of a CSINode do not matter.
         if (before or {}) != (now or {}):
-            self.touched[name] = max(self.touched.get(name, 0), version)
-            self.marked.nodes[name] = None
-            self.stirred.set()
+            self._touch(name, version)
+
+    def _required_changed(self, version: int) -> None:
+        for name in self.nodes:
+            self._touch(name, version)
+
+    def _touch(self, node: str, version: int) -> None:
+        self.touched[node] = max(self.touched.get(node, 0), version)
+        self.marked.nodes[node] = None
+        self.stirred.set()
 
     def _problem(self, title: str, problem: str) -> None:
         if not problem:

@@ -159,3 +159,22 @@ async def test_a_binder_that_may_not_lock_says_how_to_allow_it() -> None:
     assert failed is not None
     assert not failed.final
     assert "allow the binder to get nodes and to patch nodes/status" in failed.message
+
+
+async def test_both_locks_of_a_pod_with_devices_of_two_vendors_are_released(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Such a pod takes a lock for each vendor. If the second one is held by another pod, the first
+    is given back. After a failed binding, both are."""
+    monkeypatch.setattr(node_lock, "WAIT_S", 0.1)
+    cluster = Cluster()
+    await cluster.create("p", "other")
+    both, second = "hami+cambricon", "cambricon.com/dsmlu.lock"
+    placed = cluster.placed("p")
+    assert await cluster.locks.take(placed, both, cluster.node) is None
+    assert {LOCKS["hami"], second} <= (await cluster.notes()).keys()
+    await cluster.locks.release(placed, both, cluster.node)
+    assert not {LOCKS["hami"], second, OWNER} & (await cluster.notes()).keys()
+    await cluster.write({second: minutes_ago(1)})
+    assert isinstance(await cluster.locks.take(placed, both, cluster.node), Failed)
+    assert LOCKS["hami"] not in await cluster.notes()

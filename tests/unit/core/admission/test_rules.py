@@ -295,6 +295,17 @@ def test_D4_disablecorelimit_frees_the_cores_of_containers_that_do_not_say_it() 
     assert admitted(made, under).patches == ()
 
 
+def test_D3_defaults_are_filled_in_beside_devices_of_another_vendor() -> None:
+    """A container that requests only memory of a GPU gets one GPU, also if another container
+    requests another vendor's device."""
+    pod = pod_of(
+        container("a", {"nvidia.com/gpumem": "1000"}), container("b", {"hygon.com/dcunum": "1"})
+    )
+    made = patched(pod, admitted(pod))
+    first, second = (each["resources"]["limits"] for each in made["spec"]["containers"])
+    assert (first["nvidia.com/gpu"], "nvidia.com/gpu" in second) == ("1", False)
+
+
 def test_F3_the_priority_of_a_container_is_in_its_environment() -> None:
     """The webhook sets `CUDA_TASK_PRIORITY` from `nvidia.com/priority`, as HAMi's does, because
     HAMi's device plugin does not. A value in the manifest stays."""
@@ -310,6 +321,42 @@ def test_F3_the_priority_of_a_container_is_in_its_environment() -> None:
     said = [each.get("CUDA_TASK_PRIORITY") for each in environment(made)]
     assert said == ["0", "5", "1", None]
     assert admitted(made).patches == ()
+
+
+def test_D4_each_variable_of_an_empty_environment_is_kept() -> None:
+    """Several variables of a container without an environment are set together."""
+    under = rules({"nvidia": {"disableCoreLimit": True}})
+    pod = pod_of(container("a", share(1000, 10) | {"nvidia.com/priority": "5"}))
+    (said,) = environment(patched(pod, admitted(pod, under)))
+    assert said == {"CUDA_TASK_PRIORITY": "5", "GPU_CORE_UTILIZATION_POLICY": "disable"}
+
+
+def test_hamis_webhook_fills_in_what_the_plugins_of_vendors_read() -> None:
+    """Whole GPUs of Moore Threads get the amounts of all of their memory and cores. Several GPUs of
+    Iluvatar get all of their cores. Its containers with GPUs also get their name. What a manifest
+    has stays."""
+    env = [{"name": "SOL_CONTINER_NAME", "value": "own"}]
+    one = {"iluvatar.ai/BI-V150-vgpu": "1", "iluvatar.ai/BI-V150.vMem": "8"}
+    pod = pod_of(
+        container("a", {"mthreads.com/vgpu": "2"}),
+        container("b", {"iluvatar.ai/BI-V150-vgpu": "2"}),
+        container("c", one, env=env),
+        container("d"),
+    )
+    under = rules({"nvidia": {"overwriteEnv": True}})
+    made = patched(pod, admitted(pod, under))
+    assert limits(made, 0) == {
+        "mthreads.com/vgpu": "2", "mthreads.com/sgpu-memory": "192", "mthreads.com/sgpu-core": "32",
+    }  # fmt: skip
+    assert limits(made, 1) == {"iluvatar.ai/BI-V150-vgpu": "2", "iluvatar.ai/BI-V150.vCore": "200"}
+    assert limits(made, 2) == one
+    named = [
+        [each["value"] for each in each.get("env", ()) if each["name"] == "SOL_CONTINER_NAME"]
+        for each in made["spec"]["containers"]
+    ]
+    assert named == [[], ["b"], ["own"], []]
+    assert [each["NVIDIA_VISIBLE_DEVICES"] for each in environment(made)] == ["none"] * 4
+    assert admitted(made, under).patches == ()
 
 
 def test_the_environment_is_nobodys_business_by_default() -> None:

@@ -35,10 +35,13 @@ class MigProfile(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Model(Struct, frozen=True, forbid_unknown_fields=True):
-    """A device model, recognized by the words in `match`, with its MIG profiles, smallest first."""
+    """A device model, recognized by the words in `match`, with its MIG profiles, smallest first.
+
+    If `rows`, any devices with consecutive indexes are handed out together, whatever the sets."""
 
     match: tuple[str, ...]
     profiles: tuple[MigProfile, ...] = ()
+    rows: bool = False
 
 
 class Template(Struct, frozen=True, forbid_unknown_fields=True):
@@ -54,19 +57,24 @@ class Family(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The devices that one resource name requests, such as NVIDIA's GPUs.
 
     A family is shared in its `modes`, the default first. If it has templates, they are the sizes of
-    its shares; a model with profiles can also be divided into MIG instances."""
+    its shares; a model with profiles can also be divided into MIG instances. `sets` has, by number
+    of devices, the indexes that are handed out together, the best first; no other number is. If
+    `alike`, the shares of one device are all of one template, and a pod may have several."""
 
     name: str
     title: str
     cores: Annotated[int, Meta(ge=1)] = 100
+    counted_cores: bool = False  # shares have a number of cores, and requests percent of a device
     template_cpu: int = 0
     templates: tuple[Template, ...] = ()
+    alike: bool = False
     models: tuple[Model, ...] = ()
     types: tuple[str, ...] = ()
     modes: tuple[Mode, ...] = ("hami-core", "mps", "exclusive")
     brand: str = ""  # put before a model's name by device plugins
     printed_mib: int = 0  # nominal memory
     module: Annotated[int, Meta(ge=1)] = 1  # devices allocated together
+    sets: dict[int, tuple[tuple[int, ...], ...]] = {}
 
 
 class _Vendor(Struct, forbid_unknown_fields=True):
@@ -77,7 +85,9 @@ _FILES = [file for file in resources.files(__name__).iterdir() if file.name.ends
 FAMILIES: dict[str, Family] = {
     family.name: family
     for file in sorted(_FILES, key=lambda file: file.name)
-    for family in msgspec.convert(tomllib.loads(file.read_text("utf-8")), _Vendor).family
+    for family in msgspec.convert(
+        tomllib.loads(file.read_text("utf-8")), _Vendor, str_keys=True
+    ).family
 }
 _TYPES = frozenset(name.lower() for family in FAMILIES.values() for name in family.types)
 _TOKEN = re.compile(r"[a-z0-9.]+(?:-\d\b)?")  # "ascend910b4-1" is one name, "a100-sxm4" two
@@ -89,10 +99,17 @@ def template_of(family: str, name: str) -> Template | None:
     return next((t for t in known.templates if t.name == name), None) if known else None
 
 
-def module_of(family: str) -> int:
-    """Return how many devices of this family form one module; 1 if it has no modules."""
+def alike_number(family: str, template: str) -> int:
+    """Return the number, from 1, of a template that its device shares with no other; 0 if none."""
     known = FAMILIES.get(family)
-    return known.module if known else 1
+    names = [each.name for each in known.templates] if known and known.alike else []
+    return names.index(template) + 1 if template in names else 0
+
+
+def counts_cores(family: str) -> bool:
+    """Return True if shares of this family have a number of the device's cores, not percent."""
+    known = FAMILIES.get(family)
+    return known is not None and known.counted_cores
 
 
 def normal(model: str) -> str:
@@ -100,17 +117,23 @@ def normal(model: str) -> str:
     return "-".join(model.lower().split())
 
 
+def model_of(family: str, model: str) -> Model | None:
+    """Return what the catalogue has of the model, or None."""
+    known = FAMILIES.get(family)
+    words = f"-{normal(model)}-"
+    for candidate in known.models if known else ():
+        if any(f"-{normal(name)}-" in words for name in candidate.match):
+            return candidate
+    return None
+
+
 @lru_cache(maxsize=1024)
 def mig_profiles(
     family: str, model: str, sizes: tuple[MigSize, ...] = ()
 ) -> tuple[MigProfile, ...]:
     """Return the model's MIG profiles, smallest first; `sizes` may replace their memory."""
-    known = FAMILIES.get(family)
-    words = f"-{normal(model)}-"
-    for candidate in known.models if known else ():
-        if any(f"-{normal(name)}-" in words for name in candidate.match):
-            return tuple(sized(profile, sizes) for profile in candidate.profiles)
-    return ()
+    known = model_of(family, model)
+    return tuple(sized(profile, sizes) for profile in known.profiles) if known else ()
 
 
 def mig_profile(model: str, name: str, sizes: tuple[MigSize, ...] = ()) -> MigProfile | None:

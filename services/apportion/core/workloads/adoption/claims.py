@@ -17,7 +17,13 @@ from apportion.core.workloads.adoption.recovery import recover, shares_of
 from apportion.core.workloads.dialects import Container, ManifestError, nvidia
 from apportion.core.workloads.dialects.amounts import Role
 from apportion.core.workloads.dialects.dialect import BoundPod, Held
-from apportion.core.workloads.dialects.listing import RECOVERS, claimed, count_names, families_of
+from apportion.core.workloads.dialects.listing import (
+    CONSULTED,
+    RECOVERS,
+    claimed,
+    count_names,
+    families_of,
+)
 from apportion.core.workloads.dialects.names import DialectConfig
 from apportion.core.workloads.dialects.reading import NO_DIALECT
 from apportion.core.workloads.document import entries, part
@@ -164,7 +170,7 @@ def claim_of(
 
 def _doubted(document: dict[str, Any], writers: frozenset[str]) -> tuple[str, ...]:
     metadata, notes = document["metadata"], part(document, "metadata", "annotations")
-    telling = [key for key in (SHARES, ATTEMPT, *RECOVERS) if key in notes]
+    telling = [key for key in (SHARES, ATTEMPT, *RECOVERS, *CONSULTED) if key in notes]
     if not telling:
         return ()
     # A pod bound by a scheduler was created without a node, and got it by a binding.

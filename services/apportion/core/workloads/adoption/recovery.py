@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from apportion.core.devices.catalogue import FAMILIES, mig_profiles
+from apportion.core.devices.catalogue import FAMILIES, counts_cores, mig_profiles
 from apportion.core.devices.demand import (
     Demand,
     Known,
@@ -38,7 +38,8 @@ class Recovered(NamedTuple):
 def recover(pod: BoundPod) -> Recovered | None:
     """Return the devices in the pod's annotations; None if none can be read.
 
-    Of several annotations with devices of one family, the first that can be read counts."""
+    Of several annotations with devices of one family, the first that can be read counts. Of a pod
+    with devices of several vendors, all must be read."""
     found: list[Held] = []
     evidence: list[str] = []
     for key, read in RECOVERS.items():
@@ -52,7 +53,10 @@ def recover(pod: BoundPod) -> Recovered | None:
         if held and {each.family for each in held}.isdisjoint(each.family for each in found):
             found += held
             evidence.append(key)
-    return Recovered(", ".join(evidence)[:EVIDENCE_MAX], tuple(found)) if found else None
+    asked = {ask.family for ask in pod.asks}
+    if not found or (len(asked) > 1 and not asked <= {each.family for each in found}):
+        return None
+    return Recovered(", ".join(evidence)[:EVIDENCE_MAX], tuple(found))
 
 
 def shares_of(
@@ -62,10 +66,13 @@ def shares_of(
     by_index = {(device.family, device.index): device for device in devices.values()}
     wanted = {ask.container: ask for ask in asks}
     shares = []
-    for each in held:
+    for listed in held:
+        each = listed
         found = devices.get(each.device) or by_index.get((each.family, each.number))
         if found is None and not each.device:
             return None
+        if found is not None and found.mode == "exclusive":  # some annotations have 0, or a mask
+            each = listed._replace(memory_mib=found.memory_mib, cores=found.cores, instance=None)
         if found is not None and found.mode == "mig" and not (each.place or each.instance):
             return None  # an instance, but it is not known which
         if each.place is not None:
@@ -143,6 +150,6 @@ def _amounts(
         if cut is None:  # a whole device
             return memory_mib, device.cores if device else cores, None
         return memory_mib, cut.cores, cut.name
-    if cores == WHOLE and device is not None:
+    if cores == WHOLE and device is not None and not counts_cores(each.family):
         cores = device.cores
     return memory_mib, cores, template

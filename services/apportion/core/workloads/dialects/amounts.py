@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple
 
+from apportion.core.devices.sets import counts_of
 from apportion.core.workloads.document import ManifestError, within
 from apportion_schemas import Ask
 from apportion_schemas.quantities import COUNT_MAX, MEMORY_MIB_MAX, WHOLE
@@ -117,11 +118,20 @@ class Amount(NamedTuple):
         """Return the error that refuses this amount."""
         return ManifestError(self.field, self.written, problem, fix)
 
-    def devices(self) -> int:
-        """Return the amount as a number of different devices, at least one."""
+    def devices(self, family: str = "") -> int:
+        """Return the amount as a number of different devices, at least one.
+
+        It is refused if no node hands out so many devices of this family together."""
         if not 1 <= self.value <= COUNT_MAX:
             fix = "request no more devices than one node has"
             raise self.refusal(f"is not between 1 and {COUNT_MAX} devices", fix)
+        counts = counts_of(family)
+        if self.value not in counts:
+            near = [n for n in counts if n < self.value][-1:] + [
+                n for n in counts if n > self.value
+            ]
+            fix = f"write {' or '.join(map(str, near[:2]))}"
+            raise self.refusal("devices are never handed out together", fix)
         return self.value
 
     def memory_mib(self, unit_mib: int) -> int | None:

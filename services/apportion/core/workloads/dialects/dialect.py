@@ -31,6 +31,7 @@ from apportion_schemas.quantities import COUNT_MAX, NAME_MAX
 SHARES: Final = "shares"
 DEVICE_MEMORY: Final = "device memory"
 CORES: Final = "cores"
+CORES_PERCENT: Final = "percent of the cores"  # of families whose shares have a number of cores
 ENTIRE: Final = "entire devices"
 PARTIAL_MEMORY: Final = "memory of partial shares"
 INSTANCES: Final = "instances"
@@ -40,7 +41,7 @@ INSTANCES: Final = "instances"
 # Every agent offers the name, and it never changes what a pod requests.
 SLOT: Final = "apportion.dev/slot"
 # what can be counted of devices: instances by profile, all else by family
-COUNTED: Final = (SHARES, DEVICE_MEMORY, CORES, ENTIRE, PARTIAL_MEMORY, INSTANCES)
+COUNTED: Final = (SHARES, DEVICE_MEMORY, CORES, CORES_PERCENT, ENTIRE, PARTIAL_MEMORY, INSTANCES)
 
 
 class Bound(NamedTuple):
@@ -347,3 +348,7 @@ class Dialect(Struct, frozen=True, kw_only=True, eq=False):
     idle: Callable[[DialectConfig], tuple[str, str, str]] | None = None
     writes: tuple[str, ...] = ()  # prefixes of annotations that its scheduler writes
     sections: Mapping[str, Callable[[object, str], str]] = {}
+    one_container: tuple[str, ...] = ()  # families that only one container of a pod can have
+    # what HAMi's webhook sets in a container with this ask: limits, and environment variables
+    fills: Callable[[Ask], Mapping[str, int]] = lambda _: {}
+    env: Callable[[Ask], Mapping[str, str]] = lambda _: {}

@@ -66,7 +66,7 @@ def render(it: PlacedPod) -> dict[str, str]:
         }
         for container, name in enumerate((*it.init_containers, *it.containers))
         for position, share in enumerate(it.shares(name))
-        if share.instance is not None
+        if share.instance is not None and it.devices[share.device].family == nvidia.FAMILY
     ]
     return {
         TO_ALLOCATE: text,
@@ -123,7 +123,8 @@ def segments_of(family: str) -> Recover:
         if len(listed) > len(names):
             raise Unclear
         cuts: dict[tuple[int, int], tuple[str, MigInstance]] = {}
-        instances = pod.annotations.get(MIG_ALLOCATIONS, "")
+        ours = family == nvidia.FAMILY
+        instances = pod.annotations.get(MIG_ALLOCATIONS, "") if ours else ""
         for each in _decode(instances) if instances else ():
             place, cut = (each.container_index, each.device_index), each.placement
             if place in cuts:

@@ -79,7 +79,7 @@ class HamiDevice(NamedTuple):
         memory_mib = memory.memory_mib(self.unit_mib) if memory else None
         percent = cores.cores_percent(clamp=True) if cores else self.default_cores
         return container.ask(
-            self.family, count=count.devices(), memory_mib=memory_mib, cores=percent
+            self.family, count=count.devices(self.family), memory_mib=memory_mib, cores=percent
         )
 
     def allocated(
@@ -96,6 +96,10 @@ class HamiDevice(NamedTuple):
             else (self.allocated_key,)
         )
         return hami.bound(it) | dict.fromkeys(keys, text)
+
+    def allocated_whole(self, it: PlacedPod) -> dict[str, str]:
+        """Return `allocated` with memory 0 and cores 0, as HAMi writes some whole devices."""
+        return self.allocated(it, lambda share: record(share.device, self.type, 0, 0))
 
     def shares(self, it: PlacedPod) -> list[Share]:
         """Return the pod's shares of devices of this kind, in the order of its asks."""

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from apportion.core.workloads.dialects.names import DialectConfig
-from apportion_schemas import Device, Plugin
+from apportion_schemas import DEVICE_PLUGIN, Device, Plugin
 from apportion_schemas.decoding import from_outside
 from apportion_schemas.quantities import COUNT_MAX, NAME_MAX, WHOLE
 
@@ -19,17 +19,34 @@ UNHEALTHY: Final = "its device plugin reports it as unhealthy"
 SLOTS_MAX: Final = 250
 _NUMA_MAX: Final = 1023
 _CHARACTERS_MAX: Final = 256 << 10  # as the API server limits all annotations of an object
+WHOLE_ONLY: Final[Mapping[str, Any]] = {"mode": "exclusive", "cores": WHOLE, "slots": 1}
+"""The fields of devices that are never shared, whatever their plugin registers as cores."""
 _NUMBER: Final = re.compile(r"-?[0-9]{1,12}")
 
 
 class NodeFacts(NamedTuple):
-    """A node as Kubernetes has it; `allocatable` is by resource name, as whole numbers."""
+    """A node as Kubernetes has it; amounts are by resource name, as whole numbers."""
 
     name: str
     annotations: Mapping[str, str]
     labels: Mapping[str, str]
     allocatable: Mapping[str, int]
     config: DialectConfig
+    capacity: Mapping[str, int]
+
+    @property
+    def allowed(self) -> bool:
+        """Return True if an operator lets Apportion place pods on this node (`DEVICE_PLUGIN`).
+
+        Of devices that a plugin only counts, HAMi's scheduler may choose the same ones."""
+        return self.labels.get(DEVICE_PLUGIN) in {"hami", "vendor"}
+
+    def counted(self, name: str) -> int:
+        """Return how many of a resource the node has, with unhealthy ones, or 0 if none is left.
+
+        HAMi makes up devices from the capacity: their indexes and amounts stay the same while one
+        of them fails."""
+        return self.capacity.get(name, 0) if self.allocatable.get(name) else 0
 
     def text(self, key: str) -> str:
         """Return an annotation, empty if absent. Raises Unread if it is too long."""
@@ -160,15 +177,21 @@ def devices_of(
 
 
 def in_annotation(
-    key: str, family: str, count: str, made: Callable[[Entry], dict[str, Any]] | None = None
+    key: str,
+    family: str,
+    count: str,
+    made: Callable[[Entry], dict[str, Any]] | None = None,
+    **same: Any,
 ) -> Inventory:
-    """Return the inventory in one annotation of HAMi, whose plugin offers the resource `count`."""
+    """Return the inventory in one annotation of HAMi, whose plugin offers the resource `count`.
+
+    `made` and `same` are those of `devices_of`."""
 
     def read(node: NodeFacts) -> Iterator[Device]:
         if readable(text := node.text(key)):
             entries = list(entries_of(key, text))
             node.runs(count)
-            yield from devices_of(entries, family, made)
+            yield from devices_of(entries, family, made, **same)
 
     return Inventory("hami", (key,), read)
 

@@ -19,7 +19,21 @@ from apportion.core.workloads.dialects.dialect import (
     Resource,
 )
 from apportion.core.workloads.dialects.names import DialectConfig
-from apportion.core.workloads.dialects.vendors import ascend, cambricon, hygon
+from apportion.core.workloads.dialects.vendors import (
+    amd,
+    ascend,
+    biren,
+    cambricon,
+    enflame,
+    enflame_drs,
+    hygon,
+    iluvatar,
+    kunlun,
+    metax,
+    mthreads,
+    neuron,
+    vastai,
+)
 
 # in order of preference for shared names, and in which bound pods' annotations are tried
 DIALECTS: tuple[Dialect, ...] = (
@@ -28,6 +42,15 @@ DIALECTS: tuple[Dialect, ...] = (
     ascend.DIALECT,
     cambricon.DIALECT,
     hygon.DIALECT,
+    biren.DIALECT,
+    vastai.DIALECT,
+    *metax.DIALECTS,
+    *enflame.DIALECTS,
+    *iluvatar.DIALECTS,
+    *amd.DIALECTS,
+    mthreads.DIALECT,
+    *kunlun.DIALECTS,
+    neuron.DIALECT,
     volcano_vgpu.DIALECT,
     volcano_share.DIALECT,
     *vcuda.DIALECTS,
@@ -40,6 +63,8 @@ RESERVED: Mapping[str, str] = {
 RECOVERS: Mapping[str, Recover] = {
     key: read for dialect in DIALECTS for key, read in dialect.recover.items()
 }
+# annotations that these readers consult as well
+CONSULTED: tuple[str, ...] = (hami.MIG_ALLOCATIONS, enflame_drs.ASSIGNED)
 # resources that are useless without another one: that one, and why
 NEEDS: Mapping[str, tuple[str, str]] = {
     name: need for dialect in DIALECTS for name, need in dialect.needs.items()
@@ -64,7 +89,15 @@ def parts(name: str) -> tuple[Dialect, ...]:
 def render(it: PlacedPod) -> dict[str, str]:
     """Return the annotations that the pod's original scheduler would write; empty if none."""
     found = parts(it.pod.dialect) if it.placed.shares else ()
+    if len(found) > 1:
+        held = {it.devices[share.device].family for share in it.placed.shares}
+        found = tuple(each for each in found if serves(each, held, it.config))
     return {key: value for dialect in found for key, value in dialect.render(it).items()}
+
+
+def serves(dialect: Dialect, families: Collection[str], config: DialectConfig) -> bool:
+    """Return True if the dialect has resource names for devices of one of these families."""
+    return any(not set(families).isdisjoint(r.families) for r in dialect.resources(config).values())
 
 
 @lru_cache(maxsize=8)

@@ -51,7 +51,7 @@ def registration(node: NodeFacts) -> Registration:
     problems: defaultdict[Plugin, list[str]] = defaultdict(list)
     for each in INVENTORIES:
         try:
-            devices[each.plugin] += each.read(node)
+            devices[each.plugin] += tuple(each.read(node))
         except Unread as error:
             problems[each.plugin].append(str(error))
     for name, value in node.annotations.items():
@@ -62,7 +62,7 @@ def registration(node: NodeFacts) -> Registration:
     for found in (devices, problems):
         for plugin in PLUGINS:
             if found[plugin]:
-                problem = "; ".join(problems[plugin])[:TEXT_MAX]
+                problem = "; ".join(each for name in PLUGINS for each in problems[name])[:TEXT_MAX]
                 families = {each.family for each in devices[plugin]}
                 more = (each for each in devices["vendor"] if each.family not in families)
                 return _within(plugin, (*devices[plugin], *more), problem)

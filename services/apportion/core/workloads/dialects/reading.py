@@ -5,14 +5,20 @@ The pod's dialect is the first one that has all of its names; a pod that mixes d
 Invariant: an annotation that requests an unsupported function is refused."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
 
 from msgspec import Struct, structs
 
 from apportion.core.devices.chains import CHAINABLE, MUTEX
 from apportion.core.workloads.dialects.amounts import Amounts, Container, amounts_of
 from apportion.core.workloads.dialects.dialect import SLOT, Dialect, Notes, one
-from apportion.core.workloads.dialects.listing import AND, RESERVED, claims, count_names
+from apportion.core.workloads.dialects.listing import (
+    AND,
+    RESERVED,
+    claims,
+    count_names,
+    parts,
+    serves,
+)
 from apportion.core.workloads.dialects.names import DialectConfig
 from apportion.core.workloads.document import ManifestError
 from apportion_schemas import Ask, DeviceConstraints, DeviceWeights
@@ -65,8 +71,13 @@ def read_pod(
     check_slots(containers, {ask.container for ask in asks}, count_names(config).keys())
     if not asks:
         return DeviceRequest()
+    if AND in dialect.name:  # some may only have zeros
+        families = {ask.family for ask in asks}
+        used = (each.name for each in parts(dialect.name) if serves(each, families, config))
+        dialect = structs.replace(dialect, name=AND.join(used))
     request = selection(annotations, field=annotations_field, dialect=dialect, config=config)
     own, borrowing = dialect.part(asks, {each.name for each in containers if each.role == "app"})
+    _check_holders(own, dialect.one_container, containers)
     # The `count` of an ask means distinct devices, but MIG instances may share a GPU.
     alike = dialect.instances_alike and request.devices.modes == ("mig",)
     single: list[Ask] = []
@@ -76,6 +87,20 @@ def read_pod(
     return structs.replace(
         request, asks=tuple(single), borrowing=borrowing, high_priority=tuple(high_priority)
     )
+
+
+def _check_holders(
+    asks: Sequence[Ask], families: Collection[str], containers: Sequence[Container]
+) -> None:
+    """Raise ManifestError if a second container requests devices of one of these families."""
+    first: dict[str, str] = {}
+    for ask in asks:
+        holder = first.setdefault(ask.family, ask.container)
+        if ask.family in families and holder != ask.container:
+            field = next(each.field for each in containers if each.name == ask.container)
+            problem = f"requests {ask.family} devices, which container {holder} requests as well"
+            fix = "request them in one container, or in a second pod"
+            raise ManifestError(f"{field}.resources", None, problem, fix)
 
 
 def _dialect(
@@ -148,6 +173,7 @@ def _several(dialects: Sequence[Dialect]) -> Dialect:
         read=read,
         choose=choose,
         reserved={key: why for each in dialects for key, why in each.reserved.items()},
+        one_container=tuple(family for each in dialects for family in each.one_container),
         priority=next((each.priority for each in dialects if each.priority is not None), None),
     )
 
@@ -238,69 +264,3 @@ def _weights(notes: Notes, key: str) -> DeviceWeights:
     if not any(weights.values()):
         raise notes.refusal(key, "has only zero weights", "raise at least one above 0")
     return DeviceWeights(**weights)
-
-
-# Names of shared devices are from HAMi's `pkg/device` and Volcano's device sharing. They are
-# refused: as an extended resource, such a pod would wait for a node with HAMi's plugin, which would
-# give it no device, because nothing writes the annotations that it reads. Whole devices of a
-# vendor's own plugin (`amd.com/gpu`, `aws.amazon.com/neuron`, `enflame.com/gcu`, …) stay extended
-# resources.
-class Vendor(NamedTuple):
-    """A vendor's domain, and the resource names in it that request shared devices."""
-
-    name: str
-    domain: str
-    resources: tuple[str, ...] = ()
-    endings: tuple[str, ...] = ()  # suffixes after a device model
-
-
-VENDORS = (
-    Vendor(
-        "Iluvatar",
-        "iluvatar.ai",
-        ("vgpu", "vcuda-memory", "vcuda-core"),
-        ("-vgpu", ".vMem", ".vCore", ".vmem", ".vcore"),
-    ),
-    Vendor("MetaX", "metax-tech.com", ("sgpu", "vcore", "vmemory")),
-    Vendor("Moore Threads", "mthreads.com", ("vgpu", "sgpu-memory", "sgpu-core")),
-    Vendor(
-        "Enflame",
-        "enflame.com",
-        ("drs-gcu", "gcu-memory", "gcu-core", "vgcu", "vgcu-percentage", "shared-gcu"),
-    ),
-    Vendor("Kunlunxin", "kunlunxin.com", ("vxpu", "vxpu-memory")),
-    Vendor("AMD", "amd.com", ("gpumem", "gpucores")),
-)
-
-# names that HAMi's own plugins offer too; they reject a pod that HAMi's scheduler did not bind
-HAMI_PLUGINS = frozenset(("amd.com/gpu", "birentech.com/gpu", "vastaitech.com/va"))
-
-
-def vendor_of(resource: str) -> Vendor | None:
-    """Return the vendor whose shared devices are requested under this resource name, or None."""
-    domain, _, name = resource.partition("/")
-    for vendor in VENDORS:
-        if domain == vendor.domain and (
-            name in vendor.resources or (vendor.endings and name.endswith(vendor.endings))
-        ):
-            return vendor
-    return None
-
-
-def refuse_others(
-    containers: tuple[Container, ...], claimed: Collection[str]
-) -> tuple[Container, ...]:
-    """Return the containers. Raises ManifestError if one requests another vendor's device."""
-    for container in containers:
-        for name in (*container.limits, *container.requests):
-            vendor = vendor_of(name)
-            if vendor is not None and name not in claimed:
-                value = {**container.requests, **container.limits}[name]
-                raise ManifestError(
-                    container.at("limits" if name in container.limits else "requests", name),
-                    value,
-                    f"requests a shared {vendor.name} device, which is not supported",
-                    "use a scheduler that supports it, or request a whole device by the name that "
-                    "the vendor's plugin offers",
-                )
-    return containers

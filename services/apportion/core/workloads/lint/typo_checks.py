@@ -22,7 +22,7 @@ from apportion.core.workloads.dialects import reading as preferences
 from apportion.core.workloads.dialects.amounts import AMOUNT_MAX, Container, whole
 from apportion.core.workloads.dialects.dialect import DEVICE_MEMORY, PARTIAL_MEMORY
 from apportion.core.workloads.dialects.names import DialectConfig
-from apportion.core.workloads.dialects.reading import HAMI_PLUGINS, read_pod
+from apportion.core.workloads.dialects.reading import read_pod
 from apportion.core.workloads.document import below, entries, part, shown, within
 from apportion.core.workloads.kinds.drafts import Manifest
 from apportion.core.workloads.kinds.limits import OF_CLAIMS, QUEUE, QUOTA
@@ -38,10 +38,6 @@ DEPTH_MAX: Final = 32
 _OF_THE_NODE: Final = "only nodes that offer it as an extended resource can run the pod"
 _UNREAD: Final = f"is not a known resource; {_OF_THE_NODE}"
 _UNREAD_MIG: Final = f"is a MIG instance only with migStrategy: mixed; otherwise {_OF_THE_NODE}"
-_OF_HAMI: Final = (
-    "is requested as an extended resource of the vendor's plugin; HAMi's plugin of this name "
-    "rejects pods that HAMi's scheduler did not bind"
-)
 _NO_PROFILE: Final = f"is not a MIG profile of a known GPU model; {_OF_THE_NODE}"
 _RIGHT: Final = (
     "pods of other namespaces are not affected unless the node's agent has --priority-namespace"
@@ -274,9 +270,6 @@ def _resources(found: Mapping[Any, Any], at: str, config: DialectConfig) -> Iter
     for key in found:
         if not isinstance(key, str) or "/" not in key or key in known:
             continue
-        if key in HAMI_PLUGINS:
-            yield Suspect(within(at, key), _OF_HAMI)
-            continue
         if key.startswith(plain.MIG):
             yield Suspect(within(at, key), _of_mig(key, known, config))
             continue
@@ -394,7 +387,7 @@ def _too_much(asked: Asked, config: DialectConfig) -> str:
     sizes = [model.memory_mib for model in models().values() if model.family in resource.families]
     sizes += [FAMILIES[family].printed_mib for family in resource.families]
     mib, most_mib = asked.value * bound.unit, max(sizes, default=0)
-    if not most_mib < mib <= MEMORY_MIB_MAX:
+    if not most_mib or not most_mib < mib <= MEMORY_MIB_MAX:
         return ""
     of = f" ({asked.value:,} units of {bound.unit} MiB)" if bound.unit > 1 else ""
     said = f"is {mib:,} MiB{of}, but the largest known device has {most_mib:,} MiB"

@@ -13,7 +13,7 @@ from apportion.core.workloads.dialects import Container, DialectConfig, Manifest
 from apportion.core.workloads.dialects.amounts import Role
 from apportion.core.workloads.dialects.dialect import FALSE, TRUE
 from apportion.core.workloads.dialects.listing import claimed
-from apportion.core.workloads.dialects.reading import DeviceRequest, refuse_others
+from apportion.core.workloads.dialects.reading import DeviceRequest
 from apportion.core.workloads.document import (
     dns_label,
     dns_subdomain,
@@ -96,7 +96,7 @@ def read_template(
     notes = texts(parts.metadata.annotations, notes_field)
     unsupported.check_annotations(notes, notes_field)
     own = affinity.Own(namespace, affinity.labels_of(parts.metadata, f"{meta_field}.labels"))
-    containers = refuse_others(containers_of(parts.spec, spec_field), claimed(config.dialects))
+    containers = containers_of(parts.spec, spec_field)
     request = read_pod(containers, notes, annotations_field=notes_field, config=config.dialects)
     spec = parts.spec
     node = _node(containers, spec, spec_field, config.dialects)

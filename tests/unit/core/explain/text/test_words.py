@@ -92,6 +92,7 @@ def test_only_yes_or_no_codes_have_no_unit() -> None:
         RefusalCode.INDEX_MISMATCH,
         RefusalCode.DEVICE_UNHEALTHY,
         RefusalCode.DEVICE_CORDONED,
+        RefusalCode.SIZES_DIFFER,
         RefusalCode.POD_AFFINITY_MISMATCH,
         RefusalCode.POD_ANTI_AFFINITY,
         RefusalCode.TOPOLOGY_SPREAD_EXCEEDED,

@@ -5,8 +5,9 @@ in docs/reference/compatibility.md."""
 
 from msgspec import structs
 
+from apportion.core.workloads.adoption.recovery import recover
 from apportion.core.workloads.dialects import DialectConfig
-from apportion.core.workloads.dialects.dialect import PlacedPod
+from apportion.core.workloads.dialects.dialect import BoundPod, PlacedPod
 from apportion.core.workloads.dialects.listing import render
 from apportion_schemas import Ask
 from tests.support.fleet import gpu, node
@@ -38,6 +39,23 @@ def test_G12_containers_have_devices_of_different_vendors() -> None:
     notes = render(PlacedPod(wanted, ledger.placement("p"), devices, 0, DialectConfig()))
     assert notes["hami.io/vgpu-devices-allocated"] == "g0,NVIDIA,1000,0:;;"
     assert notes["hami.io/cambricon-mlu-devices-allocated"] == ";m0,MLU,1024,100:;"
+
+
+def test_G12_devices_of_all_vendors_are_read_back_or_none() -> None:
+    """Of a bound pod with devices of two vendors, both annotations must be readable. Otherwise the
+    devices of one would look free."""
+    found = draft(pod(containers=[container("a", GPU), container("b", MLU)]))
+    gpus = {"hami.io/vgpu-devices-allocated": "g0,NVIDIA,1000,0:;;"}
+    mlus = {"hami.io/cambricon-mlu-devices-allocated": ";m0,MLU,1024,100:;"}
+
+    def held(notes: dict[str, str]) -> list[str] | None:
+        bound = BoundPod(notes, (), ("a", "b"), found.shape.asks, DialectConfig())
+        read = recover(bound)
+        return [each.device for each in read.held] if read else None
+
+    assert held(gpus | mlus) == ["g0", "m0"]
+    assert held(gpus | {"hami.io/cambricon-mlu-devices-allocated": ";m0,MLU,1024:;"}) is None
+    assert held(gpus) is None
 
 
 def test_G12_a_container_has_devices_of_one_vendor() -> None:

@@ -29,7 +29,7 @@ def read(
     notes: Mapping[str, str], offered: Mapping[str, int] = OFFERED, **config: Any
 ) -> Registration:
     """Return what is registered on a node with these annotations."""
-    return registration(NodeFacts("n1", notes, {}, offered, DialectConfig(**config)))
+    return registration(NodeFacts("n1", notes, {}, offered, DialectConfig(**config), offered))
 
 
 def hami(*entries: Mapping[str, object]) -> Registration:
@@ -145,7 +145,7 @@ FEATURES = {
 def counted(labels: Mapping[str, str], **offered: int) -> Registration:
     """Return what a node with these labels and four GPUs of NVIDIA's plugin offers."""
     return registration(
-        NodeFacts("n1", {}, labels, {"nvidia.com/gpu": 4} | offered, DialectConfig())
+        NodeFacts("n1", {}, labels, {"nvidia.com/gpu": 4} | offered, DialectConfig(), {})
     )
 
 
@@ -184,5 +184,17 @@ def test_a_gpu_that_hami_registered_is_not_offered_twice() -> None:
     """Devices that a vendor's plugin counts are added only if they are of another family."""
     labels = FEATURES | {DEVICE_PLUGIN: "vendor"}
     notes = {HAMI_NVIDIA: json.dumps([ENTRY])}
-    found = registration(NodeFacts("n1", notes, labels, {"nvidia.com/gpu": 10}, DialectConfig()))
+    found = registration(
+        NodeFacts("n1", notes, labels, {"nvidia.com/gpu": 10}, DialectConfig(), {})
+    )
     assert (found.plugin, [each.id for each in found.devices]) == ("hami", ["GPU-a"])
+
+
+def test_no_device_of_a_registration_that_breaks_off_is_offered() -> None:
+    """If one entry cannot be used, no device of its plugin is offered. The problem of one plugin
+    stays next to the devices of another."""
+    notes = {HAMI_NVIDIA: json.dumps([ENTRY, ENTRY | {"id": "GPU-b", "devmem": -1}])}
+    assert read(notes).devices == ()
+    found = read(notes, OFFERED | {"metax-tech.com/gpu": 2})
+    assert (found.plugin, len(found.devices)) == ("vendor", 2)
+    assert "GPU-b" in found.problem

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from apportion.core.workloads.dialects.names import DialectConfig
-from apportion.core.workloads.dialects.reading import HAMI_PLUGINS
 from apportion.core.workloads.lint import ignored_fields
 from apportion.core.workloads.lint.ignored_fields import CONTAINER_FIELDS
 from apportion.core.workloads.lint.typo_checks import of_no_device, of_queue, suspects
@@ -420,18 +419,6 @@ def test_every_field_of_a_queue_is_read_or_said_to_decide_nothing() -> None:
     )
     fields = {row.split(".")[1] for row in rows if row.startswith("spec.")}
     assert fields == {"weight", "capability", *ignored_fields.QUEUE_FIELDS}
-
-
-@pytest.mark.parametrize("name", sorted(HAMI_PLUGINS))
-def test_a_whole_device_that_hamis_own_plugin_offers_too(name: str) -> None:
-    """A request for a whole device causes a warning if HAMi's device plugin also offers that
-    resource.
-
-    That plugin would reject the pod."""
-    document = pod()
-    document["spec"]["containers"][0]["resources"]["limits"] = {name: 1}
-    (said,) = suspects(document, CONFIG)
-    assert (said.field, said.doubtful) == (f'spec.containers[0].resources.limits["{name}"]', True)
 
 
 @pytest.mark.parametrize(("limits", "slips"), [({}, 1), ({"cambricon.com/vmlu": 1}, 0)])

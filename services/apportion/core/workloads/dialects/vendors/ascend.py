@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from apportion.core.devices.catalogue import FAMILIES, module_of
+from apportion.core.devices.catalogue import FAMILIES
 from apportion.core.workloads.dialects import chart, hami
 from apportion.core.workloads.dialects.amounts import Amount, Amounts, Container
 from apportion.core.workloads.dialects.dialect import (
@@ -65,7 +65,7 @@ class Npu:
         self.to_allocate = f"hami.io/{word}-devices-to-allocate"
         self.allocated = f"hami.io/{word}-devices-allocated"
         self.register = f"hami.io/node-register-{word}"
-        self.paired = module_of(self.family) == PAIR
+        self.paired = FAMILIES[self.family].module == PAIR
 
 
 # one plugin serves them all, so they are one dialect
@@ -123,7 +123,7 @@ def _read_template(container: Container, amounts: Amounts, npu: Npu) -> Ask | No
     if memory_mib is not None and largest < memory_mib <= FAMILIES[npu.family].printed_mib:
         memory_mib = None
     whole = memory_mib is None or memory_mib > largest
-    devices = count.devices() if count else 1
+    devices = count.devices(npu.family) if count else 1
     if memory and devices > 1 and not whole:
         raise memory.refusal(
             f"is part of one device, but the {devices} requested devices must be whole",
@@ -131,7 +131,7 @@ def _read_template(container: Container, amounts: Amounts, npu: Npu) -> Ask | No
         )
     return container.ask(
         npu.family,
-        count=_paired(devices, count) if npu.paired and whole else devices,
+        count=PAIR if npu.paired and whole and devices == 1 else devices,
         memory_mib=memory_mib,
         cores=WHOLE if memory_mib is None else 0,
     )
@@ -142,22 +142,13 @@ def _read_part(container: Container, amounts: Amounts, npu: Npu) -> Ask | None:
     deciding = count or memory or cores
     if deciding is None or deciding.value == 0:
         return None
-    devices = count.devices() if count else 1
+    devices = count.devices(npu.family) if count else 1
     return container.ask(
         npu.family,
-        count=_paired(devices, count) if npu.paired else devices,
+        count=PAIR if npu.paired and devices == 1 else devices,
         memory_mib=memory.memory_mib(1) if memory else None,
         cores=cores.cores_percent(clamp=True) if cores else 0,
     )
-
-
-def _paired(devices: int, count: Amount | None) -> int:
-    if devices == 1:
-        return PAIR
-    if count and devices % PAIR:
-        fix = f"write {devices - 1} or {devices + 1}"
-        raise count.refusal("is odd, but dies of this family are allocated in pairs", fix)
-    return devices
 
 
 def _either(amounts: Amounts, name: str) -> Amount | None:

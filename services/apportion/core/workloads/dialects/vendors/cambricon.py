@@ -62,7 +62,7 @@ def _render(it: PlacedPod) -> dict[str, str]:
 
 
 def _offered(node: NodeFacts) -> Iterator[Device]:
-    cores, memory = node.allocatable.get(CORES, 0), node.allocatable.get(MEMORY, 0)
+    cores, memory = node.counted(CORES), node.counted(MEMORY)
     if cores:
         memory_mib = memory * UNIT_MIB * WHOLE // cores
         found = alike(node, cores // WHOLE, MLU.word, devmem=memory_mib, count=100, type=MLU.type)

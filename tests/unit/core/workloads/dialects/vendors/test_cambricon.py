@@ -10,14 +10,16 @@ from apportion.core.devices.simulating import simulated_devices
 from apportion.core.workloads.dialects.dialect import PlacedPod
 from apportion.core.workloads.dialects.listing import render
 from apportion.core.workloads.dialects.names import DialectConfig
+from apportion.core.workloads.dialects.node_annotations import registration
 from apportion_schemas import Ask, DeviceConstraints, Host, NodeReported, RefusalCode
 from tests.support.golden import Golden
 from tests.support.ledger_of import Ledger
 from tests.support.manifests import asks, draft, pod, refused
 from tests.support.pods import pod as submitted
 from tests.support.pods import shape
+from tests.support.vendor_nodes import vendor_node
 
-SAMPLE = Path(__file__).resolve().parents[5] / "examples" / "vendors" / "cambricon-mlu.yaml"
+SAMPLE = Path(__file__).resolve().parents[6] / "examples" / "vendors" / "cambricon-mlu.yaml"
 COUNT = "cambricon.com/vmlu"
 MEMORY, CORES = "cambricon.com/mlu.smlu.vmemory", "cambricon.com/mlu.smlu.vcore"
 
@@ -145,3 +147,15 @@ def test_shares_fill_an_mlu() -> None:
     here.submit(submitted("x", shape=shape(*ask(cores=100)), dialect="cambricon")).settle()
     assert here.where("w") == "mlu-2"
     assert here.reasons("x") == {RefusalCode.DEVICE_IN_USE: 2}
+
+
+def test_a_node_counts_percent_and_units_of_memory() -> None:
+    """Cambricon's plugin only counts. HAMi makes up an MLU of each 100 percent, with its part of
+    the memory."""
+    found = registration(vendor_node({}, {CORES: 200, MEMORY: 384}))
+    assert (found.plugin, found.problem) == ("hami", "")
+    assert [each.id for each in found.devices] == ["n1-cambricon-mlu-0", "n1-cambricon-mlu-1"]
+    assert {(each.memory_mib, each.cores, each.slots) for each in found.devices} == {
+        (49152, 100, 100)
+    }
+    assert registration(vendor_node({}, {})).devices == ()
