@@ -509,7 +509,9 @@ def test_a_shadow_may_bind_nothing() -> None:
         for resource in rule["resources"]
         for verb in rule["verbs"]
     ]
-    reviews = {(name, "create") for name in ("tokenreviews", "subjectaccessreviews")}
+    # `services/proxy` is for users of `kubectl apportion`: no service has that role
+    creates = ("tokenreviews", "subjectaccessreviews", "services/proxy")
+    reviews = {(name, "create") for name in creates}
     assert {verb for _, verb in set(rights) - reviews} == {"get", "list", "watch"}
     assert ("Deployment", "binder") not in found
     assert {("Deployment", name) for name in ("watcher", "scheduler", "gateway")} <= found.keys()

@@ -48,6 +48,10 @@ class Unreachable(click.ClickException):
     exit_code = UNREACHABLE
 
 
+class Unanswered(Unreachable):
+    """The error for a gateway that sent no answer at all, not even a refusal."""
+
+
 class NotLetIn(Unreachable):
     """The error for a gateway that requires a login, or denies access."""
 

@@ -30,6 +30,7 @@ SEE = {
     "history": Verb("cli.verbs.see.history", "Show all events of a pod, node or device."),
     "diff": Verb("cli.verbs.see.diff", "Show what changed between two times, and the cause."),
     "doctor": Verb("cli.verbs.see.doctor", "Check the installation and suggest fixes."),
+    "migrate": Verb("cli.verbs.see.migrate", "Show how far a migration to Apportion has come."),
     "report": Verb("cli.verbs.see.report", "Report allocated, used and idle GPU-hours, and cost."),
     "tail": Verb("cli.verbs.see.tail", "Follow the events of the ledger."),
 }
@@ -47,7 +48,7 @@ DO = {
     "drain": Verb("cli.verbs.act.drain", "Cordon a device or node and move its pods."),
     "resize": Verb("cli.verbs.act.resize", "Resize the shares of a running pod."),
     "policy": Verb("cli.verbs.act.policy", "Show or set the placement policy."),
-    "config": Verb("cli.verbs.act.config", "Check, apply or show the cluster configuration."),
+    "config": Verb("cli.verbs.act.config", "Check, import, apply or show the configuration."),
     "simulate": Verb("cli.verbs.act.simulate", "Simulate failures of devices and nodes."),
     "user": Verb("cli.verbs.setup.user", "Add, list or revoke users of the ledger."),
     "ledger": Verb("cli.verbs.ledger.ledger", "Create, check, archive or trim the ledger."),
@@ -136,11 +137,43 @@ def root() -> None:
     """Share GPUs and NPUs among pods."""
 
 
+class Plugin(Root):
+    """The same commands as a plugin of kubectl, with the options and defaults of kubectl."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the verb's module and return its command, adapted to kubectl."""
+        from apportion.cli.client.kubectl_options import adapt
+
+        command = super().get_command(ctx, cmd_name)
+        return None if command is None else adapt(command)
+
+
+def plugin() -> Plugin:
+    """Return the root of `kubectl apportion`, and let its verbs use the kubeconfig's cluster."""
+    from apportion.cli.client.kubectl_options import begin, options
+
+    begin()
+    return Plugin(
+        "apportion", callback=root.callback, params=[*options(), *root.params], help=root.help,
+        context_settings=root.context_settings,
+        epilog="Example:  kubectl apportion get pods --namespace training",
+    )  # fmt: skip
+
+
 def main() -> None:
     """Run the verb in the arguments; see `exits` for the exit codes."""
+    _run(root, "apportion")
+
+
+def kubectl() -> None:
+    """Run the verb in the arguments of `kubectl apportion`."""
+    _run(plugin(), "kubectl apportion")
+
+
+def _run(command: click.Command, name: str) -> None:
     seldom_look_for_cycles()
     try:
-        root.main(prog_name="apportion")
+        command.main(prog_name=name)
     except Exception as error:
         if os.environ.get("APPORTION_TRACEBACK"):
             raise

@@ -32,6 +32,7 @@ GATEWAY_ENV = "APPORTION_GATEWAY"
 MAX_BYTES_ENV = "APPORTION_MAX_BYTES"
 TOKENS_ENV = "APPORTION_TOKENS"
 TOKEN_ENV = "APPORTION_TOKEN"  # noqa: S105 - the name of a variable
+CLUSTER = "kubernetes:"  # as a gateway's URL: through the API server of the kubeconfig
 GATEWAY_TLS = GATEWAY_ENV  # prefix of the variables that name the TLS files for the gateway
 
 Command = Callable[..., None]
@@ -59,6 +60,12 @@ class Where(msgspec.Struct, frozen=True):
         """Return how `role` connects to the ledger. Raises Unreachable."""
         if self.nats:
             return Reach(self.nats, self.nats_key, self.nats_token, self.ledger_key)
+        if self.gateway == CLUSTER:  # never a ledger of this machine with the gateway of a cluster
+            raise Unreachable(
+                "this command also connects to the ledger, which `kubectl apportion` cannot reach "
+                f'through the API server; set --nats URL or {NATS_ENV} (see "Connect for changes" '
+                "in docs/get-started/kubernetes.md)"
+            )
         from apportion.runtime.jetstream.server.embedded import ServerFailed, load_credentials
 
         forget_files(NATS_TLS)

@@ -7,14 +7,14 @@ import os
 import socket
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 import click
 import msgspec
 
-from apportion.cli.client.connection import GATEWAY_TLS, TOKEN_ENV
-from apportion.cli.exits import NotFound, NotLetIn, Unreachable, Wrong
+from apportion.cli.client.connection import CLUSTER, GATEWAY_TLS, TOKEN_ENV
+from apportion.cli.exits import NotFound, NotLetIn, Unanswered, Unreachable, Wrong
 from apportion.core.answers.past import HistoryPage
 from apportion.core.answers.reads import Answer, ErrorAnswer, Page
 from apportion.core.explain.text.printable import escaped
@@ -46,8 +46,34 @@ def at_of(query: Mapping[str, Any]) -> dict[str, Any]:
     return {"at": query["at"]} if "at" in query else {}
 
 
-class Unanswered(Unreachable):
-    """The error for a gateway that sent no answer at all, not even a refusal."""
+class Response(Protocol):
+    """An answer, as of http.client."""
+
+    status: int
+
+    def read(self, amt: int, /) -> bytes:
+        """Return at most `amt` bytes of the body."""
+
+    def readline(self, limit: int, /) -> bytes:
+        """Return the next line with its end, or b"" at the end."""
+
+    def getheader(self, name: str, /) -> str | None:
+        """Return a header, or None."""
+
+
+class Connection(Protocol):
+    """A connection to a gateway, as of http.client."""
+
+    def request(
+        self, method: str, url: str, body: bytes | None = ..., headers: Mapping[str, str] = ...
+    ) -> None:
+        """Send a request, whose answer `getresponse` returns."""
+
+    def getresponse(self) -> Response:
+        """Return the answer to the last request."""
+
+    def close(self) -> None:
+        """Stop reading the answer, and close the connection."""
 
 
 class Gateway:
@@ -67,15 +93,25 @@ class Gateway:
             if not token.isprintable() or not 0 < len(token) <= TOKEN_CHARS_MAX:
                 most = f"at most {TOKEN_CHARS_MAX} characters"
                 raise Wrong(f"--token {path}: not a token of {most}")
-            self._headers["Authorization"] = f"Bearer {token}"
+            if url == CLUSTER:
+                from apportion.cli.client.through_cluster import token_header
+
+                self._headers.update(token_header(token))
+            else:
+                self._headers["Authorization"] = f"Bearer {token}"
         self._open(url)
 
     def _open(self, url: str) -> None:
+        self._connection: Connection
+        if url == CLUSTER:
+            from apportion.cli.client.through_cluster import ClusterConnection
+
+            self._url, self._connection = "the API server", ClusterConnection(self._timeout_s)
+            return
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise Wrong(f"--gateway: {url!r} is not a URL; write http://HOST:PORT")
         self._url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
-        self._connection: http.client.HTTPConnection
         if parts.scheme == "https":
             try:
                 context = ClientTls(files_of(GATEWAY_TLS)).context()

@@ -10,8 +10,8 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import click
 import msgspec
 
-from apportion.cli.client.gateway_client import Gateway, Unanswered, at_of
-from apportion.cli.exits import NotFound, Unreachable, Wrong
+from apportion.cli.client.gateway_client import Gateway, at_of
+from apportion.cli.exits import NotFound, Unanswered, Unreachable, Wrong
 from apportion.cli.render import tables
 from apportion.cli.render.output import console, print_json, say, show
 from apportion.cli.render.rows import Rows

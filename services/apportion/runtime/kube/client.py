@@ -225,23 +225,40 @@ class KubeApi:
                 if response.status >= HTTP_ERRORS:
                     raise _refusal(response.status, await _limited(response))
                 yield b""
-                # Whole lines only: the server sends an interrupted one again.
-                rest: list[bytes] = []
-                size = 0
-                async for part in response.content.iter_any():
-                    *lines, last = part.split(b"\n")
-                    for line in lines:
-                        yield b"".join(rest) + line if rest else line
-                        rest, size = [], 0
-                    if last:
-                        rest.append(last)
-                        size += len(last)
-                        if size > LINE_BYTES_MAX:
-                            raise ValueError(f"an event exceeds {LINE_BYTES_MAX} bytes")
+                async for line in _lines(response):
+                    yield line
         except aiohttp.SocketTimeoutError as error:
             raise KubeSilent(f"GET {path}: no data for {idle_s:g} s") from error
         except _FAILURES as error:
             raise _unavailable("GET", path, error) from error
+
+    async def exchange(
+        self,
+        method: str,
+        path: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes | None = None,
+        silent_s: float = TIMEOUT_S,
+    ) -> "Exchange":
+        """Send a request and return once the status is known. Raises KubeUnavailable.
+
+        `silent_s` limits each wait for data. The caller closes the answer. Credentials of the
+        kubeconfig replace an Authorization header."""
+        use = await self._newest()
+        try:
+            response = await use.session.request(
+                method,
+                use.url + path,
+                data=body,
+                headers={**headers} | await use.credentials(),
+                timeout=aiohttp.ClientTimeout(sock_connect=CONNECT_TIMEOUT_S, sock_read=silent_s),
+                allow_redirects=False,
+                **use.more,
+            )
+        except _FAILURES as error:
+            raise _unavailable(method, path, error) from error
+        return Exchange(response, method, path)
 
     async def close(self) -> None:
         """Close all connections to the API server."""
@@ -257,6 +274,38 @@ class KubeApi:
             if old is not None:
                 await old.close()
         return self._connection
+
+
+class Exchange:
+    """An answer of the API server that can be read while the server still sends it."""
+
+    def __init__(self, response: aiohttp.ClientResponse, method: str, path: str) -> None:
+        self.status = response.status
+        self._response = response
+        self._method, self._path = method, path
+        self._lines = _lines(response)
+
+    def header(self, name: str) -> str | None:
+        """Return a header of the answer, or None."""
+        return self._response.headers.get(name)
+
+    async def read(self) -> bytes:
+        """Return the whole body. Raises KubeUnavailable."""
+        try:
+            return await _limited(self._response)
+        except _FAILURES as error:
+            raise _unavailable(self._method, self._path, error) from error
+
+    async def line(self) -> bytes | None:
+        """Return the next line without its end, or None at the end. Raises KubeUnavailable."""
+        try:
+            return await anext(self._lines, None)
+        except _FAILURES as error:
+            raise _unavailable(self._method, self._path, error) from error
+
+    def close(self) -> None:
+        """Stop reading; the connection is used again if the whole answer was read."""
+        self._response.release()
 
 
 class KubeconfigFile:
@@ -347,6 +396,22 @@ async def _limited(response: aiohttp.ClientResponse) -> bytes:
             raise ValueError(f"the answer exceeds {ANSWER_BYTES_MAX} bytes")
         parts.append(part)
     return b"".join(parts)
+
+
+async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    # Whole lines only: the server sends an interrupted one again.
+    rest: list[bytes] = []
+    size = 0
+    async for part in response.content.iter_any():
+        *lines, last = part.split(b"\n")
+        for line in lines:
+            yield b"".join(rest) + line if rest else line
+            rest, size = [], 0
+        if last:
+            rest.append(last)
+            size += len(last)
+            if size > LINE_BYTES_MAX:
+                raise ValueError(f"an event exceeds {LINE_BYTES_MAX} bytes")
 
 
 def _refusal(status: int, body: bytes) -> KubeRefused:
