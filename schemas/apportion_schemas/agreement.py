@@ -13,8 +13,9 @@ from apportion_schemas.workload import PodSubmitted
 
 # gone: only the ledger has the pod. annotation: the pod's annotation has other shares than the
 # ledger. conflict: the pod runs with shares that the ledger cannot account for. missed: another
-# change in the cluster that no watch reported.
-DifferenceKind = Literal["gone", "annotation", "conflict", "missed"]
+# change in the cluster that no watch reported. overtaken: the pod names one of our schedulers, and
+# another scheduler bound it.
+DifferenceKind = Literal["gone", "annotation", "conflict", "missed", "overtaken"]
 
 
 @event("adoption.{node}.{pod}", "watcher", born=4)
@@ -34,7 +35,7 @@ class PodAdopted(Payload, frozen=True):
     running: bool = False
 
 
-@event("cluster.difference.{name}", "watcher")
+@event("cluster.difference.{name}", "watcher", born=2)
 class DifferenceFound(Payload, frozen=True):
     """The watcher compared the whole cluster with the ledger and found a difference.
 

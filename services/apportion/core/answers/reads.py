@@ -627,3 +627,47 @@ class NamespacesAnswer(Answer, frozen=True):
     revision: Everyone[int]
     items: Everyone[tuple[NamespaceRow, ...]] = ()
     time: Everyone[str] = ""
+
+
+class SourceRow(Answer, frozen=True):
+    """The nodes whose devices the same program allocates."""
+
+    # `shadow`: our agent only reports. `none`: Kubernetes has devices that nothing reports
+    source: Literal["agent", "shadow", "hami", "volcano", "vendor", "none"]
+    placeable: bool  # Apportion may place pods with devices there
+    problem: str = ""  # why the plugin's devices cannot be read
+    nodes: int = 0
+    devices: int = 0  # as reported or registered
+    first: tuple[str, ...] = ()  # the first of the nodes
+
+
+class PlacedRow(Answer, frozen=True):
+    """How many live pods with devices Apportion and other schedulers placed in a namespace."""
+
+    namespace: str
+    ours: int = 0
+    others: int = 0
+
+
+# In the order of a migration, and `conflict`, which comes first whenever it occurs
+MigrationStep = Literal[
+    "conflict", "shadow", "label-node", "repair-plugin", "take-over-node", "move-namespace",
+    "move-more", "stop-old-scheduler", "replace-plugins", "done",
+]  # fmt: skip
+
+
+class MigrationAnswer(Answer, frozen=True):
+    """Where the cluster is on the way from another system to Apportion, and the next step."""
+
+    revision: Everyone[int]
+    # `shadow`: only other schedulers place pods with devices. `both`: Apportion, too.
+    # `scheduler`: only Apportion, on devices that another plugin allocates. `agents`: only ours
+    stage: Literal["shadow", "both", "scheduler", "agents"]
+    step: MigrationStep
+    target: str = ""  # the node or namespace of the step
+    sources: tuple[SourceRow, ...] = ()
+    namespaces: tuple[PlacedRow, ...] = ()  # those with most pods of other schedulers first
+    scheduler_names: tuple[str, ...] = ()  # that Apportion serves
+    overtaken: tuple[str, ...] = ()  # pods that name one of these, bound by another scheduler
+    overtaken_count: int = 0
+    time: Everyone[str] = ""

@@ -19,21 +19,39 @@ def every_error(document: object) -> list[ManifestError]:
     """Return all errors of the document in the order in which they are found.
 
     To find the next error, the faulty value is removed. Errors that this may cause are omitted."""
-    left, found = deepcopy(document), list[ManifestError]()
+    return remove_errors(document)[1]
+
+
+def remove_errors(document: Any) -> tuple[Any, list[ManifestError], list[ManifestError]]:
+    """Return the document without its faulty values, all errors, and the parts left out.
+
+    The errors are those of `every_error`. If a faulty value is missing, the part that lacks it is
+    removed, and the last list has an error for this part. After `ERRORS_MAX` errors, the document
+    may have further errors."""
+    left, found, parts = deepcopy(document), list[ManifestError](), list[ManifestError]()
     places: dict[tuple[object, ...], list[int]] = {}
     for _ in range(ERRORS_MAX):
         try:
             read_configuration(left)
         except ManifestError as error:
-            path = [_step(match) for match in _STEP.finditer(error.field)]
+            steps = list(_STEP.finditer(error.field))
+            path = [_step(match) for match in steps]
             key = _there(error.field, places)
-            if not any(each.field.startswith((f"{key}.", f"{key}[")) for each in found):
+            if not any(f"{each.field}.".startswith((f"{key}.", f"{key}[")) for each in found):
                 found.append(ManifestError(key, error.value, error.problem, error.fix))
-            if not _take_out(left, path, places):
-                return found
+            count = _present(left, path)
+            if not count:
+                break
+            if count < len(path):
+                end = steps[count - 1].end()
+                lacks = error.field[end:].removeprefix(".")
+                problem = f"cannot be used: {lacks} is missing or not valid"
+                part = _there(error.field[:end], places)
+                parts.append(ManifestError(part, None, problem, "correct it"))
+            _take_out(left, path[:count], places)
         else:
-            return found
-    return found
+            break
+    return left, found, parts
 
 
 def _step(match: re.Match[str]) -> str | int:
@@ -56,21 +74,23 @@ def _there(key: str, places: dict[tuple[object, ...], list[int]]) -> str:
     return _STEP.sub(moved, key)
 
 
+def _present(document: Any, path: list[str | int]) -> int:
+    """Return the length of the longest part of the path at which the document has a value."""
+    for count, step in enumerate(path):
+        document = _entry(document, step)
+        if document is GONE:
+            return count
+    return len(path)
+
+
 def _take_out(
     document: Any, path: list[str | int], places: dict[tuple[object, ...], list[int]]
-) -> bool:
-    while path:
-        parent = document
-        for step in path[:-1]:
-            parent = _entry(parent, step)
-        if _entry(parent, path[-1]) is not GONE:
-            if isinstance(parent, list):
-                where = tuple(path[:-1])
-                places.setdefault(where, list(range(len(parent)))).pop(int(path[-1]))
-            del parent[path[-1]]
-            return True
-        path = path[:-1]
-    return False
+) -> None:
+    for step in path[:-1]:
+        document = _entry(document, step)
+    if isinstance(document, list):
+        places.setdefault(tuple(path[:-1]), list(range(len(document)))).pop(int(path[-1]))
+    del document[path[-1]]
 
 
 def _entry(holder: Any, step: str | int) -> Any:

@@ -513,6 +513,19 @@ def device_plugins(cluster: ClusterFacts) -> Found | None:
     )  # fmt: skip
 
 
+def second_scheduler(cluster: ClusterFacts) -> Found | None:
+    """Check for pods that name one of our schedulers and that another scheduler bound."""
+    if not cluster.overtaken:  # without another system, there is nothing to check
+        calm = "no other scheduler binds the pods that name Apportion's schedulers"
+        return ok(calm) if cluster.plugins else None
+    bound = [f"{pod} on {node}" for pod, node in cluster.overtaken]
+    return broken(
+        f"another scheduler binds pods that name one of Apportion's schedulers: {listed(bound)}",
+        "stop that scheduler, or list only names that it does not serve in `schedulerNames` of the "
+        "configuration",
+    )
+
+
 def drivers(cluster: ClusterFacts) -> Found | None:
     """Check that all nodes have recent device drivers of the same release branch."""
     if not cluster.drivers:
@@ -640,6 +653,7 @@ CHECKS: tuple[Check, ...] = (
     Check("nodes-without-agent", nodes_without_agent, "tasks/node-health.md", "cluster"),
     Check("agents-without-node", agents_without_node, "tasks/node-health.md", "cluster"),
     Check("device-plugins", device_plugins, "tasks/take-over-nodes.md", "cluster"),
+    Check("second-scheduler", second_scheduler, "tasks/migrate.md", "cluster"),
     Check("drivers", drivers, "tasks/node-health.md", "cluster"),
     Check("refused-events", refused_events, "tasks/ledger-problems.md", "cluster"),
     Check("prices", prices, "tasks/charge-back.md", "prices"),

@@ -10,10 +10,9 @@ from apportion.core.devices.cordons import cordon_words
 from apportion.core.doctor import facts
 from apportion.core.explain.explainer import Explainer
 from apportion.core.explain.health import failure, pods_on
+from apportion.core.explain.migration import has_devices, overtaken_pods
 from apportion.core.ledger.moments import SECOND, micros_of
 from apportion.core.ledger.state import DRAINED, NodeState, Phase, PodState, State
-from apportion.core.workloads.dialects.listing import domains
-from apportion.core.workloads.dialects.names import DialectConfig
 
 # Events about a pod's placement, which may be written while the pod ends
 WORDS_OF_PLACES: Final = (
@@ -44,8 +43,7 @@ def cluster_facts(state: State, *, late: Collection[int] = ()) -> facts.ClusterF
         if node.reported is not None and node.reported.driver and not node.reported.simulated:
             drivers.setdefault(node.reported.driver, []).append(node.name)
     wrong = [each for each in state.refused_events if each.revision not in late]
-    known = domains(DialectConfig())
-    extended = {node.name: node.observed.extended if node.observed else {} for node in there}
+    overtaken = overtaken_pods(state)
     return facts.ClusterFacts(
         revision=state.revision,
         nodes=len(there),
@@ -67,8 +65,7 @@ def cluster_facts(state: State, *, late: Collection[int] = ()) -> facts.ClusterF
         without_agent=tuple(
             node.name
             for node in there
-            if not node.reported and not node.foreign_plugin
-            if any(count and name.startswith(known) for name, count in extended[node.name].items())
+            if not node.reported and not node.foreign_plugin and has_devices(node)
         ),
         without_node=tuple(
             name
@@ -80,6 +77,7 @@ def cluster_facts(state: State, *, late: Collection[int] = ()) -> facts.ClusterF
             for node in there
             if node.foreign_plugin
         ),
+        overtaken=tuple((pod.full_name, pod.placement.node) for pod in overtaken if pod.placement),
         drivers={version: tuple(names) for version, names in sorted(drivers.items())},
         refused_events=state.refused_count,
         late_events=len(state.refused_events) - len(wrong),

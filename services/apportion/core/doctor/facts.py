@@ -98,6 +98,7 @@ class ClusterFacts(Struct, frozen=True, kw_only=True):
     without_agent: tuple[str, ...] = ()  # with devices in Kubernetes
     without_node: tuple[str, ...] = ()  # not nodes of the cluster
     plugins: tuple[tuple[str, str, str], ...] = ()  # node, system of its plugin, problem
+    overtaken: tuple[tuple[str, str], ...] = ()  # pods of ours that others bound, and their nodes
     drivers: dict[str, tuple[str, ...]] = {}  # nodes by driver version
     refused_events: int = 0
     late_events: int = 0  # refused, written while a pod ended

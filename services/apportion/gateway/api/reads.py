@@ -14,6 +14,7 @@ from apportion.core.answers.reads import (
     DevicePage,
     GangPage,
     LinesAnswer,
+    MigrationAnswer,
     NamespacesAnswer,
     NodeDetail,
     NodePage,
@@ -27,6 +28,7 @@ from apportion.core.answers.reads import (
     Why,
 )
 from apportion.core.explain.fleet_rows import FleetAnswer, whole_fleet
+from apportion.core.explain.migration import migration_answer
 from apportion.core.explain.views import (
     configuration_answer,
     device_answers,
@@ -216,6 +218,12 @@ READS: Final = (
         path="namespaces", name="namespaces", answer=NamespacesAnswer, audience=TENANTS,
         make=lambda view, *_: namespaces_answer(view.state),
         summary="Namespaces with live pods, sorted by the number of devices in use",
+    ),
+    Read(
+        path="migration", name="migration", answer=MigrationAnswer, audience=Audience.LEDGER,
+        make=lambda view, *_: migration_answer(view.state),
+        summary="How far the cluster has moved from HAMi, Volcano or another system to Apportion, "
+        "and the next step",
     ),
     FLEET,
     Read(

@@ -205,6 +205,21 @@ class Facts:
         if self._state.differing.get(data.pod) != data:
             yield self._fact(data)
 
+    def overtaken(self) -> Iterator[Fact]:
+        """Yield an event for each adopted pod of ours that another scheduler bound."""
+        for uid in list(self._view.overtaken):
+            known = self._state.pods.get(uid)
+            if known is None or known.placement is None or not known.adopted:
+                continue  # not adopted yet
+            data = DifferenceFound(
+                kind="overtaken", name=known.full_name[:NAME_MAX], pod=uid,
+                ledger="pending", cluster=known.placement.node,
+            )  # fmt: skip
+            if self._state.differing.get(uid) == data:
+                del self._view.overtaken[uid]
+            else:
+                yield self._fact(data)  # again after a refused append
+
     def annotations(self) -> Iterator[Fact]:
         """Yield an event for each bound pod whose annotated shares differ from the ledger's."""
         for uid, pod in self._view.pods.items():
@@ -351,7 +366,7 @@ class Facts:
             version=self._view.version_of(node),
             unnamed_families=tuple(sorted(unnamed)),
             others=_counted(others),
-            volume_limits=self._view.volume_limits.get(node.node, {}),
+            volume_limits=self._view.volume_limits(node.node),
         )
 
 

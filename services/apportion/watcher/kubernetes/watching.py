@@ -282,6 +282,7 @@ class KubernetesWatching:
         # Yielded even if empty, because the pods' claims are read after it.
         yield [*facts.ends(self._unchanged(marked.pods))]
         yield [*self._adoptions(self._unchanged(marked.pods))]
+        yield [*facts.overtaken()]  # after their adoption, so that the state keeps them
         yield [*facts.changes(self._unchanged(marked.pods))]
         # Before nodes, which report the pods of other schedulers that mount them.
         yield [*facts.volume_claims(marked.others[VOLUME_CLAIMS], pods)]

@@ -1,6 +1,6 @@
 """A configuration document's errors are all reported at once, each with its key."""
 
-from apportion.core.configuration.collect_errors import every_error
+from apportion.core.configuration.collect_errors import every_error, remove_errors
 
 
 def keys(document: object) -> list[str]:
@@ -42,3 +42,13 @@ def test_entries_keep_their_positions() -> None:
 def test_what_is_no_object_is_one_error() -> None:
     """A document that is not a JSON object has exactly one error."""
     assert len(every_error(7)) == 1
+
+
+def test_a_part_that_is_removed_because_of_a_missing_value_is_named() -> None:
+    """If removing a faulty value makes its list entry unusable, the entry's path is reported with
+    its position in the document."""
+    nodes = [{}, {"name": 5, "devicesplitcount": 20}, {"name": "b", "devicesplitcount": 5}]
+    left, found, parts = remove_errors({"nodeconfig": nodes})
+    assert left == {"nodeconfig": [nodes[2]]}
+    assert sorted(error.field for error in found) == ["nodeconfig[0].name", "nodeconfig[1].name"]
+    assert sorted(error.field for error in parts) == ["nodeconfig[0]", "nodeconfig[1]"]

@@ -105,6 +105,12 @@ CASES: list[tuple[str, str, Facts, str]] = [
         cluster(plugins=(("n3", "hami", "it has 3 fields"),)),
         "not offered: 1 node: n3 (it has 3 fields)",
     ),
+    (
+        "second-scheduler",
+        "broken",
+        cluster(overtaken=(("web/a", "n1"), ("web/b", "n2"))),
+        "web/a on n1, web/b on n2",
+    ),
     ("snapshots", "broken", ledger(snapshots_doubtful=1), "not attested by an intake"),
     ("durability", "broken", ledger(sync_always=False), "a power failure loses"),
     ("durability", "warning", ledger(sync_always=None), "cannot see"),
@@ -384,7 +390,7 @@ def test_nothing_is_said_of_what_nobody_gathered() -> None:
     assert examined(Facts()) == ()
     assert {check.id for check in examined(Facts(cluster=CALM))} == {
         "agents", "reports", "devices", "cordons", "nodes-without-agent", "agents-without-node",
-        "device-plugins", "drivers", "refused-events",
+        "device-plugins", "second-scheduler", "drivers", "refused-events",
     }  # fmt: skip
 
 

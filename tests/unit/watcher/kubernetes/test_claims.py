@@ -10,6 +10,7 @@ from apportion.core.ledger.state import Phase
 from apportion.core.workloads.adoption.placement_annotations import ATTEMPT, SHARES, shares_text
 from apportion_schemas import (
     BindFailed,
+    Configuration,
     DifferenceFound,
     NodeConstraints,
     NodeObserved,
@@ -18,7 +19,7 @@ from apportion_schemas import (
     PodGone,
     Share,
 )
-from tests.support.fleet import A100_40, gpu, node
+from tests.support.fleet import A100_40, gpu, node, rack
 from tests.support.kube_objects import kube_node, kube_pod, managed_fields
 from tests.support.kube_objects import share as asks_share
 from tests.support.pods import ask, placed, pod, shape
@@ -563,3 +564,63 @@ def test_a_manifest_that_makes_no_sense_still_holds_what_it_holds() -> None:
         ("main", 3000)
     ]
     cluster.ledger.play(data)
+
+
+def test_a_pod_of_ours_that_another_scheduler_bound_is_reported() -> None:
+    """If the watcher saw a pod of ours without a node, and then on a node without our attempt, it
+    reports that another scheduler bound the pod. It reports so once, after the adoption."""
+    cluster = Cluster()
+    cluster.ledger.report(rack("n1", 1))
+    cluster.pod("a")
+    cluster.write(cluster.pod_facts())
+    cluster.pod("a", version=2, on="n1")
+    assert list(cluster.facts.overtaken()) == []
+    cluster.write(cluster.pod_facts())
+    cluster.pod("a", version=3, on="n1")  # read again, now that the ledger lacks it
+    ((data, _, _),) = cluster.adoptions()
+    cluster.write([cluster.facts.adoption(data)])
+    (fact,) = cluster.facts.overtaken()
+    assert isinstance(fact.data, DifferenceFound)
+    assert (fact.data.kind, fact.data.name, fact.data.cluster) == ("overtaken", "default/a", "n1")
+    assert list(cluster.facts.overtaken()) == [fact]  # the append was refused
+    cluster.write([fact])
+    assert list(cluster.facts.overtaken()) == []
+    assert not cluster.view.overtaken
+
+
+def test_a_pod_that_ends_before_its_adoption_is_no_longer_considered() -> None:
+    """The watcher stops looking for the adoption of a pod that another scheduler bound when the
+    pod ends."""
+    cluster = Cluster()
+    cluster.pod("a")
+    cluster.pod("a", version=2, on="n1")
+    assert list(cluster.view.overtaken) == ["a"]
+    cluster.pod("a", version=3, on="n1", phase="Succeeded")
+    assert not cluster.view.overtaken
+
+
+@pytest.mark.parametrize("limits", [asks_share(), {"nvidia.com/gpu": "x"}])
+def test_a_pod_that_a_scheduler_with_our_extender_bound_is_not_reported(
+    limits: dict[str, str],
+) -> None:
+    """If a kube-scheduler with our extender binds a pod itself, no second scheduler is reported,
+    even if the pod's request is invalid."""
+    cluster = Cluster()
+    cluster.reader.configure(Configuration(extended_scheduler_names=("default-scheduler",)))
+    cluster.pod("a", limits=limits, schedulerName="default-scheduler")
+    assert "a" in cluster.view.pods
+    cluster.pod("a", version=2, on="n1", limits=limits, schedulerName="default-scheduler")
+    assert not cluster.view.overtaken
+
+
+@pytest.mark.parametrize("case", ["bound by us", "bound before the watcher", "of another"])
+def test_other_bindings_are_not_reported(case: str) -> None:
+    """A pod that we bound, that was bound before the watcher saw it, or that names another
+    scheduler is not reported as overtaken."""
+    cluster = Cluster()
+    fields: dict[str, Any] = {"schedulerName": "hami-scheduler"} if case == "of another" else {}
+    if case != "bound before the watcher":
+        cluster.pod("a", **fields)
+    notes = {ATTEMPT: "1"} if case == "bound by us" else {}
+    cluster.pod("a", version=2, on="n1", annotations=notes, **fields)
+    assert not cluster.view.overtaken

@@ -1,4 +1,6 @@
-"""`apportion config`: check, apply and show the cluster's configuration document."""
+"""`apportion config`: check, import, apply and show the cluster's configuration document."""
+
+import sys
 
 import click
 
@@ -11,14 +13,18 @@ from apportion.cli.client.connection import JSON, Where, asks_both
 from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.client.ledger import by_whom, person, run, write
 from apportion.cli.client.moments import AT, pinned
-from apportion.cli.exits import NotFound
+from apportion.cli.exits import REFUSED, NotFound
 from apportion.cli.render.output import console, print_answer, print_json, say, warn
 from apportion.cli.render.rows import Rows
 from apportion.cli.usage import VerbGroup
 from apportion.core.answers.reads import ConfigurationAnswer, NodeAnswer
 from apportion.core.configuration import passed_over
+from apportion.core.configuration.importing import Importing
 from apportion.core.configuration.keys import KEYS
 from apportion.core.explain.text.names import did_you_mean
+from apportion.core.workloads.document import ManifestError
+from apportion.runtime.files.manifests import Problem, read_manifest_files
+from apportion.runtime.files.safe_yaml import parse
 from apportion_schemas import ConfigurationChanged
 
 _FILE = click.argument("file", metavar="FILE|-")
@@ -26,7 +32,7 @@ _FILE = click.argument("file", metavar="FILE|-")
 
 @click.group(cls=VerbGroup, epilog="Example:  apportion config check cluster.yaml")
 def command() -> None:
-    """Check, apply or show the cluster configuration, which all services follow.
+    """Check, import, apply or show the cluster configuration, which all services follow.
 
     The configuration sets resource names, defaults, and how devices are shared and partitioned.
 
@@ -82,6 +88,53 @@ def apply(*, where: Where, as_json: bool, file: str, reason: str, by: str) -> No
     said = f"{file}: {done} revision {revision}"
     body = {"revision": revision, "changed": changed, "configuration": wanted}
     print_answer(body, said, as_json=as_json)
+
+
+@command.command(
+    "import",
+    epilog="Example:  apportion config import values.yaml device-config.yaml > cluster.json",
+)
+@click.argument("files", metavar="FILE|-...", nargs=-1, required=True)
+@JSON
+def import_(*, files: tuple[str, ...], as_json: bool) -> None:
+    """Convert settings of HAMi and Volcano to a configuration document.
+
+    Reads values of HAMi's chart (`helm get values hami -o yaml`), ConfigMaps of HAMi and Volcano,
+    and their device configuration. Prints the document. Warns of settings that have no effect, and
+    leaves out settings that Apportion does not support.
+
+    Exit codes: 0 imported; 1 a file is invalid, or settings were left out."""
+    importing = Importing(_parsed)
+    for found in read_manifest_files(files, sys.stdin.buffer):
+        if isinstance(found, Problem):
+            raise NotFound(str(found))
+        importing.add(found.source, found.content)
+    try:
+        done = importing.result()
+    except ManifestError as error:
+        raise NotFound(str(error)) from None
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for note in done.notes:
+        by_reason.setdefault((note.source, note.why), []).append(note.path)
+    for (source, why), paths in by_reason.items():
+        warn(f"{f'{source}: ' if source else ''}{', '.join(paths)}: {why}")
+    for source, wrong in done.errors:
+        warn(f"{f'{source}: ' if source else ''}left out: {wrong}", style="red")
+    body = {
+        "configuration": done.configuration,
+        "notes": [note._asdict() for note in done.notes],
+        "left_out": [wrong.field for _, wrong in done.errors],
+    }
+    print_json(body if as_json else done.configuration)
+    if done.errors:
+        sys.exit(REFUSED)
+
+
+def _parsed(text: str, path: str) -> object:
+    documents = list(parse(text))
+    if any(each.error for each in documents) or len(documents) > 1:
+        raise ManifestError(path, None, "is not one YAML document", "correct it") from None
+    return documents[0].content if documents else None
 
 
 @command.command(epilog="Example:  apportion config show > cluster.json")

@@ -1,0 +1,170 @@
+"""`apportion migrate`: how far a cluster has moved to Apportion, and the next safe step."""
+
+from typing import Final, NamedTuple
+
+import click
+
+from apportion.cli.client.connection import Where, asks_gateway
+from apportion.cli.client.gateway_client import Gateway
+from apportion.cli.render.output import console, print_answer
+from apportion.cli.render.rows import Rows
+from apportion.cli.usage import VerbGroup
+from apportion.core.answers.reads import MigrationAnswer, MigrationStep, SourceRow
+from apportion.core.explain.text.words import many
+
+STAGES: Final = {
+    "shadow": "other schedulers place all pods with devices",
+    "both": "Apportion and other schedulers place pods with devices",
+    "scheduler": "only Apportion places pods with devices; other plugins allocate some devices",
+    "agents": "only Apportion places pods with devices, and its agents allocate the devices",
+}
+SOURCES: Final = {
+    "agent": "Apportion's agent",
+    "shadow": "unknown; Apportion's agent only reports them",
+    "hami": "HAMi's plugin",
+    "volcano": "Volcano's plugin",
+    "vendor": "the vendor's plugin",
+    "none": "unknown; nothing reports them to Apportion",
+}
+DOCS: Final = "docs/"
+ROWS_SHOWN: Final = 20  # namespaces; `--json` has all
+
+
+class Advice(NamedTuple):
+    """How to take a step: a sentence, a command and the section of the guide."""
+
+    words: str
+    command: str
+    link: str
+
+
+_SET_NAME = (
+    "kubectl -n {target} patch deployment NAME -p "
+    '\'{{"spec":{{"template":{{"spec":{{"schedulerName":"{scheduler}"}}}}}}}}\''
+)
+STEPS: Final[dict[MigrationStep, Advice]] = {
+    "conflict": Advice(
+        "another scheduler binds pods that name one of Apportion's schedulers ({names}): {pods}; "
+        "stop that scheduler, or list only names that it does not serve in schedulerNames",
+        "apportion config show",
+        "tasks/migrate.md#3-apply-the-configuration",
+    ),
+    "shadow": Advice(
+        "compare the placements, then apply the configuration",
+        "apportion shadow --from -1d",
+        "tasks/migrate.md#2-run-in-shadow-mode",
+    ),
+    "label-node": Advice(
+        "drain node {target}, keep the other scheduler off it, and let Apportion place pods there",
+        "kubectl label node {target} apportion.dev/device-plugin={plugin}",
+        "tasks/keep-plugins.md#set-it-up",
+    ),
+    "repair-plugin": Advice(
+        "the devices that the plugin on node {target} registered cannot be read; start that "
+        "plugin, or replace it",
+        "apportion get nodes {target}",
+        "tasks/take-over-nodes.md#to-apportion",
+    ),
+    "take-over-node": Advice(
+        "let Apportion's agent allocate the devices of node {target}",
+        "kubectl drain {target} --ignore-daemonsets --delete-emptydir-data",
+        "tasks/take-over-nodes.md#to-apportion",
+    ),
+    "move-namespace": Advice(
+        "let the pods of one namespace, such as {target}, name Apportion's scheduler",
+        _SET_NAME,
+        "tasks/migrate.md#5-move-the-namespace",
+    ),
+    "move-more": Advice(
+        "let the pods of the next namespace, such as {target}, name Apportion's scheduler",
+        _SET_NAME,
+        "tasks/migrate.md#6-move-the-rest",
+    ),
+    "stop-old-scheduler": Advice(
+        "no other scheduler has placed a live pod with devices; stop the old scheduler and its "
+        "webhook, then remove schedulerNames from the configuration",
+        "{stop}",
+        "tasks/migrate.md#6-move-the-rest",
+    ),
+    "replace-plugins": Advice(
+        "optionally, replace the device plugin of node {target} with Apportion's agent",
+        "kubectl drain {target} --ignore-daemonsets --delete-emptydir-data",
+        "tasks/take-over-nodes.md#to-apportion",
+    ),
+    "done": Advice("nothing is left to move", "apportion doctor", "tasks/operate.md"),
+}
+_STOP_HAMI: Final = "kubectl -n kube-system scale deployment hami-scheduler --replicas=0"
+_STOP_VOLCANO: Final = "kubectl -n volcano-system scale deployment volcano-scheduler --replicas=0"
+
+
+@click.group(cls=VerbGroup, epilog="Example:  apportion migrate status")
+def command() -> None:
+    """Move a cluster from HAMi, Volcano or another system to Apportion.
+
+    Exit codes: 0 done; 3 gateway unreachable."""
+
+
+@command.command(epilog="Example:  apportion migrate status")
+@asks_gateway
+def status(*, where: Where, as_json: bool) -> None:
+    """Show how far the cluster has moved to Apportion, and the next safe step.
+
+    Lists what allocates the devices of nodes, and which schedulers placed the live pods with
+    devices. Nothing is changed.
+
+    Exit codes: 0 shown; 3 gateway unreachable."""
+    answer = Gateway(where.gateway_url()).ask("migration", answer=MigrationAnswer)
+    print_answer(answer, lambda: _show(answer), as_json=as_json)
+
+
+def _show(answer: MigrationAnswer) -> None:
+    out = console()
+    sources = Rows(
+        "DEVICES ALLOCATED BY", "APPORTION PLACES PODS", "NODES", "DEVICES", "SUCH AS",
+        right=("NODES", "DEVICES"), wraps=("APPORTION PLACES PODS", "SUCH AS"),
+    )  # fmt: skip
+    for row in answer.sources:
+        devices = f"{row.devices:,}" if row.devices else "-"
+        sources.add_row(
+            SOURCES[row.source], _placeable(row), f"{row.nodes:,}", devices, ", ".join(row.first)
+        )
+    numbers = ("PODS BY APPORTION", "PODS BY OTHERS")
+    pods = Rows("NAMESPACE", *numbers, right=numbers)
+    for placed in answer.namespaces[:ROWS_SHOWN]:
+        pods.add_row(placed.namespace, f"{placed.ours:,}", f"{placed.others:,}")
+    for table in (sources, pods):
+        if table.row_count:
+            out.print(table)
+            out.print()
+    if len(answer.namespaces) > ROWS_SHOWN:
+        out.say(f"and {many(len(answer.namespaces) - ROWS_SHOWN, 'more namespace')}; see --json")
+    out.say(f"stage: {STAGES[answer.stage]}")
+    advice = advice_for(answer)
+    out.say(f"next:  {advice.words}", "bold", folds=True)
+    out.say(f"       {advice.command}")
+    out.say(f"       see {DOCS}{advice.link}", "dim")
+
+
+def advice_for(answer: MigrationAnswer) -> Advice:
+    """Return the advice for the answer's step, with its names filled in."""
+    known = {row.source for row in answer.sources}
+    row = next((row for row in answer.sources if answer.target in row.first), None)
+    more = answer.overtaken_count - len(answer.overtaken)
+    pods = ", ".join(answer.overtaken) + (f" and {more:,} more" if more > 0 else "")
+    names = {
+        "target": answer.target,
+        "plugin": row.source if row else "",
+        "pods": pods,
+        "names": ", ".join(answer.scheduler_names),
+        "scheduler": next(iter(answer.scheduler_names), ""),
+        "stop": _STOP_VOLCANO if "volcano" in known and "hami" not in known else _STOP_HAMI,
+    }
+    return Advice(*(text.format(**names) for text in STEPS[answer.step]))
+
+
+def _placeable(row: SourceRow) -> str:
+    if row.problem:
+        return f"no: {row.problem}"
+    if row.placeable:
+        return "yes"
+    return "no: not allowed by label" if row.source in {"hami", "volcano"} else "no"

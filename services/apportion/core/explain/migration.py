@@ -1,0 +1,163 @@
+"""How far a cluster has moved from HAMi, Volcano or another system, and the next safe step.
+
+Invariant: the answer uses only facts of the state, so a step that leaves no event, such as stopping
+a scheduler, is suggested until the configuration shows it."""
+
+from collections import Counter
+from typing import Final, Literal, NamedTuple
+
+from msgspec import structs
+
+from apportion.core.answers.reads import MigrationAnswer, MigrationStep, PlacedRow, SourceRow
+from apportion.core.explain.text.words import LISTED
+from apportion.core.ledger.state import NodeState, PodState, State
+from apportion.core.names import natural
+from apportion.core.workloads.dialects.listing import domains
+from apportion.core.workloads.dialects.names import DialectConfig
+from apportion.core.workloads.schedulers import OURS
+
+# A second scheduler counts as stopped once Apportion placed this many live pods after the last pod
+# that the other one bound.
+QUIET_PODS: Final = 10
+PLUGINS: Final = ("hami", "volcano", "vendor")
+_DOMAINS: Final = domains(DialectConfig())
+
+
+def has_devices(node: NodeState) -> bool:
+    """Return True if the node has devices: in the ledger, or as resources in Kubernetes."""
+    extended = node.observed.extended if node.observed else {}
+    return bool(node.devices) or any(
+        count and name.startswith(_DOMAINS) for name, count in extended.items()
+    )
+
+
+def overtaken_pods(state: State) -> list[PodState]:
+    """Return live pods that name our scheduler but were bound by another one, newest first.
+
+    Empty once the configuration has changed since, or Apportion has placed `QUIET_PODS` since."""
+    found = [
+        state.pods[uid]
+        for uid, said in state.differing.items()
+        if said.kind == "overtaken"
+        and state.pods[uid].submitted_revision > state.configuration_revision
+    ]
+    if not found:
+        return []
+    found.sort(key=lambda pod: -pod.submitted_revision)
+    newest = found[0].submitted_revision
+    since = sum(not pod.adopted and pod.placed_revision > newest for pod in state.pods.values())
+    return found if since < QUIET_PODS else []
+
+
+def migration_answer(state: State) -> MigrationAnswer:
+    """Return the sources of devices, the pods by scheduler, the stage and the next step."""
+    sources, rows = _sources(state), _placed(state)
+    ours, others = sum(row.ours for row in rows), sum(row.others for row in rows)
+    overtaken = overtaken_pods(state)
+    step = _step(state, sources, rows) if not overtaken else _Step("conflict")
+    foreign = any(row.source in PLUGINS for row in sources)
+    stage: Literal["shadow", "both", "scheduler", "agents"]
+    if not ours and (others or foreign):
+        stage = "shadow"
+    elif others:
+        stage = "both"
+    else:
+        stage = "scheduler" if foreign else "agents"
+    return MigrationAnswer(
+        revision=state.revision,
+        stage=stage,
+        step=step.code,
+        target=step.target,
+        sources=sources,
+        namespaces=rows,
+        scheduler_names=state.configuration.scheduler_names or OURS,
+        overtaken=tuple(pod.full_name for pod in overtaken[:LISTED]),
+        overtaken_count=len(overtaken),
+    )
+
+
+class _Step(NamedTuple):
+    code: MigrationStep
+    target: str = ""
+
+
+def _step(state: State, sources: tuple[SourceRow, ...], rows: tuple[PlacedRow, ...]) -> _Step:
+    ours = any(row.ours for row in rows)
+    smallest = min((row for row in rows if row.others), key=lambda row: row.others, default=None)
+
+    def first(*codes: str, placeable: bool = False, unread: bool = False) -> str:
+        return next(
+            (
+                row.first[0]
+                for row in sources
+                if (row.source in codes, row.placeable, bool(row.problem))
+                == (True, placeable, unread)
+            ),
+            "",
+        )
+
+    served = any(row.placeable for row in sources)
+    closed = first(*PLUGINS)
+    unread = first(*PLUGINS, unread=True)
+    bare = first("none", "shadow")
+    shut = (
+        _Step("label-node", closed) if closed
+        else _Step("repair-plugin", unread) if unread
+        else _Step("take-over-node", bare) if bare
+        else None
+    )  # fmt: skip
+    if not served and shut is not None:
+        new = not ours and not state.configuration_revision
+        return _Step("shadow") if new else shut
+    if smallest is not None:
+        return _Step("move-more" if ours else "move-namespace", smallest.namespace)
+    if closed:
+        return _Step("label-node", closed)
+    names = state.configuration.scheduler_names
+    if names and not set(names) & set(OURS[1:]):
+        return _Step("stop-old-scheduler")
+    if kept := first(*PLUGINS, placeable=True):
+        return _Step("replace-plugins", kept)
+    return shut or _Step("done")
+
+
+def _sources(state: State) -> tuple[SourceRow, ...]:
+    found: dict[SourceRow, list[NodeState]] = {}
+    for node in state.nodes.values():
+        if node.present and (node.foreign_plugin or has_devices(node)):
+            found.setdefault(_source(node), []).append(node)
+    rows = [
+        structs.replace(
+            row,
+            nodes=len(nodes),
+            devices=sum(each.present for node in nodes for each in node.devices),
+            first=tuple(sorted((node.name for node in nodes), key=natural)[:LISTED]),
+        )
+        for row, nodes in found.items()
+    ]
+    return tuple(sorted(rows, key=lambda row: (row.source, not row.placeable, row.problem)))
+
+
+def _source(node: NodeState) -> SourceRow:
+    plugin, said = node.foreign_plugin, node.registered
+    if plugin:
+        problem = said.problem if said else ""
+        return SourceRow(plugin, placeable=node.keeps_plugin and not problem, problem=problem)
+    if node.hands_out:
+        return SourceRow("agent", placeable=True)
+    return SourceRow("shadow" if node.reported else "none", placeable=False)
+
+
+def _placed(state: State) -> tuple[PlacedRow, ...]:
+    ours, others = Counter[str](), Counter[str]()
+    for pod in state.pods.values():
+        placed = pod.placement
+        if placed is not None and pod.submitted.shape.asks:
+            # Our binder writes the attempt, 1 or more, on each pod; a lost ledger reads it again.
+            by_others = pod.adopted and not placed.attempt
+            (others if by_others else ours)[pod.submitted.namespace] += 1
+    rows = [
+        PlacedRow(name, ours=ours[name], others=others[name])
+        for name in sorted(ours.keys() | others.keys())
+    ]
+    return tuple(sorted(rows, key=lambda row: -row.others))

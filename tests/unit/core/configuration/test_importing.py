@@ -1,0 +1,77 @@
+"""Tests of how settings of HAMi and Volcano become one configuration document."""
+
+import json
+from typing import Any
+
+import pytest
+
+from apportion.core.configuration.importing import Imported, Importing
+
+
+def imported(*files: dict[str, Any]) -> Imported:
+    """Import the files, named by their positions."""
+    importing = Importing(lambda text, _: json.loads(text))
+    for at, content in enumerate(files):
+        importing.add(str(at), content)
+    return importing.result()
+
+
+def notes(done: Imported) -> set[tuple[str, str]]:
+    """Return the paths and reasons of all notes."""
+    return {(note.path, note.why) for note in done.notes}
+
+
+@pytest.mark.parametrize("names", [None, [], "volcano", [5], ["a", "a"]])
+def test_without_usable_scheduler_names_only_apportion_is_served(names: object) -> None:
+    """If `schedulerNames` is empty or not valid, the document serves only pods that name
+    `apportion`, and a note says so."""
+    done = imported({"schedulerNames": names})
+    assert done.configuration.scheduler_names == ("apportion",)
+    assert any(note.path == "schedulerNames" for note in done.notes)
+    assert bool(done.errors) == bool(names)
+
+
+def test_scheduler_names_of_a_file_are_kept() -> None:
+    """If a file names schedulers, the document serves those."""
+    done = imported({"schedulerNames": ["volcano"]})
+    assert (done.configuration.scheduler_names, done.notes) == (("volcano",), ())
+
+
+@pytest.mark.parametrize(
+    ("base", "replaced"),
+    [
+        ({"devicePlugin": {"disablecorelimit": "true"}}, "0: devicePlugin.disablecorelimit"),
+        ({"nvidia": {"disablecorelimit": True}}, "0: nvidia.disablecorelimit"),
+    ],
+)
+def test_a_later_default_replaces_an_earlier_core_limit(
+    base: dict[str, Any], replaced: str
+) -> None:
+    """A later file with the default value of the core limit replaces the value of an earlier
+    one."""
+    later = {"devicePlugin": {"disablecorelimit": "false"}}
+    done = imported(base, later)
+    assert not done.configuration.nvidia.disable_core_limit
+    assert ("devicePlugin.disablecorelimit", f"replaces the value of {replaced}") in notes(done)
+    alone = imported(later)
+    assert ("devicePlugin.disablecorelimit", "no effect: it is the default") in notes(alone)
+
+
+def test_a_later_empty_list_replaces_an_earlier_list() -> None:
+    """A later empty list replaces an earlier list. Another empty value is noted as without
+    effect."""
+    base = {"nodeconfig": [{"name": "n1"}], "nvidia": {"deviceSplitCount": 5}}
+    done = imported(base, {"nodeconfig": [], "nvidia": {}})
+    assert done.configuration.nodeconfig == ()
+    assert done.configuration.nvidia.device_split_count == 5
+    assert ("nodeconfig", "replaces the value of 0: nodeconfig") in notes(done)
+    assert ("nvidia", "no effect: it is empty") in notes(done)
+
+
+def test_a_part_that_is_left_out_is_named() -> None:
+    """If a node's settings are left out because its name is not valid, an error names the
+    node's entry."""
+    done = imported({"nodeconfig": [{"name": 5, "devicesplitcount": 20}]})
+    assert [(source, error.field) for source, error in done.errors] == [
+        ("0", "nodeconfig[0].name"), ("0", "nodeconfig[0]"),
+    ]  # fmt: skip

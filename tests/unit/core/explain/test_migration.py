@@ -1,0 +1,142 @@
+"""Tests of `GET /migration`: the sources of devices, the pods by scheduler, and the next step."""
+
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from apportion.core.answers.reads import PlacedRow, SourceRow
+from apportion.core.explain.migration import QUIET_PODS, migration_answer
+from apportion.core.ledger.handlers.turns import AT_ALLOCATE, handing_out
+from apportion_schemas import (
+    DEVICE_PLUGIN,
+    Configuration,
+    ConfigurationChanged,
+    DifferenceFound,
+    PodAdopted,
+)
+from apportion_schemas.quantities import Payload
+from tests.support.fleet import gpu, observed, rack, registered
+from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, pod, share
+
+CONFIGURED = ConfigurationChanged(
+    by="a", configuration=Configuration(scheduler_names=("apportion",))
+)
+UNCONFIGURED = ConfigurationChanged(by="a")
+
+
+def taken(name: str, at: str, *, attempt: int = 0, namespace: str = "research") -> PodAdopted:
+    """Return the event that adopts a pod with one GPU; without an attempt, it is not ours."""
+    about = structs.replace(pod(name, ask(1000)), namespace=namespace)
+    return PodAdopted(
+        pod=name, node=at, submitted=about, shares=(share(f"{at}-g0", 1000),), running=True,
+        attempt=attempt,
+    )  # fmt: skip
+
+
+def theirs(name: str, plugin: Any = "hami", **fields: Any) -> list[Payload]:
+    """Return a node whose GPU another system's plugin registered."""
+    labels = {DEVICE_PLUGIN: plugin} if fields.pop("allowed", False) else {}
+    devices = () if fields.get("problem") else (gpu(f"{name}-g0"),)
+    return [observed(name, labels=labels), registered(name, plugin, devices=devices, **fields)]
+
+
+def ours(name: str) -> list[Payload]:
+    """Return a node whose GPU our agent allocates."""
+    report = rack(name, 1)
+    host = handing_out(report.host, AT_ALLOCATE)
+    return [observed(name), structs.replace(report, host=host)]
+
+
+def bare(name: str) -> list[Payload]:
+    """Return a node with GPUs that nothing reports."""
+    return [observed(name, extended={"nvidia.com/gpu": 4})]
+
+
+MINE = taken("m", "n2", attempt=1)
+BOTH = [*theirs("n1"), *ours("n2")]
+
+
+@pytest.mark.parametrize(
+    ("events", "stage", "step", "target"),
+    [
+        ([], "agents", "done", ""),
+        ([*theirs("n1"), taken("a", "n1")], "shadow", "shadow", ""),
+        ([*theirs("n1"), taken("a", "n1"), CONFIGURED], "shadow", "label-node", "n1"),
+        ([*theirs("n1", problem="bad"), CONFIGURED], "shadow", "repair-plugin", "n1"),
+        ([*bare("n1"), CONFIGURED], "agents", "take-over-node", "n1"),
+        ([*BOTH, CONFIGURED, taken("a", "n1")], "shadow", "move-namespace", "research"),
+        ([*BOTH, CONFIGURED, taken("a", "n1"), MINE], "both", "move-more", "research"),
+        ([*BOTH, CONFIGURED, MINE], "scheduler", "label-node", "n1"),
+        (
+            [*theirs("n1", allowed=True), *ours("n2"), CONFIGURED, MINE],
+            "scheduler",
+            "stop-old-scheduler",
+            "",
+        ),
+        (
+            [*theirs("n1", allowed=True), *ours("n2"), UNCONFIGURED, MINE],
+            "scheduler",
+            "replace-plugins",
+            "n1",
+        ),
+        ([*ours("n2"), CONFIGURED, MINE], "agents", "stop-old-scheduler", ""),
+        ([*ours("n2"), *bare("n3"), MINE], "agents", "take-over-node", "n3"),
+        ([*ours("n2"), UNCONFIGURED, MINE], "agents", "done", ""),
+    ],
+)
+def test_each_step_follows_from_the_ledger(
+    events: list[Payload], stage: str, step: str, target: str
+) -> None:
+    """The answer has the stage, the next step and the step's node or namespace."""
+    answer = migration_answer(Ledger(*events).state)
+    assert (answer.stage, answer.step, answer.target) == (stage, step, target)
+
+
+def test_nodes_are_counted_by_what_allocates_their_devices() -> None:
+    """Nodes are grouped by the program that allocates their devices, and by the label.
+
+    A node whose agent only reports is `shadow`. A node without devices is left out."""
+    nodes = [*theirs("n1"), *theirs("n10"), *theirs("n2", "volcano", allowed=True), *ours("n3")]
+    nodes += [*theirs("n4", problem="bad"), *bare("n5"), observed("n6"), observed("n7")]
+    answer = migration_answer(Ledger(*nodes, rack("n7", 2)).state)
+    assert answer.sources == (
+        SourceRow("agent", placeable=True, nodes=1, devices=1, first=("n3",)),
+        SourceRow("hami", placeable=False, nodes=2, devices=2, first=("n1", "n10")),
+        SourceRow("hami", placeable=False, problem="bad", nodes=1, first=("n4",)),
+        SourceRow("none", placeable=False, nodes=1, first=("n5",)),
+        SourceRow("shadow", placeable=False, nodes=1, devices=2, first=("n7",)),
+        SourceRow("volcano", placeable=True, nodes=1, devices=1, first=("n2",)),
+    )
+
+
+def test_pods_are_counted_by_namespace_and_scheduler() -> None:
+    """A pod with our attempt counts as ours, even if the ledger was lost. A pod without devices
+    does not count."""
+    ledger = Ledger(*BOTH, MINE, taken("a", "n1"), taken("b", "n1", namespace="web"))
+    ledger.play(taken("c", "n1", namespace="web"), pod("d", ask(1000)), pod("e")).settle()
+    answer = migration_answer(ledger.state)
+    assert answer.namespaces == (
+        PlacedRow("web", others=2),
+        PlacedRow("research", ours=1, others=1),
+        PlacedRow("default", ours=1),
+    )
+    assert (answer.step, answer.target) == ("move-more", "research")
+
+
+def test_a_second_scheduler_comes_first_until_it_is_quiet() -> None:
+    """The step is `conflict` while another scheduler binds pods of ours. It ends when the
+    configuration changes, or when Apportion has placed enough pods since."""
+    rival = DifferenceFound(kind="overtaken", name="research/a", pod="a", cluster="n1")
+    ledger = Ledger(*ours("n1"), *ours("n2"), taken("a", "n1"), MINE, rival)
+    answer = migration_answer(ledger.state)
+    assert (answer.step, answer.overtaken) == ("conflict", ("research/a",))
+    assert answer.overtaken_count == 1
+    changed = Ledger(*ledger.events, CONFIGURED)
+    assert migration_answer(changed.state).step == "move-more"
+    ledger.play(*(pod(f"p{at}", ask(100)) for at in range(QUIET_PODS - 1))).settle()
+    assert migration_answer(ledger.state).step == "conflict"
+    ledger.play(pod("last", ask(100))).settle()
+    assert migration_answer(ledger.state).step == "move-more"
+    assert migration_answer(ledger.gone("a").state).overtaken == ()
