@@ -24,7 +24,7 @@ from apportion.cli.client.connection import BOTH, connection_options
 from apportion.cli.main import RUN, SECTIONS, root
 from apportion.cli.usage import CONNECTION, described
 from apportion.core.placement.feasibility import amounts, causes, devices, nodes
-from apportion.core.placement.feasibility.descriptors import Cause, Kind, Unit
+from apportion.core.placement.feasibility.descriptors import Cause, Unit
 from apportion.runtime.process.config import _DEFAULTS
 from apportion.runtime.process.metrics import Family
 from apportion_schemas.operations import POLICIES
@@ -123,9 +123,6 @@ again if the event could let the pod fit.
     )
 
 
-NOT_EVEN_EMPTY: Final = "the pod would not fit on an empty node"
-
-
 def refusals() -> str:
     """Return the page of refusal codes."""
     parts = (
@@ -142,13 +139,18 @@ def refusals() -> str:
     return page(
         "Refusals",
         """
-For anyone whose pod is pending. `apportion why`, the API and the ledger name the cause of each
-refusal by one of these codes. If a code has a unit below it, the refusal also contains the needed
-and the available amount. Newer versions may add codes, so a client must accept unknown codes.
+For anyone whose pod is pending. `apportion why` prints the cause and the fix. To see the code, use
+`apportion why POD --json`, the API or the ledger. A printed cause can name what the pod requires,
+such as `no device of type H100`. [Troubleshooting](../troubleshooting.md#pending-pods) has the
+messages that are not on this page.
 
-The fixes help if the pod would fit on an empty node. If it would not, `apportion why` prints that
-the pod would not fit even on an empty fleet. Then use a larger device or node, or request less,
-unless the table has another fix for that case.
+If a code has a unit below it, the refusal also contains the needed and the available amount. Newer
+versions may add codes, so a client must accept unknown codes.
+
+A pod is *too large* if no node could run it even when empty, or if it alone exceeds the limit of
+its queue or quota. `apportion why` then prints `would not fit even on an empty fleet`. Such a pod
+never starts, however long it waits: request less, or use a larger device or node. Where the cause
+and the fix of such a pod differ from those of other pods, the table has a second line, *too large*.
 
 A module is a group of devices that are allocated together, such as the two dies of an
 Ascend 910C.""",
@@ -162,13 +164,15 @@ def _fix(cause: Cause[Any]) -> str:
     command = re.fullmatch(r"(apportion|kubectl) [a-z ]+[A-Z]+( \S*[-=/]\S*)*", fix)
     fix = code(fix) if command else fix
     empty = cause.fix_when_empty if not cause.fix_when_empty.startswith("use a larger") else ""
-    alone = "the pod alone exceeds the limit" if cause.kind is Kind.LIMIT else NOT_EVEN_EMPTY
-    return f"{fix}; if {alone}: {empty}" if empty else fix
+    return stacked(fix, _too_large(empty))
 
 
 def _phrase(cause: Cause[Any]) -> str:
-    never = cause.when_empty
-    return f"{cause.phrase}; if {NOT_EVEN_EMPTY}: {never}" if never else cause.phrase
+    return stacked(cause.phrase, _too_large(cause.when_empty))
+
+
+def _too_large(text: str) -> str:
+    return f"*too large:* {text}" if text else ""
 
 
 def _unit(cause: Cause[Any]) -> str:
@@ -278,6 +282,9 @@ OTHER_VARIABLES: Final = {
     "APPORTION_BOOTSTRAP_NATS_KEY": "file with the nkey seed of the user `bootstrap`",
     "APPORTION_CALLOUT_ISSUER": "secret of at least 32 characters for `apportion callout`. "
     "From this secret, the callout derives the key with which it signs its answers",
+    "APPORTION_CONTEXT": "context of the kubeconfig for `kubectl apportion`, as with --context",
+    "APPORTION_GATEWAY_SERVICE": "Service of the gateway for `kubectl apportion`, as with "
+    "--gateway-service",
     "APPORTION_POD": "UID of the pod; `apportion run` sets it for the command that it starts",
     "APPORTION_TRACEBACK": "if set, an internal error prints its traceback",
     "XDG_STATE_HOME": "parent of the default data folder, `$XDG_STATE_HOME/apportion`",

@@ -27,7 +27,7 @@ PAGES = ("README.md", "docs/get-started/laptop.md")
 COLUMNS = "100"
 MADE = {"so", "jsonl", "pub", "key", "json"}  # suffixes of files that other commands make
 MAKE = {("ledger", "archive"), ("receipt", "key")}  # these write a file that must be new
-CONFIGURATIONS = {"device-config.yaml", "cluster.yaml", "apportion.yaml"}
+CONFIGURATIONS = {"device-config.yaml", "cluster.yaml", "apportion.yaml", "values.yaml"}
 SAMPLE = ROOT / "examples/pods/hami.yaml"
 REFUSED = {
     "apportion submit -f examples/too-large.yaml --wait",
@@ -73,7 +73,7 @@ ALIASES = {
     "too-large": "hami-pod", "GPU-1a2b": "GPU-1de1db92", "gpu-1": "h100-1",
     "1200": "100", "125": "110", "14:20": "-1s", "-10m": "-1s", "-2m": "-1s",
     "08:00": "-1h", "18:00": "-1s",
-    "2026-11-01T00:00": "-1h", "2026-12-01T00:00": "-1s",
+    "2026-10-01T00:00": "-1h", "2026-11-01T00:00": "-1s",
 }  # fmt: skip
 """Names and times on pages that the fleet of `up` does not have, and what is used instead."""
 AS_OF = re.compile(r"as of revision (\d+)")

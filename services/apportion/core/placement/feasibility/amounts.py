@@ -57,6 +57,11 @@ def slices(demand: Demand, state: DeviceState) -> tuple[int, int]:
     return 1, sum(1 for _ in free)
 
 
+def alike(demand: Demand, state: DeviceState) -> tuple[int, int]:
+    """Require shares of the same size, on devices whose shares must be (HAMi's Kunlun vXPU)."""
+    return 1, int(demand.template is None or state.group in ("", demand.template))
+
+
 def template_cpu(demand: Demand, state: DeviceState) -> tuple[int, int]:
     """Require enough free AI CPUs for the vNPU template."""
     return demand.template_cpu, max(state.template_cpu_free, 0)
@@ -77,7 +82,8 @@ OF_DEVICES: tuple[Cause[AmountCheck], ...] = (
           "wait for a container on the device to end", DEVICE, kind=Kind.FREED, unit=Unit.SLOTS,
           fix_when_empty=LARGER, check=slots),
     Cause(_C.CORES_INSUFFICIENT, "not enough free cores on the device",
-          "wait for a share of the device to be freed, or request less", DEVICE, kind=Kind.FREED,
+          "wait for a share of the device to be freed, or request fewer cores", DEVICE,
+          kind=Kind.FREED,
           unit=Unit.CORES, when_empty="not enough cores on the device",
           fix_when_empty="use a larger device, or request less", check=cores),
     Cause(_C.MEMORY_INSUFFICIENT, "not enough free memory on the device",
@@ -89,6 +95,9 @@ OF_DEVICES: tuple[Cause[AmountCheck], ...] = (
           "wait for a MIG instance on the device to be freed", DEVICE, kind=Kind.FREED,
           unit=Unit.PLACES,
           fix_when_empty=LARGER, check=slices),
+    Cause(_C.SIZES_DIFFER, "the device has shares of another size",
+          "wait for the pods on the device to end, or request the same size", DEVICE,
+          kind=Kind.FREED, fix_when_empty=LARGER, check=alike),
     Cause(_C.TEMPLATE_CPU_INSUFFICIENT,
           "not enough free AI CPUs on the device for the vNPU template",
           "wait for a share of the device to be freed, or request less", DEVICE, kind=Kind.FREED,
