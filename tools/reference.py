@@ -147,10 +147,11 @@ messages that are not on this page.
 If a code has a unit below it, the refusal also contains the needed and the available amount. Newer
 versions may add codes, so a client must accept unknown codes.
 
-A pod is *too large* if no node could run it even when empty, or if it alone exceeds the limit of
-its queue or quota. `apportion why` then prints `would not fit even on an empty fleet`. Such a pod
-never starts, however long it waits: request less, or use a larger device or node. Where the cause
-and the fix of such a pod differ from those of other pods, the table has a second line, *too large*.
+A pod is *too large* if no node could run it even when empty; `apportion why` then prints `would not
+fit even on an empty fleet`. A pod that alone exceeds the limit of its queue or quota is too large,
+too. Such a pod never starts, however long it waits: request less, or use a larger device or node.
+Where the cause and the fix of such a pod differ from those of other pods, the table has a second
+line, *too large*.
 
 A module is a group of devices that are allocated together, such as the two dies of an
 Ascend 910C.""",
