@@ -181,10 +181,10 @@ class _Cluster:
                 return _Answer(exchange.status, exchange, answer)
             if exchange.status != UNAUTHORIZED or renewed:
                 raise self._refused(exchange.status, said, await self._labelled(exchange.status))
-            api, renewed = await self._connected(anew=True), True  # a credential may have expired
+            api, renewed = await self._connected(renew=True), True  # a credential may have expired
 
-    async def _connected(self, *, anew: bool = False) -> "KubeApi":
-        if self._api is None or anew:
+    async def _connected(self, *, renew: bool = False) -> "KubeApi":
+        if self._api is None or renew:
             from apportion.runtime.kube.client import open_kube
 
             await self._open.aclose()

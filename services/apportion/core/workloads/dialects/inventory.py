@@ -142,10 +142,9 @@ def devices_of(
     made: Callable[[Entry], dict[str, Any]] | None = None,
     **same: Any,
 ) -> Iterator[Device]:
-    """Yield devices of this family; `made` returns the fields that differ from the entry's.
+    """Yield devices of this family.
 
-    `same` are fields of all devices.
-
+    `made` returns the fields that differ from the entry's, and `same` are those of all devices.
     Raises Unread for too many devices, two with one id, or an amount that no device has."""
     if len(entries) > COUNT_MAX:
         raise Unread(f"{len(entries)} devices are registered, but at most {COUNT_MAX} can be")
