@@ -18,7 +18,7 @@ from apportion_schemas import FormatEnabled, NodeObserved, PodRejected, ShareUse
 from tests.support.facts import Facts
 from tests.support.fleet import rack
 from tests.support.nats import Bus
-from tests.support.polling import until
+from tests.support.polling import WAIT_S, until
 from tests.support.processes import ServiceProcess
 
 
@@ -75,7 +75,7 @@ class Events:
     async def revisions(self, count: int) -> list[int]:
         """Return the ids of the next events, ignoring other messages."""
         found: list[int] = []
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(WAIT_S):
             while len(found) < count:
                 self._text += (await self._reader.read(1 << 16)).decode()
                 *done, self._text = self._text.split("\n")
