@@ -123,17 +123,25 @@ class PodGroupGone(Payload, frozen=True):
 
 @event("cluster.queue.{queue}", "watcher")
 class QueueObserved(Payload, frozen=True):
-    """A Volcano queue with its weight and limits.
+    """A queue of Volcano or KAI: its place in the tree, and what its pods may use.
 
-    In `capability`, CPU is in thousandths of a core and memory in MiB; a resource without an entry
-    is unlimited. `cards` (`volcano.sh/card.quota`) limits devices by model: if it is set, models
-    without an entry are forbidden."""
+    The amounts are by resource name, with CPU in thousandths of a core and memory in MiB. The
+    `cards…` are by device model, as in `volcano.sh/card.quota`."""
 
     queue: Name
-    weight: Natural = 1
-    capability: dict[Key, Natural] = {}
+    parent: Name | Literal[""] = ""  # empty: at the top
+    weight: Natural = 1  # its part of the surplus, in relation to its siblings
+    priority: Priority = 0  # of siblings, the higher one gets the surplus first
+    capability: dict[Key, Natural] = {}  # limits; a resource without an entry is unlimited
+    cards: dict[Key, Natural] = {}  # limits by model; if set, models without an entry are forbidden
+    deserved: dict[Key, Natural] = {}  # what the queue may claim back from queues that borrow it
+    cards_deserved: dict[Key, Natural] = {}
+    guarantee: dict[Key, Natural] = {}  # never lent to other queues
+    cards_guarantee: dict[Key, Natural] = {}
+    reclaimable: bool = True  # False: its pods are never evicted for another queue
+    fifo: bool = False  # a pod that fits nowhere keeps back the pods behind it
+    safe_s: Natural = 0  # how long its pods run before they may be evicted for another queue
     open: bool = True
-    cards: dict[Key, Natural] = {}
 
 
 @event("cluster.quota.{namespace}.{quota}", "watcher")

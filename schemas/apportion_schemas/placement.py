@@ -82,6 +82,7 @@ class RefusalCode(StrEnum):
     QUEUE_CLOSED = "QueueClosed"
     QUEUE_CAPABILITY_EXCEEDED = "QueueCapabilityExceeded"
     QUEUE_CARDS_EXCEEDED = "QueueCardsExceeded"
+    QUEUE_RESERVED = "QueueReserved"
     QUOTA_EXCEEDED = "QuotaExceeded"
 
     @classmethod
@@ -165,7 +166,10 @@ class PlacementVoided(Payload, frozen=True):
 
 @event("placement.{node}", "scheduler")
 class PodEvicted(Payload, frozen=True):
-    """The scheduler evicts a pod for one of higher priority; the victim stays placed until it ends.
+    """The scheduler evicts a pod for another one; the victim stays placed until it ends.
+
+    `preempted`: the other pod has a higher priority. `reclaimed`: the victim's queue borrowed what
+    the other pod's queue is entitled to; `queue` and `beneficiary_queue` are the two queues.
 
     `nominated` is the node reserved for the `beneficiary` (a uid): in the meantime, no other pod of
     the same or lower priority is placed there. `budgets` are the PodDisruptionBudgets that the
@@ -181,7 +185,9 @@ class PodEvicted(Payload, frozen=True):
     beneficiary_name: Text
     beneficiary_priority: Priority
     nominated: Name
-    reason: Literal["preempted"]
+    reason: Literal["preempted", "reclaimed"]
+    queue: Name | Literal[""] = ""
+    beneficiary_queue: Name | Literal[""] = ""
     budgets: Annotated[tuple[Name, ...], Meta(max_length=64)] = ()
     previous: Annotated[str, Meta(max_length=64)] = ""
 
