@@ -231,12 +231,14 @@ class QueueShortage(Payload, frozen=True):
     """The limit of a queue that a pod exceeds: what the pod needs, and what is left.
 
     `resource` is a name in the queue's capability, or a model in its card quota; empty if the queue
-    is closed. CPU is in thousandths of a core, memory in MiB."""
+    is closed. CPU is in thousandths of a core, memory in MiB. If `reserved`, the rest is guaranteed
+    to other queues."""
 
     queue: Name
     resource: Key = ""
     needed: Natural = 0
     available: Natural = 0
+    reserved: bool = False
 
 
 class QuotaShortage(Payload, frozen=True):

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from hypothesis import given
 
 from apportion.core.ledger.state import PodState, State
-from apportion.core.placement.limits.limits import Queues
+from apportion.core.placement.limits.queues import Queues
 from apportion_schemas import PodGroupObserved, QueueObserved
 from tests.properties.core_histories import QUEUES, Decide, Step, queued_histories, trying
 from tests.properties.core_playing import certain, changes, fall_silent, follow
@@ -114,4 +114,4 @@ def test_queue_usage_equals_a_full_count(steps: list[Step]) -> None:
     anew.activate()
     for name in QUEUES:
         assert kept.held(name) == anew.held(name)
-        assert kept.share(name) == anew.share(name)
+        assert kept.turn(name) == anew.turn(name)

@@ -237,7 +237,7 @@ class Cycle:
 
     def _decide(self, events_max: int) -> Decision:
         """Return the next decision. Pods whose node kube-scheduler chose come first."""
-        if self.engine.held_until:
+        if self.engine.needs_time:
             self.engine.tell_time(_micros(self._clock))
         if not self._chosen.prepare():
             return Decision(more=True)

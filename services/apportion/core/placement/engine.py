@@ -87,11 +87,11 @@ class Engine:
         self._gangs = GangTurn(
             state, self._finder, self._neighbours, self._reservations, self._refusing
         )
-        self._queue = PendingQueue(state, self._limits.share, now)
+        self._queue = PendingQueue(state, self._limits.turn, now)
         self._waiting = Waiting(state, self._queue)
         self._waking = Waking(state, self._queue, self._finder, self._limits, self._reservations)
         self._resizing = Resizing(state, self._limits, self._waiting)
-        dry_run = DryRun(state, self._finder, self._limits, self._neighbours)
+        dry_run = DryRun(state, self._finder, self._limits, self._neighbours, self._queue)
         self._preempting = Preempting(
             state,
             self._waiting,
@@ -114,6 +114,11 @@ class Engine:
     def held_until(self) -> int:
         """Return when `tell_time` is due, in microseconds since 1970; 0 if no pod backs off."""
         return self._queue.held_until
+
+    @property
+    def needs_time(self) -> bool:
+        """Return True if decisions depend on the time: `tell_time` is due before each of them."""
+        return self._limits.lends or bool(self._queue.held_until)
 
     def tell_time(self, now: int) -> None:
         """Queue the pods whose backoff ends by `now`, in microseconds since 1970."""

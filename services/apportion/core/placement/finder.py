@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from apportion.core.ledger.state import NodeState, PodState, State
+from apportion.core.ledger.state import NodeState, PodState, State, queue_of
 from apportion.core.placement.affinity.neighbours import NO_CONCERN, Concern, Neighbours
 from apportion.core.placement.affinity.relations import Relations
 from apportion.core.placement.assign.devices import assign
@@ -165,11 +165,17 @@ class PlaceFinder:
         return found
 
     def kept_from(self, pod: PodState) -> tuple[str, ...]:
-        """Return the nodes nominated for pods of at least equal priority outside the pod's gang."""
+        """Return the nodes nominated for pods of at least equal priority outside the pod's gang.
+
+        If queues take back what they lent, also those nominated for pods of other queues."""
         found = set()
         for uid, node in self._state.nominated.items():
             other = self._state.pods.get(uid)
-            if other is None or other is pod or other.submitted.priority < pod.submitted.priority:
+            if other is None or other is pod:
+                continue
+            if other.submitted.priority < pod.submitted.priority and not (
+                self._limits.lends and queue_of(self._state, other) != queue_of(self._state, pod)
+            ):
                 continue
             if not other.submitted.group or other.submitted.group != pod.submitted.group:
                 found.add(node)

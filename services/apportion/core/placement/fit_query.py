@@ -17,7 +17,8 @@ from apportion.core.placement.feasibility.evaluator import ORDER
 from apportion.core.placement.finder import placed_on
 from apportion.core.placement.index.board_loops import REFUSED
 from apportion.core.placement.index.columns import Columns
-from apportion.core.placement.limits.limits import NEVER_SEEN, Kept, Limits
+from apportion.core.placement.limits.holdings import NEVER_SEEN
+from apportion.core.placement.limits.limits import Kept, Limits
 from apportion.core.placement.queueing.shape_queue import Reasons, is_pending, refusal_of
 from apportion.core.placement.refusals import miss, node_ranks
 from apportion.core.placement.reservations import Reservations

@@ -15,7 +15,7 @@ from apportion.core.ledger.state import PodState, State
 from apportion.core.placement.affinity.neighbours import Neighbours
 from apportion.core.placement.finder import PlaceFinder
 from apportion.core.placement.gangs import GangDeficit, deficit_of, held
-from apportion.core.placement.limits.limits import NEVER_SEEN
+from apportion.core.placement.limits.holdings import NEVER_SEEN
 from apportion.core.placement.queueing.keys import wants_key
 from apportion.core.placement.queueing.shape_queue import UNDECLARED, Reasons, ShapeQueue
 from apportion.core.placement.refusals import Refusing

@@ -66,10 +66,8 @@ def queue(shortage: QueueShortage) -> str:
     needed, available = (
         of_resource(shortage.resource, much) for much in (shortage.needed, shortage.available)
     )
-    return (
-        f"its queue {shortage.queue} is short of {shortage.resource}: "
-        f"{available} left, {needed} needed"
-    )
+    said = f"its queue {shortage.queue} is short of {shortage.resource}: {available} left, "
+    return f"{said}{needed} needed{'; other queues are guaranteed the rest' * shortage.reserved}"
 
 
 def quota(shortage: QuotaShortage) -> str:
@@ -497,6 +495,9 @@ def eviction(evicted: PodEvicted, *, in_vain: bool = False) -> str:
 def evicted_for(evicted: PodEvicted, *, in_vain: bool = False) -> str:
     """Return the end of the `eviction` sentence: the pod that needs the room, and the budgets."""
     said = f" for {evicted.beneficiary_name} (priority {evicted.beneficiary_priority})"
+    if evicted.reason == "reclaimed":
+        said = f" for {evicted.beneficiary_name}, because queue {evicted.beneficiary_queue} is "
+        said += f"entitled to what queue {evicted.queue} borrows"
     if in_vain:
         said += ", which has since ended"
     elif evicted.nominated != evicted.node:

@@ -12,7 +12,7 @@ from typing import Final
 
 from apportion.core.devices.cordons import Cordon, added, reasons, without
 from apportion.core.ledger.handlers.change import Change, Context, Refused, folds
-from apportion.core.ledger.state import PENDING, Departed, NodeState, PodState, State
+from apportion.core.ledger.state import PENDING, Departed, NodeState, PodState, State, queue_of
 from apportion_schemas import (
     DeviceCordoned,
     DeviceCordonLifted,
@@ -69,6 +69,16 @@ def note_left(state: State, node: NodeState) -> tuple[NodeState, ...]:
     return tuple(found)
 
 
+def _check_queues(state: State, data: PodEvicted, pod: PodState, one: PodState) -> None:
+    # Whether the queue is entitled to it is for the scheduler to say, as for priorities of gangs.
+    queues = queue_of(state, pod), queue_of(state, one)
+    if queues[0] == queues[1] or queues != (data.queue, data.beneficiary_queue):
+        raise Refused(
+            f"pod {data.pod} of queue {queues[0]} would go for {data.beneficiary} of queue "
+            f"{queues[1]}, and not as {data.queue} for {data.beneficiary_queue}"
+        )
+
+
 def evict(context: Context, data: PodEvicted, pod: PodState) -> Change:
     """Record that the pod must end, to make room for the event's beneficiary."""
     state = context.state
@@ -79,7 +89,9 @@ def evict(context: Context, data: PodEvicted, pod: PodState) -> Change:
     one = state.pods.get(data.beneficiary)
     if one is None or one.phase is not PENDING:
         raise Refused(f"pod {data.beneficiary}, for which {data.pod} would go, does not wait")
-    if pod.submitted.priority >= one.submitted.priority:
+    if data.reason == "reclaimed":
+        _check_queues(state, data, pod, one)
+    elif pod.submitted.priority >= one.submitted.priority:
         raise Refused(
             f"pod {data.pod} of priority {pod.submitted.priority} would go for {data.beneficiary} "
             f"of priority {one.submitted.priority}"

@@ -45,6 +45,10 @@ CPU: Final = ("cpu",)
 MEMORY: Final = ("memory",)
 PODS: Final = ("pods",)
 EXTENDED: Final = "extended"
+# Thousandths of devices: a share counts as the part of its device that nobody else can use.
+WORTH: Final = "worth"
+DEVICE: Final = 1000
+GPU_MILLI: Final = "apportion.dev/gpu-milli"  # GPUs in thousandths, as the fractions of KAI
 _CARDS: Final = "cards"
 _MPS: Final = "mps"
 # prefixes in a ResourceQuota; devices are only requested by their limits
@@ -240,8 +244,10 @@ def of_host(shape: Shape) -> Counter[Amount]:
 def _of_share(
     device: Device, memory_mib: int, cores: int, profile: str
 ) -> Iterator[tuple[Amount, int]]:
-    family = device.family
+    family, worth = device.family, worth_of(device, memory_mib, cores)
     yield (SHARES, family), 1
+    yield (WORTH, family), worth
+    yield (WORTH, family, device.model), worth
     yield (DEVICE_MEMORY, family), memory_mib
     yield (CORES, family), cores
     if counts_cores(family):
@@ -255,6 +261,16 @@ def _of_share(
         yield (ENTIRE, family), 1
     else:
         yield (PARTIAL_MEMORY, family), memory_mib
+
+
+def worth_of(device: Device, memory_mib: int, cores: int) -> int:
+    """Return the part of a device that a share takes, in thousandths: of its memory, cores or
+    slots, whichever is the most."""
+    return max(
+        -(-memory_mib * DEVICE // max(device.memory_mib, 1)),
+        -(-cores * DEVICE // max(device.cores, 1)),
+        -(-DEVICE // max(device.slots, 1)),
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -281,4 +297,15 @@ def amounts_by_name(config: DialectConfig) -> dict[str, tuple[Amount, int]]:
         for name, resource in resources(config).items()
         if (bound := resource.bound) is not None
     }
-    return {"cpu": (CPU, 1), "memory": (MEMORY, 1), "pods": (PODS, 1), **of_devices}
+    of_host = {"cpu": (CPU, 1), "memory": (MEMORY, 1), "pods": (PODS, 1)}
+    return {**of_host, GPU_MILLI: ((WORTH, "nvidia"), 1), **of_devices}
+
+
+def entitling(name: str, config: DialectConfig) -> tuple[Amount, int]:
+    """Return which amount a name means in what a queue deserves, and in which unit.
+
+    A name that counts shares or whole devices means devices, however many pods share one."""
+    amount, unit = amounts_by_name(config).get(name, ((EXTENDED, name), 1))
+    if amount[0] in (SHARES, ENTIRE):
+        return (WORTH, amount[1]), unit * DEVICE
+    return amount, unit

@@ -55,6 +55,7 @@ class Search:
     def __init__(self, dry_run: DryRun, pod: PodState, rows: Iterable[int]) -> None:
         self._dry_run = dry_run
         self.pod = pod
+        self.reclaim = dry_run.reclaim(pod)
         self.rows = deque(rows)
         self.best: Victims | None = None
         self._compared = 0
@@ -68,7 +69,7 @@ class Search:
             if tries_max <= 0:
                 return False
             tries_max -= 1
-            found = self._dry_run.victims(self.pod, self.rows.popleft())
+            found = self._dry_run.victims(self.pod, self.rows.popleft(), self.reclaim)
             if found is None:
                 continue
             self._compared += 1
@@ -143,7 +144,7 @@ class GangRoom:
             victims = self._victims(pod, rows)
             if victims is None:
                 return False
-            evicted += [eviction(each, pod, victims) for each in victims.pods]
+            evicted += [eviction(self._state, each, pod, victims) for each in victims.pods]
             lifted += [self.dry_run.lift(each) for each in victims.pods]
             found = self._finder.find(pod)
             if found is None:
@@ -162,8 +163,9 @@ class GangRoom:
         left = rows[key]
         best: Victims | None = None
         found = 0
+        reclaim = self.dry_run.reclaim(pod)
         for row in list(left):
-            victims = self.dry_run.victims(pod, row)
+            victims = self.dry_run.victims(pod, row, reclaim)
             if victims is None or not victims.units:
                 left.remove(row)
                 continue
@@ -241,7 +243,9 @@ class Preempting:
 
     def decide(self) -> tuple[list[PodEvicted | PodRefused], bool]:
         """Return the evictions for one pod or gang, or refusals. True if more may follow."""
-        if self._highest <= self._least or self._as_of == self._state.revision:
+        if self._as_of == self._state.revision:
+            return [], False
+        if self._highest <= self._least and not self._gang_room.dry_run.lends:
             return [], False
         refused = self._given_up()
         if refused:
@@ -265,7 +269,7 @@ class Preempting:
             if self._search is not None:
                 return [], True
             if found is not None:
-                return [eviction(each, pod, found) for each in found.pods], True
+                return [eviction(self._state, each, pod, found) for each in found.pods], True
         self._as_of = self._state.revision
         return [], False
 
@@ -292,7 +296,7 @@ class Preempting:
             head, reasons = shape_queue.head(self._state), shape_queue.reasons
             if head is None or reasons is None or reasons.limit is not None:
                 continue
-            if -head.rank > self._least:
+            if self._gang_room.dry_run.lends or -head.rank > self._least:
                 found.append((head, shape_queue.key, shape_queue))
         return [shape_queue for _, _, shape_queue in sorted(found, key=lambda each: each[:2])]
 
@@ -302,7 +306,7 @@ class Preempting:
         if head is None or self._hopes(head):  # usually it is the head
             return None if head is None else self._state.pods[head.uid]
         for turn in shape_queue.live(self._state):
-            if -turn.rank <= self._least:
+            if -turn.rank <= self._least and not self._gang_room.dry_run.lends:
                 return None  # nor may any pod behind it
             if self._hopes(turn):
                 return self._state.pods[turn.uid]
@@ -321,7 +325,8 @@ class Preempting:
             right = class_.facts.ranks == FITS
             rows = np.flatnonzero(right)
             vain = self._in_vain.get(shape_queue.key)
-            if vain is not None and class_.relations is None and not self._finder.limited:
+            limited = self._finder.limited
+            if vain is not None and class_.relations is None and not limited:
                 same = (vain.key, vain.generation) == (self._finder.key_of(pod), columns.generation)
                 changed = columns.changed.since(vain.seen) if same else None
                 if changed is not None and pod.submitted.priority <= vain.priority:

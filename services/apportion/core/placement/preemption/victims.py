@@ -1,9 +1,10 @@
 """Choose the fewest and least important pods to evict from a node so that a pod fits.
 
-All pods of lower priority are removed for a trial, then each is put back if the pod still fits
-(kube-scheduler's DefaultPreemption). A gang is evicted whole, unless its pods can run alone. As in
-Volcano's action `preempt`, only pods of the same queue are evicted. Invariant: the state is
-restored, and the pod would not fit if any victim stayed."""
+Of the same queue, pods of lower priority may be evicted (preemption, as in Volcano's action
+`preempt`). Of other queues, those may be evicted that use what this queue is entitled to (reclaim,
+see `limits.queues`). All of them are removed for a trial, then each is put back if the pod still
+fits (kube-scheduler's DefaultPreemption). A gang is evicted whole, unless its pods can run alone.
+Invariant: the state is restored, and the pod would not fit if any victim stayed."""
 
 from collections.abc import Iterable
 from itertools import chain
@@ -13,6 +14,7 @@ from typing import NamedTuple
 from apportion.core.devices.shares import retake
 from apportion.core.ledger import fold
 from apportion.core.ledger.host_usage import charge_host
+from apportion.core.ledger.moments import micros_of
 from apportion.core.ledger.state import NodeState, Phase, Placement, PodState, State, queue_of
 from apportion.core.placement.affinity.neighbours import Neighbours
 from apportion.core.placement.assign.devices import assign
@@ -21,6 +23,9 @@ from apportion.core.placement.gangs import held
 from apportion.core.placement.index.board_loops import REFUSED
 from apportion.core.placement.index.packed import Int64
 from apportion.core.placement.limits.limits import Limits
+from apportion.core.placement.limits.quotas import DEVICE, worth_of
+from apportion.core.placement.limits.reclaiming import Reclaim
+from apportion.core.placement.queueing.queue import PendingQueue
 from apportion.core.workloads.pods.affinity import meet
 from apportion_schemas import PodEvicted
 
@@ -45,6 +50,7 @@ class Victims(NamedTuple):
     node: str
     units: tuple[Unit, ...]
     budgets: Exceeded
+    lost: float = 0.0  # device seconds of work that is reclaimed
 
     @property
     def pods(self) -> list[PodState]:
@@ -54,20 +60,21 @@ class Victims(NamedTuple):
     def better_than(self, other: "Victims") -> bool:
         """Return True if kube-scheduler would rather evict these victims; False for a tie.
 
-        The criteria in order: fewest pods that exceed a budget, lowest priority of the highest pod,
-        lowest sum of priorities, fewest pods, latest start of the most important ones."""
+        The criteria in order: fewest pods that exceed a budget, least work lost to reclaim, lowest
+        priority of the highest pod, lowest sum of priorities, fewest pods, latest start of the most
+        important ones."""
         mine, others = self.cost, other.cost
         if mine != others:
             return mine < others
         return bool(self.units) and self.since > other.since
 
     @property
-    def cost(self) -> tuple[int, int, int, int]:
+    def cost(self) -> tuple[int, float, int, int, int]:
         """Return the criteria for comparing victims, except the start time; lower is better."""
         priorities = [pod.submitted.priority for pod in self.pods]
         highest = max(priorities, default=_LEAST_PRIORITY)
         total = sum(priority - _LEAST_PRIORITY for priority in priorities)
-        return (len(self.budgets), highest, total, len(priorities))
+        return (len(self.budgets), self.lost, highest, total, len(priorities))
 
     @property
     def since(self) -> str:
@@ -79,17 +86,32 @@ class DryRun:
     """Tests whether a pod fits on a node without some of its pods, then restores the state."""
 
     def __init__(
-        self, state: State, finder: PlaceFinder, limits: Limits, neighbours: Neighbours
+        self,
+        state: State,
+        finder: PlaceFinder,
+        limits: Limits,
+        neighbours: Neighbours,
+        queue: PendingQueue,
     ) -> None:
         self._state = state
+        self._queue = queue
         self._finder = finder
         self._limits = limits
         self._neighbours = neighbours
 
-    def victims(self, pod: PodState, row: Int64) -> Victims | None:
+    @property
+    def lends(self) -> bool:
+        """Return True if a queue may take back what other queues use."""
+        return self._limits.lends
+
+    def reclaim(self, pod: PodState) -> Reclaim | None:
+        """Return what the pod may take back from other queues; None if nothing."""
+        return self._limits.reclaim(pod, self._queue.now)
+
+    def victims(self, pod: PodState, row: Int64, reclaim: Reclaim | None) -> Victims | None:
         """Return which pods of the node to evict for this pod, or None if no eviction helps."""
         node = self._finder.columns.nodes[row]
-        leaving, units = self._below(pod, node)
+        leaving, units = self._below(pod, node, reclaim)
         if not leaving and not units:
             return None
         gone = [self.lift(each) for each in leaving]
@@ -114,7 +136,23 @@ class DryRun:
             return None
         uids = {each.uid for unit in chosen for each in unit.pods}
         budgets = {uid: names for uid, names in over.items() if uid in uids}
-        return Victims(row, node.name, tuple(sorted(chosen)), budgets)
+        chosen.sort()
+        queue = queue_of(self._state, pod)
+        others = [unit.pods for unit in chosen if queue_of(self._state, unit.pods[0]) != queue]
+        if others and (reclaim is None or not reclaim.allows(reversed(others))):
+            return None
+        lost = sum(map(self._lost, chain.from_iterable(others)))
+        return Victims(row, node.name, tuple(chosen), budgets, lost)
+
+    def _lost(self, pod: PodState) -> float:
+        # The device seconds since the pod was placed.
+        node = self._state.nodes[_place_of(pod).node]
+        worth = sum(
+            worth_of(node.by_id[share.device].device, share.memory_mib, share.cores)
+            for share in fold.shares_of(pod)
+        )
+        since = micros_of(pod.placed_time) or 0
+        return worth / DEVICE * max(self._queue.now - since, 0) / 1_000_000
 
     def lift(self, pod: PodState) -> "Lifted":
         """Remove a placed pod from the state for a trial; pass the result to `put_back`."""
@@ -148,31 +186,39 @@ class DryRun:
             self._limits.note(pod, undone=undone)
         self._finder.columns.touch(self._state.nodes[placement.node], placement.shares)
 
-    def _below(self, pod: PodState, node: NodeState) -> tuple[list[PodState], list[Unit]]:
-        # Leaving pods of lower priority, and evictable ones of the same queue by importance.
+    def _below(
+        self, pod: PodState, node: NodeState, reclaim: Reclaim | None
+    ) -> tuple[list[PodState], list[Unit]]:
+        # Leaving pods, and evictable ones by importance.
         priority, queue = pod.submitted.priority, queue_of(self._state, pod)
         leaving: list[PodState] = []
         units: dict[str, Unit] = {}
         for each in node.pods.values():
             about = each.submitted
-            if about.priority >= priority or not about.evictable:
+            lower, evicted = about.priority < priority, self._state.evictions.get(about.uid)
+            if not about.evictable or not (lower or self._limits.lends):
                 continue
-            if about.uid in self._state.evictions:
-                leaving.append(each)
-            elif queue_of(self._state, each) != queue:
+            if evicted is not None:
+                if lower or evicted.reason == "reclaimed":
+                    leaving.append(each)
                 continue
-            elif not about.group or not self._state.groups[about.group].together:
-                units[about.uid] = _unit([each])
-            elif about.group not in units:
+            own = queue_of(self._state, each) == queue
+            if not (lower if own else reclaim is not None):
+                continue
+            if not about.group or not self._state.groups[about.group].together:
+                key, unit = about.uid, _unit([each])
+            elif about.group in units:
+                continue
+            else:
                 members = held(self._state.groups[about.group])
                 # A pod that was placed after its gang was evicted is evicted alone.
                 staying = [m for m in members if m.uid not in self._state.evictions]
-                units[about.group] = _unit(staying)
-        return leaving, sorted(
-            unit
-            for unit in units.values()
-            if -unit.rank < priority and all(each.submitted.evictable for each in unit.pods)
-        )
+                key, unit = about.group, _unit(staying)
+            if not all(member.submitted.evictable for member in unit.pods):
+                continue
+            if (-unit.rank < priority) if own else (reclaim and reclaim.allows([unit.pods])):
+                units[key] = unit
+        return leaving, sorted(units.values())
 
     def _fits(self, pod: PodState, row: Int64) -> bool:
         class_ = self._finder.class_of(pod)
@@ -203,9 +249,11 @@ class Lifted(NamedTuple):
 _KEPT = Lifted._fields[2:]
 
 
-def eviction(victim: PodState, pod: PodState, found: Victims) -> PodEvicted:
+def eviction(state: State, victim: PodState, pod: PodState, found: Victims) -> PodEvicted:
     """Return the event that evicts `victim` so that `pod` fits on the node of `found`."""
     about, placement = victim.submitted, _place_of(victim)
+    queues = queue_of(state, victim), queue_of(state, pod)
+    reclaimed = queues[0] != queues[1]
     return PodEvicted(
         pod=about.uid,
         namespace=about.namespace,
@@ -217,7 +265,9 @@ def eviction(victim: PodState, pod: PodState, found: Victims) -> PodEvicted:
         beneficiary_name=pod.full_name,
         beneficiary_priority=pod.submitted.priority,
         nominated=found.node,
-        reason="preempted",
+        reason="reclaimed" if reclaimed else "preempted",
+        queue=queues[0] if reclaimed else "",
+        beneficiary_queue=queues[1] if reclaimed else "",
         budgets=found.budgets.get(about.uid, ()),
     )
 

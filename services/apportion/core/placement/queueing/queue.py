@@ -1,6 +1,6 @@
 """Keep the pending pods in shape queues: one per group of identical pods, one per gang.
 
-The Volcano queue that uses the least relative to its weight comes first. Its shape queues are
+The queue that is furthest below its entitlement comes first (`limits.queues`). Its shape queues are
 ordered by the priority, then the age, of their first pods. Invariant: a pending pod is in exactly
 one shape queue, or taken by the current decision."""
 
@@ -10,6 +10,7 @@ from typing import Final
 
 from apportion.core.ledger.handlers.departures import awaited
 from apportion.core.ledger.state import DEFAULT_QUEUE, PENDING, PodState, State, queue_of
+from apportion.core.placement.limits.queues import Turn as QueueTurn
 from apportion.core.placement.queueing.keys import gang_key, keys_of, queue_key
 from apportion.core.placement.queueing.shape_queue import (
     Reasons,
@@ -26,12 +27,15 @@ class PendingQueue:
     """All pending pods in the order in which they are scheduled."""
 
     def __init__(
-        self, state: State, share: Callable[[str], float] = lambda _: 0.0, now: int = NO_CLOCK
+        self,
+        state: State,
+        turn_of_queue: Callable[[str], tuple[QueueTurn, ...]] = lambda _: (),
+        now: int = NO_CLOCK,
     ) -> None:
         self._state = state
         self.now = now  # microseconds since 1970
         self._held_back: list[tuple[int, str]] = []
-        self._share = share
+        self._turn_of_queue = turn_of_queue
         self._shape_queues: dict[bytes, ShapeQueue] = {}
         self._order: list[tuple[Turn, bytes]] = []  # of the queue whose turn it is
         self._orders = {DEFAULT_QUEUE: self._order}
@@ -135,9 +139,9 @@ class PendingQueue:
             del self.to_report[key]
 
     def choose(self) -> None:
-        """Choose the next queue: the one with the lowest share; the first name wins a tie."""
+        """Choose the next queue: the one with the lowest turn; the first name wins a tie."""
         while self.contested:
-            name = min(self._orders, key=lambda each: (self._share(each), each))
+            name = min(self._orders, key=lambda each: (self._turn_of_queue(each), each))
             self._order = self._orders[name]
             if self.next_shape_queue() is not None:
                 return

@@ -3,7 +3,7 @@
 import pytest
 
 from apportion.core.ledger.state import State
-from apportion.core.placement.limits.limits import Holdings
+from apportion.core.placement.limits.holdings import Holdings
 from apportion.core.placement.limits.quotas import devices_at_least, of_devices
 from tests.support.fleet import rack
 from tests.support.ledger_of import Ledger

@@ -1,0 +1,72 @@
+"""Divide what a queue has between its children: what each of them is entitled to.
+
+1. Each child gets what it deserves, but not more than it asks for.
+2. What a child's guarantee exceeds that, nobody else gets.
+3. The rest is the surplus. Children of higher priority get it first; those of equal priority divide
+   it by weight. No child gets more than it asks for, or more than its limit.
+
+If the children deserve more than there is, all of it is divided in proportion to what they deserve
+beyond their guarantees. Invariant: the parts never add up to more than there is."""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+UNLIMITED: Final = 1 << 62
+
+
+class Claim(NamedTuple):
+    """What one child claims of an amount; `asked` includes what it has."""
+
+    asked: int
+    guarantee: int = 0
+    deserved: int = 0
+    limit: int = UNLIMITED
+    weight: int = 1
+    priority: int = 0
+
+
+class Part(NamedTuple):
+    """What a child is entitled to: `owned` without the surplus."""
+
+    entitled: int = 0
+    owned: int = 0
+
+
+def divide(total: int, claims: Sequence[Claim]) -> list[Part]:
+    """Return the part of `total` to which each claimant is entitled."""
+    floors, deserved = _scaled(max(total, 0), claims)
+    owned = [min(much, each.asked) for much, each in zip(deserved, claims, strict=True)]
+    parts = list(owned)
+    left = max(total, 0) - sum(map(max, parts, floors))
+    for priority in sorted({each.priority for each in claims}, reverse=True):
+        rooms = []
+        for at, each in enumerate(claims):
+            room = min(each.asked, each.limit) - parts[at]
+            if each.priority == priority and each.weight > 0 and room > 0:
+                rooms.append((room / each.weight, at, room))
+        weights = sum(claims[at].weight for _, at, _ in rooms)
+        for _, at, room in sorted(rooms):  # whoever needs the least for its weight is served first
+            given = min(room, left * claims[at].weight // weights)
+            weights -= claims[at].weight
+            parts[at] += given
+            left -= given
+    return [Part(*each) for each in zip(parts, owned, strict=True)]
+
+
+def _scaled(total: int, claims: Sequence[Claim]) -> tuple[list[int], list[int]]:
+    # What each is guaranteed and deserves, scaled down to the total.
+    floors = [min(each.guarantee, each.limit) for each in claims]
+    if sum(floors) > total:
+        floors = [floor * total // sum(floors) for floor in floors]
+        return floors, floors
+    deserved = [
+        max(min(each.deserved, each.limit), floor)
+        for each, floor in zip(claims, floors, strict=True)
+    ]
+    spare, beyond = total - sum(floors), sum(deserved) - sum(floors)
+    if beyond > spare:
+        deserved = [
+            floor + (much - floor) * spare // beyond
+            for much, floor in zip(deserved, floors, strict=True)
+        ]
+    return floors, deserved

@@ -1,0 +1,178 @@
+"""Count what the pods of an account use, and compare it with the account's limits.
+
+An account is a queue or a namespace. A limit is a rule of the scheduler, not an invariant of the
+ledger: the fold accepts more."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from apportion.core.devices.demand import Demand
+from apportion.core.ledger.handlers.change import Change
+from apportion.core.ledger.state import NodeState, Placement, PodState, State
+from apportion.core.placement.index.asks import AskColumns
+from apportion.core.placement.index.device_kinds import FIRST_KIND
+from apportion.core.placement.limits import quotas
+from apportion.core.placement.limits.quotas import (
+    Amount,
+    Amounts,
+    LimitExceeded,
+    NamespaceQuota,
+    Quota,
+)
+from apportion_schemas import (
+    Device,
+    DevicesRegistered,
+    NodeGone,
+    NodeObserved,
+    NodeReported,
+    PodChanged,
+    Shape,
+    Share,
+)
+
+OFFERS: Final = (NodeReported, NodeObserved, DevicesRegistered, NodeGone)
+NOTHING: Final[Amounts] = {}
+NEVER_SEEN: Final = -1  # compares as changed: the limit may allow more now, whatever happened
+
+Limit = Quota | NamespaceQuota
+Taken = Callable[[Shape, Sequence[Share], NodeState], Amounts]
+
+
+class Holdings:
+    """The allocated amounts and the limits of each account, which is a queue or a namespace.
+
+    Invariant: the amounts of an account are the sum over its placed pods."""
+
+    def __init__(self, state: State, taken: Taken, least: Callable[[Shape], Amounts]) -> None:
+        self._state = state
+        self._taken, self._least = taken, least  # by a pod with its shares, and on any node
+        self._limits: dict[str, tuple[Limit, ...]] = {}
+        self._at: dict[str, tuple[str, Placement, Amounts, int]] = {}
+        self._ended: Counter[str] = Counter()  # how often an account was dropped
+        self._uncounted: list[PodState] = []
+        self._held: dict[str, Counter[Amount]] = {}
+        self._freed: Counter[str] = Counter()
+        self._epoch = 0
+
+    def account_of(self, pod: PodState) -> str:
+        """Return the name of the pod's account; each subclass defines it."""
+        raise NotImplementedError
+
+    def note(self, pod: PodState, *, undone: bool = False, again: bool = False) -> bool:
+        """Count a placed pod, or stop counting a released one. Return True if room was freed.
+
+        `undone`: the placement was only assumed. `again`: the share amounts may have changed."""
+        before, placed = self._at.get(pod.uid), pod.placement
+        if before is not None and before[3] != self._ended[before[0]]:
+            before = None
+            del self._at[pod.uid]
+        if before is None and placed is None:
+            return False
+        name = self.account_of(pod)
+        if before is not None and not again and before[1] is placed and before[0] == name:
+            return False
+        if before is not None:
+            del self._at[pod.uid]
+            for each in self.path_of(before[0]):
+                self._held[each].subtract(before[2])
+            self.moved(before[0], before[2], -1)
+        if placed is not None:
+            node = self._state.nodes[placed.node]
+            taken = self._taken(pod.submitted.shape, placed.shares, node)
+            self._at[pod.uid] = (name, placed, taken, self._ended[name])
+            for each in self.path_of(name):
+                self._held.setdefault(each, Counter()).update(taken)
+            self.moved(name, taken, 1)
+        if before is None or undone:
+            return False
+        self._freed.update(self.path_of(before[0]))
+        return True
+
+    def path_of(self, name: str) -> tuple[str, ...]:
+        """Return the accounts in which a pod of this account counts: itself, and those above it."""
+        return (name,)
+
+    def moved(self, name: str, amounts: Amounts, times: int) -> None:
+        """Called when `times` these amounts were added to an account and those above it."""
+
+    def follow(self, change: Change) -> bool:
+        """Count again the pods that the event concerns. Return True if an account has more room."""
+        freed = False
+        if change.node is not None and type(change.data) in OFFERS:
+            for pod in change.node.pods.values():
+                freed |= self.note(pod, again=True)
+        if change.pod is not None:
+            freed |= self.note(change.pod, again=type(change.data) is PodChanged)
+        return freed
+
+    def count(self, pods: int) -> bool:
+        """Count at most `pods` of the uncounted pods. Return True if none is left."""
+        for _ in range(min(pods, len(self._uncounted))):
+            pod = self._uncounted.pop()
+            # a later pod may have the uid of a deleted one
+            if self._state.pods.get(pod.uid) is pod:
+                self.note(pod)
+        return not self._uncounted
+
+    def count_all(self) -> None:
+        """Count all pods that are not counted yet."""
+        self.count(len(self._uncounted))
+
+    def note_freed(self) -> None:
+        """Mark every account as having room, because an assumed placement was undone."""
+        self._epoch += 1
+
+    def exceeded(
+        self, pod: PodState, node: str = "", shares: Sequence[Share] = ()
+    ) -> LimitExceeded | None:
+        """Return the limit that the pod exceeds with these shares on `node`, or None.
+
+        Without `node`, return a limit that it exceeds wherever it is placed."""
+        name, shape = self.account_of(pod), pod.submitted.shape
+        if not self.limited(name):
+            return None
+        self.count_all()
+        more = self._taken(shape, shares, self._state.nodes[node]) if node else self._least(shape)
+        return self.beyond(name, more)
+
+    def limited(self, name: str) -> bool:
+        """Return True if the account, or one above it, has a limit."""
+        return any(each in self._limits for each in self.path_of(name))
+
+    def beyond(self, name: str, more: Amounts) -> LimitExceeded | None:
+        """Return the first limit that the account would exceed with `more`, or None."""
+        for each in self.path_of(name):
+            held = self._held.get(each, NOTHING)
+            for limit in self._limits.get(each, ()):
+                exceeded = limit.exceeded(held, more)
+                if exceeded is not None:
+                    return exceeded
+        return None
+
+    def kinds_beyond(
+        self, pod: PodState, asks: Sequence[AskColumns], kinds: Sequence[Device]
+    ) -> frozenset[int]:
+        """Return the kinds of device on which the pod would exceed a limit of its account."""
+        name = self.account_of(pod)
+        if not self.limited(name):
+            return frozenset()
+        self.count_all()
+        found = set()
+        for kind, device in enumerate(kinds, FIRST_KIND):
+            for ask in asks:
+                wanted = ask.demands[kind]
+                if isinstance(wanted, Demand):
+                    more = quotas.of_demand(wanted, device, ask.ask.count)
+                    if self.beyond(name, more) is not None:
+                        found.add(kind)
+        return frozenset(found)
+
+    def seen(self, pod: PodState) -> int:
+        """Return a number that changes when the pod's queue or namespace may have more room."""
+        return self._epoch + sum(self._freed[each] for each in self.path_of(self.account_of(pod)))
+
+    def held(self, name: str) -> Amounts:
+        """Return the amounts that the account has allocated, without zeros."""
+        self.count_all()
+        return {amount: much for amount, much in self._held.get(name, NOTHING).items() if much}

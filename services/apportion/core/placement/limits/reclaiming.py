@@ -1,0 +1,133 @@
+"""Decide which pods of other queues may be evicted, so that a queue gets what it is entitled to.
+
+A pod may take back if it keeps its queue, and each one above it up to the queue that both have in
+common, within what that queue is entitled to. Its victims are pods of queues beyond their
+entitlement. Pods that are leaving count as gone, and pods for which others leave as placed.
+
+What a queue owns (what it deserves) it gets back even if the victim is a gang that is larger than
+what its queue borrows. To get a part of the surplus, the victim's queue must keep at least as large
+a part of its entitlement as the taking queue then has. So two queues never evict by turns."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Final
+
+from apportion.core.ledger.moments import micros_of
+from apportion.core.ledger.state import PodState, State
+from apportion.core.placement.limits.entitlements import Part
+from apportion.core.placement.limits.queues import Queues
+from apportion.core.placement.limits.quotas import WORTH, Amount
+
+_NO_PART: Final = Part()
+Unit = Sequence[PodState]  # pods that are evicted together
+
+
+class Reclaim:
+    """What one pod may take back at this moment; `now` is in microseconds since 1970."""
+
+    def __init__(self, state: State, queues: Queues, pod: PodState, now: int) -> None:
+        self._state, self._queues, self._now = state, queues, now
+        self._needs = queues.needs(pod)
+        self._own = queues.path_of(queues.account_of(pod))
+        self._wanted = self._amounts()
+        self._moved: dict[str, Counter[Amount]] = {}  # since the ledger's newest placements
+        for uid in state.evictions:
+            if uid in state.pods:
+                self._move(self._moved, state.pods[uid], -1)
+        for uid in state.nominated:
+            other = state.pods.get(uid)
+            if other is not None and other is not pod and other.placement is None:
+                self._move(self._moved, other, 1)
+        self._rights: dict[str, str] = {}  # what both queues have in common: the own queue below it
+        for below, above in pairwise(self._own):
+            if any(
+                self._used(below, each) + self._needs[each] > self._part(below, each).entitled
+                for each in self._wanted
+            ):
+                break
+            self._rights[above] = below
+
+    def __bool__(self) -> bool:
+        """Return True if the pod may take back anything at all."""
+        return bool(self._rights)
+
+    def allows(self, units: Iterable[Unit]) -> bool:
+        """Return True if all of these units together may be evicted for the pod."""
+        moved = {name: Counter(amounts) for name, amounts in self._moved.items()}
+        return all(self._take(unit, moved) for unit in units)
+
+    def _take(self, unit: Unit, moved: dict[str, Counter[Amount]]) -> bool:
+        # Whether the unit may be evicted, too. It is among the moved ones from now on.
+        path = self._queues.path_of(self._queues.account_of(unit[0]))
+        branch = [name for name in path if name not in self._own]
+        mine = self._rights.get(path[len(branch)]) if branch else None
+        if mine is None or not all(self._evictable(each, path) for each in unit):
+            return False
+        taken = Counter[Amount]()
+        for each in unit:
+            taken.update(self._queues.taken(each))
+        used = [each for each in self._wanted if taken[each] > 0]
+        for name in branch:
+            if not any(
+                self._used(name, each, moved) > self._part(name, each).entitled for each in used
+            ):
+                return False
+        if not self._owns(mine) and not all(
+            self._keeps(branch[-1], mine, each, taken[each], moved) for each in used
+        ):
+            return False
+        for each in unit:
+            self._move(moved, each, -1)
+        return bool(used)
+
+    def _owns(self, name: str) -> bool:
+        # Whether the pod is within what the queue deserves.
+        return all(
+            self._used(name, each) + self._needs[each] <= self._part(name, each).owned
+            for each in self._wanted
+        )
+
+    def _keeps(
+        self, name: str, mine: str, amount: Amount, taken: int, moved: dict[str, Counter[Amount]]
+    ) -> bool:
+        # Whether the queue keeps at least as large a part of its entitlement as the taking one has.
+        left = self._used(name, amount, moved) - taken
+        have = self._used(mine, amount) + self._needs[amount]
+        return left * self._part(mine, amount).entitled >= have * self._part(name, amount).entitled
+
+    def _evictable(self, pod: PodState, path: Sequence[str]) -> bool:
+        safe_s = 0
+        for name in path:
+            queue = self._state.queues.get(name)
+            if queue is not None and not queue.reclaimable:
+                return False
+            if queue is not None and not safe_s:
+                safe_s = queue.safe_s  # of the nearest queue that says so
+        since = micros_of(pod.placed_time) or 0
+        return pod.submitted.evictable and self._now - since >= safe_s * 1_000_000
+
+    def _amounts(self) -> list[Amount]:
+        # What the nearest queue names that says what it deserves; else devices, or the host.
+        for name in self._own:
+            named = [each for each in self._queues.named(name) if self._needs.get(each, 0)]
+            if named:
+                return named
+        asked = [each for each in self._queues.parts(self._own[0]) if self._needs.get(each, 0)]
+        return [each for each in asked if each[0] == WORTH] or asked
+
+    def _move(self, moved: dict[str, Counter[Amount]], pod: PodState, times: int) -> None:
+        amounts = self._queues.taken(pod) if times < 0 else self._queues.needs(pod)
+        for name in self._queues.path_of(self._queues.account_of(pod)):
+            found = moved.setdefault(name, Counter())
+            for amount in self._wanted:
+                found[amount] += times * amounts.get(amount, 0)
+
+    def _used(
+        self, name: str, amount: Amount, moved: dict[str, Counter[Amount]] | None = None
+    ) -> int:
+        found = (self._moved if moved is None else moved).get(name)
+        return self._queues.used(name).get(amount, 0) + (found[amount] if found else 0)
+
+    def _part(self, name: str, amount: Amount) -> Part:
+        return self._queues.parts(name).get(amount, _NO_PART)

@@ -1,0 +1,74 @@
+"""Tests of how siblings divide what their parent has."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from apportion.core.placement.limits.entitlements import UNLIMITED, Claim, divide
+
+
+def divided(total: int, *claims: Claim) -> list[int]:
+    return [each.entitled for each in divide(total, claims)]
+
+
+def test_each_queue_gets_what_it_deserves_and_asks_for() -> None:
+    """Two queues that deserve 28 and 12 of 40 get these amounts if both ask for all."""
+    assert divided(40, Claim(40, deserved=28), Claim(40, deserved=12)) == [28, 12]
+
+
+def test_what_one_queue_does_not_ask_for_is_lent() -> None:
+    """If one queue asks for less than it deserves, the other one is entitled to the rest."""
+    assert divided(40, Claim(5, deserved=28), Claim(40, deserved=12)) == [5, 35]
+
+
+def test_a_guarantee_is_never_lent() -> None:
+    """The idle part of a guarantee is nobody's surplus."""
+    assert divided(40, Claim(5, guarantee=10), Claim(40)) == [5, 30]
+
+
+def test_the_surplus_goes_by_priority_and_then_by_weight() -> None:
+    """Queues of higher priority get the surplus first; others divide it by their weights."""
+    assert divided(40, Claim(20, priority=1), Claim(40), Claim(40, weight=3)) == [20, 5, 15]
+    assert divided(40, Claim(40), Claim(2, weight=3), Claim(40, weight=3)) == [10, 2, 28]
+
+
+def test_a_queue_of_weight_0_gets_no_surplus() -> None:
+    """A queue of weight 0 gets only what it deserves."""
+    assert divided(40, Claim(40, deserved=4, weight=0), Claim(10)) == [4, 10]
+
+
+def test_a_limit_bounds_all_parts() -> None:
+    """A queue is entitled to no more than its limit, whatever it deserves."""
+    assert divided(40, Claim(40, deserved=28, limit=6), Claim(40)) == [6, 34]
+
+
+def test_if_all_deserve_more_than_there_is_all_are_scaled_down() -> None:
+    """280 and 120 of 40 are 28 and 12; what is guaranteed comes first."""
+    assert divided(40, Claim(99, deserved=280), Claim(99, deserved=120)) == [28, 12]
+    assert divided(40, Claim(99, guarantee=10), Claim(99, deserved=90)) == [10, 30]
+    assert divided(40, Claim(99, guarantee=60), Claim(99, guarantee=20)) == [30, 10]
+
+
+CLAIMS = st.builds(
+    Claim,
+    asked=st.integers(0, 60),
+    guarantee=st.integers(0, 20),
+    deserved=st.integers(0, 40),
+    limit=st.one_of(st.just(UNLIMITED), st.integers(0, 40)),
+    weight=st.integers(0, 3),
+    priority=st.integers(0, 1),
+)
+
+
+@given(st.integers(0, 100), st.lists(CLAIMS, max_size=6))
+def test_parts_never_exceed_the_total_or_a_claim(total: int, claims: list[Claim]) -> None:
+    """All parts together are at most the total, and each is at most what is asked and the limit.
+
+    Nothing is left while a queue with a weight asks for more, except idle guarantees."""
+    parts = divided(total, *claims)
+    assert sum(parts) <= total
+    hungry = False
+    for part, claim in zip(parts, claims, strict=True):
+        assert 0 <= part <= min(claim.asked, claim.limit)
+        hungry |= bool(claim.weight) and part < min(claim.asked, claim.limit)
+    idle = sum(max(each.guarantee - part, 0) for part, each in zip(parts, claims, strict=True))
+    assert not hungry or sum(parts) >= total - idle

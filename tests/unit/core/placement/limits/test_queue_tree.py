@@ -1,0 +1,273 @@
+"""Tests of the tree of queues: who is next, what is reserved, and what is taken back."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from apportion.core.placement.limits.quotas import WORTH
+from apportion_schemas import (
+    PodEvicted,
+    PodGone,
+    PodSubmitted,
+    QueueObserved,
+    QueueShortage,
+    RefusalCode,
+)
+from tests.support.fleet import rack
+from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, cards, gang, member, pod
+
+C = RefusalCode
+GPU = "nvidia.com/gpu"
+GPUS = (WORTH, "nvidia")
+
+
+def queue(name: str, **fields: Any) -> QueueObserved:
+    """Return a queue; `deserved`, `guarantee` and `capability` are numbers of GPUs."""
+    for kind in ("deserved", "guarantee", "capability"):
+        if isinstance(fields.get(kind), int):
+            fields[kind] = {GPU: fields[kind]}
+    return QueueObserved(queue=name, **fields)
+
+
+def in_queue(name: str, count: int, first: int = 0, **fields: Any) -> list[PodSubmitted]:
+    """Return `count` pods of a queue that request a whole GPU each: `NAME-0`, `NAME-1`, …"""
+    each = range(first, first + count)
+    return [pod(f"{name}-{number}", cards(), queue=name, **fields) for number in each]
+
+
+def running(ledger: Ledger) -> Counter[str]:
+    """Return how many pods each queue has placed, those aside that are evicted."""
+    return Counter(
+        each.submitted.queue
+        for each in ledger.state.pods.values()
+        if each.placement is not None and each.uid not in ledger.state.evictions
+    )
+
+
+def evictions(ledger: Ledger) -> list[PodEvicted]:
+    return [event for event in ledger.events if isinstance(event, PodEvicted)]
+
+
+def settle(ledger: Ledger) -> Ledger:
+    """Decide until there is nothing left to decide; each evicted pod ends at once."""
+    while True:
+        ledger.settle()
+        leaving = sorted(ledger.state.evictions)
+        if not leaving:
+            return ledger
+        ledger.play(*(PodGone(uid=uid) for uid in leaving))
+
+
+def test_two_teams_divide_a_cluster_as_they_deserve() -> None:
+    """If both teams ask for more than there is, each gets what it deserves."""
+    ledger = Ledger(rack("n1", 10), queue("a", deserved=7), queue("b", deserved=3))
+    settle(ledger.submit(*in_queue("a", 20), *in_queue("b", 20)))
+    assert running(ledger) == {"a": 7, "b": 3}
+    assert not evictions(ledger)
+
+
+def test_a_team_borrows_what_another_one_does_not_use() -> None:
+    """A team may use the whole cluster while nobody else asks for it."""
+    ledger = Ledger(rack("n1", 10), queue("a", deserved=7), queue("b", deserved=3))
+    settle(ledger.submit(*in_queue("b", 20)))
+    assert running(ledger) == {"b": 10}
+
+
+def test_a_team_takes_back_what_it_deserves() -> None:
+    """If a team asks for what it deserves, borrowed GPUs are taken back, and no more.
+
+    The newest pods of the borrower go first."""
+    ledger = Ledger(rack("n1", 10), queue("a", deserved=7), queue("b", deserved=3))
+    for each in in_queue("b", 20):
+        ledger.submit(each).settle()
+    settle(ledger.submit(*in_queue("a", 5)))
+    assert running(ledger) == {"a": 5, "b": 5}
+    assert {each.pod for each in evictions(ledger)} == {f"b-{number}" for number in range(5, 10)}
+    for each in evictions(ledger):
+        assert (each.reason, each.queue, each.beneficiary_queue) == ("reclaimed", "b", "a")
+    settle(ledger.submit(*in_queue("a", 20, first=5)))
+    assert running(ledger) == {"a": 7, "b": 3}
+
+
+def test_nothing_is_evicted_without_news() -> None:
+    """When each team has what it is entitled to, nothing more is evicted, in either direction."""
+    ledger = Ledger(rack("n1", 10), queue("a", deserved=7), queue("b", deserved=3))
+    settle(ledger.submit(*in_queue("b", 30)))
+    settle(ledger.submit(*in_queue("a", 30)))
+    before = len(evictions(ledger))
+    settle(ledger.submit(*in_queue("b", 5, first=50)))
+    settle(ledger.submit(*in_queue("a", 5, first=50)))
+    assert len(evictions(ledger)) == before
+    assert running(ledger) == {"a": 7, "b": 3}
+
+
+def test_priority_does_not_protect_a_borrower() -> None:
+    """Pods of a borrower are taken back even if they have a higher priority."""
+    ledger = Ledger(rack("n1", 4), queue("a", deserved=2), queue("b", deserved=2))
+    settle(ledger.submit(*in_queue("b", 8, priority=1000)))
+    settle(ledger.submit(*in_queue("a", 8)))
+    assert running(ledger) == {"a": 2, "b": 2}
+
+
+def test_a_pod_waits_if_no_one_borrows() -> None:
+    """A pod beyond its queue's entitlement evicts nobody."""
+    ledger = Ledger(rack("n1", 4), queue("a", deserved=2), queue("b", deserved=2))
+    settle(ledger.submit(*in_queue("a", 2), *in_queue("b", 2)))
+    settle(ledger.submit(*in_queue("a", 1, first=9)))
+    assert not evictions(ledger)
+
+
+def test_pods_of_a_queue_that_is_not_reclaimable_stay() -> None:
+    """With `reclaimable: false`, a queue keeps what it borrows."""
+    ledger = Ledger(
+        rack("n1", 4), queue("a", deserved=4), queue("b", reclaimable=False), queue("c")
+    )
+    settle(ledger.submit(*in_queue("b", 2), *in_queue("c", 4)))
+    settle(ledger.submit(*in_queue("a", 4)))
+    assert running(ledger) == {"a": 2, "b": 2}
+
+
+def test_pods_run_for_a_while_before_they_are_taken_back() -> None:
+    """A pod is safe for as long as its queue, or one above it, says."""
+    ledger = Ledger(rack("n1", 1), queue("a", deserved=1), queue("c", safe_s=60))
+    ledger.play(queue("b", parent="c"))
+    ledger.engine.tell_time(_time(0))
+    ledger.submit(*in_queue("b", 1)).settle()
+    ledger.engine.tell_time(_time(59))
+    ledger.submit(*in_queue("a", 1)).settle()
+    assert not evictions(ledger)
+    ledger.engine.tell_time(_time(60))
+    ledger.submit(*in_queue("a", 1, first=9)).settle()
+    assert [each.pod for each in evictions(ledger)] == ["b-0"]
+
+
+def _time(seconds: int) -> int:
+    # Microseconds since 1970, this long after the time of the ledger's events.
+    return (1_767_225_600 + seconds) * 1_000_000
+
+
+def test_the_newest_work_is_lost_rather_than_the_oldest() -> None:
+    """Of two possible victims, the one that would lose fewer device seconds is evicted."""
+    ledger = Ledger(rack("n1", 8), queue("a", deserved=8), queue("b"))
+    ledger.submit(pod("b-large", cards(7), queue="b")).settle()
+    ledger.submit(pod("b-small", cards(1), queue="b")).settle()
+    ledger.engine.tell_time(_time(3600))
+    settle(ledger.submit(*in_queue("a", 1)))
+    assert [each.pod for each in evictions(ledger)] == ["b-small"]
+
+
+def test_a_gang_is_taken_back_whole() -> None:
+    """A borrowing gang is evicted as a whole, even if it is larger than what is needed."""
+    ledger = Ledger(rack("n1", 4), queue("a", deserved=3), queue("b", deserved=1))
+    ledger.play(gang("team/job", 4, queue="b"))
+    settle(ledger.submit(*(member(f"m{n}", cards(), queue="b") for n in range(4))))
+    settle(ledger.submit(*in_queue("a", 1)))
+    assert {each.pod for each in evictions(ledger)} == {"m0", "m1", "m2", "m3"}
+    assert running(ledger) == {"a": 1}
+
+
+def test_a_gang_takes_back_room_for_all_of_it() -> None:
+    """A gang evicts borrowers only if all of its pods are within its queue's entitlement."""
+    ledger = Ledger(rack("n1", 2), rack("n2", 2), queue("a", deserved=3), queue("b", deserved=1))
+    settle(ledger.submit(*in_queue("b", 4)))
+    ledger.play(gang("team/big", 4, queue="a"), gang("team/fit", 3, queue="a"))
+    settle(ledger.submit(*(member(f"x{n}", cards(), group="team/big") for n in range(4))))
+    assert not evictions(ledger)
+    settle(ledger.submit(*(member(f"y{n}", cards(), group="team/fit") for n in range(3))))
+    assert len(evictions(ledger)) == 3
+    assert all(ledger.state.pods[f"y{n}"].placement for n in range(3))
+
+
+def test_a_department_takes_back_before_its_teams_divide() -> None:
+    """Entitlements are divided level by level: a team gets a part of what its department has."""
+    ledger = Ledger(rack("n1", 12))
+    ledger.play(queue("x", deserved=8), queue("y", deserved=4))
+    ledger.play(queue("x1", parent="x", deserved=6), queue("x2", parent="x", deserved=2))
+    settle(ledger.submit(*in_queue("y", 12)))
+    settle(ledger.submit(*in_queue("x2", 12)))
+    assert running(ledger) == {"x2": 8, "y": 4}
+    settle(ledger.submit(*in_queue("x1", 12)))
+    assert running(ledger) == {"x1": 6, "x2": 2, "y": 4}
+
+
+def test_a_limit_counts_the_queues_below() -> None:
+    """The capability of a queue limits all queues below it together."""
+    ledger = Ledger(rack("n1", 8), queue("x", capability=3))
+    ledger.play(queue("x1", parent="x"), queue("x2", parent="x"))
+    settle(ledger.submit(*in_queue("x1", 2), *in_queue("x2", 2), *in_queue("x", 1)))
+    assert running(ledger).total() == 3
+    refused = [uid for uid, each in ledger.state.pods.items() if each.placement is None]
+    for uid in refused:
+        assert ledger.reasons(uid).keys() == {C.QUEUE_CAPABILITY_EXCEEDED}
+
+
+def test_a_guarantee_is_kept_free() -> None:
+    """What a queue is guaranteed stays free while the queue has no pods."""
+    ledger = Ledger(rack("n1", 4), queue("a", guarantee=1), queue("b"))
+    settle(ledger.submit(*in_queue("b", 4)))
+    assert running(ledger) == {"b": 3}
+    (last,) = (uid for uid, each in ledger.state.pods.items() if each.placement is None)
+    assert ledger.reasons(last).keys() == {C.QUEUE_RESERVED}
+    assert ledger.refusal(last).queue == QueueShortage(
+        queue="b", resource=GPU, needed=1, available=0, reserved=True
+    )
+    settle(ledger.submit(*in_queue("a", 1)))
+    assert running(ledger) == {"a": 1, "b": 3}
+
+
+def test_a_guarantee_below_a_queue_counts_in_it() -> None:
+    """A queue's guarantee is kept free within the limit of the queue above it, too."""
+    ledger = Ledger(rack("n1", 8), queue("x", capability={"apportion.dev/gpu-milli": 4_000}))
+    ledger.play(queue("x1", parent="x", guarantee=1), queue("x2", parent="x"))
+    settle(ledger.submit(*in_queue("x2", 8), *in_queue("z", 8)))
+    assert running(ledger) == {"x2": 3, "z": 4}
+
+
+def test_an_ended_pod_of_another_queue_frees_what_is_not_guaranteed() -> None:
+    """A pod that others' guarantees kept out is tried again when any pod ends."""
+    ledger = Ledger(rack("n1", 4), queue("a", guarantee=1), queue("b"), queue("c"))
+    settle(ledger.submit(*in_queue("c", 1)))
+    settle(ledger.submit(*in_queue("b", 4)))
+    assert running(ledger) == {"b": 2, "c": 1}
+    settle(ledger.play(PodGone(uid="c-0")))
+    assert running(ledger) == {"b": 3}
+
+
+def test_a_share_counts_as_the_part_of_the_gpu_that_it_takes() -> None:
+    """A queue that deserves one GPU may use it as ten shares of a tenth."""
+    ledger = Ledger(rack("n1", 2, memory_mib=10_000), queue("a", deserved=1), queue("b"))
+    settle(ledger.submit(*in_queue("b", 2)))
+    tenths = [pod(f"a-{number}", ask(1_000), queue="a") for number in range(11)]
+    settle(ledger.submit(*tenths))
+    assert running(ledger) == {"a": 10, "b": 1}
+
+
+def test_a_queue_may_deserve_devices_of_a_model() -> None:
+    """A queue takes back GPUs of the model that it deserves, and no others."""
+    ledger = Ledger(rack("n1", 2, model="NVIDIA-A100"), rack("n2", 2, model="NVIDIA-T4"))
+    ledger.play(queue("a", cards_deserved={"A100": 1}, weight=0), queue("b"))
+    settle(ledger.submit(*in_queue("b", 4)))
+    settle(ledger.submit(*in_queue("a", 2)))
+    assert running(ledger) == {"a": 1, "b": 3}
+    assert [each.node for each in evictions(ledger)] == ["n1"]
+
+
+@pytest.mark.parametrize("order", [("p", "q", "r"), ("r", "q", "p"), ("q", "r", "p")])
+def test_a_circle_of_queues_is_at_the_top(order: tuple[str, ...]) -> None:
+    """Queues whose parents form a circle count as queues without a parent, in any order."""
+    parents = {"p": "q", "q": "p", "r": "p"}
+    ledger = Ledger(rack("n1", 3), *(queue(name, parent=parents[name]) for name in order))
+    settle(ledger.submit(*in_queue("p", 2), *in_queue("q", 2), *in_queue("r", 2)))
+    assert running(ledger) == {"p": 1, "q": 1, "r": 1}
+
+
+def test_in_a_fifo_queue_the_first_pod_keeps_the_others_back() -> None:
+    """With `dequeueStrategy: fifo`, no pod overtakes one that fits nowhere."""
+    ledger = Ledger(rack("n1", 2), queue("a", fifo=True), queue("b"))
+    ledger.submit(pod("large", cards(4), queue="a")).settle()
+    settle(ledger.submit(*in_queue("a", 1), *in_queue("b", 1)))
+    assert running(ledger) == {"b": 1}
+    settle(ledger.play(rack("n2", 4)))
+    assert running(ledger) == {"a": 2, "b": 1}
