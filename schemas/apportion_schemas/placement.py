@@ -83,6 +83,7 @@ class RefusalCode(StrEnum):
     QUEUE_CAPABILITY_EXCEEDED = "QueueCapabilityExceeded"
     QUEUE_CARDS_EXCEEDED = "QueueCardsExceeded"
     QUEUE_RESERVED = "QueueReserved"
+    QUEUE_FIRST_WAITS = "QueueFirstWaits"
     QUOTA_EXCEEDED = "QuotaExceeded"
 
     @classmethod
@@ -231,14 +232,16 @@ class QueueShortage(Payload, frozen=True):
     """The limit of a queue that a pod exceeds: what the pod needs, and what is left.
 
     `resource` is a name in the queue's capability, or a model in its card quota; empty if the queue
-    is closed. CPU is in thousandths of a core, memory in MiB. If `reserved`, the rest is guaranteed
-    to other queues."""
+    is closed or `behind` is set. CPU is in thousandths of a core, memory in MiB. If `reserved`, the
+    rest is guaranteed to other queues. `behind` is the first pod of a queue that keeps its order,
+    as `namespace/name`."""
 
     queue: Name
     resource: Key = ""
     needed: Natural = 0
     available: Natural = 0
     reserved: bool = False
+    behind: Text = ""
 
 
 class QuotaShortage(Payload, frozen=True):

@@ -23,6 +23,7 @@ from apportion.core.placement.queueing.queue import NO_CLOCK, PendingQueue
 from apportion.core.placement.queueing.shape_queue import (
     Reasons,
     ShapeQueue,
+    behind,
     is_pending,
     reason_key_of,
     refusal_of,
@@ -225,6 +226,10 @@ class Engine:
 
     def _serve(self, shape_queue: ShapeQueue, decision: Decision, events_max: int) -> bool:
         # False if the gang needs a batch of its own.
+        ahead = self._queue.before(shape_queue) if self._state.queues else None
+        if ahead is not None:
+            self._waking.mark_unschedulable(shape_queue, behind(shape_queue.queue, ahead))
+            return True
         if shape_queue.gang:
             left = events_max - len(decision.events) if decision.events else GANG_PODS_MAX
             answer = self._gangs.take(shape_queue, left)  # for all that the gang lacks

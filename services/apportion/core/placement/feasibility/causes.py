@@ -8,6 +8,7 @@ from msgspec import structs
 
 from apportion.core.placement.feasibility import amounts, devices, nodes
 from apportion.core.placement.feasibility.descriptors import (
+    BEHIND,
     CLAIMED,
     CLAIMED_THERE,
     COMPLETED,
@@ -107,6 +108,8 @@ OF_NO_NODE: Final[tuple[Cause[Any], ...]] = (
     Cause(_C.QUEUE_RESERVED, "what is left of a resource is guaranteed to other queues",
           "wait for pods of the queue to end, or lower the guarantee of other queues",
           HELD_BY_QUEUE, kind=Kind.LIMIT, fix_when_empty="lower the guarantee of other queues"),
+    Cause(_C.QUEUE_FIRST_WAITS, "its queue keeps the order of its pods, and an earlier one waits",
+          "see why that pod waits, or set dequeueStrategy: traverse", BEHIND, kind=Kind.LIMIT),
     Cause(_C.QUOTA_EXCEEDED, "the pod would exceed a ResourceQuota of its namespace",
           "wait for pods of the namespace to end, or raise spec.hard of the ResourceQuota",
           HELD_BY_NAMESPACE, kind=Kind.LIMIT,

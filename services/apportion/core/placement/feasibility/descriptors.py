@@ -77,6 +77,7 @@ HELD_BY_QUEUE: Final = (
     Hint(events.QueueObserved, SOME),
     Hint(events.PodGroupObserved, SOME, FREED),  # its pods may be in another queue now
 )
+BEHIND: Final = (*HELD_BY_QUEUE, Hint(events.PodPlaced, SOME, FREED))
 HELD_BY_NAMESPACE: Final = (*HELD, *_each(SOME, events.QuotaObserved, events.QuotaGone))
 KEPT: Final = (
     *LEFT,

@@ -127,6 +127,7 @@ class Queues(Holdings):
         if freed or (change.refused and type(data) is PodPlaced):
             self.note_freed()
             freed = True
+        freed |= self._ordered and type(data) is PodPlaced  # whoever is behind it is next
         if isinstance(data, PodGroupObserved):
             for pod in self._state.groups[data.group].pods.values():
                 freed |= self.note(pod)
@@ -415,7 +416,8 @@ class Queues(Holdings):
         self._at, self._held, self._live, self._asked = {}, {}, {}, {}
         self._estimates.clear()
         self._totals.moved = True
-        if self.active or self._limits or self.lends or guaranteed:
+        self._ordered = any(each.fifo for each in state.queues.values())
+        if self.active or self._limits or self.lends or guaranteed or self._ordered:
             self.active = True
             self._uncounted = list(state.pods.values())
 

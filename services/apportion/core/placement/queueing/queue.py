@@ -123,6 +123,22 @@ class PendingQueue:
             self.to_report[key] = None
         return other
 
+    def before(self, shape_queue: ShapeQueue) -> PodState | None:
+        """Return the pod that waits ahead of this shape queue, if their queue keeps its order."""
+        queue = self._state.queues.get(shape_queue.queue)
+        if queue is None or not queue.fifo:
+            return None
+        turns = [
+            turn
+            for each in self._shape_queues.values()
+            if each.queue == shape_queue.queue and each.unschedulable
+            if (turn := each.head(self._state)) is not None
+        ]
+        first, own = min(turns, default=None), shape_queue.head(self._state)
+        if first is None or own is None or first > own:
+            return None
+        return self._state.pods[first.uid]
+
     def with_unreported(self) -> list[ShapeQueue]:
         """Return the unschedulable shape queues whose pods have refusals that the ledger lacks."""
         found = map(self._shape_queues.get, self.to_report)

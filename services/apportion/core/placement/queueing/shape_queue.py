@@ -8,11 +8,14 @@ from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
 from apportion.core.ledger.state import DEFAULT_QUEUE, PENDING, PodState, State
+from apportion.core.placement.limits.holdings import NEVER_SEEN
 from apportion.core.placement.limits.limits import Kept
+from apportion.core.placement.limits.quotas import LimitExceeded
 from apportion_schemas import (
     GangShortage,
     NearMiss,
     PodRefused,
+    QueueShortage,
     QuotaShortage,
     RefusalCode,
     VolumeShortage,
@@ -82,6 +85,13 @@ def refusal_of(pod: PodState, reasons: Reasons) -> PodRefused:
 
 # the reasons of a gang that is not declared yet
 UNDECLARED: Final = Reasons({}, (), 0, silent=True)
+
+
+def behind(queue: str, first: PodState) -> Reasons:
+    """Return why pods wait behind the first one of a queue that keeps its order."""
+    shortage = QueueShortage(queue=queue, behind=first.full_name)
+    exceeded = LimitExceeded(RefusalCode.QUEUE_FIRST_WAITS, queue=shortage)
+    return Reasons({exceeded.code: 0}, (), 0, limit=Kept(exceeded, None, NEVER_SEEN))
 
 
 def turn_of(pod: PodState) -> Turn:
