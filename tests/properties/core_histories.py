@@ -508,11 +508,21 @@ capabilities = weighed(
     ),
 )
 card_quotas = st.sampled_from(({}, {}, {}, {"A100": 2, "T4": 2}, {"A100": 3, "A30": 9}))
+deserved = st.sampled_from(
+    ({}, {}, {}, {"nvidia.com/gpu": 1}, {"nvidia.com/gpu": 3, "cpu": 2000}, {"nvidia.com/gpu": 9})
+)
 queues_told = st.builds(
     QueueObserved,
     queue=st.sampled_from(QUEUED).map(lambda name: name or "ml"),
+    parent=st.sampled_from(("", "", "", "ml", "web", "root")),
     weight=st.integers(0, 3),
+    priority=st.sampled_from((0, 0, 0, 1)),
     capability=capabilities,
+    deserved=deserved,
+    cards_deserved=st.sampled_from(({}, {}, {}, {"A100": 1})),
+    guarantee=st.sampled_from(({}, {}, {}, {"nvidia.com/gpu": 1}, {"cpu": 500})),
+    reclaimable=st.sampled_from((True, True, True, False)),
+    fifo=st.sampled_from((False,) * 5 + (True,)),
     open=st.sampled_from((True,) * 7 + (False,)),
     cards=card_quotas,
 )

@@ -26,13 +26,26 @@ def queue_name(state: State, pod: PodState) -> str:
     return pod.submitted.queue or "default"
 
 
+def counted_in(state: State, name: str) -> set[str]:
+    """Return the queues in which the pods of a queue count: itself and those above it, or only
+    itself and `root` if the queues above it form a circle."""
+    path = [name]
+    while path[-1] != "root":
+        queue = state.queues.get(path[-1])
+        above = (queue.parent if queue is not None else "") or "root"
+        if above in path:
+            return {name, "root"}
+        path.append(above)
+    return set(path)
+
+
 def held(state: State, queue: QueueObserved) -> Counter[str]:
     """Return how much of each resource the queue uses, keyed by the resource names in its limits.
 
     GPUs are also counted by model, under the name that the queue's GPU quota uses."""
     found: Counter[str] = Counter()
     for pod in state.pods.values():
-        if pod.placement is None or queue_name(state, pod) != queue.queue:
+        if pod.placement is None or queue.queue not in counted_in(state, queue_name(state, pod)):
             continue
         needs, by_id = pod.submitted.shape.node, state.nodes[pod.placement.node].by_id
         found.update({"pods": 1, "cpu": needs.cpu_milli, "memory": needs.memory_mib})

@@ -324,11 +324,8 @@ class Queues(Holdings):
         # Who deserves devices of some models deserves as many devices of their family.
         if not self._models or amount[0] != WORTH:
             return 0
-        return sum(
-            much
-            for (kind, key, *_), much in deserved.items()
-            if kind == MODEL and (amount, key) in self._families
-        )
+        named = ((each[1], much) for each, much in deserved.items() if each[0] == MODEL)
+        return sum(much for key, much in named if (amount, key) in self._families)
 
     def _guarantee(self, name: str, amount: Amount) -> int:
         return self._claims.get(name, _PLAIN).guarantee.get(amount, 0)

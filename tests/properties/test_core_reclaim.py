@@ -1,0 +1,139 @@
+"""Properties of reclaim: what a queue is entitled to is never taken from it, but always given."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from hypothesis import given, seed
+
+from apportion.core.ledger.state import State, queue_of
+from apportion.core.placement.limits.queues import ROOT, Queues
+from apportion.core.placement.limits.quotas import WORTH
+from apportion_schemas import PodEvicted, PodGone
+from tests.properties.core_histories import Step, trying
+from tests.properties.core_playing import follow
+from tests.properties.crowded_histories import lending_histories
+from tests.support.ledger_of import Ledger
+
+SETTINGS = trying(60)
+GPUS = (WORTH, "nvidia")
+ROUNDS_MAX = 200
+
+
+def reclaimed(state: State) -> dict[str, PodEvicted]:
+    return {uid: each for uid, each in state.evictions.items() if each.reason == "reclaimed"}
+
+
+@contextmanager
+def watched(state: State) -> Iterator[None]:
+    """When the block ends, check the pods that were taken back in it."""
+    before, told = set(state.evictions), Queues(state)
+    entitled = {name: told.parts(name).get(GPUS) for name in (*state.queues, "default")}
+    used = {name: told.used(name).get(GPUS, 0) for name in entitled}
+    for uid in before:  # leaving
+        for name in told.path_of(told.account_of(state.pods[uid])):
+            if name in used:
+                used[name] -= told.taken(state.pods[uid]).get(GPUS, 0)
+    yield
+    for uid, event in reclaimed(state).items():
+        if uid in before:
+            continue
+        victim, one = state.pods[uid], state.pods[event.beneficiary]
+        assert (event.queue, event.beneficiary_queue) == (
+            queue_of(state, victim),
+            queue_of(state, one),
+        )
+        own = told.path_of(told.account_of(one))
+        for name in told.path_of(told.account_of(victim)):
+            if name in own:
+                break
+            part = entitled.get(name)
+            assert part is not None, name
+            assert used[name] > part.entitled, f"{name} is within what it is entitled to"
+            queue = state.queues.get(name)
+            assert queue is None or queue.reclaimable
+
+
+@SETTINGS
+@given(lending_histories())
+def test_a_queue_within_its_entitlement_loses_no_pod(steps: list[Step]) -> None:
+    """Only queues that use more than they are entitled to lose pods to other queues."""
+    follow(Ledger(), steps, watched=watched)
+
+
+@SETTINGS
+@given(lending_histories())
+def test_evictions_end_without_news(steps: list[Step]) -> None:
+    """If nothing else happens, evictions come to an end: no two queues evict by turns.
+
+    The pods of evicted pods' controllers come back each time."""
+    ledger = Ledger()
+    follow(ledger, steps)
+    for again in range(ROUNDS_MAX):
+        ledger.settle()
+        leaving = sorted(ledger.state.evictions)
+        if not leaving:
+            return
+        for uid in leaving:
+            pod = ledger.state.pods[uid].submitted
+            ledger.play(PodGone(uid=uid))
+            fields = {"uid": f"{pod.name}-{again}", "name": pod.name}
+            ledger.play(type(pod)(**{**_fields(pod), **fields}))
+    raise AssertionError("pods are evicted for ever")
+
+
+def _fields(pod: object) -> dict[str, object]:
+    return {name: getattr(pod, name) for name in pod.__struct_fields__}  # type: ignore[attr-defined]
+
+
+@SETTINGS
+@given(lending_histories())
+def test_what_a_queue_deserves_comes_back(steps: list[Step]) -> None:
+    """In the end, no pod that needs one whole GPU waits within what its queue deserves, while a
+    pod that may be taken back runs beyond what its own queue is entitled to."""
+    ledger = Ledger()
+    follow(ledger, steps)
+    while True:
+        ledger.settle()
+        leaving = sorted(ledger.state.evictions)
+        if not leaving:
+            break
+        ledger.play(*(PodGone(uid=uid) for uid in leaving))
+    state = ledger.state
+    told = Queues(state)
+    for pod in state.pods.values():
+        about = pod.submitted
+        if pod.placement is not None or about.group or about.gates or not about.preempts:
+            continue
+        reclaim = ledger.engine._limits.reclaim(pod, 1 << 62)
+        if reclaim is None:
+            continue
+        for node in state.nodes.values():
+            alone = [each for each in node.pods.values() if reclaim.allows([[each]])]
+            alone = [each for each in alone if not each.submitted.group]
+            whole = [
+                each for each in alone
+                if told.taken(each).get(GPUS, 0) >= 1000 * sum(a.count for a in about.shape.asks)
+            ]  # fmt: skip
+            assert not whole or state.nominated, (about.uid, whole)
+
+
+def test_pods_are_taken_back() -> None:
+    """The drawn histories contain many evictions for other queues, some of them from below a
+    department."""
+    found: list[PodEvicted] = []
+
+    @seed(5)
+    @trying(200)
+    @given(lending_histories())
+    def play(steps: list[Step]) -> None:
+        ledger = Ledger()
+        follow(ledger, steps)
+        found.extend(
+            event for event in ledger.events
+            if isinstance(event, PodEvicted) and event.reason == "reclaimed"
+        )  # fmt: skip
+
+    play()
+    assert len(found) >= 20
+    assert {each.beneficiary_queue for each in found} >= {"ml", "web"}
+    assert ROOT not in {each.queue for each in found}
