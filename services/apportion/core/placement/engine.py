@@ -113,8 +113,11 @@ class Engine:
 
     @property
     def held_until(self) -> int:
-        """Return when `tell_time` is due, in microseconds since 1970; 0 if no pod backs off."""
-        return self._queue.held_until
+        """Return when `tell_time` is due, in microseconds since 1970; 0 if it is not.
+
+        Then a pod's backoff ends, or a pod may be evicted that was safe."""
+        times = self._queue.held_until, self._preempting.due
+        return min((each for each in times if each), default=0)
 
     @property
     def needs_time(self) -> bool:
@@ -123,7 +126,8 @@ class Engine:
 
     def tell_time(self, now: int) -> None:
         """Queue the pods whose backoff ends by `now`, in microseconds since 1970."""
-        if self._waiting.tell_time(now):
+        due = self._preempting.due
+        if self._waiting.tell_time(now) or (due and due <= now):
             self._preempting.look_again()
 
     @property

@@ -28,6 +28,7 @@ class Reclaim:
 
     def __init__(self, state: State, queues: Queues, pod: PodState, now: int) -> None:
         self._state, self._queues, self._now = state, queues, now
+        self.safe_until = 0  # when the first of the pods that were safe may be evicted
         self._needs = queues.needs(pod)
         self._own = queues.path_of(queues.account_of(pod))
         self._wanted = self._amounts()
@@ -104,8 +105,12 @@ class Reclaim:
                 return False
             if queue is not None and not safe_s:
                 safe_s = queue.safe_s  # of the nearest queue that says so
-        since = micros_of(pod.placed_time) or 0
-        return pod.submitted.evictable and self._now - since >= safe_s * 1_000_000
+        if not pod.submitted.evictable:
+            return False
+        until = (micros_of(pod.placed_time) or 0) + safe_s * 1_000_000
+        if until > self._now:
+            self.safe_until = min(until, self.safe_until or until)
+        return until <= self._now
 
     def _amounts(self) -> list[Amount]:
         # What the nearest queue names that says what it deserves; else devices, or the host.

@@ -223,9 +223,15 @@ class Preempting:
             return bool(ended)
         return False
 
+    @property
+    def due(self) -> int:
+        """Return when to search again without a new event, in microseconds since 1970, or 0."""
+        return self._gang_room.dry_run.safe_until
+
     def look_again(self) -> None:
-        """Search again without a new event, because the set of pending pods changed."""
+        """Search again without a new event, because of the time or the set of pending pods."""
         self._as_of = -1
+        self._gang_room.dry_run.safe_until = 0
 
     def _forget_gang(self, change: Change) -> None:
         # Failed searches may succeed now, for others if the gang's most important pod changed.

@@ -95,6 +95,7 @@ class DryRun:
     ) -> None:
         self._state = state
         self._queue = queue
+        self.safe_until = 0  # when the first of the pods that were safe so far may be evicted
         self._finder = finder
         self._limits = limits
         self._neighbours = neighbours
@@ -112,6 +113,8 @@ class DryRun:
         """Return which pods of the node to evict for this pod, or None if no eviction helps."""
         node = self._finder.columns.nodes[row]
         leaving, units = self._below(pod, node, reclaim)
+        if reclaim is not None and reclaim.safe_until:
+            self.safe_until = min(reclaim.safe_until, self.safe_until or reclaim.safe_until)
         if not leaving and not units:
             return None
         gone = [self.lift(each) for each in leaving]

@@ -138,8 +138,9 @@ def test_pods_run_for_a_while_before_they_are_taken_back() -> None:
     ledger.engine.tell_time(_time(59))
     ledger.submit(*in_queue("a", 1)).settle()
     assert not evictions(ledger)
+    assert ledger.engine.held_until == _time(60)
     ledger.engine.tell_time(_time(60))
-    ledger.submit(*in_queue("a", 1, first=9)).settle()
+    ledger.settle()
     assert [each.pod for each in evictions(ledger)] == ["b-0"]
 
 
