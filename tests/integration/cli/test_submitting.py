@@ -215,7 +215,7 @@ def test_queues_and_quotas_are_obeyed(up: Standalone) -> None:
 def test_keys_that_decide_nothing_are_not_in_force(up: Standalone) -> None:
     """`submit` warns of every key of a Queue that has no effect. `get queues` does not list such
     keys."""
-    dead = {"deserved": "{cpu: 1}", "guarantee": "{resource: {cpu: 1}}", "reclaimable": "true"}
+    dead = {"extendClusters": "[{name: a}]", "type": "x"}
     keys = "".join(f"{name}: {value}, " for name, value in dead.items())
     said = up.json("submit", "-f", "-", stdin=LIMITS.replace("{weight", f"{{{keys}weight").encode())
     told = {field: [each for each in said["warnings"] if f"spec.{field}" in each] for field in dead}

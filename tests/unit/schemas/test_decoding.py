@@ -13,7 +13,7 @@ import pytest
 import apportion
 from apportion.core.dra.requests import read_resource_claim
 from apportion.core.workloads.document import ManifestError
-from apportion.core.workloads.kinds.limits import CARD_QUOTA, card_quota
+from apportion.core.workloads.kinds.queues import CARD_QUOTA, cards_in
 from apportion.runtime.kube import watch
 from apportion.runtime.ledger.membership import read_beat
 from apportion.watcher.kubernetes.kind import metadata_of
@@ -66,7 +66,7 @@ def test_a_deep_beat_and_annotation_are_refused() -> None:
     with pytest.raises(msgspec.DecodeError):
         read_beat("apportion.beat.agent.n1", DEEP)
     with pytest.raises(ManifestError):
-        card_quota({CARD_QUOTA: DEEP.decode()})
+        cards_in({CARD_QUOTA: DEEP.decode()}, CARD_QUOTA)
 
 
 @pytest.mark.parametrize("levels", [1_000, 4_900])

@@ -5,7 +5,7 @@ long or too large for an event are refused, as are names that Kubernetes refuses
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -155,6 +155,16 @@ def part(whole: object, *keys: str) -> dict[Any, Any]:
     for key in keys:
         whole = whole.get(key) if isinstance(whole, dict) else None
     return whole if isinstance(whole, dict) else {}
+
+
+def section(
+    whole: Mapping[str, Any], key: str, field: str, *, fix: str = "write fields below it"
+) -> dict[str, Any]:
+    """Return the object under a key; empty without one. Raises ManifestError for another value."""
+    found = whole.get(key) or {}
+    if not isinstance(found, dict):
+        raise ManifestError(field, found, "is not an object", fix)
+    return found
 
 
 def entries(whole: object, key: str) -> Iterator[tuple[int, dict[Any, Any]]]:

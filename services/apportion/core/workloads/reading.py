@@ -14,10 +14,10 @@ import msgspec
 
 from apportion.core.workloads.document import ROOT, ManifestError, cleaned, items_of, part
 from apportion.core.workloads.kinds.drafts import KINDS, Manifest
-from apportion.core.workloads.kinds.limits import QUEUE, QUOTA
+from apportion.core.workloads.kinds.limits import LIMITS
 from apportion.core.workloads.pods.template import DEFAULT_CONFIG, ManifestConfig
 
-TAKEN: Final = (*KINDS, QUEUE, QUOTA)  # every kind that can be submitted: workloads and limits
+TAKEN: Final = (*KINDS, *LIMITS)  # every kind that can be submitted: workloads and limits
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,8 @@ INSTANCES: Final = "instances"
 # hundredths and units of memory, gpushare's MiB), so the webhook adds one slot to their amounts.
 # Every agent offers the name, and it never changes what a pod requests.
 SLOT: Final = "apportion.dev/slot"
+# GPUs in thousandths, in the amounts of a queue of KAI; not a resource that pods request
+GPU_MILLI: Final = "apportion.dev/gpu-milli"
 # what can be counted of devices: instances by profile, all else by family
 COUNTED: Final = (SHARES, DEVICE_MEMORY, CORES, CORES_PERCENT, ENTIRE, PARTIAL_MEMORY, INSTANCES)
 

@@ -97,8 +97,8 @@ ANNOTATIONS: Mapping[str, str] = {
     "and only Volcano's scheduler removes the gate of this name",
     "sla-waiting-time": "waiting longer does not move a pod forward in the queue",
     "volcano.sh/cooldown-time": "an evictable pod can be evicted at any time",
-    "volcano.sh/hierarchy": "hierarchical queues are not supported",
-    "volcano.sh/hierarchy-weights": "hierarchical queues are not supported",
+    "volcano.sh/hierarchy": "spec.parent of a Queue sets its place in the tree",
+    "volcano.sh/hierarchy-weights": "spec.weight of a Queue sets its weight",
     "volcano.sh/jdb-max-unavailable": _BUDGET,
     "volcano.sh/jdb-min-available": _BUDGET,
     "volcano.sh/qos-level": "nodes are never oversubscribed, so pods have no QoS levels",
@@ -112,24 +112,16 @@ ANNOTATIONS: Mapping[str, str] = {
     "volcano.sh/task-topology-task-order": _TOGETHER,
 }
 
-_RECLAIM = "resources are not reclaimed from queues"
 # fields of `spec` of a Volcano Queue that have no effect here
 QUEUE_FIELDS: Mapping[str, str] = {
     "affinity": "pods of the queue can use nodes of every group; use a nodeSelector in the pods",
-    "deserved": f"{_RECLAIM}, and free resources are divided by weight; use weight",
-    "dequeueStrategy": "a pod that fits nowhere never blocks others in its queue",
     "extendClusters": "pods stay in this cluster",
-    "guarantee": "nothing is reserved for a queue; set capability on the other queues",
-    "parent": "hierarchical queues are not supported, so limits of the parent do not apply",
-    "priority": "the queue with the smallest share for its weight is next; use weight",
-    "reclaimable": f"{_RECLAIM}, whatever its value",
     "type": "all queues have the same type",
 }
-# values of these fields that mean what is done here anyway
-QUEUE_AS_HERE: Mapping[str, object] = {
-    "dequeueStrategy": "traverse", "parent": "root", "priority": 0,
-}  # fmt: skip
-
+# the same of a KAI Queue
+KAI_QUEUE_FIELDS: Mapping[str, str] = {
+    "preemptMinRuntime": "a pod can be evicted for one of higher priority in its queue at any time"
+}
 
 # of `spec` of a Volcano Job, for the values that are not refused
 JOB_FIELDS: Mapping[str, str] = {"tasks[].topologyPolicy": "no NUMA node of the CPUs is preferred"}

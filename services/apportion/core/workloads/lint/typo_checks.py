@@ -5,6 +5,7 @@ Some amounts are clamped, ignored, or larger than any device. Invariant: an unkn
 our domains is reported, any other only if it resembles a known name. Names for which the pod is
 refused anyway are not reported, nor fields that a newer API may have."""
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
@@ -25,10 +26,11 @@ from apportion.core.workloads.dialects.names import DialectConfig
 from apportion.core.workloads.dialects.reading import read_pod
 from apportion.core.workloads.document import below, entries, part, shown, within
 from apportion.core.workloads.kinds.drafts import Manifest
-from apportion.core.workloads.kinds.limits import OF_CLAIMS, QUEUE, QUOTA
+from apportion.core.workloads.kinds.limits import OF_CLAIMS, QUEUE_AMOUNTS, QUOTA
+from apportion.core.workloads.kinds.queues import CARDS, KAI_QUEUE, KAI_RESOURCES, VOLCANO_QUEUE
 from apportion.core.workloads.lint import ignored_fields
 from apportion.core.workloads.pods import gangs, unsupported
-from apportion.core.workloads.pods.template import PREEMPTABLE, QUEUES, TASK
+from apportion.core.workloads.pods.template import PREEMPTABLE, QUEUE_LABEL, QUEUES, TASK
 from apportion.core.workloads.schedulers import DEFAULT, OURS, Chooser, SchedulerNames
 from apportion_schemas.quantities import MEMORY_MIB_MAX, WHOLE
 
@@ -59,7 +61,7 @@ _LESS: Final = "write the amount for one device"
 NAME_CHARS_MAX: Final = 63
 _UNLESS_TAKEN: Final = " unless the webhook takes it over because it requests devices"
 DEFAULT_QUEUE: Final = "default"  # the queue of pods that name none; it needs no declaration
-_QUEUE_KEYS: Final = frozenset((*QUEUES, "queue"))
+_QUEUE_KEYS: Final = frozenset((*QUEUES, QUEUE_LABEL, "queue"))
 
 
 class Suspect(NamedTuple):
@@ -80,7 +82,7 @@ def suspects(document: object, config: DialectConfig, *, placed: bool = False) -
 
     If `placed`, ignore the annotations that schedulers write on pods."""
     about = part(document)
-    if about.get("kind") in (QUEUE[1], QUOTA[1]):
+    if about.get("kind") in (VOLCANO_QUEUE[1], QUOTA[1]):
         yield from _of_limit(about, config)
         return
     for key, at, found in _parts(document, "", 0):
@@ -131,27 +133,53 @@ def of_annotations(found: Mapping[Any, Any], at: str) -> Iterator[Suspect]:
         yield Suspect(within(at, gangs.MIN_MEMBER), why, doubtful=False)
 
 
-def of_queue(spec: Mapping[Any, Any], *, stored: bool = False) -> Iterator[Suspect]:
-    """Yield the fields of a Queue's `spec` that have no effect here.
-
-    If the spec is from the API server (`stored`), ignore values that Volcano's webhook adds."""
-    for name, why in ignored_fields.QUEUE_FIELDS.items():
-        value = spec.get(name)
-        if value in (None, "", {}, []) or value == ignored_fields.QUEUE_AS_HERE.get(name):
-            continue
-        if not (stored and name == "reclaimable" and value is True):
+def of_queue(document: Mapping[Any, Any]) -> Iterator[Suspect]:
+    """Yield the fields and annotations of a Queue of Volcano or KAI that have no effect here."""
+    spec, of_kai = part(document, "spec"), document.get("apiVersion") == KAI_QUEUE[0]
+    fields = ignored_fields.KAI_QUEUE_FIELDS if of_kai else ignored_fields.QUEUE_FIELDS
+    for name, why in fields.items():
+        if spec.get(name) not in (None, "", {}, []):
             yield Suspect(f"spec.{name}", f"has no effect: {why}")
+    if of_kai:
+        yield from _of_kai_resources(part(spec, "resources"))
+    notes = part(document, "metadata", "annotations")
+    yield from of_annotations(notes, "metadata.annotations")
+    for key in notes:
+        if isinstance(key, str) and (hint := _hint(key, CARDS)):
+            why = f"is not a known annotation and has no effect{hint}"
+            yield Suspect(within("metadata.annotations", key), why)
+
+
+def _of_kai_resources(resources: Mapping[Any, Any]) -> Iterator[Suspect]:
+    weight = part(resources, "gpu").get("overQuotaWeight") or 0
+    if isinstance(weight, float) and math.isfinite(weight) and weight % 1:
+        why = f"is {weight:g} and counts as {math.ceil(weight)}; write whole numbers"
+        yield Suspect("spec.resources.gpu.overQuotaWeight", why)
+    for name in sorted(KAI_RESOURCES.keys() - {"gpu"}):
+        at, found = f"spec.resources.{name}", part(resources, name)
+        if (found.get("overQuotaWeight") or 0) != weight:
+            why = f"has no effect: the weight of gpu, {shown(weight)}, applies to all resources"
+            yield Suspect(f"{at}.overQuotaWeight", why)
+        if not (found.get("quota") or found.get("limit")):
+            why = "is 0 or unset, so pods of the queue can request none of it, as in KAI"
+            yield Suspect(f"{at}.limit", f"{why}; write -1 for no limit")
 
 
 def _of_limit(document: Mapping[Any, Any], config: DialectConfig) -> Iterator[Suspect]:
-    is_queue = document["kind"] == QUEUE[1]
-    field = "capability" if is_queue else "hard"
-    before = ("",) if is_queue else ("", *OF_CLAIMS)
+    is_queue = document["kind"] == VOLCANO_QUEUE[1]
     if is_queue:
-        yield from of_queue(part(document, "spec"))
-        yield from of_annotations(part(document, "metadata", "annotations"), "metadata.annotations")
+        yield from of_queue(document)
+    before = ("",) if is_queue else ("", *OF_CLAIMS)
     known = frozenset(prefix + name for name in listing.claimed(config) for prefix in before)
-    for name in part(document, "spec", field):
+    for path in QUEUE_AMOUNTS if is_queue else ("hard",):
+        names = part(document, "spec", *path.split("."))
+        yield from _of_names(names, f"spec.{path}", known, is_queue=is_queue)
+
+
+def _of_names(
+    names: Iterable[object], field: str, known: frozenset[str], *, is_queue: bool
+) -> Iterator[Suspect]:
+    for name in names:
         if not isinstance(name, str) or name in known:
             continue
         if "/" in name:
@@ -162,7 +190,7 @@ def _of_limit(document: Mapping[Any, Any], config: DialectConfig) -> Iterator[Su
             is_slip = is_queue and name not in OF_NODES and not name.startswith("hugepages-")
         if is_slip:
             said = f"is not a known resource and limits no device{hint}"
-            yield Suspect(within(f"spec.{field}", name), said)
+            yield Suspect(within(field, name), said)
 
 
 _Part = tuple[Literal["annotations"] | Part, str, Mapping[Any, Any]]

@@ -32,6 +32,9 @@ SHAPE_BYTES_MAX = 1 << 18
 TASK = "volcano.sh/task-spec"
 # annotations with a pod's queue: the author's overrides the one of Volcano's jobs
 QUEUES = ("scheduling.volcano.sh/queue-name", "volcano.sh/queue-name")
+QUEUE_LABEL = (
+    "kai.scheduler/queue"  # KAI's label with a pod's queue, for pods without an annotation
+)
 # built into every cluster
 PRIORITY_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 
@@ -111,8 +114,9 @@ def read_template(
         for i, gate in enumerate(spec.scheduling_gates)
     ]
     group = gangs.gang_of(spec, notes, own.labels, at=field) if config.gangs else ""
-    key = next((key for key in QUEUES if notes.get(key)), "")
-    queue = dns_subdomain(notes[key], within(notes_field, key)) if key else ""
+    named = [(notes, notes_field, key) for key in QUEUES]
+    named += [(own.labels, f"{meta_field}.labels", QUEUE_LABEL)]
+    queues = (dns_subdomain(of[key], within(at, key)) for of, at, key in named if of.get(key))
     evictable = _evictable(notes, own.labels, notes_field)
     template = Template(
         shape=shape,
@@ -124,7 +128,7 @@ def read_template(
         borrowing=request.borrowing,
         group=group,
         task=notes.get(TASK, ""),
-        queue=queue,
+        queue=next(queues, ""),
         gates=tuple(dict.fromkeys(gates)),
         volume_claims=node_needs.claims(spec.volumes),
         preempts=spec.preemption_policy != "Never",

@@ -231,17 +231,21 @@ def test_pod_as_an_api_server_has_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("notes", "queue"),
+    ("notes", "labels", "queue"),
     [
-        ({}, ""),
-        ({"scheduling.volcano.sh/queue-name": "night"}, "night"),
-        ({"volcano.sh/queue-name": "day"}, "day"),
-        ({"volcano.sh/queue-name": "day", "scheduling.volcano.sh/queue-name": "night"}, "night"),
+        ({}, {}, ""),
+        ({"scheduling.volcano.sh/queue-name": "night"}, {}, "night"),
+        ({"volcano.sh/queue-name": "day"}, {"kai.scheduler/queue": "dawn"}, "day"),
+        ({"volcano.sh/queue-name": "a", "scheduling.volcano.sh/queue-name": "b"}, {}, "b"),
+        ({}, {"kai.scheduler/queue": "dawn"}, "dawn"),
     ],
 )
-def test_the_queue_of_a_pod(notes: dict[str, object], queue: str) -> None:
-    """A pod's queue is set by Apportion's annotation, or else by Volcano's."""
-    assert submitted(draft(pod({"nvidia.com/gpu": 1}, notes)), "u1").queue == queue
+def test_the_queue_of_a_pod(notes: dict[str, object], labels: dict[str, str], queue: str) -> None:
+    """A pod's queue is set by the author's annotation, or else by the one of Volcano's jobs, or
+    else by KAI's label."""
+    document = pod({"nvidia.com/gpu": 1}, notes)
+    document["metadata"]["labels"] = labels
+    assert submitted(draft(document), "u1").queue == queue
 
 
 def test_null_fields_are_absent() -> None:

@@ -45,9 +45,7 @@ def test_a_queue_is_what_the_watcher_would_say() -> None:
 def test_keys_that_decide_nothing_are_no_part_of_a_limit() -> None:
     """Fields of a Queue that have no effect are ignored when it is read."""
     dead: dict[str, Any] = {
-        "deserved": {"nvidia.com/gpu": 1}, "guarantee": {"resource": {"nvidia.com/gpu": 1}},
-        "reclaimable": False, "parent": "all", "priority": 3, "type": "x",
-        "extendClusters": [{"name": "a"}], "dequeueStrategy": "fifo",
+        "type": "x", "extendClusters": [{"name": "a"}],
         "affinity": {"nodeGroupAffinity": {"preferred": ["a"]}},
     }  # fmt: skip
     assert dead.keys() == set(QUEUE_FIELDS)
@@ -80,7 +78,15 @@ def test_a_quota_is_of_devices_alone() -> None:
     )
 
 
-@pytest.mark.parametrize("of", [quota, lambda limits: queue(capability=limits)])
+@pytest.mark.parametrize(
+    "of",
+    [
+        quota,
+        lambda limits: queue(capability=limits),
+        lambda limits: queue(deserved=limits),
+        lambda limits: queue(guarantee={"resource": limits}),
+    ],
+)
 @pytest.mark.parametrize(
     ("name", "amount", "said"),
     [
@@ -144,6 +150,21 @@ def test_other_documents_are_not_ours() -> None:
         (queue(capability=["cpu"]), "spec.capability"),
         (queue(capability={"cpu": "lots"}), 'spec.capability["cpu"]'),
         (queue(capability={"cpu": "-1"}), 'spec.capability["cpu"]'),
+        (queue(capability={"cpu": 1 << 60}), 'spec.capability["cpu"]'),
+        (queue(capability={"": 1}), 'spec.capability[""]'),
+        (queue(capability={f"a.b/{n}": 1 for n in range(257)}), "spec.capability"),
+        (queue(deserved={"cpu": "lots"}), 'spec.deserved["cpu"]'),
+        (queue(guarantee=[1]), "spec.guarantee"),
+        (queue(guarantee={"resource": "4"}), "spec.guarantee.resource"),
+        (queue(guarantee={"resource": {"cpu": -1}}), 'spec.guarantee.resource["cpu"]'),
+        (queue(parent="ml"), "spec.parent"),
+        (queue(parent="Not A Name"), "spec.parent"),
+        (queue(parent=7), "spec.parent"),
+        (queue(priority=-1), "spec.priority"),
+        (queue(priority=1 << 31), "spec.priority"),
+        (queue(reclaimable="no"), "spec.reclaimable"),
+        (queue(dequeueStrategy="lifo"), "spec.dequeueStrategy"),
+        (queue("root"), "metadata.name"),
         (queue("Not A Name"), "metadata.name"),
         (quota({"cpu": "4"}), "spec.hard"),
         (quota(["cpu"]), "spec.hard"),

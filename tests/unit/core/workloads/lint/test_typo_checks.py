@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from apportion.core.workloads.dialects.names import DialectConfig
+from apportion.core.workloads.kinds.limits import QUEUE_AMOUNTS
+from apportion.core.workloads.kinds.queues import KAI_QUEUE
 from apportion.core.workloads.lint import ignored_fields
 from apportion.core.workloads.lint.ignored_fields import CONTAINER_FIELDS
 from apportion.core.workloads.lint.typo_checks import of_no_device, of_queue, suspects
@@ -394,8 +396,7 @@ def test_the_members_that_a_pod_names_do_not_count_in_its_gang() -> None:
 
 
 def test_fields_of_a_queue_that_decide_nothing() -> None:
-    """Fields of a Queue that have no effect cause a warning with their path, unless they have
-    Volcano's default value."""
+    """Fields of a Queue that have no effect cause a warning with their path, if they are set."""
     spec = {
         "weight": 2, "capability": {"cpu": 1}, "deserved": {"cpu": 1}, "parent": "all",
         "guarantee": {"resource": {"cpu": 1}}, "reclaimable": False, "priority": 3, "type": "x",
@@ -405,10 +406,53 @@ def test_fields_of_a_queue_that_decide_nothing() -> None:
     said = list(suspects({"kind": "Queue", "spec": spec}, CONFIG))
     assert {each.field for each in said} == {f"spec.{name}" for name in ignored_fields.QUEUE_FIELDS}
     assert all(each.doubtful for each in said)
-    assert len(list(of_queue(spec, stored=True))) == len(said)
-    default = {"weight": 1, "reclaimable": True, "parent": "root", "dequeueStrategy": "traverse"}
-    assert list(of_queue(default, stored=True)) == []
-    assert [each.field for each in of_queue(default)] == ["spec.reclaimable"]
+    unset = {"type": "", "extendClusters": [], "affinity": None}
+    assert list(of_queue({"kind": "Queue", "spec": unset})) == []
+
+
+@pytest.mark.parametrize("path", QUEUE_AMOUNTS)
+def test_a_typo_in_each_of_a_queues_amounts(path: str) -> None:
+    """A misspelt resource causes a warning in every field of a Queue with amounts."""
+    spec: dict[str, Any] = {"nvidia.com/gpumen": 1}
+    for key in reversed(path.split(".")):
+        spec = {key: spec}
+    (said,) = suspects({"kind": "Queue", "spec": spec}, CONFIG)
+    assert said.field == f'spec.{path}["nvidia.com/gpumen"]'
+
+
+def test_a_typo_in_an_annotation_of_a_queue() -> None:
+    """A misspelt annotation of a Queue causes a warning that names the right one."""
+    right, wrong = "apportion.dev/card.deserved", "apportion.dev/cards.deserved"
+    queue = {"kind": "Queue", "metadata": {"annotations": {wrong: "{}", right: "{}"}}, "spec": {}}
+    (said,) = suspects(queue, CONFIG)
+    assert said.field == f'metadata.annotations["{wrong}"]'
+    assert right in said.why
+
+
+@pytest.mark.parametrize(
+    ("spec", "resources", "fields"),
+    [
+        ({"reclaimMinRuntime": "5m", "displayName": "ML", "priority": 3}, {}, []),
+        ({"preemptMinRuntime": "5m"}, {}, ["preemptMinRuntime"]),
+        (
+            {},
+            {"gpu": {"overQuotaWeight": 0.5}},
+            [f"resources.{name}.overQuotaWeight" for name in ("gpu", "cpu", "memory")],
+        ),
+        ({}, {"cpu": {"limit": -1, "overQuotaWeight": 2}}, ["resources.cpu.overQuotaWeight"]),
+        ({}, {"cpu": {"overQuotaWeight": 1}}, ["resources.cpu.limit"]),
+        ({}, {"gpu": {"overQuotaWeight": float("inf")}, "cpu": 3}, None),
+    ],
+)
+def test_fields_of_a_kai_queue_that_decide_nothing(
+    spec: dict[str, Any], resources: dict[str, Any], fields: list[str] | None
+) -> None:
+    """A field of a KAI Queue that has no effect causes a warning. So does a resource of which the
+    pods of the queue can request nothing."""
+    free = {"limit": -1, "overQuotaWeight": 1}
+    spec = {"resources": {"cpu": free, "memory": free, "gpu": free} | resources} | spec
+    said = list(suspects({"apiVersion": KAI_QUEUE[0], "kind": "Queue", "spec": spec}, CONFIG))
+    assert fields is None or [each.field for each in said] == [f"spec.{each}" for each in fields]
 
 
 def test_every_field_of_a_queue_is_read_or_said_to_decide_nothing() -> None:
@@ -418,7 +462,8 @@ def test_every_field_of_a_queue_is_read_or_said_to_decide_nothing() -> None:
         row.strip().lstrip("+").split()[0] for row in FIELDS["Queue"].splitlines() if row.strip()
     )
     fields = {row.split(".")[1] for row in rows if row.startswith("spec.")}
-    assert fields == {"weight", "capability", *ignored_fields.QUEUE_FIELDS}
+    read = "weight capability parent deserved guarantee reclaimable priority dequeueStrategy"
+    assert fields == {*read.split(), *ignored_fields.QUEUE_FIELDS}
 
 
 @pytest.mark.parametrize(("limits", "slips"), [({}, 1), ({"cambricon.com/vmlu": 1}, 0)])
