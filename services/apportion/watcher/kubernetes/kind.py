@@ -1,8 +1,9 @@
 """The objects of one kind that a watch reports, and how they differ from the ledger."""
 
 from abc import ABC, abstractmethod
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -122,13 +123,22 @@ def is_news(wanted: Any, known: Any) -> bool:
     return not same and bool(version <= wanted.version)
 
 
+class Source(NamedTuple):
+    """One kind of Kubernetes objects that a `Mirror` copies: its title, and how to read it."""
+
+    title: str
+    read: Callable[[bytes], Any]
+
+
 class Mirror(Marks, Generic[V]):
-    """The cluster's objects of one kind, which the watcher copies to the ledger."""
+    """The cluster's objects of one kind, which the watcher copies to the ledger.
+
+    They may come from several kinds of Kubernetes objects (`sources`). If two objects have the same
+    key, that of the first source counts, and `problem` gets the other one."""
 
     def __init__(
         self,
-        title: str,
-        read: Callable[[bytes], V | None],
+        sources: Mapping[str, Source],
         has: Callable[[], Mapping[str, Any]],  # returns the ledger's objects
         reports: tuple[type[Payload], ...],
         key: tuple[str, ...],
@@ -141,11 +151,17 @@ class Mirror(Marks, Generic[V]):
         super().__init__(stir, reports, key)
         self._has = has
         self._minor = minor  # True for changes that need no comparison
-        self.entries: dict[str, V] = {}
-        self.kind = readable(
-            title, self.entries, read, self._changed, problem,
-            expected=lambda: keys_of(has()), keeps=keeps,
-        )  # fmt: skip
+        self._problem = problem
+        self._titles = [source.title for source in sources.values()]
+        by_source: dict[str, dict[str, V]] = {kind: {} for kind in sources}
+        self.entries = ChainMap(*by_source.values())
+        self.kinds = {
+            kind: readable(
+                sources[kind].title, entries, sources[kind].read, self._changed, problem,
+                expected=lambda: keys_of(has()), keeps=keeps,
+            )
+            for kind, entries in by_source.items()
+        }  # fmt: skip
 
     def everything(self) -> dict[str, None]:
         """Return the keys of all objects of this kind, in the cluster or in the ledger."""
@@ -163,5 +179,16 @@ class Mirror(Marks, Generic[V]):
                 yield self.reports[1](**dict(zip(self.key, name.split("/"), strict=True)))
 
     def _changed(self, name: str, before: V | None, now: V | None, _version: int) -> None:
+        if len(self._titles) > 1:
+            titles = [
+                title
+                for title, found in zip(self._titles, self.entries.maps, strict=True)
+                if name in found
+            ]
+            why = ""
+            if titles[1:]:
+                why = f"a {titles[0]} and a {titles[1]} have this name, and only the first counts"
+                why += "; rename one of them"
+            self._problem(f"{self._titles[0]}s {name}", why)
         if before is None or now is None or not self._minor(before, now):
             self.mark(name)

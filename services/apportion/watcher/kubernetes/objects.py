@@ -24,7 +24,8 @@ from apportion.core.workloads.dialects.inventory import NodeFacts
 from apportion.core.workloads.dialects.listing import claimed
 from apportion.core.workloads.dialects.node_annotations import registration, unhealthy_indexes
 from apportion.core.workloads.kinds.drafts import PodDraft
-from apportion.core.workloads.kinds.limits import QUEUE, card_quota, extended_limits
+from apportion.core.workloads.kinds.limits import extended_limits
+from apportion.core.workloads.kinds.queues import ROOT, VOLCANO_QUEUE, read_queue
 from apportion.core.workloads.lint.typo_checks import Suspect, of_annotations, of_queue
 from apportion.core.workloads.pods import affinity, node_needs
 from apportion.core.workloads.pods.gangs import api_of
@@ -452,25 +453,14 @@ class ObjectReader:
         phase = (document.get("status") or {}).get("phase", "")
         return group, not api_of(group.group) and phase in {"", "Pending"}
 
-    def queue(self, raw: bytes) -> QueueObserved:
-        """Read a Volcano Queue, CPU in thousandths and memory in MiB. Raises ManifestError."""
-        document = _decode_any(raw)
-        spec, status = document.get("spec") or {}, document.get("status") or {}
-        notes = document["metadata"].get("annotations") or {}
-        found = (*of_queue(spec, stored=True), *of_annotations(notes, _NOTES))
-        self.ineffective(_subject(*QUEUE, document["metadata"]), found)
-        units = {"cpu": (1000, 1), "memory": (1, MIB)}
-        capability = {
-            name: _whole(amount, units.get(name, (1, 1))[0]) // units.get(name, (1, 1))[1]
-            for name, amount in (spec.get("capability") or {}).items()
-        }
-        return QueueObserved(
-            queue=document["metadata"]["name"],
-            weight=_whole(spec.get("weight", 1)),
-            capability=capability,
-            open=status.get("state", "Open") in {"", "Open"},
-            cards=card_quota(notes),
-        )
+    def queue(self, raw: bytes, kind: tuple[str, str] = VOLCANO_QUEUE) -> QueueObserved | None:
+        """Read a Queue of Volcano or KAI, or None for Volcano's root. Raises ManifestError."""
+        document = _decode_any(raw) | dict(zip(("apiVersion", "kind"), kind, strict=True))
+        meta = document["metadata"]
+        if kind == VOLCANO_QUEUE and meta["name"] == ROOT:
+            return None
+        self.ineffective(_subject(*kind, meta), of_queue(document))
+        return read_queue(document)
 
     def quota(self, raw: bytes) -> QuotaObserved | None:
         """Read a ResourceQuota, or None without extended resources. Raises ManifestError."""

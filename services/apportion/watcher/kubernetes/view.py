@@ -12,9 +12,10 @@ from typing import Any
 
 from apportion.core.ledger.state import Phase, PodState, State
 from apportion.core.workloads.dialects.node_annotations import SIGNS
+from apportion.core.workloads.kinds.queues import KAI, KAI_QUEUE
 from apportion.core.workloads.pods.volumes import read_node_drivers
 from apportion.runtime.kube.watch import Kind
-from apportion.watcher.kubernetes.kind import Marks, Mirror, readable
+from apportion.watcher.kubernetes.kind import Marks, Mirror, Source, readable
 from apportion.watcher.kubernetes.objects import ObjectReader, PodView, read_namespace
 from apportion.watcher.kubernetes.pod_groups import GROUPS, PodGroupView
 from apportion.watcher.kubernetes.resource_claims import ResourceClaimView
@@ -40,6 +41,7 @@ from apportion_schemas.quantities import Payload
 
 _log = logging.getLogger(__name__)
 DELETED = "deleted"
+KAI_QUEUES = f"queues.{KAI}"
 # Remembered pods that left before the ledger had them; submitting one takes seconds.
 LEFT_MAX = 10_000
 
@@ -101,7 +103,7 @@ class ClusterView:
                 self._counts_changed,
                 self._problem,
             ),
-            **{kind: mirror.kind for kind, mirror in self.mirrors.items()},
+            **{kind: of for each in self.mirrors.values() for kind, of in each.kinds.items()},
             **self.pod_groups.kinds,
             **self.volumes.kinds,
             **self.claims.kinds,
@@ -112,11 +114,17 @@ class ClusterView:
         common: dict[str, Any] = {"stir": self.stirred.set, "problem": self._problem}
         return {
             "queues": Mirror(
-                "Queue", reader.queue, lambda: state.queues, (QueueObserved,), ("queue",), **common
+                {
+                    "queues": Source("Queue", reader.queue),
+                    KAI_QUEUES: Source("KAI Queue", lambda raw: reader.queue(raw, KAI_QUEUE)),
+                },
+                lambda: state.queues,
+                (QueueObserved,),
+                ("queue",),
+                **common,
             ),
             "resourcequotas": Mirror(
-                "ResourceQuota",
-                reader.quota,
+                {"resourcequotas": Source("ResourceQuota", reader.quota)},
                 lambda: state.quotas,
                 (QuotaObserved, QuotaGone),
                 ("namespace", "quota"),
@@ -126,16 +134,14 @@ class ClusterView:
                 **common,
             ),
             "poddisruptionbudgets": Mirror(
-                "PodDisruptionBudget",
-                reader.budget,
+                {"poddisruptionbudgets": Source("PodDisruptionBudget", reader.budget)},
                 lambda: state.budgets,
                 (BudgetObserved, BudgetGone),
                 ("namespace", "budget"),
                 **common,
             ),
             "namespaces": Mirror(
-                "Namespace",
-                read_namespace,
+                {"namespaces": Source("Namespace", read_namespace)},
                 lambda: state.namespaces,
                 (NamespaceObserved, NamespaceGone),
                 ("namespace",),

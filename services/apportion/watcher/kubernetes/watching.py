@@ -16,6 +16,7 @@ from apportion.core.explain.text.event_text import shares_words
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
 from apportion.core.workloads.adoption.claims import WRITERS
+from apportion.core.workloads.kinds.queues import KAI, KAI_QUEUE
 from apportion.core.workloads.pods.gangs import VERSIONS
 from apportion.core.workloads.pods.template import ManifestConfig
 from apportion.runtime.kube.client import KubeApi, KubeRefused, KubeUnavailable, pod_path
@@ -32,7 +33,7 @@ from apportion.watcher.kubernetes.ineffective import Ineffective
 from apportion.watcher.kubernetes.objects import ObjectReader, PodView
 from apportion.watcher.kubernetes.pod_groups import GROUPS, POD_GROUPS, VOLCANO
 from apportion.watcher.kubernetes.resource_claims import RESOURCE_CLAIMS
-from apportion.watcher.kubernetes.view import DELETED, ClusterView, Marked
+from apportion.watcher.kubernetes.view import DELETED, KAI_QUEUES, ClusterView, Marked
 from apportion.watcher.kubernetes.volumes import CLAIMS as VOLUME_CLAIMS
 from apportion_schemas import (
     ConfigurationChanged,
@@ -62,10 +63,11 @@ PATHS = {
     "csidrivers": "/apis/storage.k8s.io/v1/csidrivers",
     "csistoragecapacities": "/apis/storage.k8s.io/v1/csistoragecapacities",
     "queues": f"/apis/{VOLCANO}/queues",
+    KAI_QUEUES: f"/apis/{KAI_QUEUE[0]}/queues",
     **{kind: f"/apis/{api_version}/podgroups" for kind, api_version in POD_GROUPS.items()},
 }
 # Kinds that a cluster may lack: gangs and queues, and those introduced in 1.21 and 1.24.
-OPTIONAL = ("queues", *POD_GROUPS, "poddisruptionbudgets", "csistoragecapacities")
+OPTIONAL = ("queues", KAI_QUEUES, *POD_GROUPS, "poddisruptionbudgets", "csistoragecapacities")
 ASKED_MAX = 500  # pods that one whole comparison queries by name
 MISSED_MAX = 100  # differences of one kind that one comparison reports individually
 # how often the API server's revision is checked, as a dead connection may hide a restore
@@ -101,7 +103,7 @@ class KubernetesWatching:
         self._revisions = Revisions(state)
         self._writing = FactWriting(state, view, self._revisions, publisher, append)
         self._facts = Facts(view, state, self._revisions)
-        self._discovery = Discovery(api, clock, VERSIONS)
+        self._discovery = Discovery(api, clock, (*VERSIONS, KAI))
         self._discovery.changed = self._look_at_rejected
         view.pod_groups.served = partial(self._discovery.versions, resource=GROUPS)
         self._watches = {

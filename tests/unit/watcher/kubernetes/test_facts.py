@@ -7,8 +7,10 @@ import msgspec
 import pytest
 
 from apportion.core.workloads.adoption.placement_annotations import ATTEMPT
-from apportion.core.workloads.kinds.limits import CARD_QUOTA
+from apportion.core.workloads.dialects.dialect import GPU_MILLI
+from apportion.core.workloads.kinds.queues import CARD_QUOTA
 from apportion.watcher.kubernetes.facts import Fact
+from apportion.watcher.kubernetes.view import KAI_QUEUES
 from apportion_schemas import (
     BudgetGone,
     BudgetObserved,
@@ -23,6 +25,7 @@ from apportion_schemas import (
     PodSelector,
     PodSubmitted,
     PodTerm,
+    QueueObserved,
     QuotaGone,
     QuotaObserved,
 )
@@ -372,6 +375,46 @@ def test_a_queue_whose_quota_cannot_be_read_stays_as_it_was() -> None:
     assert CARD_QUOTA in cluster.view.problems["Queue ml"]
     cluster.see("queues", document)
     assert "Queue ml" not in cluster.view.problems
+
+
+def test_a_queue_of_kai_counts_unless_volcano_has_its_name() -> None:
+    """The watcher reads KAI's Queues too. If Volcano has a Queue of the same name, that one counts,
+    and the watcher reports the problem until one of the two is gone."""
+    cluster = Cluster()
+    free = {"quota": 0, "limit": -1, "overQuotaWeight": 5}
+    resources = {"cpu": free, "memory": free, "gpu": {**free, "quota": 2.5}}
+    document: dict[str, Any] = {"metadata": {"name": "ml"}, "spec": {"resources": resources}}
+    of_volcano: dict[str, Any] = {"metadata": {"name": "ml"}, "spec": {"weight": 3}}
+    mirror = cluster.view.mirrors["queues"]
+
+    def seen() -> QueueObserved:
+        (queue,) = mirror.differences(mirror.take())
+        assert isinstance(queue, QueueObserved)
+        cluster.ledger.play(queue)
+        return queue
+
+    cluster.see(KAI_QUEUES, document)
+    queue = seen()
+    assert (queue.weight, queue.priority, queue.deserved) == (5, 100, {GPU_MILLI: 2500})
+    cluster.see("queues", of_volcano)
+    assert seen() == QueueObserved(queue="ml", weight=3)
+    assert "Queues ml" in cluster.view.problems
+    cluster.see(KAI_QUEUES, document)
+    assert list(mirror.differences(mirror.everything())) == []
+    assert "Queues ml" in cluster.view.problems
+    cluster.view.audiences["queues"].gone(msgspec.json.encode(of_volcano))
+    assert seen() == queue
+    assert not cluster.view.problems
+
+
+def test_the_top_of_volcanos_tree_is_no_queue() -> None:
+    """The watcher ignores the Queue `root` that Volcano creates as the top of its tree."""
+    cluster = Cluster()
+    cluster.see("queues", {"metadata": {"name": "root"}, "spec": {"weight": 1}})
+    cluster.see("queues", {"metadata": {"name": "ml"}, "spec": {"parent": "root"}})
+    mirror = cluster.view.mirrors["queues"]
+    assert list(mirror.differences(mirror.everything())) == [QueueObserved(queue="ml")]
+    assert not cluster.view.problems
 
 
 def kube_quota(name: str = "gpus", **hard: str) -> dict[str, Any]:

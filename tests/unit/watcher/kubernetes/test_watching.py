@@ -480,10 +480,7 @@ def test_the_owner_is_told_once_what_has_no_effect() -> None:
     It writes another only if these fields change."""
 
     async def check(cluster: Watched) -> None:
-        queue: dict[str, Any] = {
-            "metadata": {"name": "ml"},
-            "spec": {"weight": 1, "guarantee": {"resource": {"cpu": 1}}},
-        }
+        queue: dict[str, Any] = {"metadata": {"name": "ml"}, "spec": {"weight": 1, "type": "x"}}
         cluster.ask("POST", QUEUES, queue)
         notes = {"volcano.sh/jdb-min-available": "1"}
         group = {"metadata": {"name": "g", "annotations": notes}, "spec": {"minMember": 1}}
@@ -497,7 +494,11 @@ def test_the_owner_is_told_once_what_has_no_effect() -> None:
         cluster.ask("PUT", f"{QUEUES}/ml", queue | {"spec": {**queue["spec"], "weight": 7}})
         await rest(3.0)
         assert told(cluster) == first
-        cluster.ask("PUT", f"{QUEUES}/ml", queue | {"spec": {"weight": 7, "deserved": {"cpu": 1}}})
+        cluster.ask(
+            "PUT",
+            f"{QUEUES}/ml",
+            queue | {"spec": {"weight": 7, "type": "y", "extendClusters": [{}]}},
+        )
         await rest(3.0)
         assert told(cluster) == [*first, ("Queue", "ml")]
 
@@ -511,7 +512,7 @@ def test_what_has_no_effect_is_told_once_the_api_server_answers() -> None:
     async def check(cluster: Watched) -> None:
         made = []
         for number in range(20):
-            queue = {"metadata": {"name": f"q{number}"}, "spec": {"deserved": {"cpu": 1}}}
+            queue = {"metadata": {"name": f"q{number}"}, "spec": {"type": "x"}}
             made.append(("Queue", f"q{number}"))
             cluster.ask("POST", QUEUES, queue)
         await rest(0.5)
