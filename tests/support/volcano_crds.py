@@ -88,6 +88,25 @@ FIELDS: Final = {
         message string
     """,
 }
+KAI_FIELDS: Final = """
+    spec.displayName string
+    spec.parentQueue string
+    spec.preemptMinRuntime string
+    spec.priority integer
+    spec.reclaimMinRuntime string
+    spec.resources.cpu.limit number
+    spec.resources.cpu.overQuotaWeight number
+    spec.resources.cpu.quota number
+    spec.resources.gpu.limit number
+    spec.resources.gpu.overQuotaWeight number
+    spec.resources.gpu.quota number
+    spec.resources.memory.limit number
+    spec.resources.memory.overQuotaWeight number
+    spec.resources.memory.quota number
+    status.allocated amounts
+    status.childQueues strings
+    status.conditions conditions
+"""
 _QUANTITY = {"anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": True}
 _INT = {"type": "integer", "format": "int32"}
 _ANY = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
@@ -104,6 +123,7 @@ _TYPES: Final[dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
     "name": (_STRING, {"maxLength": 253}),
     "queue": (_STRING, {"maxLength": 253, "default": "default"}),
     "boolean": ({"type": "boolean"}, {}),
+    "number": ({"type": "number"}, {}),
     "time": (_TIME, {}),
     "any": (_ANY, {}),
     "any-list": ({"type": "array", "items": _ANY}, {}),
@@ -171,6 +191,14 @@ def volcano_crds(release: str = NEWEST, *, status: bool = False) -> list[dict[st
         {**_COLUMNS[0], "jsonPath": ".status.state.phase"}, minimum, *_COLUMNS[2:],
     ]  # fmt: skip
     return [pod_group, queue, vcjob, command, _coscheduling()]
+
+
+def kai_queue_crd() -> dict[str, Any]:
+    """Return the CRD of KAI's Queue."""
+    crd = _crd("scheduling.run.ai", "Queue", [], newest=True, scope="Cluster")
+    schema = {"openAPIV3Schema": _schema(KAI_FIELDS, newest=True)}
+    _version(crd).update(name="v2", schema=schema, subresources={"status": {}})
+    return crd
 
 
 def _version(crd: dict[str, Any]) -> dict[str, Any]:

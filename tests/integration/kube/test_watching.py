@@ -2,8 +2,13 @@
 
 import asyncio
 import json
+from collections.abc import Iterator
 from typing import Any
 
+import pytest
+
+from apportion.core.workloads.dialects.dialect import GPU_MILLI
+from apportion.core.workloads.kinds.queues import KAI_QUEUE
 from apportion_schemas import (
     NodeGone,
     NodeObserved,
@@ -14,10 +19,12 @@ from apportion_schemas import (
     PodSubmitted,
     QueueObserved,
 )
+from tests.support.control_plane import ControlPlane
 from tests.support.kube_objects import kube_node, kube_pod, share
 from tests.support.kube_world import KubeWorld
 from tests.support.polling import until
 from tests.support.processes import ServiceProcess
+from tests.support.volcano_crds import kai_queue_crd
 
 RAW = "/api/v1/namespaces/default/pods"
 
@@ -136,6 +143,61 @@ async def test_a_pod_carries_what_kubectl_was_told(world: KubeWorld) -> None:
     assert (gang.group, gang.min_available, gang.queue) == ("default/team", 2, "training")
     (queue_seen,) = world.facts.of(QueueObserved)
     assert (queue_seen.weight, queue_seen.capability) == (3, {"cpu": 8000, "memory": 1024})
+
+
+@pytest.fixture
+def kai_queues(control_plane: ControlPlane) -> Iterator[str]:
+    """Install the CRD of KAI's Queue, and remove it after the test."""
+    crd = kai_queue_crd()
+    control_plane.install([crd])
+    yield f"{crd['spec']['names']['plural']}.{crd['spec']['group']}"
+    control_plane.kubectl("delete", "crd", crd["metadata"]["name"])
+
+
+async def test_queues_of_kai_are_read_as_they_are(kai_queues: str, world: KubeWorld) -> None:
+    """The watcher reads KAI's Queues and the queue of a pod from KAI's label. If Volcano has a
+    Queue of the same name, that one counts."""
+    free = {"quota": 0, "limit": -1, "overQuotaWeight": 2}
+    version, kind = KAI_QUEUE
+    queue = {
+        "apiVersion": version,
+        "kind": kind,
+        "metadata": {"name": "ml"},
+        "spec": {
+            "parentQueue": "research",
+            "reclaimMinRuntime": "10m0s",
+            "resources": {"cpu": free, "memory": free, "gpu": {**free, "quota": 2.5}},
+        },
+    }
+    pod = kube_pod("p", share())
+    pod["metadata"]["labels"] = {"kai.scheduler/queue": "ml"}
+    await world.plane.apply(queue, pod)
+    watcher = await world.start("watcher")
+    (submitted,) = await world.facts.count(PodSubmitted, 1)
+    assert submitted.queue == "ml"
+    (seen,) = await world.facts.count(QueueObserved, 1)
+    assert seen == QueueObserved(
+        queue="ml",
+        parent="research",
+        weight=2,
+        priority=100,
+        deserved={GPU_MILLI: 2500},
+        safe_s=600,
+    )
+    of_volcano = {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "Queue",
+        "metadata": {"name": "ml"},
+        "spec": {"deserved": {"nvidia.com/gpu": 4}, "parent": "root"},
+    }
+    await world.plane.apply(of_volcano)
+    await world.facts.count(QueueObserved, 2)
+    assert world.facts.of(QueueObserved)[-1] == QueueObserved(
+        queue="ml", deserved={"nvidia.com/gpu": 4}
+    )
+    await measured(watcher, "apportion_watcher_problems 1.0")
+    await world.plane.user("delete", kai_queues, "ml")
+    await measured(watcher, "apportion_watcher_problems 0.0")
 
 
 async def test_a_gang_is_declared_again_for_pods_that_come_after_its_last_one(

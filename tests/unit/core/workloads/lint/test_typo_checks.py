@@ -13,7 +13,7 @@ from apportion.core.workloads.lint.ignored_fields import CONTAINER_FIELDS
 from apportion.core.workloads.lint.typo_checks import of_no_device, of_queue, suspects
 from apportion.core.workloads.pods.unsupported import POD_SPEC
 from tests.support.golden import Golden
-from tests.support.volcano_crds import FIELDS
+from tests.support.volcano_crds import FIELDS, KAI_FIELDS
 
 CONFIG = DialectConfig()
 
@@ -456,14 +456,17 @@ def test_fields_of_a_kai_queue_that_decide_nothing(
 
 
 def test_every_field_of_a_queue_is_read_or_said_to_decide_nothing() -> None:
-    """Every field of the newest version of Volcano's Queue is either read, or listed as without
-    effect."""
+    """Every field of the newest version of Volcano's and KAI's Queues is either read, or listed as
+    without effect."""
     rows = (
         row.strip().lstrip("+").split()[0] for row in FIELDS["Queue"].splitlines() if row.strip()
     )
     fields = {row.split(".")[1] for row in rows if row.startswith("spec.")}
     read = "weight capability parent deserved guarantee reclaimable priority dequeueStrategy"
     assert fields == {*read.split(), *ignored_fields.QUEUE_FIELDS}
+    of_kai = {row.split(".")[1].split()[0] for row in KAI_FIELDS.split("\n") if "spec." in row}
+    read = "displayName parentQueue priority reclaimMinRuntime resources"
+    assert of_kai == {*read.split(), *ignored_fields.KAI_QUEUE_FIELDS}
 
 
 @pytest.mark.parametrize(("limits", "slips"), [({}, 1), ({"cambricon.com/vmlu": 1}, 0)])
