@@ -25,7 +25,7 @@ from apportion.core.workloads.dialects.listing import claimed
 from apportion.core.workloads.dialects.node_annotations import registration, unhealthy_indexes
 from apportion.core.workloads.kinds.drafts import PodDraft
 from apportion.core.workloads.kinds.limits import extended_limits
-from apportion.core.workloads.kinds.queues import ROOT, VOLCANO_QUEUE, read_queue
+from apportion.core.workloads.kinds.queues import VOLCANO_QUEUE, read_queue
 from apportion.core.workloads.lint.typo_checks import Suspect, of_annotations, of_queue
 from apportion.core.workloads.pods import affinity, node_needs
 from apportion.core.workloads.pods.gangs import api_of
@@ -453,13 +453,10 @@ class ObjectReader:
         phase = (document.get("status") or {}).get("phase", "")
         return group, not api_of(group.group) and phase in {"", "Pending"}
 
-    def queue(self, raw: bytes, kind: tuple[str, str] = VOLCANO_QUEUE) -> QueueObserved | None:
-        """Read a Queue of Volcano or KAI, or None for Volcano's root. Raises ManifestError."""
+    def queue(self, raw: bytes, kind: tuple[str, str] = VOLCANO_QUEUE) -> QueueObserved:
+        """Read a Queue of Volcano or KAI. Raises ManifestError."""
         document = _decode_any(raw) | dict(zip(("apiVersion", "kind"), kind, strict=True))
-        meta = document["metadata"]
-        if kind == VOLCANO_QUEUE and meta["name"] == ROOT:
-            return None
-        self.ineffective(_subject(*kind, meta), of_queue(document))
+        self.ineffective(_subject(*kind, document["metadata"]), of_queue(document))
         return read_queue(document)
 
     def quota(self, raw: bytes) -> QuotaObserved | None:

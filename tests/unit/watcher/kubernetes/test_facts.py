@@ -407,16 +407,6 @@ def test_a_queue_of_kai_counts_unless_volcano_has_its_name() -> None:
     assert not cluster.view.problems
 
 
-def test_the_top_of_volcanos_tree_is_no_queue() -> None:
-    """The watcher ignores the Queue `root` that Volcano creates as the top of its tree."""
-    cluster = Cluster()
-    cluster.see("queues", {"metadata": {"name": "root"}, "spec": {"weight": 1}})
-    cluster.see("queues", {"metadata": {"name": "ml"}, "spec": {"parent": "root"}})
-    mirror = cluster.view.mirrors["queues"]
-    assert list(mirror.differences(mirror.everything())) == [QueueObserved(queue="ml")]
-    assert not cluster.view.problems
-
-
 def kube_quota(name: str = "gpus", **hard: str) -> dict[str, Any]:
     """Return a ResourceQuota that limits CPU and these resources of HAMi."""
     limits = {f"limits.nvidia.com/{key}": much for key, much in hard.items()}

@@ -18,6 +18,7 @@ from apportion.core.workloads.dialects.dialect import (
     COUNTED,
     DEVICE_MEMORY,
     ENTIRE,
+    GPU_MILLI,
     INSTANCES,
     PARTIAL_MEMORY,
     SHARES,
@@ -48,7 +49,6 @@ EXTENDED: Final = "extended"
 # Thousandths of devices: a share counts as the part of its device that nobody else can use.
 WORTH: Final = "worth"
 DEVICE: Final = 1000
-GPU_MILLI: Final = "apportion.dev/gpu-milli"  # GPUs in thousandths, as the fractions of KAI
 _CARDS: Final = "cards"
 _MPS: Final = "mps"
 # prefixes in a ResourceQuota; devices are only requested by their limits

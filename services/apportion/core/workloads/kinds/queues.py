@@ -48,9 +48,6 @@ def read_queue(document: Mapping[str, Any]) -> QueueObserved:
 
 def _of_volcano(name: str, document: Mapping[str, Any], notes: Mapping[str, Any]) -> QueueObserved:
     spec, status = section(document, "spec", "spec"), section(document, "status", "status")
-    if name == ROOT:
-        problem = "is the top of the tree, which is the whole cluster and has no limits"
-        raise ManifestError("metadata.name", name, problem, "limit the queues below it instead")
     if (state := spec.get("state")) not in (None, *OPEN):
         # Volcano reads it from the status, so the queue would stay open.
         problem = "has no effect, because the state of a queue is in its status"

@@ -164,7 +164,6 @@ def test_other_documents_are_not_ours() -> None:
         (queue(priority=1 << 31), "spec.priority"),
         (queue(reclaimable="no"), "spec.reclaimable"),
         (queue(dequeueStrategy="lifo"), "spec.dequeueStrategy"),
-        (queue("root"), "metadata.name"),
         (queue("Not A Name"), "metadata.name"),
         (quota({"cpu": "4"}), "spec.hard"),
         (quota(["cpu"]), "spec.hard"),
