@@ -73,7 +73,10 @@ PODS = Kind("pods", PodAnswer, _full_name, _is_pod, None, tables.pods)
 PLACEMENTS = Kind("placements", PlacementAnswer, _full_name, _is_pod, None, tables.placements)
 NODES = _by_name("nodes", NodeAnswer, lambda node: node.node, tables.nodes)
 GANGS = _by_name("gangs", GangAnswer, lambda gang: gang.group, tables.gangs)
-QUEUES = _by_name("queues", QueueAnswer, lambda queue: queue.queue, tables.queues)
+QUEUES = Kind(
+    "queues", QueueAnswer, lambda queue: queue.queue, lambda queue, name: queue.queue == name,
+    lambda queue: [natural(name) for name in (*queue.above, queue.queue)], tables.queues,
+)  # fmt: skip
 DEVICES = Kind(
     "devices", DeviceAnswer, lambda device: str(device.device),
     lambda device, name: device_names.means(name, device.device),

@@ -29,6 +29,7 @@ from apportion.core.explain.text.words import (
     number_of_resource,
     of_resource,
 )
+from apportion.core.workloads.dialects.dialect import GPU_MILLI
 
 
 class Look(NamedTuple):
@@ -236,7 +237,7 @@ def gangs(items: Iterable[GangAnswer], _look: Look = PLAIN) -> Rows:
 
 
 def queues(items: Iterable[QueueAnswer], _look: Look = PLAIN) -> Rows:
-    """Return the table with one row per queue."""
+    """Return the table with one row per queue, indented below the queue above it."""
     made = Rows("QUEUE", "WEIGHT", "STATE", "PODS", "PENDING", "DEVICES", "USED/LIMIT",
                 right=("WEIGHT", "PODS", "PENDING"), wraps=("DEVICES", "USED/LIMIT"),
                 drops=("WEIGHT",))  # fmt: skip
@@ -248,7 +249,7 @@ def queues(items: Iterable[QueueAnswer], _look: Look = PLAIN) -> Rows:
         limits = _limits(queue.capability, queue.used)
         limits += [f"at most {most:,} of {card}" for card, most in sorted(queue.cards.items())]
         made.add_row(
-            queue.queue, str(queue.weight),
+            "  " * len(queue.above) + queue.queue, str(queue.weight),
             Text("open", "green") if queue.open else Text("closed", "yellow"),
             _count(queue.pods), _count(queue.waiting),
             NOT_TOLD if queue.devices is None else ", ".join(models),
@@ -271,7 +272,7 @@ def quotas(items: Iterable[QuotaAnswer], _look: Look = PLAIN) -> Rows:
 
 def _named(resource: str, much: int) -> str:
     said = of_resource(resource, much)
-    return said if resource == "cpu" else f"{said} of {resource}"
+    return said if resource in ("cpu", GPU_MILLI) else f"{said} of {resource}"
 
 
 def _limits(most: Mapping[str, int], used: Mapping[str, int] | None) -> list[str]:

@@ -272,13 +272,24 @@ class GangAnswer(Answer, frozen=True):
 
 
 class QueueAnswer(Answer, frozen=True):
-    """One queue: its limits, and how much its placed pods use.
+    """One queue: its place in the tree, its limits, and how much its placed pods use.
 
-    Usage and pod counts are `null` for clients that may not read every namespace."""
+    Usage and pod counts include the queues below it. They are `null` for clients that may not read
+    every namespace. CPU is in thousandths, memory in MiB; each `cards` is by device model."""
 
     queue: Everyone[str]
     weight: Everyone[int]
     open: Everyone[bool]
+    parent: Everyone[str] = ""  # as declared; empty at the top
+    above: Everyone[tuple[str, ...]] = ()  # the queues above it, from the top
+    priority: Everyone[int] = 0
+    deserved: Everyone[dict[str, int]] = {}  # lent, and taken back if needed
+    cards_deserved: Everyone[dict[str, int]] = {}
+    guarantee: Everyone[dict[str, int]] = {}  # never lent
+    cards_guarantee: Everyone[dict[str, int]] = {}
+    reclaimable: Everyone[bool] = True  # false: its pods are never evicted for another queue
+    fifo: Everyone[bool] = False  # a pod that fits nowhere keeps back the pods behind it
+    safe_s: Everyone[int] = 0  # how long its pods run before another queue may take their place
     capability: Everyone[dict[str, int]] = {}
     used: Readers[dict[str, int] | None] = {}
     cards: Everyone[dict[str, int]] = {}  # device limit by model

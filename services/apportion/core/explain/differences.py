@@ -221,7 +221,7 @@ def _limits_shown(before: Picture, after: Picture) -> Iterator[Difference]:
 
 
 def _whole(sides: Mapping[str, Side]) -> str:
-    named = {"weight", "capability", "cards"}
+    named = sides.keys() - {"state", "hard"}
     shown = ((name, side.state or side.value) for name, side in sides.items())
     return ", ".join(f"{name} {said}" if name in named else said for name, said in shown if said)
 
@@ -272,12 +272,24 @@ def _limits(state: State, wanted: Collection[str] | None) -> dict[str, dict[str,
 
 
 def _queue(queue: schemas.QueueObserved) -> dict[str, Side]:
-    cards = ", ".join(f"{each} {most:,}" for each, most in sorted(queue.cards.items()))
+    cards, deserved, guaranteed = (
+        ", ".join(f"{each} {most:,}" for each, most in sorted(of.items()))
+        for of in (queue.cards, queue.cards_deserved, queue.cards_guarantee)
+    )
     return {
         "state": Side(state="open" if queue.open else "closed"),
+        "parent": Side(value=queue.parent),
         "weight": Side(value=str(queue.weight)),
+        "priority": Side(value=str(queue.priority or "")),
+        "guarantee": Side(value=_amounts(queue.guarantee)),
+        "cards guarantee": Side(value=guaranteed),
+        "deserved": Side(value=_amounts(queue.deserved)),
+        "cards deserved": Side(value=deserved),
         "capability": Side(value=_amounts(queue.capability)),
         "cards": Side(value=cards),
+        "reclaimable": Side(value="" if queue.reclaimable else "no"),
+        "order": Side(value="fifo" if queue.fifo else ""),
+        "minimum runtime": Side(value=f"{queue.safe_s:,} s" if queue.safe_s else ""),
     }
 
 

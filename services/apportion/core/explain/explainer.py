@@ -27,6 +27,7 @@ from apportion.core.placement.feasibility.evaluator import (
     Room,
     refused_kind,
 )
+from apportion.core.placement.limits.queues import path_in
 from apportion.core.placement.limits.quotas import (
     EXTENDED,
     Amount,
@@ -85,16 +86,33 @@ def _least(shape: Shape) -> Counter[Amount]:
     return least
 
 
+_QUEUE_FIELDS: Final = (
+    "queue parent weight priority open capability cards deserved cards_deserved guarantee"
+    " cards_guarantee reclaimable fifo safe_s"
+)
+
+
 def queue_answers(state: State, names: Iterable[str]) -> tuple[QueueAnswer, ...]:
-    """Return these queues with what their pods use; the cost is a scan of all live pods."""
+    """Return these queues with what their pods use; the cost is a scan of all live pods.
+
+    The pods of a queue include those of the queues below it."""
     queues = [state.queues[name] for name in names]
-    pods: defaultdict[str, list[PodState]] = defaultdict(list)
+    pods = {each.queue: list[PodState]() for each in queues}
+    paths = dict[str, tuple[str, ...]]()
     for pod in state.pods.values() if queues else ():
-        pods[queue_of(state, pod)].append(pod)
+        name = queue_of(state, pod)
+        if name not in paths:
+            paths[name] = path_in(state.queues, name)
+        for each in paths[name]:
+            if each in pods:
+                pods[each].append(pod)
     known = amounts_by_name(dialect_config(state.configuration))
     return tuple(
         QueueAnswer(
-            **fields_of(each, "queue weight open capability cards"),
+            **fields_of(each, _QUEUE_FIELDS),
+            above=tuple(
+                name for name in path_in(state.queues, each.queue)[:0:-1] if name in state.queues
+            ),
             used=used(
                 {name: known.get(name, ((EXTENDED, name), 1)) for name in each.capability},
                 held_by(state, pods[each.queue] if each.capability else (), of_shares),

@@ -96,10 +96,10 @@ def test_all_verbs_tell_what_has_no_effect(tmp_path: Path) -> None:
     same fields."""
     file = tmp_path / "queue.yaml"
     queue = "{apiVersion: scheduling.volcano.sh/v1beta1, kind: Queue, metadata: {name: ml}, "
-    queue += "spec: {deserved: {cpu: 4}}}\n---\n"
+    queue += "spec: {type: x}}\n---\n"
     noted = POD.replace("{name: a}", "{name: a, annotations: {volcano.sh/qos-level: LS}}")
     file.write_text(queue + noted)
-    fields = ["spec.deserved", 'metadata.annotations["volcano.sh/qos-level"]']
+    fields = ["spec.type", 'metadata.annotations["volcano.sh/qos-level"]']
     done = CliRunner().invoke(check.command, ["-f", str(file), "--json"])
     rows = json.loads(done.stdout)["documents"]
     assert [note["field"] for row in rows for note in row["notes"]] == fields

@@ -8,14 +8,17 @@ from datetime import datetime, timedelta
 import pytest
 from msgspec import structs
 
+from apportion.cli.client.listing import QUEUES
 from apportion.cli.render import tables
 from apportion.cli.render.output import Screen, plain, show
 from apportion.cli.up import standalone
 from apportion.cli.verbs.see.top import BAR_CELLS, bar
 from apportion.cli.verbs.see.why import show_why
 from apportion.core.answers.reads import QueueAnswer
+from apportion.core.explain.explainer import queue_answers
 from apportion.core.explain.views import device_answers, gang_answer, node_answer, pod_answer
 from apportion.core.explain.why import why
+from apportion.core.workloads.dialects.dialect import GPU_MILLI
 from apportion_schemas import (
     DeviceCordoned,
     DeviceHealthChanged,
@@ -101,6 +104,22 @@ def test_queues_on_other_cards_look_other(golden: Golden) -> None:
     assert max(map(len, lines)) <= 80
     golden({"80 columns": "\n".join(lines)})
     assert lines[3].split() == ["free", "1", "open", "0", "0", "no", "limit"]
+
+
+def test_queues_are_shown_as_a_tree(golden: Golden) -> None:
+    """In the table of queues, each queue is below the queue above it, with its name indented. Its
+    siblings are sorted by name."""
+    ledger = Ledger(rack("n1", 1)).play(
+        QueueObserved(queue="team-10", parent="lab", capability={GPU_MILLI: 2500}),
+        QueueObserved(queue="lab", deserved={"nvidia.com/gpu": 8}, capability={"cpu": 4000}),
+        QueueObserved(queue="ml", parent="gone"),
+        QueueObserved(queue="nights", parent="team-2", open=False),
+        QueueObserved(queue="team-2", parent="lab"),
+    )
+    answers = sorted(queue_answers(ledger.state, sorted(ledger.state.queues)), key=QUEUES.order)
+    assert [each.queue for each in answers] == ["lab", "team-2", "nights", "team-10", "ml"]
+    assert [len(each.above) for each in answers] == [0, 1, 2, 1, 0]
+    golden({"tree": printed(tables.queues(answers), width=100)})
 
 
 def test_a_unit_is_said_once(golden: Golden) -> None:

@@ -172,6 +172,25 @@ def test_limits_that_changed() -> None:
     ]
 
 
+def test_a_queue_that_moved_in_the_tree() -> None:
+    """Each changed field of a queue's place in the tree is a row."""
+    old = QueueObserved(queue="ml", parent="lab", deserved={"cpu": 4000}, cards_guarantee={"T4": 1})
+    before = picture(state := happen(State(), old))
+    new = QueueObserved(queue="ml", priority=3, reclaimable=False, fifo=True, safe_s=60)
+    happen(state, structs.replace(new, cards_deserved={"T4": 2}, guarantee={"cpu": 1000}))
+    assert [shown(row)[1:] for row in LISTS["limits"](before, picture(state))] == [
+        ("parent", "lab", ""),
+        ("priority", "", "3"),
+        ("guarantee", "", "cpu 1 CPU"),
+        ("cards guarantee", "T4 1", ""),
+        ("deserved", "cpu 4 CPU", ""),
+        ("cards deserved", "", "T4 2"),
+        ("reclaimable", "", "no"),
+        ("order", "", "fifo"),
+        ("minimum runtime", "", "60 s"),
+    ]
+
+
 def test_a_limit_that_comes_or_leaves_is_one_row() -> None:
     """An added or removed queue or quota is one row, as in the summary of `submit`."""
     queues = [QueueObserved(queue=name, weight=2, capability={"cpu": 4000}) for name in ("a", "b")]

@@ -30,14 +30,14 @@ TEXTS = {
 }  # fmt: skip
 HIDDEN = "secret"
 SHOWN = frozenset((
-    "begins", "by", "capability", "cards", "cause", "code", "continue", "counts", "currency",
-    "device", "driver", "family", "field", "first_time", "from", "from_time", "frozen", "gone",
-    "hardware", "key", "kind", "last_time", "mode", "model", "models", "more", "node",
-    "node_silent", "node_without", "nominated", "oldest_time", "phase", "phases", "placed_time",
-    "plugin", "plugin_problem", "pool", "profile", "queue", "report", "shares", "silent",
-    "since_time", "state",
-    "submitted_time", "summary", "template", "time", "to", "to_time", "type", "uids", "unpriced",
-    "value", "wants", "was", "what", "when", "wishes",
+    "above", "begins", "by", "capability", "cards", "cards_deserved", "cards_guarantee", "cause",
+    "code", "continue", "counts", "currency", "deserved", "device", "driver", "family", "field",
+    "first_time", "from", "from_time", "frozen", "gone", "guarantee", "hardware", "key", "kind",
+    "last_time", "mode", "model", "models", "more", "node", "node_silent", "node_without",
+    "nominated", "oldest_time", "parent", "phase", "phases", "placed_time", "plugin",
+    "plugin_problem", "pool", "profile", "queue", "report", "shares", "silent", "since_time",
+    "state", "submitted_time", "summary", "template", "time", "to", "to_time", "type", "uids",
+    "unpriced", "value", "wants", "was", "what", "when", "wishes",
 ))  # fmt: skip
 """Text fields that everyone sees. None of them has a name, reason or sentence about a pod."""
 

@@ -103,6 +103,31 @@ def test_queues_and_quotas_by_name(limit: int) -> None:
     assert walk(pages.quotas, state, limit=limit, namespace="none") == []
 
 
+def test_a_queue_counts_the_pods_of_the_queues_below_it() -> None:
+    """The usage of a queue includes that of the queues below it, because its limits apply to them
+    too. A queue in a circle is at the top."""
+    made = Ledger(rack("n1", 2)).play(
+        QueueObserved(queue="lab", capability={"pods": 5}, parent="b"),
+        QueueObserved(queue="ml", parent="lab", guarantee={"a.b/nic": 1}, reclaimable=False),
+        QueueObserved(queue="b", parent="lab"),
+        QueueObserved(queue="c", parent="b", priority=3, deserved={"pods": 2}, safe_s=60),
+    )
+    made.play(QueueObserved(queue="lab", capability={"pods": 5}))
+    made.submit(pod("p0", ask(2900), queue="ml"), pod("p1", ask(1000), queue="c"))
+    made.submit(pod("huge", ask(900_000), queue="c"))
+    b, c, lab, ml = walk(pages.queues, made.settle().state, limit=9)
+    assert [(each.queue, each.above) for each in (b, c, lab, ml)] == [
+        ("b", ("lab",)), ("c", ("lab", "b")), ("lab", ()), ("ml", ("lab",)),
+    ]  # fmt: skip
+    assert (lab.used, lab.pods, lab.waiting) == ({"pods": 2}, 2, 1)
+    assert [(each.pods, each.waiting) for each in (b, c, ml)] == [(1, 1), (1, 1), (1, 0)]
+    assert (ml.parent, ml.guarantee, ml.reclaimable) == ("lab", {"a.b/nic": 1}, False)
+    assert (c.priority, c.deserved, c.safe_s, c.fifo) == (3, {"pods": 2}, 60, False)
+    made.play(QueueObserved(queue="lab", parent="b"))
+    circle = walk(pages.queues, made.state, limit=9)
+    assert {each.queue: each.above for each in circle} == dict.fromkeys(("b", "c", "lab", "ml"), ())
+
+
 def test_what_a_queue_is_on_is_told_by_model() -> None:
     """A queue's list of devices counts each device once, by model. It is empty if no pod of the
     queue is placed."""

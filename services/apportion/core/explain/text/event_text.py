@@ -173,16 +173,25 @@ def quota_name(namespace: str, quota: str) -> str:
 
 
 def _queue(data: schemas.QueueObserved) -> str:
-    said = f"queue {data.queue}: weight {data.weight}" + ("" if data.open else ", closed")
-    limits = [
-        f"{words.of_resource(resource, most)} ({resource})"
-        for resource, most in sorted(data.capability.items())
-    ]
-    if limits:
-        said += f", capability {listed(limits)}"
+    said = f"queue {data.queue}" + (f" below {data.parent}" if data.parent else "")
+    said += f": weight {data.weight}" + (f", priority {data.priority}" if data.priority else "")
+    said += "" if data.open else ", closed"
+    said += "" if data.reclaimable else ", not reclaimable"
+    said += ", fifo" if data.fifo else ""
+    said += f", reclaimable after {data.safe_s:,} s" if data.safe_s else ""
+    for what, amounts, cards in (
+        ("guarantee", data.guarantee, data.cards_guarantee),
+        ("deserved", data.deserved, data.cards_deserved),
+        ("capability", data.capability, {}),
+    ):
+        much = [
+            f"{words.of_resource(name, most)} ({name})" for name, most in sorted(amounts.items())
+        ]
+        much += [f"{most:,} {model}" for model, most in sorted(cards.items())]
+        said += f"; {what} {listed(much)}" if much else ""
     if data.cards:
-        cards = [f"{most:,} {model}" for model, most in sorted(data.cards.items())]
-        said += f"; devices: at most {listed(cards)}"
+        most = [f"{most:,} {model}" for model, most in sorted(data.cards.items())]
+        said += f"; devices: at most {listed(most)}"
     return said
 
 

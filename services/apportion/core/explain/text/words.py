@@ -16,6 +16,8 @@ from apportion.core.placement.feasibility.causes import (
     without_gone,
 )  # fmt: skip
 from apportion.core.placement.feasibility.descriptors import Unit
+from apportion.core.workloads.dialects.amounts import AMOUNT_MAX
+from apportion.core.workloads.dialects.dialect import GPU_MILLI
 from apportion.core.workloads.pods.gangs import KUBERNETES, KUBERNETES_VERSIONS, api_of
 from apportion_schemas import (
     DeviceConstraints,
@@ -82,13 +84,15 @@ def quota(shortage: QuotaShortage) -> str:
 
 def of_resource(resource: str, value: int) -> str:
     """Format an amount of this resource with its unit."""
-    unit = {"cpu": " CPU", "memory": " MiB"}.get(resource, "")
-    return number_of_resource(resource, value) + unit
+    unit = {"cpu": " CPU", "memory": " MiB", GPU_MILLI: " GPUs"}.get(resource, "")
+    return number_of_resource(resource, value) + unit * (value < AMOUNT_MAX)
 
 
 def number_of_resource(resource: str, value: int) -> str:
     """Format an amount of this resource without its unit."""
-    return f"{value / 1000:,g}" if resource == "cpu" else f"{value:,}"
+    if value >= AMOUNT_MAX:
+        return "unlimited"
+    return f"{value / 1000:,g}" if resource in ("cpu", GPU_MILLI) else f"{value:,}"
 
 
 LABELS_CHARS: Final = 200

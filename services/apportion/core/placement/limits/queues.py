@@ -7,7 +7,7 @@ Devices are measured in thousandths (`quotas.WORTH`).
 Invariant: all of it follows from the state and the placements that the decision assumes."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -391,7 +391,7 @@ class Queues(Holdings):
                 queue.priority,
             )
         for name in state.queues:
-            path = _path(state.queues, name)
+            path = path_in(state.queues, name)
             self._paths[name] = path
             self._paths[name + _OWN] = (name + _OWN, *path)
             for below, above in pairwise(path):
@@ -441,8 +441,10 @@ class Queues(Holdings):
         return found
 
 
-def _path(queues: dict[str, QueueObserved], name: str) -> tuple[str, ...]:
-    # A queue in a circle, or below one, is at the top.
+def path_in(queues: Mapping[str, QueueObserved], name: str) -> tuple[str, ...]:
+    """Return the queue, then those above it, and then `ROOT`.
+
+    A queue in a circle, or below one, is at the top."""
     path = [name]
     while path[-1] != ROOT:
         queue = queues.get(path[-1])

@@ -14,6 +14,7 @@ from apportion.core.explain.text.event_text import (
     shares_words,
 )
 from apportion.core.explain.text.words import listed
+from apportion.core.workloads.dialects.dialect import GPU_MILLI
 from apportion_schemas import (
     CATALOGUE,
     Ask,
@@ -287,3 +288,15 @@ def test_a_queue_is_told_with_what_it_limits(golden: Golden) -> None:
         capability={"cpu": 1500, "volcano.sh/vgpu-number": 4}, cards={"A100": 8},
     )  # fmt: skip
     golden({"limited": Teller().line(queue), "plain": Teller().line(QueueObserved(queue="ml"))})
+
+
+def test_a_queue_is_told_with_its_place_in_the_tree(golden: Golden) -> None:
+    """The line of an event about a queue has its parent, and what it deserves and is guaranteed."""
+    queue = QueueObserved(
+        queue="ml", parent="lab", weight=0, priority=100, reclaimable=False, fifo=True,
+        deserved={GPU_MILLI: 2500, "memory": 1 << 53}, cards_deserved={"A100": 4},
+        guarantee={"nvidia.com/gpu": 1}, cards_guarantee={"A100": 1},
+    )  # fmt: skip
+    golden(
+        {"tree": Teller().line(queue), "kai": Teller().line(QueueObserved(queue="b", safe_s=60))}
+    )
