@@ -120,7 +120,7 @@ async def _lift(
             if isinstance(limit, QueueObserved):
                 report.problems.append(
                     f"{name} was not deleted: queues cannot be deleted; to remove its limits, "
-                    "submit it without capability and volcano.sh/card.quota"
+                    "submit it with only its name"
                 )
             elif not isinstance(there, QuotaObserved):
                 report.problems.append(

@@ -45,7 +45,7 @@ def read(document: dict[str, Any]) -> QueueObserved:
     return found
 
 
-def test_a_volcano_queue_has_its_place_in_the_tree() -> None:
+def test_C6_a_volcano_queue_has_its_place_in_the_tree() -> None:
     """Parent, priority, deserved and guaranteed amounts of a Volcano Queue are read, the amounts in
     the units of its capability."""
     notes = {CARD_DESERVED: '{"NVIDIA-A100": 4}', CARD_GUARANTEE: '{"NVIDIA-A100": 1}'}
@@ -94,7 +94,7 @@ def test_cards_that_cannot_be_read_are_refused_by_their_annotation(
         ({}, None, 0),
     ],
 )
-def test_quota_and_limit_of_a_kai_queue(
+def test_F20_quota_and_limit_of_a_kai_queue(
     gpu: dict[str, float], deserved: int | None, capability: int | None
 ) -> None:
     """A quota of KAI is deserved, and -1 is without a bound. Without a limit, the queue gets no
@@ -105,7 +105,7 @@ def test_quota_and_limit_of_a_kai_queue(
     assert msgspec.json.decode(msgspec.json.encode(found), type=QueueObserved) == found
 
 
-def test_cpu_and_memory_of_a_kai_queue() -> None:
+def test_F20_cpu_and_memory_of_a_kai_queue() -> None:
     """KAI counts CPU in thousandths, and memory in MB, which become MiB."""
     amounts = {"quota": 2000, "limit": 4000}
     found = read(kai(resources={"cpu": amounts, "memory": {"quota": 4096, "limit": 8192}}))
@@ -113,7 +113,7 @@ def test_cpu_and_memory_of_a_kai_queue() -> None:
     assert found.capability == {"cpu": 4000, "memory": 7812, GPU_MILLI: 0}
 
 
-def test_the_place_of_a_kai_queue_in_the_tree() -> None:
+def test_F20_the_place_of_a_kai_queue_in_the_tree() -> None:
     """Parent, priority, weight and minimum runtime of a KAI Queue are read. The weight is that of
     GPUs, and without one, the queue gets no surplus."""
     spec = {"parentQueue": "research", "priority": 7, "reclaimMinRuntime": "1h30m"}
