@@ -7,12 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from apportion.core.devices.demand import Demand
 from apportion.core.ledger.handlers.change import Change
 from apportion.core.ledger.state import NodeState, Placement, PodState, State
-from apportion.core.placement.index.asks import AskColumns
-from apportion.core.placement.index.device_kinds import FIRST_KIND
-from apportion.core.placement.limits import quotas
 from apportion.core.placement.limits.quotas import (
     Amount,
     Amounts,
@@ -21,7 +17,6 @@ from apportion.core.placement.limits.quotas import (
     Quota,
 )
 from apportion_schemas import (
-    Device,
     DevicesRegistered,
     NodeGone,
     NodeObserved,
@@ -149,24 +144,6 @@ class Holdings:
                 if exceeded is not None:
                     return exceeded
         return None
-
-    def kinds_beyond(
-        self, pod: PodState, asks: Sequence[AskColumns], kinds: Sequence[Device]
-    ) -> frozenset[int]:
-        """Return the kinds of device on which the pod would exceed a limit of its account."""
-        name = self.account_of(pod)
-        if not self.limited(name):
-            return frozenset()
-        self.count_all()
-        found = set()
-        for kind, device in enumerate(kinds, FIRST_KIND):
-            for ask in asks:
-                wanted = ask.demands[kind]
-                if isinstance(wanted, Demand):
-                    more = quotas.of_demand(wanted, device, ask.ask.count)
-                    if self.beyond(name, more) is not None:
-                        found.add(kind)
-        return frozenset(found)
 
     def seen(self, pod: PodState) -> int:
         """Return a number that changes when the pod's queue or namespace may have more room."""

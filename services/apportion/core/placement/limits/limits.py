@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from apportion.core.devices.demand import Demand
 from apportion.core.ledger.handlers.change import Change
 from apportion.core.ledger.state import PodState, State
 from apportion.core.placement.index.asks import AskColumns
+from apportion.core.placement.index.device_kinds import FIRST_KIND
 from apportion.core.placement.limits import quotas
 from apportion.core.placement.limits.holdings import Holdings
 from apportion.core.placement.limits.queues import Queues, Turn
@@ -154,8 +156,20 @@ class Limits:
         self, pod: PodState, asks: Sequence[AskColumns], kinds: Sequence[Device]
     ) -> frozenset[int]:
         """Return the kinds of device on which the pod would exceed a limit."""
-        of_namespace = self._namespaces.kinds_beyond(pod, asks, kinds)
-        return self._queues.kinds_beyond(pod, asks, kinds) | of_namespace
+        found = set[int]()
+        for accounts in (self._queues, self._namespaces):
+            name = accounts.account_of(pod)
+            if not accounts.limited(name):
+                continue
+            accounts.count_all()
+            for kind, device in enumerate(kinds, FIRST_KIND):
+                for ask in asks:
+                    wanted = ask.demands[kind]
+                    if isinstance(wanted, Demand):
+                        more = quotas.of_demand(wanted, device, ask.ask.count)
+                        if accounts.beyond(name, more) is not None:
+                            found.add(kind)
+        return frozenset(found)
 
     def seen(self, pod: PodState) -> int:
         """Return a number that changes when a limit may admit more of the pod's requests."""
