@@ -16,10 +16,12 @@ from apportion.core.answers.reads import (
     PlacementAnswer,
     PodAnswer,
     QueueAnswer,
+    QueuePart,
     QuotaAnswer,
 )
 from apportion.core.answers.visibility import NOT_TOLD
 from apportion.core.explain.health import failed_words, found_silent
+from apportion.core.explain.text.answer_text import part_words
 from apportion.core.explain.text.event_text import ask_words, shares_words
 from apportion.core.explain.text.vocabulary import PHASES
 from apportion.core.explain.text.words import (
@@ -238,10 +240,12 @@ def gangs(items: Iterable[GangAnswer], _look: Look = PLAIN) -> Rows:
 
 def queues(items: Iterable[QueueAnswer], _look: Look = PLAIN) -> Rows:
     """Return the table with one row per queue, indented below the queue above it."""
-    made = Rows("QUEUE", "WEIGHT", "STATE", "PODS", "PENDING", "DEVICES", "USED/LIMIT",
-                right=("WEIGHT", "PODS", "PENDING"), wraps=("DEVICES", "USED/LIMIT"),
+    shown = list(items)
+    lends = ("USED/ENTITLED",) if any(each.parts for each in shown) else ()
+    made = Rows("QUEUE", "WEIGHT", "STATE", "PODS", "PENDING", *lends, "DEVICES", "USED/LIMIT",
+                right=("WEIGHT", "PODS", "PENDING"), wraps=(*lends, "DEVICES", "USED/LIMIT"),
                 drops=("WEIGHT",))  # fmt: skip
-    for queue in items:
+    for queue in shown:
         models = [
             f"{count:,} x {model.removeprefix('NVIDIA ')}"
             for model, count in (queue.devices or {}).items()
@@ -252,10 +256,20 @@ def queues(items: Iterable[QueueAnswer], _look: Look = PLAIN) -> Rows:
             "  " * len(queue.above) + queue.queue, str(queue.weight),
             Text("open", "green") if queue.open else Text("closed", "yellow"),
             _count(queue.pods), _count(queue.waiting),
+            *([", ".join(map(_part, queue.parts or ()))] if lends else ()),
             NOT_TOLD if queue.devices is None else ", ".join(models),
             ", ".join(limits) or "no limit",
         )  # fmt: skip
     return made
+
+
+def _part(part: QueuePart) -> str:
+    """Return what a queue uses of what it is entitled to: `10/7 GPUs, 3 borrowed`."""
+    entitled = part_words(part, max(part.entitled, part.deserved))
+    used = part_words(part, part.used).partition(" ")[0]
+    notes = (("borrowed", part.borrowed), ("lent", part.lent))
+    told = [f"{part_words(part, much).partition(' ')[0]} {what}" for what, much in notes if much]
+    return ", ".join((f"{used}/{entitled}", *told))
 
 
 def _count(count: int | None) -> str:

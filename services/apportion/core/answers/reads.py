@@ -271,6 +271,39 @@ class GangAnswer(Answer, frozen=True):
     models: dict[str, int] = {}  # pods by device model
 
 
+class QueuePart(Answer, frozen=True):
+    """What a queue uses of something, and what it is entitled to.
+
+    `of` is a device family, a device model or a resource. Devices are in thousandths, CPU too;
+    memory is in MiB."""
+
+    of: Everyone[str]
+    devices: Everyone[bool]
+    used: Everyone[int]
+    asked: Everyone[int]  # by running and pending pods
+    entitled: Everyone[int]
+    owned: Everyone[int]  # the part of it that the queue deserves
+    deserved: Everyone[int]  # also if the queue does not ask for it
+    borrowed: Everyone[int] = 0  # of what other queues deserve
+    lent: Everyone[int] = 0  # of what this queue deserves
+
+
+class Borrower(Answer, frozen=True):
+    """A queue that uses more than it is entitled to, and by how much."""
+
+    queue: Everyone[str]
+    much: Everyone[int]  # as in QueuePart
+
+
+class QueueStanding(Answer, frozen=True):
+    """What a pending pod's queue is entitled to of what the pod needs, and who borrows it."""
+
+    queue: Everyone[str]
+    parts: Everyone[tuple[QueuePart, ...]] = ()
+    takes_back: Everyone[bool] = False  # the pod is within what its queue is entitled to
+    borrowers: Readers[tuple[Borrower, ...] | None] = ()
+
+
 class QueueAnswer(Answer, frozen=True):
     """One queue: its place in the tree, its limits, and how much its placed pods use.
 
@@ -290,6 +323,7 @@ class QueueAnswer(Answer, frozen=True):
     reclaimable: Everyone[bool] = True  # false: its pods are never evicted for another queue
     fifo: Everyone[bool] = False  # a pod that fits nowhere keeps back the pods behind it
     safe_s: Everyone[int] = 0  # how long its pods run before another queue may take their place
+    parts: Readers[tuple[QueuePart, ...] | None] = ()
     capability: Everyone[dict[str, int]] = {}
     used: Readers[dict[str, int] | None] = {}
     cards: Everyone[dict[str, int]] = {}  # device limit by model
@@ -421,6 +455,7 @@ class WhyRefused(Answer, frozen=True):
     since_more: int = 0  # further cordons
     since_text: Made[str] = ""
     spared: str = ""  # why no pod is evicted
+    standing: QueueStanding | None = None  # if queues lend to one another
     limit: str = ""  # blocks the pod on every node
     reason: str = ""  # the limit, or the first cause
     reason_parts: tuple[str | Part, ...] = ()

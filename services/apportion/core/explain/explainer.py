@@ -13,6 +13,7 @@ from msgspec import structs
 
 from apportion.core.answers.reads import QueueAnswer, QuotaAnswer, fields_of
 from apportion.core.devices.catalogue import type_matches
+from apportion.core.explain.standing import queue_parts
 from apportion.core.ledger.state import GroupState, NodeState, PodState, State, queue_of
 from apportion.core.names import natural
 from apportion.core.placement.feasibility.causes import (
@@ -27,7 +28,7 @@ from apportion.core.placement.feasibility.evaluator import (
     Room,
     refused_kind,
 )
-from apportion.core.placement.limits.queues import path_in
+from apportion.core.placement.limits.queues import Queues, path_in
 from apportion.core.placement.limits.quotas import (
     EXTENDED,
     Amount,
@@ -107,12 +108,14 @@ def queue_answers(state: State, names: Iterable[str]) -> tuple[QueueAnswer, ...]
             if each in pods:
                 pods[each].append(pod)
     known = amounts_by_name(dialect_config(state.configuration))
+    told = Queues(state)
     return tuple(
         QueueAnswer(
             **fields_of(each, _QUEUE_FIELDS),
             above=tuple(
                 name for name in path_in(state.queues, each.queue)[:0:-1] if name in state.queues
             ),
+            parts=queue_parts(told, each.queue) if told.lends else (),
             used=used(
                 {name: known.get(name, ((EXTENDED, name), 1)) for name in each.capability},
                 held_by(state, pods[each.queue] if each.capability else (), of_shares),

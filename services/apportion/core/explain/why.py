@@ -10,6 +10,7 @@ from apportion.core.explain.causes import refused_answer, spared_words, with_tak
 from apportion.core.explain.explainer import Explainer
 from apportion.core.explain.health import failed_devices, unready
 from apportion.core.explain.not_queued import gang_words
+from apportion.core.explain.standing import standing
 from apportion.core.explain.text import words
 from apportion.core.explain.text.answer_text import why_with_text
 from apportion.core.explain.views import REJECTED, gang_answer
@@ -17,6 +18,7 @@ from apportion.core.ledger.handlers.departures import awaited
 from apportion.core.ledger.moments import text_of
 from apportion.core.ledger.rationale import rationale_of
 from apportion.core.ledger.state import Phase, Placement, PodState, State
+from apportion.core.placement.limits.queues import Queues
 from apportion_schemas import PodRefused, PodRejected, Score
 from apportion_schemas.operations import POLICIES
 
@@ -81,7 +83,12 @@ def _refused(explainer: Explainer, pod: PodState, refusal: PodRefused) -> reads.
     unbelieved = explainer.room.unbelieved(pod, refusal)
     refused = refused_answer(explainer, pod, explained, unbelieved)
     if not explained.never:
-        refused = structs.replace(refused, spared=spared_words(explainer, pod))
+        queues = explainer.once(("queues", b""), lambda: Queues(explainer.state))
+        refused = structs.replace(
+            refused,
+            spared=spared_words(explainer, pod),
+            standing=standing(explainer.state, queues, pod),
+        )
     if not explained.never and not explained.of_limits:
         refused = with_taken(explainer, pod, refused)
     return refused

@@ -34,7 +34,7 @@ SHOWN = frozenset((
     "code", "continue", "counts", "currency", "deserved", "device", "driver", "family", "field",
     "first_time", "from", "from_time", "frozen", "gone", "guarantee", "hardware", "key", "kind",
     "last_time", "mode", "model", "models", "more", "node", "node_silent", "node_without",
-    "nominated", "oldest_time", "parent", "phase", "phases", "placed_time", "plugin",
+    "nominated", "of", "oldest_time", "parent", "phase", "phases", "placed_time", "plugin",
     "plugin_problem", "pool", "profile", "queue", "report", "shares", "silent", "since_time",
     "state", "submitted_time", "summary", "template", "time", "to", "to_time", "type", "uids",
     "unpriced", "value", "wants", "was", "what", "when", "wishes",

@@ -264,7 +264,31 @@ def _cause(why: reads.Why) -> str:
             "rejected; see `apportion get nodes`"
         )
     said += f". {refused.spared}" if refused.spared else ""
+    said += f". {standing_words(refused.standing)}" if refused.standing else ""
     return said + (f". Since then: {refused.since_text}" if refused.since_text else "")
+
+
+def standing_words(standing: reads.QueueStanding) -> str:
+    """Return a sentence about what the pod's queue is entitled to, and who must give it back."""
+    said = []
+    for part in standing.parts:
+        used, entitled = part_words(part, part.used), part_words(part, part.entitled)
+        said.append(f"uses all {entitled}" if used == entitled else f"uses {used} of {entitled}")
+    sentence = f"Its queue {standing.queue} {' and '.join(said)} that it is entitled to"
+    if standing.takes_back and standing.borrowers:
+        first = standing.parts[0]
+        lent = [f"{each.queue} ({part_words(first, each.much)})" for each in standing.borrowers]
+        return f"{sentence}; queues that borrow give back what it needs: {listed(lent)}"
+    return sentence
+
+
+def part_words(part: reads.QueuePart, much: int) -> str:
+    """Return an amount with what it is of, as in `2.5 GPUs` or `16 CPU`."""
+    if not part.devices:
+        return words.of_resource(part.of, much)
+    count = f"{much / 1000:,g}"
+    noun = "GPU" if part.of == "nvidia" else f"{part.of} device"
+    return f"{count} {noun}" + ("" if count == "1" else "s")
 
 
 def _at_its_revision(why: reads.Why, cause: str, tense: tuple[str, str]) -> str:

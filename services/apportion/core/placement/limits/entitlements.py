@@ -26,10 +26,13 @@ class Claim(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What a child is entitled to: `owned` without the surplus."""
+    """What a child is entitled to: `owned` is the part of it that the child deserves.
+
+    It may deserve more than it asks for: `deserved`, scaled down if there is too little."""
 
     entitled: int = 0
     owned: int = 0
+    deserved: int = 0
 
 
 def divide(total: int, claims: Sequence[Claim]) -> list[Part]:
@@ -50,7 +53,7 @@ def divide(total: int, claims: Sequence[Claim]) -> list[Part]:
             weights -= claims[at].weight
             parts[at] += given
             left -= given
-    return [Part(*each) for each in zip(parts, owned, strict=True)]
+    return [Part(*each) for each in zip(parts, owned, deserved, strict=True)]
 
 
 def _scaled(total: int, claims: Sequence[Claim]) -> tuple[list[int], list[int]]:

@@ -231,6 +231,10 @@ class Queues(Holdings):
         """Return what the pods of the queue, and of those below it, have allocated."""
         return self._held.get(name, NOTHING)
 
+    def asked(self, name: str) -> Amounts:
+        """Return what the pods of the queue need, whether they are running or pending."""
+        return self._asked.get(name, NOTHING)
+
     def taken(self, pod: PodState) -> Amounts:
         """Return what a placed pod has allocated; nothing for other pods."""
         found = self._at.get(pod.uid)
@@ -288,7 +292,7 @@ class Queues(Holdings):
         parents = [ROOT]
         while parents:
             parent = parents.pop()
-            below = self._below(parent)
+            below = self.below(parent)
             found.update((name, {}) for name in below)
             for amount in self._measured:
                 claims = [self._claim(name, amount) for name in below]
@@ -298,8 +302,8 @@ class Queues(Holdings):
             parents += [name for name in below if name in self._children]
         return found
 
-    def _below(self, parent: str) -> list[str]:
-        # The queues just below a queue, and its own pods.
+    def below(self, parent: str) -> list[str]:
+        """Return the queues just below a queue, and the part that counts the queue's own pods."""
         names = set(self._children.get(parent, ()))
         if parent == ROOT:
             names.update(name for name in self._asked if self.path_of(name)[1:] == (ROOT,))

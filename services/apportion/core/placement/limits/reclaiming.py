@@ -31,7 +31,7 @@ class Reclaim:
         self.safe_until = 0  # when the first of the pods that were safe may be evicted
         self._needs = queues.needs(pod)
         self._own = queues.path_of(queues.account_of(pod))
-        self._wanted = self._amounts()
+        self.wanted = self._amounts()
         self._moved: dict[str, Counter[Amount]] = {}  # since the ledger's newest placements
         for uid in state.evictions:
             if uid in state.pods:
@@ -44,7 +44,7 @@ class Reclaim:
         for below, above in pairwise(self._own):
             if any(
                 self._used(below, each) + self._needs[each] > self._part(below, each).entitled
-                for each in self._wanted
+                for each in self.wanted
             ):
                 break
             self._rights[above] = below
@@ -68,7 +68,7 @@ class Reclaim:
         taken = Counter[Amount]()
         for each in unit:
             taken.update(self._queues.taken(each))
-        used = [each for each in self._wanted if taken[each] > 0]
+        used = [each for each in self.wanted if taken[each] > 0]
         for name in branch:
             if not any(
                 self._used(name, each, moved) > self._part(name, each).entitled for each in used
@@ -86,7 +86,7 @@ class Reclaim:
         # Whether the pod is within what the queue deserves.
         return all(
             self._used(name, each) + self._needs[each] <= self._part(name, each).owned
-            for each in self._wanted
+            for each in self.wanted
         )
 
     def _keeps(
@@ -125,7 +125,7 @@ class Reclaim:
         amounts = self._queues.taken(pod) if times < 0 else self._queues.needs(pod)
         for name in self._queues.path_of(self._queues.account_of(pod)):
             found = moved.setdefault(name, Counter())
-            for amount in self._wanted:
+            for amount in self.wanted:
                 found[amount] += times * amounts.get(amount, 0)
 
     def _used(

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from apportion.core.placement.limits.quotas import WORTH
+from apportion.core.explain.explainer import queue_answers
+from apportion.core.explain.why import why
 from apportion_schemas import (
     PodEvicted,
     PodGone,
@@ -20,7 +21,6 @@ from tests.support.pods import ask, cards, gang, member, pod
 
 C = RefusalCode
 GPU = "nvidia.com/gpu"
-GPUS = (WORTH, "nvidia")
 
 
 def queue(name: str, **fields: Any) -> QueueObserved:
@@ -272,3 +272,31 @@ def test_in_a_fifo_queue_the_first_pod_keeps_the_others_back() -> None:
     assert running(ledger) == {"b": 1}
     settle(ledger.play(rack("n2", 4)))
     assert running(ledger) == {"a": 2, "b": 1}
+
+
+def test_why_names_the_entitlement_and_who_borrows_it() -> None:
+    """The explanation of a pending pod says what its queue uses and may take back."""
+    ledger = Ledger(rack("n1", 10), queue("a", deserved=7), queue("b", deserved=3))
+    settle(ledger.submit(*in_queue("b", 20)))
+    ledger.submit(*in_queue("a", 8)).settle()
+    pending = ledger.state.pods["b-15"]
+    assert why(ledger.state, pending).sentence.endswith(
+        "Its queue b uses 10 GPUs of 3 GPUs that it is entitled to"
+    )
+    settle(ledger)
+    (last,) = (each for each in ledger.state.pods.values() if each.uid == "a-7")
+    assert why(ledger.state, last).sentence.endswith(
+        "Its queue a uses all 7 GPUs that it is entitled to"
+    )
+
+
+def test_queues_show_what_they_borrow_and_lend() -> None:
+    """The answer about each queue has what it uses, is entitled to, borrows and lends."""
+    ledger = Ledger(rack("n1", 10), queue("a", deserved=7), queue("b", deserved=3))
+    settle(ledger.submit(*in_queue("b", 20), *in_queue("a", 2)))
+    a, b = queue_answers(ledger.state, ["a", "b"])
+    for answer, used, entitled, borrowed, lent in ((a, 2, 2, 0, 5), (b, 8, 8, 5, 0)):
+        assert answer.parts is not None
+        (part,) = (each for each in answer.parts if each.of == "nvidia")
+        assert (part.used, part.entitled) == (used * 1000, entitled * 1000)
+        assert (part.borrowed, part.lent) == (borrowed * 1000, lent * 1000)

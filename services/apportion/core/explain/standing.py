@@ -1,0 +1,83 @@
+"""Say what a queue uses and is entitled to, and which queues borrow it."""
+
+from itertools import pairwise
+
+from msgspec import structs
+
+from apportion.core.answers.reads import Borrower, QueuePart, QueueStanding
+from apportion.core.ledger.state import PodState, State
+from apportion.core.placement.limits.entitlements import Part
+from apportion.core.placement.limits.queues import MODEL, Queues
+from apportion.core.placement.limits.quotas import WORTH, Amount
+from apportion.core.placement.limits.reclaiming import Reclaim
+from apportion.core.placement.queueing.queue import NO_CLOCK
+
+
+def queue_parts(queues: Queues, name: str) -> tuple[QueuePart, ...]:
+    """Return what a queue uses and is entitled to, of what it uses or says that it deserves."""
+    named, parts = queues.named(name), sorted(queues.parts(name).items())
+    return tuple(
+        _with_loans(queues, name, amount, _part(queues, name, amount, part))
+        for amount, part in parts
+        if part.deserved or amount in named or (queues.used(name).get(amount) and _devices(amount))
+    )
+
+
+def standing(state: State, queues: Queues, pod: PodState) -> QueueStanding | None:
+    """Return how the queue of a pending pod stands for what the pod needs; None if none lends."""
+    if not queues.lends:
+        return None
+    reclaim = Reclaim(state, queues, pod, NO_CLOCK)
+    path = queues.path_of(queues.account_of(pod))
+    name = next((each for each in path if queues.named(each)), path[0])
+    borrowers: dict[str, int] = {}
+    for below, above in pairwise(path):
+        for other in queues.below(above):
+            for amount in reclaim.wanted[:1]:
+                most = queues.parts(other).get(amount, Part()).entitled
+                much = queues.used(other).get(amount, 0) - most
+                if other != below and much > 0:
+                    borrowers[other.rstrip("/")] = much
+    return QueueStanding(
+        queue=name,
+        parts=tuple(
+            _part(queues, name, amount, queues.parts(name).get(amount, Part()))
+            for amount in reclaim.wanted
+        ),
+        takes_back=bool(reclaim),
+        borrowers=tuple(Borrower(queue=each, much=much) for each, much in borrowers.items()),
+    )
+
+
+def _with_loans(queues: Queues, name: str, amount: Amount, part: QueuePart) -> QueuePart:
+    # Who uses more than it deserves takes first what nobody deserves, and then borrows. What is
+    # borrowed is divided in proportion, because no share says from whom it is.
+    above = queues.path_of(name)[1]
+    siblings = [(each, queues.parts(each).get(amount, Part())) for each in queues.below(above)]
+    used = {each: queues.used(each).get(amount, 0) for each, _ in siblings}
+    beyond = sum(max(used[each] - of.deserved, 0) for each, of in siblings)
+    idle = sum(max(of.deserved - used[each], 0) for each, of in siblings)
+    total = queues.parts(above).get(amount, Part()).entitled
+    unclaimed = max(total - sum(of.deserved for _, of in siblings), 0)
+    loans = min(max(beyond - unclaimed, 0), idle)
+    return structs.replace(
+        part,
+        borrowed=max(part.used - part.deserved, 0) * loans // max(beyond, 1),
+        lent=max(part.deserved - part.used, 0) * loans // max(idle, 1),
+    )
+
+
+def _part(queues: Queues, name: str, amount: Amount, part: Part) -> QueuePart:
+    return QueuePart(
+        of=amount[-1],
+        devices=_devices(amount),
+        used=queues.used(name).get(amount, 0),
+        asked=queues.asked(name).get(amount, 0),
+        entitled=part.entitled,
+        owned=part.owned,
+        deserved=part.deserved,
+    )
+
+
+def _devices(amount: Amount) -> bool:
+    return amount[0] in (WORTH, MODEL)
