@@ -6,8 +6,9 @@ from contextlib import contextmanager
 from hypothesis import given, seed
 
 from apportion.core.ledger.state import State, queue_of
-from apportion.core.placement.limits.queues import ROOT, Queues
+from apportion.core.placement.limits.queues import Queues
 from apportion.core.placement.limits.quotas import WORTH
+from apportion.core.placement.limits.tree import ROOT
 from apportion_schemas import PodEvicted, PodGone
 from tests.properties.core_histories import Step, trying
 from tests.properties.core_playing import follow
@@ -26,13 +27,13 @@ def reclaimed(state: State) -> dict[str, PodEvicted]:
 @contextmanager
 def watched(state: State) -> Iterator[None]:
     """When the block ends, check the pods that were taken back in it."""
-    before, told = set(state.evictions), Queues(state)
-    entitled = {name: told.parts(name).get(GPUS) for name in (*state.queues, "default")}
-    used = {name: told.used(name).get(GPUS, 0) for name in entitled}
+    before, queues = set(state.evictions), Queues(state)
+    entitled = {name: queues.parts(name).get(GPUS) for name in (*state.queues, "default")}
+    used = {name: queues.used(name).get(GPUS, 0) for name in entitled}
     for uid in before:  # leaving
-        for name in told.path_of(told.account_of(state.pods[uid])):
+        for name in queues.path_of(queues.account_of(state.pods[uid])):
             if name in used:
-                used[name] -= told.taken(state.pods[uid]).get(GPUS, 0)
+                used[name] -= queues.taken(state.pods[uid]).get(GPUS, 0)
     yield
     for uid, event in reclaimed(state).items():
         if uid in before:
@@ -42,8 +43,8 @@ def watched(state: State) -> Iterator[None]:
             queue_of(state, victim),
             queue_of(state, one),
         )
-        own = told.path_of(told.account_of(one))
-        for name in told.path_of(told.account_of(victim)):
+        own = queues.path_of(queues.account_of(one))
+        for name in queues.path_of(queues.account_of(victim)):
             if name in own:
                 break
             part = entitled.get(name)
@@ -99,7 +100,7 @@ def test_what_a_queue_deserves_comes_back(steps: list[Step]) -> None:
             break
         ledger.play(*(PodGone(uid=uid) for uid in leaving))
     state = ledger.state
-    told = Queues(state)
+    queues = Queues(state)
     for pod in state.pods.values():
         about = pod.submitted
         if pod.placement is not None or about.group or about.gates or not about.preempts:
@@ -112,7 +113,7 @@ def test_what_a_queue_deserves_comes_back(steps: list[Step]) -> None:
             alone = [each for each in alone if not each.submitted.group]
             whole = [
                 each for each in alone
-                if told.taken(each).get(GPUS, 0) >= 1000 * sum(a.count for a in about.shape.asks)
+                if queues.taken(each).get(GPUS, 0) >= 1000 * sum(a.count for a in about.shape.asks)
             ]  # fmt: skip
             assert not whole or state.nominated, (about.uid, whole)
 

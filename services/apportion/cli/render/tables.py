@@ -21,7 +21,7 @@ from apportion.core.answers.reads import (
 )
 from apportion.core.answers.visibility import NOT_TOLD
 from apportion.core.explain.health import failed_words, found_silent
-from apportion.core.explain.text.answer_text import part_words
+from apportion.core.explain.text.answer_text import part_number, part_words
 from apportion.core.explain.text.event_text import ask_words, shares_words
 from apportion.core.explain.text.vocabulary import PHASES
 from apportion.core.explain.text.words import (
@@ -266,10 +266,9 @@ def queues(items: Iterable[QueueAnswer], _look: Look = PLAIN) -> Rows:
 def _part(part: QueuePart) -> str:
     """Return what a queue uses of what it is entitled to: `10/7 GPUs, 3 borrowed`."""
     entitled = part_words(part, max(part.entitled, part.deserved))
-    used = part_words(part, part.used).partition(" ")[0]
-    notes = (("borrowed", part.borrowed), ("lent", part.lent))
-    told = [f"{part_words(part, much).partition(' ')[0]} {what}" for what, much in notes if much]
-    return ", ".join((f"{used}/{entitled}", *told))
+    loans = (("borrowed", part.borrowed), ("lent", part.lent))
+    notes = [f"{part_number(part, much)} {what}" for what, much in loans if much]
+    return ", ".join((f"{part_number(part, part.used)}/{entitled}", *notes))
 
 
 def _count(count: int | None) -> str:

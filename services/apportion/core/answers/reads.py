@@ -295,7 +295,7 @@ class Borrower(Answer, frozen=True):
     much: Everyone[int]  # as in QueuePart
 
 
-class QueueStanding(Answer, frozen=True):
+class QueueEntitlement(Answer, frozen=True):
     """What a pending pod's queue is entitled to of what the pod needs, and who borrows it."""
 
     queue: Everyone[str]
@@ -455,7 +455,7 @@ class WhyRefused(Answer, frozen=True):
     since_more: int = 0  # further cordons
     since_text: Made[str] = ""
     spared: str = ""  # why no pod is evicted
-    standing: QueueStanding | None = None  # if queues lend to one another
+    entitlement: QueueEntitlement | None = None  # if queues lend to one another
     limit: str = ""  # blocks the pod on every node
     reason: str = ""  # the limit, or the first cause
     reason_parts: tuple[str | Part, ...] = ()

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from apportion.core.answers.reads import QueueAnswer, QuotaAnswer, fields_of
 from apportion.core.devices.catalogue import type_matches
-from apportion.core.explain.standing import queue_parts
+from apportion.core.explain.queue_entitlement import queue_parts
 from apportion.core.ledger.state import GroupState, NodeState, PodState, State, queue_of
 from apportion.core.names import natural
 from apportion.core.placement.feasibility.causes import (
@@ -28,7 +28,7 @@ from apportion.core.placement.feasibility.evaluator import (
     Room,
     refused_kind,
 )
-from apportion.core.placement.limits.queues import Queues, path_in
+from apportion.core.placement.limits.queues import Queues
 from apportion.core.placement.limits.quotas import (
     EXTENDED,
     Amount,
@@ -38,6 +38,7 @@ from apportion.core.placement.limits.quotas import (
     of_devices,
     of_shares,
 )
+from apportion.core.placement.limits.tree import path_in
 from apportion.core.workloads.dialects.dialect import DEVICE_MEMORY, SHARES
 from apportion.core.workloads.dialects.names import dialect_config
 from apportion.core.workloads.kinds.limits import OF_CLAIMS
@@ -108,14 +109,14 @@ def queue_answers(state: State, names: Iterable[str]) -> tuple[QueueAnswer, ...]
             if each in pods:
                 pods[each].append(pod)
     known = amounts_by_name(dialect_config(state.configuration))
-    told = Queues(state)
+    counted = Queues(state)
     return tuple(
         QueueAnswer(
             **fields_of(each, _QUEUE_FIELDS),
             above=tuple(
                 name for name in path_in(state.queues, each.queue)[:0:-1] if name in state.queues
             ),
-            parts=queue_parts(told, each.queue) if told.lends else (),
+            parts=queue_parts(counted, each.queue) if counted.lends else (),
             used=used(
                 {name: known.get(name, ((EXTENDED, name), 1)) for name in each.capability},
                 held_by(state, pods[each.queue] if each.capability else (), of_shares),

@@ -10,7 +10,7 @@ from apportion.core.explain.causes import refused_answer, spared_words, with_tak
 from apportion.core.explain.explainer import Explainer
 from apportion.core.explain.health import failed_devices, unready
 from apportion.core.explain.not_queued import gang_words
-from apportion.core.explain.standing import standing
+from apportion.core.explain.queue_entitlement import entitlement_of
 from apportion.core.explain.text import words
 from apportion.core.explain.text.answer_text import why_with_text
 from apportion.core.explain.views import REJECTED, gang_answer
@@ -87,7 +87,7 @@ def _refused(explainer: Explainer, pod: PodState, refusal: PodRefused) -> reads.
         refused = structs.replace(
             refused,
             spared=spared_words(explainer, pod),
-            standing=standing(explainer.state, queues, pod),
+            entitlement=entitlement_of(explainer.state, queues, pod),
         )
     if not explained.never and not explained.of_limits:
         refused = with_taken(explainer, pod, refused)

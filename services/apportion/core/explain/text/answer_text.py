@@ -19,6 +19,7 @@ from apportion.core.explain.text import words
 from apportion.core.explain.text.event_text import rejection_words, room_made, shares_words
 from apportion.core.explain.text.words import device_words, listed
 from apportion.core.ledger.state import DRAINED
+from apportion.core.placement.limits.quotas import DEVICE
 
 HOLDERS_NAMED: Final = 4  # pods that are listed if they use what a limit allows or a node lacks
 CHANGES_SAID: Final = 8
@@ -264,20 +265,20 @@ def _cause(why: reads.Why) -> str:
             "rejected; see `apportion get nodes`"
         )
     said += f". {refused.spared}" if refused.spared else ""
-    said += f". {standing_words(refused.standing)}" if refused.standing else ""
+    said += f". {entitlement_words(refused.entitlement)}" if refused.entitlement else ""
     return said + (f". Since then: {refused.since_text}" if refused.since_text else "")
 
 
-def standing_words(standing: reads.QueueStanding) -> str:
+def entitlement_words(entitlement: reads.QueueEntitlement) -> str:
     """Return a sentence about what the pod's queue is entitled to, and who must give it back."""
     said = []
-    for part in standing.parts:
+    for part in entitlement.parts:
         used, entitled = part_words(part, part.used), part_words(part, part.entitled)
         said.append(f"uses all {entitled}" if used == entitled else f"uses {used} of {entitled}")
-    sentence = f"Its queue {standing.queue} {' and '.join(said)} that it is entitled to"
-    if standing.takes_back and standing.borrowers:
-        first = standing.parts[0]
-        lent = [f"{each.queue} ({part_words(first, each.much)})" for each in standing.borrowers]
+    sentence = f"Its queue {entitlement.queue} {' and '.join(said)} that it is entitled to"
+    if entitlement.takes_back and entitlement.borrowers:
+        first = entitlement.parts[0]
+        lent = [f"{each.queue} ({part_words(first, each.much)})" for each in entitlement.borrowers]
         return f"{sentence}; queues that borrow give back what it needs: {listed(lent)}"
     return sentence
 
@@ -286,9 +287,13 @@ def part_words(part: reads.QueuePart, much: int) -> str:
     """Return an amount with what it is of, as in `2.5 GPUs` or `16 CPU`."""
     if not part.devices:
         return words.of_resource(part.of, much)
-    count = f"{much / 1000:,g}"
     noun = "GPU" if part.of == "nvidia" else f"{part.of} device"
-    return f"{count} {noun}" + ("" if count == "1" else "s")
+    return f"{part_number(part, much)} {noun}" + ("" if much == DEVICE else "s")
+
+
+def part_number(part: reads.QueuePart, much: int) -> str:
+    """Return an amount without what it is of, as in `2.5`."""
+    return f"{much / DEVICE:,g}" if part.devices else words.number_of_resource(part.of, much)
 
 
 def _at_its_revision(why: reads.Why, cause: str, tense: tuple[str, str]) -> str:

@@ -1,7 +1,7 @@
 """Divide what a queue has between its children: what each of them is entitled to.
 
 1. Each child gets what it deserves, but not more than it asks for.
-2. What a child's guarantee exceeds that, nobody else gets.
+2. If that is less than its guarantee, no other child gets the difference.
 3. The rest is the surplus. Children of higher priority get it first; those of equal priority divide
    it by weight. No child gets more than it asks for, or more than its limit.
 
@@ -48,7 +48,7 @@ def divide(total: int, claims: Sequence[Claim]) -> list[Part]:
             if each.priority == priority and each.weight > 0 and room > 0:
                 rooms.append((room / each.weight, at, room))
         weights = sum(claims[at].weight for _, at, _ in rooms)
-        for _, at, room in sorted(rooms):  # whoever needs the least for its weight is served first
+        for _, at, room in sorted(rooms):  # the least room for its weight comes first
             given = min(room, left * claims[at].weight // weights)
             weights -= claims[at].weight
             parts[at] += given

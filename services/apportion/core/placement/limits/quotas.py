@@ -46,8 +46,11 @@ CPU: Final = ("cpu",)
 MEMORY: Final = ("memory",)
 PODS: Final = ("pods",)
 EXTENDED: Final = "extended"
-# Thousandths of devices: a share counts as the part of its device that nobody else can use.
+# Thousandths of devices of a family, or of one of its models: a share counts as the part of its
+# device that no other share can use.
 WORTH: Final = "worth"
+OF_MODEL: Final = 3  # the length of such an amount with a model
+MODEL: Final = "model"  # the same for all models that a key of a card quota names
 DEVICE: Final = 1000
 _CARDS: Final = "cards"
 _MPS: Final = "mps"

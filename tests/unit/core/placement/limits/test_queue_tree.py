@@ -300,3 +300,13 @@ def test_queues_show_what_they_borrow_and_lend() -> None:
         (part,) = (each for each in answer.parts if each.of == "nvidia")
         assert (part.used, part.entitled) == (used * 1000, entitled * 1000)
         assert (part.borrowed, part.lent) == (borrowed * 1000, lent * 1000)
+
+
+def test_the_root_queue_and_unknown_parents_have_a_place_in_the_tree() -> None:
+    """Volcano's queue `root` is above all others, and a parent that does not exist counts too."""
+    ledger = Ledger(rack("n1", 6), queue("root", capability=5), queue("x1", parent="x"))
+    ledger.play(queue("x2", parent="x", guarantee=2), queue("y", parent="root", deserved=1))
+    settle(ledger.submit(*in_queue("x1", 9), *in_queue("root", 1)))
+    assert running(ledger) == {"x1": 2, "root": 1}
+    root, x1 = queue_answers(ledger.state, ["root", "x1"])
+    assert (root.pods, x1.pods) == (3, 2)

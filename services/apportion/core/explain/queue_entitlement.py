@@ -4,12 +4,13 @@ from itertools import pairwise
 
 from msgspec import structs
 
-from apportion.core.answers.reads import Borrower, QueuePart, QueueStanding
+from apportion.core.answers.reads import Borrower, QueueEntitlement, QueuePart
 from apportion.core.ledger.state import PodState, State
 from apportion.core.placement.limits.entitlements import Part
-from apportion.core.placement.limits.queues import MODEL, Queues
-from apportion.core.placement.limits.quotas import WORTH, Amount
+from apportion.core.placement.limits.queues import Queues
+from apportion.core.placement.limits.quotas import MODEL, WORTH, Amount
 from apportion.core.placement.limits.reclaiming import Reclaim
+from apportion.core.placement.limits.tree import ROOT
 from apportion.core.placement.queueing.queue import NO_CLOCK
 
 
@@ -23,7 +24,7 @@ def queue_parts(queues: Queues, name: str) -> tuple[QueuePart, ...]:
     )
 
 
-def standing(state: State, queues: Queues, pod: PodState) -> QueueStanding | None:
+def entitlement_of(state: State, queues: Queues, pod: PodState) -> QueueEntitlement | None:
     """Return how the queue of a pending pod stands for what the pod needs; None if none lends."""
     if not queues.lends:
         return None
@@ -38,7 +39,7 @@ def standing(state: State, queues: Queues, pod: PodState) -> QueueStanding | Non
                 much = queues.used(other).get(amount, 0) - most
                 if other != below and much > 0:
                     borrowers[other.rstrip("/")] = much
-    return QueueStanding(
+    return QueueEntitlement(
         queue=name,
         parts=tuple(
             _part(queues, name, amount, queues.parts(name).get(amount, Part()))
@@ -50,8 +51,10 @@ def standing(state: State, queues: Queues, pod: PodState) -> QueueStanding | Non
 
 
 def _with_loans(queues: Queues, name: str, amount: Amount, part: QueuePart) -> QueuePart:
-    # Who uses more than it deserves takes first what nobody deserves, and then borrows. What is
-    # borrowed is divided in proportion, because no share says from whom it is.
+    # A queue that uses more than it deserves takes first what no queue deserves, and then borrows.
+    # The loans are divided in proportion, because no share says from which queue it is.
+    if name == ROOT:
+        return part
     above = queues.path_of(name)[1]
     siblings = [(each, queues.parts(each).get(amount, Part())) for each in queues.below(above)]
     used = {each: queues.used(each).get(amount, 0) for each, _ in siblings}
