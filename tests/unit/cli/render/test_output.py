@@ -116,6 +116,7 @@ def test_queues_are_shown_as_a_tree(golden: Golden) -> None:
         QueueObserved(queue="nights", parent="team-2", open=False),
         QueueObserved(queue="team-2", parent="lab"),
     )
+    assert QUEUES.order is not None
     answers = sorted(queue_answers(ledger.state, sorted(ledger.state.queues)), key=QUEUES.order)
     assert [each.queue for each in answers] == ["lab", "team-2", "nights", "team-10", "ml"]
     assert [len(each.above) for each in answers] == [0, 1, 2, 1, 0]

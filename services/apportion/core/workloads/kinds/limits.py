@@ -41,15 +41,15 @@ def limit_of(
     kind = (document.get("apiVersion"), document.get("kind"))
     if kind not in LIMITS:
         return None
-    document = cleaned(document)
+    clean = cleaned(document)
     if kind != QUOTA:
-        queue = read_queue(document)
+        queue = read_queue(clean)
         for path in QUEUE_AMOUNTS if kind == VOLCANO_QUEUE else ():
-            _check_units(part(document, "spec", *path.split(".")), f"spec.{path}", config)
+            _check_units(part(clean, "spec", *path.split(".")), f"spec.{path}", config)
         return queue
-    metadata, spec = (section(document, key, key) for key in ("metadata", "spec"))
+    metadata, spec = (section(clean, key, key) for key in ("metadata", "spec"))
     section(spec, "hard", "spec.hard", fix="write name: amount")
-    hard = extended_limits(document)
+    hard = extended_limits(clean)
     _check_units({name: spec["hard"][name] for name in hard}, "spec.hard", config)
     if not hard:
         problem = "limits no devices, and quotas of CPU and memory are not enforced"

@@ -160,7 +160,7 @@ KAI_RESOURCES: Final = {
 }
 NO_LIMIT: Final = -1
 KAI_PRIORITY: Final = 100  # of a queue without one
-_GO_UNITS: Final = {
+_GO_UNITS: Final[Mapping[str, Fraction | int]] = {
     "ns": Fraction(1, 10**9), "us": Fraction(1, 10**6), "ms": Fraction(1, 1000),
     "s": 1, "m": 60, "h": 3600,
 }  # fmt: skip

@@ -157,12 +157,12 @@ def _of_kai_resources(resources: Mapping[Any, Any]) -> Iterator[Suspect]:
         yield Suspect("spec.resources.gpu.overQuotaWeight", why)
     for name in sorted(KAI_RESOURCES.keys() - {"gpu"}):
         at, found = f"spec.resources.{name}", part(resources, name)
-        if (found.get("overQuotaWeight") or 0) != weight:
-            why = f"has no effect: the weight of gpu, {shown(weight)}, applies to all resources"
-            yield Suspect(f"{at}.overQuotaWeight", why)
         if not (found.get("quota") or found.get("limit")):
             why = "is 0 or unset, so pods of the queue can request none of it, as in KAI"
             yield Suspect(f"{at}.limit", f"{why}; write -1 for no limit")
+        elif (found.get("overQuotaWeight") or 0) != weight:
+            why = f"has no effect: the weight of gpu, {shown(weight)}, applies to all resources"
+            yield Suspect(f"{at}.overQuotaWeight", why)
 
 
 def _of_limit(document: Mapping[Any, Any], config: DialectConfig) -> Iterator[Suspect]:

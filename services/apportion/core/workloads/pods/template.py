@@ -114,9 +114,9 @@ def read_template(
         for i, gate in enumerate(spec.scheduling_gates)
     ]
     group = gangs.gang_of(spec, notes, own.labels, at=field) if config.gangs else ""
-    named = [(notes, notes_field, key) for key in QUEUES]
-    named += [(own.labels, f"{meta_field}.labels", QUEUE_LABEL)]
-    queues = (dns_subdomain(of[key], within(at, key)) for of, at, key in named if of.get(key))
+    of_queue = [(notes, notes_field, key) for key in QUEUES]
+    of_queue += [(own.labels, f"{meta_field}.labels", QUEUE_LABEL)]
+    queues = (dns_subdomain(of[key], within(at, key)) for of, at, key in of_queue if of.get(key))
     evictable = _evictable(notes, own.labels, notes_field)
     template = Template(
         shape=shape,

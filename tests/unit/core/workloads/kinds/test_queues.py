@@ -49,7 +49,7 @@ def test_C6_a_volcano_queue_has_its_place_in_the_tree() -> None:
     """Parent, priority, deserved and guaranteed amounts of a Volcano Queue are read, the amounts in
     the units of its capability."""
     notes = {CARD_DESERVED: '{"NVIDIA-A100": 4}', CARD_GUARANTEE: '{"NVIDIA-A100": 1}'}
-    spec = {
+    spec: dict[str, Any] = {
         "parent": "research", "priority": 3, "weight": 2, "reclaimable": False,
         "deserved": {"cpu": "1500m", "memory": "2Gi", "nvidia.com/gpu": 4},
         "guarantee": {"resource": {"nvidia.com/gpu": "1"}}, "dequeueStrategy": "fifo",
@@ -64,7 +64,12 @@ def test_C6_a_volcano_queue_has_its_place_in_the_tree() -> None:
 
 def test_the_defaults_of_volcano_are_those_of_the_event() -> None:
     """A Queue with Volcano's default values is read like one without fields."""
-    spec = {"weight": 1, "reclaimable": True, "parent": "root", "dequeueStrategy": "traverse"}
+    spec: dict[str, Any] = {
+        "weight": 1,
+        "reclaimable": True,
+        "parent": "root",
+        "dequeueStrategy": "traverse",
+    }
     assert read(volcano(**spec, priority=0, guarantee={})) == QueueObserved(queue="ml")
     assert read(volcano(reclaimable=None, parent="")) == QueueObserved(queue="ml")
 

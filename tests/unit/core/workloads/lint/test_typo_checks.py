@@ -406,7 +406,7 @@ def test_fields_of_a_queue_that_decide_nothing() -> None:
     said = list(suspects({"kind": "Queue", "spec": spec}, CONFIG))
     assert {each.field for each in said} == {f"spec.{name}" for name in ignored_fields.QUEUE_FIELDS}
     assert all(each.doubtful for each in said)
-    unset = {"type": "", "extendClusters": [], "affinity": None}
+    unset: dict[str, Any] = {"type": "", "extendClusters": [], "affinity": None}
     assert list(of_queue({"kind": "Queue", "spec": unset})) == []
 
 
