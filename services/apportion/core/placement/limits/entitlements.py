@@ -6,10 +6,13 @@
    it by weight. No child gets more than it asks for, or more than its limit.
 
 If the children deserve more than there is, all of it is divided in proportion to what they deserve
-beyond their guarantees. Invariant: the parts never add up to more than there is."""
+beyond their guarantees. An unlimited amount (`AMOUNT_MAX`) is all there is. Invariant: the parts
+never add up to more than there is."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
+
+from apportion.core.workloads.dialects.amounts import AMOUNT_MAX
 
 UNLIMITED: Final = 1 << 62
 
@@ -63,7 +66,7 @@ def _scaled(total: int, claims: Sequence[Claim]) -> tuple[list[int], list[int]]:
         floors = [floor * total // sum(floors) for floor in floors]
         return floors, floors
     deserved = [
-        max(min(each.deserved, each.limit), floor)
+        max(min(total if each.deserved >= AMOUNT_MAX else each.deserved, each.limit), floor)
         for each, floor in zip(claims, floors, strict=True)
     ]
     spare, beyond = total - sum(floors), sum(deserved) - sum(floors)

@@ -305,7 +305,9 @@ class Queues(Holdings):
 
     def _most(self, name: str, amount: Amount) -> int:
         limit = self._tree.claims(name).limit.get(amount, UNLIMITED)
-        return min(limit, self._capacity.total(amount)) if name == ROOT else limit
+        # Without a total, what the cluster has of it is not counted, as of pods.
+        return min(limit, self._capacity.total(amount) or limit) if name == ROOT else limit
+
 
     def _taken_by(self, shape: Shape, shares: Sequence[Share], node: NodeState) -> Amounts:
         taken = quotas.of_shares(shape, shares, node)

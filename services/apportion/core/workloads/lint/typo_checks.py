@@ -21,7 +21,7 @@ from apportion.core.workloads import kube
 from apportion.core.workloads.dialects import ManifestError, listing, nvidia, plain
 from apportion.core.workloads.dialects import reading as preferences
 from apportion.core.workloads.dialects.amounts import AMOUNT_MAX, Container, whole
-from apportion.core.workloads.dialects.dialect import DEVICE_MEMORY, PARTIAL_MEMORY
+from apportion.core.workloads.dialects.dialect import DEVICE_MEMORY, GPU_MILLI, PARTIAL_MEMORY
 from apportion.core.workloads.dialects.names import DialectConfig
 from apportion.core.workloads.dialects.reading import read_pod
 from apportion.core.workloads.document import below, entries, part, shown, within
@@ -49,6 +49,7 @@ _HELD: Final = (
 )
 # what a queue limits of nodes, in addition to huge pages and names with a domain
 OF_NODES: Final = ("cpu", "memory", "pods", "ephemeral-storage")
+_DIVIDED: Final = ("cpu", "memory")  # what queues deserve, in addition to devices
 
 Part = Literal["pod", "container", "resources"]  # a part of a pod whose field names are checked
 _PART_NAMES: Final[Mapping[Part, str]] = {
@@ -171,14 +172,17 @@ def _of_limit(document: Mapping[Any, Any], config: DialectConfig) -> Iterator[Su
         yield from of_queue(document)
     before = ("",) if is_queue else ("", *OF_CLAIMS)
     known = frozenset(prefix + name for name in listing.claimed(config) for prefix in before)
+    if is_queue:
+        known |= {GPU_MILLI}
     for path in QUEUE_AMOUNTS if is_queue else ("hard",):
         names = part(document, "spec", *path.split("."))
-        yield from _of_names(names, f"spec.{path}", known, is_queue=is_queue)
+        yield from _of_names(names, path, known, is_queue=is_queue)
 
 
 def _of_names(
-    names: Iterable[object], field: str, known: frozenset[str], *, is_queue: bool
+    names: Iterable[object], path: str, known: frozenset[str], *, is_queue: bool
 ) -> Iterator[Suspect]:
+    field = f"spec.{path}"
     for name in names:
         if not isinstance(name, str) or name in known:
             continue
@@ -191,6 +195,11 @@ def _of_names(
         if is_slip:
             said = f"is not a known resource and limits no device{hint}"
             yield Suspect(within(field, name), said)
+        elif path in QUEUE_AMOUNTS[1:] and name not in _DIVIDED:
+            why = (
+                "has no effect: queues divide only CPU, memory and devices; write it in capability"
+            )
+            yield Suspect(within(field, name), why)
 
 
 _Part = tuple[Literal["annotations"] | Part, str, Mapping[Any, Any]]

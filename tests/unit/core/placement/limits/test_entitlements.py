@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apportion.core.placement.limits.entitlements import UNLIMITED, Claim, divide
+from apportion.core.workloads.dialects.amounts import AMOUNT_MAX
 
 
 def divided(total: int, *claims: Claim) -> list[int]:
@@ -46,6 +47,12 @@ def test_if_all_deserve_more_than_there_is_all_are_scaled_down() -> None:
     assert divided(40, Claim(99, deserved=280), Claim(99, deserved=120)) == [28, 12]
     assert divided(40, Claim(99, guarantee=10), Claim(99, deserved=90)) == [10, 30]
     assert divided(40, Claim(99, guarantee=60), Claim(99, guarantee=20)) == [30, 10]
+
+
+def test_a_queue_may_deserve_all_there_is() -> None:
+    """A queue that deserves an unlimited amount leaves its siblings a part of theirs."""
+    assert divided(40, Claim(99, deserved=AMOUNT_MAX), Claim(99, deserved=40)) == [20, 20]
+    assert divided(40, Claim(10, deserved=AMOUNT_MAX), Claim(99, deserved=20)) == [10, 30]
 
 
 CLAIMS = st.builds(

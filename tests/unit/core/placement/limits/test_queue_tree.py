@@ -218,6 +218,13 @@ def test_a_guarantee_is_kept_free() -> None:
     assert running(ledger) == {"a": 1, "b": 3}
 
 
+def test_a_guarantee_of_what_is_not_counted_reserves_nothing() -> None:
+    """A guarantee of a resource whose capacity is not counted, such as `pods`, reserves nothing."""
+    ledger = Ledger(rack("n1", 4), queue("a", guarantee={"pods": 1}), queue("b"))
+    settle(ledger.submit(*in_queue("b", 4)))
+    assert running(ledger) == {"b": 4}
+
+
 def test_a_guarantee_below_a_queue_counts_in_it() -> None:
     """A queue's guarantee is kept free within the limit of the queue above it, too."""
     ledger = Ledger(rack("n1", 8), queue("x", capability={"apportion.dev/gpu-milli": 4_000}))

@@ -420,6 +420,15 @@ def test_a_typo_in_each_of_a_queues_amounts(path: str) -> None:
     assert said.field == f'spec.{path}["nvidia.com/gpumen"]'
 
 
+@pytest.mark.parametrize("name", ["pods", "ephemeral-storage", "hugepages-2Mi", "b.c/nic"])
+def test_queues_divide_cpu_memory_and_devices(name: str) -> None:
+    """A queue that deserves or is guaranteed anything else causes a warning."""
+    amounts = {name: 1, "cpu": 1, "memory": 1, "nvidia.com/gpu": 1, "apportion.dev/gpu-milli": 1}
+    spec = {"capability": amounts, "deserved": amounts, "guarantee": {"resource": amounts}}
+    fields = [each.field for each in suspects({"kind": "Queue", "spec": spec}, CONFIG)]
+    assert fields == [f'spec.{path}["{name}"]' for path in ("deserved", "guarantee.resource")]
+
+
 def test_a_typo_in_an_annotation_of_a_queue() -> None:
     """A misspelt annotation of a Queue causes a warning that names the right one."""
     right, wrong = "apportion.dev/card.deserved", "apportion.dev/cards.deserved"
