@@ -38,12 +38,15 @@ class Part(NamedTuple):
     deserved: int = 0
 
 
-def divide(total: int, claims: Sequence[Claim]) -> list[Part]:
-    """Return the part of `total` to which each claimant is entitled."""
-    floors, deserved = _scaled(max(total, 0), claims)
+def divide(whole: Part, claims: Sequence[Claim]) -> list[Part]:
+    """Return the part to which each claimant is entitled of what their parent is entitled to.
+
+    What they deserve is scaled to what the parent deserves, also if less is asked for."""
+    total = max(whole.entitled, 0)
+    floors, deserved = _scaled(max(total, whole.deserved), claims)
     owned = [min(much, each.asked) for much, each in zip(deserved, claims, strict=True)]
     parts = list(owned)
-    left = max(total, 0) - sum(map(max, parts, floors))
+    left = max(total - sum(map(max, parts, floors)), 0)
     for priority in sorted({each.priority for each in claims}, reverse=True):
         rooms = []
         for at, each in enumerate(claims):

@@ -265,7 +265,7 @@ class Queues(Holdings):
             found.update((name, {}) for name in below)
             for amount in self._measured:
                 claims = [self._claim(name, amount) for name in below]
-                parts = divide(found[parent][amount].entitled, claims)
+                parts = divide(found[parent][amount], claims)
                 for name, part in zip(below, parts, strict=True):
                     found[name][amount] = part
             parents += [name for name in below if name in self._tree.children]
@@ -307,7 +307,6 @@ class Queues(Holdings):
         limit = self._tree.claims(name).limit.get(amount, UNLIMITED)
         # Without a total, what the cluster has of it is not counted, as of pods.
         return min(limit, self._capacity.total(amount) or limit) if name == ROOT else limit
-
 
     def _taken_by(self, shape: Shape, shares: Sequence[Share], node: NodeState) -> Amounts:
         taken = quotas.of_shares(shape, shares, node)

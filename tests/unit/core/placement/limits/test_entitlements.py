@@ -3,12 +3,18 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apportion.core.placement.limits.entitlements import UNLIMITED, Claim, divide
+from apportion.core.placement.limits.entitlements import UNLIMITED, Claim, Part, divide
 from apportion.core.workloads.dialects.amounts import AMOUNT_MAX
 
 
 def divided(total: int, *claims: Claim) -> list[int]:
-    return [each.entitled for each in divide(total, claims)]
+    return [each.entitled for each in divide(Part(total), claims)]
+
+
+def test_a_parent_that_is_asked_for_less_scales_nothing_down() -> None:
+    """What children deserve is scaled to what their parent deserves, not to what they ask for."""
+    parts = divide(Part(9, 9, 10), [Claim(6, deserved=7), Claim(3, deserved=3)])
+    assert parts == [Part(6, 6, 7), Part(3, 3, 3)]
 
 
 def test_each_queue_gets_what_it_deserves_and_asks_for() -> None:
