@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -205,3 +206,44 @@ def test_submit_ends_in_time_where_who_is_to_go_stays(up: Standalone) -> None:
         assert "default/low" in said.stdout
     finally:
         os.kill(watcher, signal.SIGCONT)
+
+
+QUEUE = """
+apiVersion: scheduling.volcano.sh/v1beta1
+kind: Queue
+metadata: {name: NAME}
+spec: {deserved: {nvidia.com/gpu: GPUS}}
+"""
+TEAM = DEPLOYMENT.replace("name: web", "name: NAME").replace("replicas: 2", "replicas: 40")
+TEAM = TEAM.replace(
+    "{app: web}}\n    spec:",
+    "{app: web}, annotations: {scheduling.volcano.sh/queue-name: NAME}}\n    spec:",
+)
+
+
+def test_two_teams_lend_and_take_back(tmp_path: Path) -> None:
+    """One of two teams that deserve 28 and 12 of 40 GPUs borrows all of them while the other one is
+    idle, and gives back 28 when that one needs them."""
+    fleet = ("--no-samples", "--fleet", "8xA100-80GB", "--nodes", "5")
+    with Standalone(tmp_path / "data", *fleet) as up:
+        up.up()
+        submit(up, _team("ml", 28), _team("web", 12), wait=False)
+
+        def placed(name: str) -> int:
+            return int(up.json("get", "queues", name)["items"][0]["pods"])
+
+        submit(up, TEAM.replace("NAME", "web"), wait=False)
+        wait_until(lambda: placed("web") == 40, "web to borrow all GPUs")
+        (web,) = up.json("get", "queues", "web")["items"]
+        (part,) = (each for each in web["parts"] if each["devices"])
+        assert (part["used"], part["deserved"], part["borrowed"]) == (40_000, 12_000, 28_000)
+        submit(up, TEAM.replace("NAME", "ml"), wait=False)
+        wait_until(lambda: placed("ml") == 28 and placed("web") == 12, "ml to get its GPUs back")
+        pending = next(each for each in pods(up).values() if each["phase"] == "pending")
+        why = up.json("why", f"{pending['namespace']}/{pending['name']}")
+        assert why["refused"]["entitlement"]["parts"][0]["used"] in {12_000, 28_000}
+    up.nothing_left()
+
+
+def _team(name: str, gpus: int) -> str:
+    return QUEUE.replace("NAME", name).replace("GPUS", str(gpus))
