@@ -54,6 +54,8 @@ MODULES: dict[str, tuple[str, ...]] = {
     "apportion.core.placement.finder": ("PlaceFinder",),
     "apportion.core.placement.gang_turn": ("GangTurn",),
     "apportion.core.placement.limits.limits": (),
+    "apportion.core.placement.limits.holdings": (),
+    "apportion.core.placement.limits.queues": (),
     "apportion.core.placement.affinity.neighbours": ("Neighbours",),
     "apportion.core.placement.index.packed": (),
     "apportion.core.placement.pricing.shape_histogram": ("ShapeHistogram",),
