@@ -6,10 +6,10 @@ from typing import Any
 import yaml
 from msgspec import structs
 
-from apportion.core.workloads.dialects import DialectConfig
 from apportion.core.workloads.dialects.dialect import PlacedPod
 from apportion.core.workloads.dialects.inventory import NodeFacts
 from apportion.core.workloads.dialects.listing import render
+from apportion.core.workloads.dialects.names import dialect_config
 from apportion.core.workloads.dialects.node_annotations import registration
 from apportion_schemas import DevicesRegistered
 from tests.support.fleet import observed
@@ -53,7 +53,8 @@ def written(here: Ledger, uid: str) -> dict[str, str]:
     """Return the annotations of a placed pod."""
     devices = {each.device.id: each.device for each in here.node().devices}
     wanted = here.pod(uid).submitted
-    return render(PlacedPod(wanted, here.placement(uid), devices, NOW_S * 10**9, DialectConfig()))
+    config = dialect_config(here.state.configuration)
+    return render(PlacedPod(wanted, here.placement(uid), devices, NOW_S * 10**9, config))
 
 
 def sample(name: str) -> dict[str, Any]:

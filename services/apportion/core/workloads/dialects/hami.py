@@ -2,14 +2,20 @@
 
 Defaults are those of HAMi's admission webhook. Its device plugins read a placement from annotations
 with one segment per container, init containers first; a segment may be empty. On GPUs in MIG mode,
-a count means instances, not GPUs, because HAMi can choose the same GPU again (`Fit`)."""
+a count means instances, not GPUs, because HAMi can choose the same GPU again (`Fit`).
+
+HAMi's plugin divides such GPUs itself. Since 2.10 it registers profiles, and another annotation
+names the place of each instance. Up to 2.9 an instance is a group of `knownMigGeometries` and a
+position in it, which follow the GPU's id, as in `GPU-a[0-2]`."""
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import msgspec
 
 from apportion.core.devices.catalogue import mig_profiles
+from apportion.core.devices.demand import groups_of
 from apportion.core.workloads.dialects import nvidia
 from apportion.core.workloads.dialects.dialect import (
     BoundPod,
@@ -21,15 +27,18 @@ from apportion.core.workloads.dialects.dialect import (
     record,
     records,
     segments,
+    whole_number,
 )
 from apportion.core.workloads.dialects.inventory import (
+    Entry,
     Inventory,
     NodeFacts,
     devices_of,
     entries_of,
     readable,
 )
-from apportion_schemas import Device, MigInstance, Share
+from apportion.core.workloads.dialects.names import DialectConfig
+from apportion_schemas import Device, MigInstance, MigSize, Share
 from apportion_schemas.decoding import from_outside
 from apportion_schemas.quantities import WHOLE
 
@@ -91,11 +100,20 @@ def _record(it: PlacedPod, share: Share) -> str:
         return ""  # another vendor's annotation has it
     if share.instance is None:
         return record(share.device, TYPE, share.memory_mib, min(share.cores, WHOLE))
-    device = it.devices[share.device]
+    device, instance = it.devices[share.device], share.instance
+    name = device.id if device.mig_sizes else _named(device, instance, it.config)
     for profile in mig_profiles(device.family, device.model, device.mig_sizes):
-        if profile.name == share.instance.profile:
-            return record(share.device, TYPE, profile.memory_mib, profile.cores)
-    return record(share.device, TYPE, share.memory_mib, 0)
+        if profile.name == instance.profile:
+            return record(name, TYPE, profile.memory_mib, profile.cores)
+    return record(name, TYPE, share.memory_mib, 0)
+
+
+def _named(device: Device, instance: MigInstance, config: DialectConfig) -> str:
+    """Return the GPU's id with the group and position of the instance, if groups are configured."""
+    for places in groups_of(config.geometries, device.family, device.model):
+        if places[0].group == instance.group:
+            return f"{device.id}[{places[0].number - 1}-{instance.position}]"
+    return device.id
 
 
 class _Cut(msgspec.Struct, frozen=True):
@@ -117,7 +135,7 @@ _decode = from_outside(msgspec.json.Decoder(list[_MigAllocation]).decode)
 def segments_of(family: str) -> Recover:
     """Return a function that reads the devices of this family from HAMi's pod annotations."""
 
-    def read(pod: BoundPod, text: str) -> Iterator[Held]:
+    def recover(pod: BoundPod, text: str) -> Iterator[Held]:
         names = (*pod.init_containers, *pod.containers)
         listed = text.removesuffix(";").split(";")
         if len(listed) > len(names):
@@ -131,24 +149,63 @@ def segments_of(family: str) -> Recover:
                 raise Unclear  # HAMi too refuses two instances for one device of a container
             instance = MigInstance(profile=each.profile, start=cut.start, size=cut.size)
             cuts[place] = (each.gpu_uuid, instance)
-        known = {(at, i) for at, each in enumerate(listed) for i, _ in enumerate(records(each))}
+        # Without the configured groups, the instances in `GPU-a[0-2]` cannot be known.
+        places = ours and bool(pod.config.geometries)
+        read = [list(records(each, places=places)) for each in listed]
+        known = {(at, i) for at, each in enumerate(read) for i, _ in enumerate(each)}
         if not cuts.keys() <= known:
             raise Unclear  # instances without a segment: more is allocated than can be read
-        for number, (name, segment) in enumerate(zip(names, listed, strict=False)):
-            for position, (device, memory, cores) in enumerate(records(segment)):
+        for number, (name, segment) in enumerate(zip(names, read, strict=False)):
+            for position, (written, memory, cores) in enumerate(segment):
+                device, place = _place(written)
                 card, made = cuts.get((number, position), ("", None))
                 if card and card != device:
                     raise Unclear  # HAMi: gpuUUID must match the segment
-                yield Held(name, family, device, -1, memory, cores, made)
+                yield Held(name, family, device, -1, memory, cores, made, None if made else place)
 
-    return read
+    return recover
+
+
+def _place(written: str) -> tuple[str, tuple[str, int] | None]:
+    """Split an id like `GPU-a[0-2]` into the GPU's id, and the instance's group and position."""
+    device, bracket, rest = written.partition("[")
+    if not bracket:
+        return device, None
+    group, _, position = rest.removesuffix("]").partition("-")
+    if not (device and rest.endswith("]")):
+        raise Unclear
+    # HAMi's groups have no names; `apportion config` calls them group1, group2, and so on.
+    return device, (f"group{whole_number(group) + 1}", whole_number(position))
 
 
 def _registered(node: NodeFacts) -> Iterator[Device]:
     if readable(text := node.text(REGISTER)):
         entries = list(entries_of(REGISTER, text))
         node.runs(node.config.hami.count)
-        yield from devices_of(entries, nvidia.FAMILY, nvidia.registered)
+        mig = partial(_divided, node.config)
+        yield from devices_of(entries, nvidia.FAMILY, lambda e: nvidia.registered(e, mig))
+
+
+def _divided(config: DialectConfig, model: str, entry: Entry) -> dict[str, Any]:
+    """Return the fields of a GPU in MIG mode.
+
+    It is unhealthy unless its plugin can create every instance that the scheduler may choose."""
+    if not entry.mig_profiles:
+        known = groups_of(config.geometries, nvidia.FAMILY, model)
+        return {} if known else nvidia.unhealthy(nvidia.NO_GROUPS)
+    # HAMi, too, goes by the first part of the name: 7g.79gb and 7g.80gb are the same profile.
+    offered = {each.name.partition(".")[0]: each for each in entry.mig_profiles}
+    sizes = []
+    wanted = [p for p in mig_profiles(nvidia.FAMILY, model) if not p.by_name]
+    for profile in wanted:
+        found = offered.get(profile.name.partition(".")[0])
+        places = {(each.start, each.size) for each in found.placements} if found else set()
+        if not found or not {(start, profile.size) for start in profile.starts} <= places:
+            return nvidia.unhealthy(f"its plugin does not offer the MIG profile {profile.name}")
+        sizes.append(MigSize(profile=profile.name, memory_mib=found.memory_mib))
+    if not wanted:
+        return nvidia.unhealthy(f"the MIG profiles of {model} are unknown")
+    return {"mig_sizes": tuple(sizes)}
 
 
 DIALECT = MANNER.dialect(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from apportion.core.workloads.dialects.names import DialectConfig
 from apportion_schemas import DEVICE_PLUGIN, Device, Plugin
@@ -79,6 +79,21 @@ class Unread(ValueError):
     """Raised with the reason if what a plugin registered cannot be read."""
 
 
+class MigPlace(Struct, frozen=True):
+    """The first memory slice of a MIG instance, and how many it has, as the driver reports them."""
+
+    start: int = 0
+    size: int = 0
+
+
+class RegisteredProfile(Struct, frozen=True):
+    """A MIG profile that HAMi's plugin offers (2.10 and newer), with the driver's places for it."""
+
+    name: str
+    memory_mib: int = field(name="memoryMB", default=0)
+    placements: tuple[MigPlace, ...] = ()
+
+
 class Entry(Struct, frozen=True):
     """One device of a registration, with HAMi's JSON names. An absent `health` is unhealthy."""
 
@@ -91,6 +106,7 @@ class Entry(Struct, frozen=True):
     numa: int = -1
     mode: str = ""
     health: bool = False
+    mig_profiles: tuple[RegisteredProfile, ...] = field(name="migProfiles", default=())
     custominfo: dict[str, Any] = {}
 
 

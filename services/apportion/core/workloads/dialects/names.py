@@ -11,7 +11,7 @@ from typing import Annotated
 from msgspec import Meta, Struct, structs
 
 from apportion_schemas import Configuration
-from apportion_schemas.configuration import NvidiaConfiguration, ResourceName
+from apportion_schemas.configuration import MigGeometries, NvidiaConfiguration, ResourceName
 from apportion_schemas.quantities import Count, MemoryMib, Percent
 
 
@@ -66,6 +66,7 @@ class DialectConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     default_cores: Percent = 0
     memory_factor: Annotated[int, Meta(ge=1, le=1024)] = 1  # MiB in one unit of memory
     mig_by_profile: bool = False  # `migStrategy: mixed`
+    geometries: tuple[MigGeometries, ...] = ()  # `knownMigGeometries`
 
 
 VOLCANO_DOMAIN = "volcano.sh/"
@@ -84,6 +85,7 @@ def dialect_config(configuration: Configuration) -> DialectConfig:
         default_cores=nvidia.default_cores,
         memory_factor=nvidia.gpu_memory_factor,
         mig_by_profile=nvidia.mig_strategy == "mixed",
+        geometries=nvidia.known_mig_geometries,
     )
     if not names:
         return defaults

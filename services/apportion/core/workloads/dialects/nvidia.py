@@ -62,24 +62,33 @@ def choose(notes: Notes) -> DeviceConstraints:
     )
 
 
-MIG_PROBLEM: Final = "a GPU in MIG mode is only offered by Apportion's agent"
+NO_GROUPS: Final = (
+    "HAMi's plugin up to 2.9 divides it by knownMigGeometries, but the configuration has none for "
+    "its model; see apportion config import"
+)
+VOLCANOS_MIG: Final = "a GPU that Volcano's plugin divides by MIG is not supported"
 _PREFIX: Final = "NVIDIA-"
 _REGISTERED_MODES: Final[Mapping[str, Mode]] = {
     "": "hami-core", "hami-core": "hami-core", "mps": "mps", "mig": "mig"
 }  # fmt: skip
 
 
-def registered(entry: Entry) -> dict[str, Any]:
+def registered(entry: Entry, mig: Callable[[str, Entry], dict[str, Any]]) -> dict[str, Any]:
     """Return the fields of a GPU that the plugins of HAMi and Volcano register in their own way.
 
-    Raises Unread if its mode is unknown."""
+    `mig` returns those of a healthy GPU in MIG mode, given its model. Raises Unread if the mode is
+    unknown."""
     mode = _REGISTERED_MODES.get(entry.mode)
     if mode is None:
         raise Unread(f"device {entry.id[:40]!r} has the unknown mode {entry.mode[:40]!r}")
-    fields = {"model": entry.type.removeprefix(_PREFIX)[:NAME_MAX] or NVIDIA, "mode": mode}
-    if mode == "mig" and entry.health:
-        return fields | {"healthy": False, "health_reason": MIG_PROBLEM}
-    return fields
+    model = entry.type.removeprefix(_PREFIX)[:NAME_MAX] or NVIDIA
+    fields = {"model": model, "mode": mode}
+    return fields | (mig(model, entry) if mode == "mig" and entry.health else {})
+
+
+def unhealthy(reason: str) -> dict[str, Any]:
+    """Return the fields of a GPU that is not offered for this reason."""
+    return {"healthy": False, "health_reason": reason}
 
 
 def _modes(notes: Notes, key: str) -> tuple[Mode, ...]:

@@ -11,7 +11,7 @@ from apportion.core.workloads.dialects.hami import REGISTER as HAMI_NVIDIA
 from apportion.core.workloads.dialects.inventory import UNHEALTHY, NodeFacts
 from apportion.core.workloads.dialects.names import DialectConfig
 from apportion.core.workloads.dialects.node_annotations import Registration, registration
-from apportion.core.workloads.dialects.nvidia import MIG_PROBLEM
+from apportion.core.workloads.dialects.nvidia import VOLCANOS_MIG
 from apportion.core.workloads.dialects.volcano_vgpu import REGISTER as VOLCANO_NVIDIA
 from apportion_schemas import DEVICE_PLUGIN
 
@@ -67,10 +67,10 @@ def test_an_absent_health_means_unhealthy() -> None:
     assert (found.healthy, found.health_reason) == (False, UNHEALTHY)
 
 
-def test_a_gpu_in_mig_mode_is_not_offered() -> None:
-    """GPUs of another system's plugin in MIG mode are shown as unhealthy, with the reason."""
-    _, (found,), _ = hami(ENTRY | {"mode": "mig"})
-    assert (found.mode, found.healthy, found.health_reason) == ("mig", False, MIG_PROBLEM)
+def test_a_gpu_that_volcanos_plugin_divides_by_mig_is_not_offered() -> None:
+    """A GPU of Volcano's plugin in MIG mode is shown as unhealthy, with the reason."""
+    _, (found,), _ = read({VOLCANO_NVIDIA: "GPU-a,7,40960,NVIDIA-NVIDIA A100,true,mig:"})
+    assert (found.mode, found.healthy, found.health_reason) == ("mig", False, VOLCANOS_MIG)
 
 
 def test_hamis_older_encodings() -> None:
