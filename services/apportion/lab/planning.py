@@ -33,7 +33,7 @@ from apportion.core.explain.health import failed_devices, unready
 from apportion.core.explain.manifest_diff import otherwise
 from apportion.core.explain.not_queued import unlooked
 from apportion.core.explain.text.answer_text import plan_with_text, planned_with_text
-from apportion.core.explain.text.words import Causes, explained_causes, many
+from apportion.core.explain.text.words import Causes, explained_causes, listed, many
 from apportion.core.explain.views import gang_models
 from apportion.core.explain.why import why
 from apportion.core.ledger.handlers.change import Change
@@ -314,16 +314,17 @@ class _Answering:
         ours |= {pod.uid for pod in asked if pod is not None}
         others = [pod for pod in self._waiting if pod.uid not in ours]
         parted = self._parted(wish)
+        helped = tuple(self._helped(ours))
         answer = PlanAnswer(
             revision=self._before.revision,
             outcome=outcome,
-            summary=_sentence(wish, pods, moved, self._leavers),
+            summary=_sentence(wish, pods, moved, self._leavers, helped),
             moved_whole=tuple(sorted(parted)),
             moved_along=parted.total(),
             changes=lab_changes.changes_of(wish.changes, self._before),
             pods=pods,
             moved=moved,
-            helped=tuple(self._helped(ours)),
+            helped=helped,
             evicted=tuple(map(self._leaving, self._leavers)),
             waiting=self._ahead(others),
             before=_totals(self._today.course.state if self._today else self._before),
@@ -539,7 +540,7 @@ class _Answering:
 
 def _sentence(
     wish: Plan, pods: Sequence[PlannedPod], moved: Sequence[PlannedPod],
-    leavers: Sequence[PodEvicted],
+    leavers: Sequence[PodEvicted], helped: Sequence[PlannedPod],
 ) -> str:  # fmt: skip
     """Return the answer in one sentence. An evicted pod that is also in `pods` is counted once."""
     parts, named = [], {(pod.namespace, pod.name) for pod in pods}
@@ -552,6 +553,9 @@ def _sentence(
     if evicted:
         what = "other pod" if pods or moved else "pod"
         parts.append(f"{many(evicted, what)} would be evicted")
+    if helped:
+        started = listed([f"{pod.namespace}/{pod.name}" for pod in helped])
+        parts.append(f"{many(len(helped), 'pending pod')} would start: {started}")
     if not parts:
         parts.append("no running pod would change")
     return "; ".join(parts)

@@ -430,6 +430,9 @@ def test_added_nodes_take_what_waits_and_are_like_their_like() -> None:
         pass
     answer = planned(ledger, draft("new", shape=wants), add=("2x1xA100-80GB",))
     assert [(each.name, each.node) for each in answer.helped] == [("c", "added-1")]
+    assert "1 pending pod would start: default/c" in answer.summary
+    alone = planned(ledger, add=("2x1xA100-80GB",))
+    assert "no running pod" not in alone.summary
     one = only(answer)
     assert (one.node, one.without) == ("added-2", "not-now")
 
