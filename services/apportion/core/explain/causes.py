@@ -174,7 +174,7 @@ def _cause_row(
         cure = ENDED
     else:
         never = never or (limited and bool(explained.limit))
-        cure = words.cure(code, never=never, **_nearest(code, refused))
+        cure = words.cure(code, shape, never=never, **_nearest(code, refused))
     cure += besides
     if 0 < 2 * could <= refused.nodes:  # if most nodes could take the pod, the count is no help
         cure += f" (only {could:,} of {words.nodes(refused.nodes)} could ever run the pod)"

@@ -7,6 +7,7 @@ import pytest
 
 from apportion.core.answers.reads import Why
 from apportion.core.explain.explainer import Explainer
+from apportion.core.explain.text import words
 from apportion.core.explain.views import pod_answer
 from apportion.core.explain.why import event_words, why
 from apportion_schemas import (
@@ -21,7 +22,8 @@ from apportion_schemas import (
     QuotaObserved,
     RefusalCode,
 )
-from tests.support.fleet import observed, rack
+from apportion_schemas.inventory import Mode
+from tests.support.fleet import A100_40, observed, rack
 from tests.support.golden import Golden
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, cards, gang, member, pod, shape
@@ -216,6 +218,21 @@ def test_a_label_may_be_called_as_what_a_cure_names() -> None:
     ledger = Ledger(rack("n1", 1), observed("n1", labels={"pool": "NODE-7"}))
     answer = answer_of(ledger, wants("a", cards(), selector={"pool": "NODE-8"}))
     assert " pool=NODE-7?" in cures(answer)[RefusalCode.NODE_LABELS_MISMATCH]
+
+
+@pytest.mark.parametrize(
+    ("mode", "wanted", "cure"),
+    [
+        ("mig", ask(4000, count=2), words.SEVERAL_ANY_MODE),
+        ("exclusive", ask(4000), words.PART_ANY_MODE),
+    ],
+)
+def test_a_pod_without_a_mode_is_not_told_to_remove_it(mode: Mode, wanted: Ask, cure: str) -> None:
+    """If a device's sharing mode rules out a pod that names no mode, the advice is about the
+    request."""
+    ledger = Ledger(rack("n1", 2, model=A100_40, mode=mode))
+    answer = answer_of(ledger, pod("a", wanted))
+    assert cures(answer)[RefusalCode.MODE_MISMATCH].startswith(cure)
 
 
 def test_members_of_a_gang_that_want_different_cards() -> None:

@@ -150,7 +150,7 @@ def test_cores_that_are_all_held_are_not_asked_for(golden: Golden) -> None:
     golden({"no cores are left": answer.sentence})
     assert answer.refused is not None
     (near,) = answer.refused.nearest
-    assert (near.needed_words, near.available_words, near.missing) == ("", "", "")
+    assert (near.needed_words, near.available_words, near.missing) == ("a free core", "none", "")
 
 
 def told(ledger: Ledger) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from apportion.core.answers.reads import Part, joined
+from apportion.core.devices.catalogue import NVIDIA
 from apportion.core.placement.feasibility.causes import (
     LIMIT_CODES,
     BeyondLimit,
@@ -204,10 +205,24 @@ def phrase(code: RefusalCode, *, never: bool = False) -> str:
     return (never and known.when_empty) or known.phrase
 
 
+SEVERAL_ANY_MODE: Final = (
+    "request one device per container, or set the annotation nvidia.com/vgpu-mode to mig"
+)
+PART_ANY_MODE: Final = "add a node that shares such devices, or request whole devices"
+
+
 def cure(
-    code: RefusalCode, *, node: str = "NODE", device: str = "DEVICE", never: bool = False
+    code: RefusalCode,
+    shape: Shape | None = None,
+    *,
+    node: str = "NODE",
+    device: str = "DEVICE",
+    never: bool = False,
 ) -> str:
     """Return what would unblock the pod. `never` leaves out waiting for other pods."""
+    if shape is not None and _any_mode(code, shape):
+        several = any(ask.count > 1 and ask.family == NVIDIA for ask in shape.asks)
+        return SEVERAL_ANY_MODE if several else PART_ANY_MODE
     known = cause_of(code)
     chosen = (never and known.fix_when_empty) or known.fix
     return chosen.format(node=node, device=device)
@@ -239,7 +254,7 @@ def of_miss(
             many(count, "device") for count in (*empty, empty[0] - empty[1])
         )
     elif miss.code is _C.CORES_INSUFFICIENT and shape is not None and _coreless(shape):
-        needed = available = short = ""  # it requests no cores, but all are in use
+        needed, available, short = "a free core", "none", ""  # although it requests no cores
     elif kinds is not None and shape is not None and (wanted := _kind_wanted(miss.code, shape)):
         needed, available = wanted, " or ".join(kinds)
         if miss.code is _C.INDEX_MISMATCH:
@@ -266,12 +281,19 @@ def _kind_wanted(code: RefusalCode, shape: Shape) -> str:
     return ""
 
 
+def _any_mode(code: RefusalCode, shape: Shape) -> bool:
+    """Return True if a device's sharing mode rules out a pod that names no mode."""
+    return code is _C.MODE_MISMATCH and not modes(shape)
+
+
 def named(code: RefusalCode, shape: Shape | None, *, never: bool = False) -> str:
     """Return the text of a refusal code, with what the pod requires if `shape` is given."""
     if shape is None:
         return phrase(code, never=never)
     if code is _C.CORES_INSUFFICIENT and _coreless(shape):
         return "all cores of the device are in use"
+    if _any_mode(code, shape):
+        return "no device is in a sharing mode that serves the request"
     said, wanted = _NAMED.get(code, ("", None))
     name = wanted(shape) if wanted is not None else ""
     return said.format(name) if name else phrase(code, never=never)
@@ -455,7 +477,7 @@ def _empty_cards(shape: Shape | None) -> str:
     alone = sum(ask.count for ask in asks if ask.whole or ask.cores >= WHOLE_CORES)
     if not alone:
         return ""
-    noun = "GPU" if all(ask.family == "nvidia" for ask in asks) else "device"
+    noun = "GPU" if all(ask.family == NVIDIA for ask in asks) else "device"
     there = " on one node" if alone > 1 else ""
     return f"needs {many(alone, f'empty {noun}')}{there}"
 
