@@ -417,7 +417,11 @@ def _of(state: State, pod: PodState, data: object, revision: int) -> Tale | None
 def _scheduled(pod: PodState, revision: int) -> Tale | None:
     if pod.placement is None:
         return None
-    held = words.listed([event_text.share_words(share) for share in pod.placement.shares])
+    families = event_text.families_of(pod.submitted.shape.asks)
+    held = words.listed([
+        event_text.share_words(share, families.get(share.container, ""))
+        for share in pod.placement.shares
+    ])  # fmt: skip
     message = f"bound to {pod.placement.node}: {held or 'no device'}"
     return _tale(pod.submitted, SCHEDULED, message, revision, kind="Normal")
 

@@ -1,11 +1,12 @@
 """Print why a pod is placed or pending, as tables for `why` and `plan`."""
 
 import textwrap
+from collections.abc import Sequence
 
 from apportion.cli.render.output import Screen, show
 from apportion.cli.render.rows import Rows
-from apportion.core.answers.reads import MissRow, WhyPlaced, WhyRefused
-from apportion.core.explain.text.event_text import share_words
+from apportion.core.answers.reads import HeldShare, MissRow, WhyPlaced, WhyRefused
+from apportion.core.explain.text.event_text import share_words, shares_words
 from apportion.core.explain.text.words import device_words, many
 
 
@@ -15,7 +16,7 @@ def show_placed(out: Screen, placed: WhyPlaced) -> None:
                 drops=("MODEL", "#"))  # fmt: skip
     for share in placed.shares:
         held.add_row(
-            share.share.container, share_words(share.share),
+            share.share.container, share_words(share.share, share.family),
             str(share.index) if share.index >= 0 else "", share.model,
         )  # fmt: skip
     if placed.shares:
@@ -33,6 +34,12 @@ def show_placed(out: Screen, placed: WhyPlaced) -> None:
     lines = [f"and {many(more, 'more node')} that fit{'' if more > 1 else 's'}"] if more > 0 else []
     for line in (*lines, *([placed.choice] if placed.choice else [])):
         out.say(line, "dim", folds=True)
+
+
+def held_words(held: Sequence[HeldShare]) -> str:
+    """Return a pod's shares as text, equal ones combined."""
+    families = {each.share.container: each.family for each in held}
+    return shares_words((each.share for each in held), families)
 
 
 def show_refused(out: Screen, refused: WhyRefused) -> None:

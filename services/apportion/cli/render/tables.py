@@ -22,7 +22,7 @@ from apportion.core.answers.reads import (
 from apportion.core.answers.visibility import NOT_TOLD
 from apportion.core.explain.health import failed_words, found_silent
 from apportion.core.explain.text.answer_text import part_number, part_words
-from apportion.core.explain.text.event_text import ask_words, shares_words
+from apportion.core.explain.text.event_text import ask_words, families_of, shares_words
 from apportion.core.explain.text.vocabulary import PHASES
 from apportion.core.explain.text.words import (
     SYSTEMS,
@@ -105,7 +105,7 @@ def _held(pod: PodAnswer) -> str:
         return pod.rejection
     if pod.shares:
         said = [failed_words(pod.failed_devices)] if pod.failed_devices else []
-        said += [shares_words(pod.shares)]
+        said += [shares_words(pod.shares, families_of(pod.asks))]
         said += [pod.unready] if pod.unready else []
         said += [f"being evicted for {pod.evicted_for}"] if pod.evicted_for else []
         return "; ".join(said)

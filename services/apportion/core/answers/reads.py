@@ -472,11 +472,12 @@ class RunnerUp(Answer, frozen=True):
 
 
 class HeldShare(Answer, frozen=True):
-    """A share of a pod, with the index and model of its device."""
+    """A share of a pod, with the index, model and family of its device."""
 
     share: Everyone[schemas.Share]
     index: Everyone[int] = -1
     model: Everyone[str] = ""
+    family: Everyone[str] = ""
 
 
 class WhyPlaced(Answer, frozen=True):

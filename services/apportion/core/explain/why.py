@@ -160,7 +160,7 @@ def _placed(state: State, pod: PodState, placement: Placement) -> reads.WhyPlace
     rationale, by_id = rationale_of(placement), state.nodes[placement.node].by_id
     held = (
         reads.HeldShare(share=share, index=by_id[share.device].device.index,
-                  model=by_id[share.device].device.model)
+                  model=by_id[share.device].device.model, family=by_id[share.device].device.family)
         if share.device in by_id else reads.HeldShare(share=share)
         for share in placement.shares
     )  # fmt: skip

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import structs
 
 from apportion.core.devices.shares import Oversold
-from apportion.core.explain.text.event_text import shares_words
+from apportion.core.explain.text.event_text import families_of, shares_words
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.handlers.adoption import charged
 from apportion.core.ledger.handlers.unattributed_devices import taken
@@ -190,13 +190,14 @@ class Facts:
     def conflict(self, data: PodAdopted, problem: str) -> Iterator[Fact]:
         """Yield an event that reports why the ledger cannot account for the pod's devices."""
         about = data.submitted
+        held = shares_words(data.shares, families_of(about.shape.asks))
         return self.difference(
             DifferenceFound(
                 kind="conflict",
                 name=f"{about.namespace}/{about.name}"[:NAME_MAX],
                 pod=data.pod,
                 ledger=problem[:TEXT_MAX],
-                cluster=f"{data.node}: {shares_words(data.shares)}"[:TEXT_MAX],
+                cluster=f"{data.node}: {held}"[:TEXT_MAX],
             )
         )
 

@@ -12,7 +12,7 @@ from functools import partial
 
 import msgspec
 
-from apportion.core.explain.text.event_text import shares_words
+from apportion.core.explain.text.event_text import families_of, shares_words
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
 from apportion.core.workloads.adoption.claims import WRITERS
@@ -307,7 +307,7 @@ class KubernetesWatching:
             if not problem:
                 self._conflicts.pop(data.pod, None)
                 if assumed:
-                    held = shares_words(data.shares)
+                    held = shares_words(data.shares, families_of(data.submitted.shape.asks))
                     name = _named(data.submitted)
                     _log.warning(
                         "pod %s is charged %s: no trusted source names its devices", name, held

@@ -34,12 +34,13 @@ from apportion.cli.pods.pending import (
     wait_for_room,
     waits_for,
 )
+from apportion.cli.render.evidence import held_words
 from apportion.cli.render.output import bar, console, doubtful, print_json, say, show
 from apportion.cli.render.rows import Rows
 from apportion.cli.usage import hinting
 from apportion.core.answers.reads import GangAnswer, PodAnswer, QueueAnswer
 from apportion.core.explain.text import words
-from apportion.core.explain.text.event_text import limit_name, shares_words
+from apportion.core.explain.text.event_text import families_of, limit_name, shares_words
 from apportion.core.explain.text.vocabulary import PENDING
 from apportion.core.explain.text.words import listed, many
 from apportion.runtime.files.manifests import Wish, undeclared_queues
@@ -223,13 +224,15 @@ async def _decided(
     # A gang's refusal may be about another pod with another shape.
     lone = {f"{pod.namespace}/{pod.name}": pod.shape for pod in wish.pods if not pod.group}
     shapes = {pod.uid: lone[pod.full_name] for pod in pods if pod.full_name in lone}
+    families = {f"{pod.namespace}/{pod.name}": families_of(pod.shape.asks) for pod in wish.pods}
     never = await asyncio.to_thread(never_fitting, gateway, awaited)
     for uid, said in awaited.decided.items():
         name, why = awaited.pods[uid].full_name, now.get(uid)
         if said.placed is not None:
-            report.placed[name] = f"{said.placed.node}: {shares_words(said.placed.shares)}"
+            held = shares_words(said.placed.shares, families.get(name, {}))
+            report.placed[name] = f"{said.placed.node}: {held}"
         elif why is not None and why.placed is not None:
-            held = shares_words(each.share for each in why.placed.shares)
+            held = held_words(why.placed.shares)
             report.placed[name] = f"{why.placed.node}: {held}"
         elif said.refused is not None:
             report.refused[name] = waits_for(awaited, uid, why, shapes.get(uid))

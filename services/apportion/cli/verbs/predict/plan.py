@@ -13,13 +13,12 @@ from apportion.cli.client.moments import AT
 from apportion.cli.client.plans import ask
 from apportion.cli.exits import NEVER, NOT_NOW, REFUSED
 from apportion.cli.pods.manifest_files import tell_refused
-from apportion.cli.render.evidence import show_placed, show_refused
+from apportion.cli.render.evidence import held_words, show_placed, show_refused
 from apportion.cli.render.output import Screen, console, doubtful, plain, print_json, warn
 from apportion.cli.render.rows import Rows
 from apportion.cli.usage import hinting
 from apportion.core.answers.plans import Ahead, PlanAnswer, PlannedPod, PlanRequest, Totals
 from apportion.core.explain.text import words
-from apportion.core.explain.text.event_text import shares_words
 from apportion.core.explain.text.names import RULE
 from apportion.core.explain.text.vocabulary import OUTCOMES
 from apportion.core.explain.text.words import device_words, eviction, many
@@ -149,9 +148,8 @@ def _show_pods(out: Screen, title: str, pods: Iterable[PlannedPod]) -> None:
         rows.setdefault((pod.namespace, pod.name) if alone else alike, []).append(pod)
     for pod, *others in rows.values():
         more = f" and {len(others):,} more" if others else ""
-        shares = [held.share for held in pod.placed.shares] if pod.placed else []
         why_not = eviction(pod.evicted) if pod.evicted is not None else pod.cause
-        held = shares_words(shares) if pod.placed else why_not
+        held = held_words(pod.placed.shares) if pod.placed else why_not
         without = f"{OUTCOMES[pod.without]} {pod.node_without}".strip() if pod.without else ""
         made.add_row(
             f"{pod.namespace}/{pod.name}{more}", OUTCOMES[pod.outcome], pod.was if moves else "",

@@ -15,6 +15,7 @@ from msgspec import Meta, Struct, structs
 from apportion_schemas.inventory import MigSize, Mode
 
 NVIDIA = "nvidia"
+PERCENT = "%"
 _MIG_NAME = re.compile(r"(?P<compute>\d+g)\.(?P<gigabytes>\d+)gb")
 
 
@@ -64,6 +65,7 @@ class Family(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     name: str
     title: str
     cores: Annotated[int, Meta(ge=1)] = 100
+    unit: str = PERCENT  # of a share's cores: percent, or a noun
     counted_cores: bool = False  # shares have a number of cores, and requests percent of a device
     template_cpu: int = 0
     templates: tuple[Template, ...] = ()

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import apportion_schemas as schemas
 from apportion.core.answers.reads import Part, joined
+from apportion.core.devices.catalogue import FAMILIES, PERCENT
 from apportion.core.explain.text import words
 from apportion.core.explain.text.words import LISTED, device_words, listed
 
@@ -18,7 +19,7 @@ CORES_LATER = "the new cores limit applies to processes started from now on"
 
 
 NAMES_MAX = 100_000
-SHAPES_MAX = 4_096  # pods whose requests are remembered, because a refusal usually follows soon
+SHAPES_MAX = 4_096  # pods whose requests are remembered, because a decision usually follows soon
 
 
 class Line(NamedTuple):
@@ -46,7 +47,7 @@ class Teller:
     def __init__(self, find: Callable[[str], str] | None = None) -> None:
         self._names: dict[str, str] = {}
         self._newest: dict[str, str] = {}
-        self._shapes: dict[str, schemas.Shape] = {}
+        self._shapes: dict[str, tuple[schemas.Shape, bool]] = {}  # and whether it is in a gang
         self._find = find
 
     def line(self, data: Any) -> str:
@@ -58,13 +59,11 @@ class Teller:
         match data:
             case schemas.PodSubmitted():
                 self._remember(data.uid, f"{data.namespace}/{data.name}")
-                if not data.group:  # a gang's refusal may be about another pod of it
-                    self._shapes[data.uid] = data.shape
-                if len(self._shapes) > SHAPES_MAX:
-                    del self._shapes[next(iter(self._shapes))]
+                self._keep(data)
             case schemas.PodRejected():
                 self._remember(data.uid, f"{data.namespace}/{data.name}")
             case schemas.PodAdopted():
+                self._keep(data.submitted)
                 self._remember(data.pod, f"{data.submitted.namespace}/{data.submitted.name}")
             case (
                 schemas.PodPlaced()
@@ -84,13 +83,16 @@ class Teller:
             earlier = self._newest.get(name, uid) != uid
             said = (": ", "the previous pod ended") if earlier else (" ", "ended")
             return _about(pod, *said, *_because(data.reason))
+        shape, in_gang = self._shapes.get(uid, (None, False))
+        families = families_of(shape.asks) if shape is not None else {}
         if isinstance(data, schemas.PodRefused):
-            causes = words.event_causes(data, self._shapes.get(data.pod))
+            # A gang's refusal may be about another pod of it.
+            causes = words.event_causes(data, None if in_gang else shape)
             return _about(pod, " is pending: ", causes.lead, clauses=causes.clauses)
         if isinstance(data, schemas.PodResized):
-            clauses = (shares_words(data.shares), CORES_LATER)
+            clauses = (shares_words(data.shares, families), CORES_LATER)
             return _about(pod, " ", "resized on ", _on(data.node), ": ", clauses=clauses)
-        return _filled(data, pod)
+        return _filled(data, pod, families)
 
     def name_of(self, uid: str) -> str:
         """Return the `namespace/name` of the pod with this uid; empty if it is unknown."""
@@ -98,6 +100,11 @@ class Teller:
         if found is None and self._find is not None:
             found = self._find(uid)
         return found or ""
+
+    def _keep(self, pod: schemas.PodSubmitted) -> None:
+        self._shapes[pod.uid] = pod.shape, bool(pod.group)
+        if len(self._shapes) > SHAPES_MAX:
+            del self._shapes[next(iter(self._shapes))]
 
     def _remember(self, uid: str, name: str) -> None:
         if uid not in self._names:
@@ -110,16 +117,26 @@ class Teller:
                 del self._newest[name]
 
 
-def share_words(share: schemas.Share) -> str:
-    """Return a share as text, as in `GPU-1a2b3c4d 3,000 MiB 50 %`."""
-    return f"{device_words(share.device)} {_piece(share)}"
+def share_words(share: schemas.Share, family: str = "") -> str:
+    """Return a share as text, as in `GPU-1a2b3c4d 3,000 MiB 50 %`.
+
+    Without a `family`, the cores are those of an NVIDIA GPU or an NPU."""
+    return f"{device_words(share.device)} {_piece(share, family)}"
 
 
-def shares_words(shares: Iterable[schemas.Share]) -> str:
-    """Return a pod's shares, equal ones combined, as in `GPU-1+GPU-2 5 MiB each`."""
+def families_of(asks: Iterable[schemas.Ask]) -> dict[str, str]:
+    """Return the family of the devices that each container requests."""
+    return {ask.container: ask.family for ask in asks}
+
+
+def shares_words(shares: Iterable[schemas.Share], families: Mapping[str, str] = {}) -> str:
+    """Return a pod's shares, equal ones combined, as in `GPU-1+GPU-2 5 MiB each`.
+
+    `families` has the family of each container's devices."""
     devices: dict[str, list[str]] = {}
     for share in shares:
-        devices.setdefault(_piece(share), []).append(device_words(share.device))
+        piece = _piece(share, families.get(share.container, ""))
+        devices.setdefault(piece, []).append(device_words(share.device))
     held = []
     for piece, names in devices.items():
         more = f" and {len(names) - LISTED} more:" if len(names) > LISTED else ""
@@ -128,13 +145,14 @@ def shares_words(shares: Iterable[schemas.Share]) -> str:
     return listed(held) or "no device"
 
 
-def _piece(share: schemas.Share) -> str:
+def _piece(share: schemas.Share, family: str) -> str:
     if share.instance is not None:
         return f"{share.instance.profile}@{share.instance.start}"
     if share.template:
         return share.template
-    of_npu = share.device.startswith("NPU-")  # an NPU's cores are a number, not a percentage
-    cores = words.many(share.cores, "core") if of_npu else f"{share.cores} %"
+    known = FAMILIES.get(family)
+    unit = known.unit if known else "AI core" if share.device.startswith("NPU-") else PERCENT
+    cores = f"{share.cores} %" if unit == PERCENT else words.many(share.cores, unit)
     return f"{share.memory_mib:,} MiB" + (f" {cores}" if share.cores else "")
 
 
@@ -300,7 +318,6 @@ _FORMATS: dict[str, Callable[[Any], str | Part | Pod]] = {
     "because": _because,
     "count": lambda shapes: str(len(shapes)),
     "pods": lambda count: words.many(count, "pod"),
-    "shares": shares_words,
     "devices": lambda ids: listed([device_words(each) for each in ids]),
     "models": _models,
     "simulated": lambda simulated: " (simulated)" if simulated else "",
@@ -350,7 +367,7 @@ _LINES: dict[type, str] = {
     schemas.PodSubmitted: "{pod} submitted: |{:submitted}",
     schemas.PodChanged: "{pod} |changed: {:changed}",
     schemas.PodRejected: "{pod} rejected: |{:rejection}",
-    schemas.PodAdopted: "{pod} adopted |on {node:node}: {shares:shares}{evidence:by}",
+    schemas.PodAdopted: "{pod} adopted |on {node:node}: {shares}{evidence:by}",
     schemas.DifferenceFound: "difference ({kind}): {:difference}",
     schemas.LedgerRebuilt: (
         "ledger rebuilt by {by:said} from {cluster:said}: {pods} bound pods{unread:unread}"
@@ -372,7 +389,7 @@ _LINES: dict[type, str] = {
     schemas.VolumeClaimObserved: "claim {namespace}/{claim} {state:claim}",
     schemas.VolumeClaimGone: "claim {namespace}/{claim} is no longer mounted",
     schemas.QuotaGone: "quota {namespace}/{quota} was deleted",
-    schemas.PodPlaced: "{pod} placed |on {node:node}: {shares:shares}",
+    schemas.PodPlaced: "{pod} placed |on {node:node}: {shares}",
     schemas.PlacementVoided: "{pod}: |placement on {node:node} voided: {reason:said}",
     schemas.PodEvicted: "{pod} (priority {priority}) |evicted from {node:node}{:evicted_for}",
     schemas.ResizeAsked: (
@@ -402,7 +419,7 @@ Foreign text must always be a field, because braces in a template are interprete
 _PARSED = {event: list(Formatter().parse(template)) for event, template in _LINES.items()}
 
 
-def _filled(data: Any, pod: Pod) -> Line:
+def _filled(data: Any, pod: Pod, families: Mapping[str, str]) -> Line:
     parts: list[str | Part] = []
     text, own = "", 0
     for literal, field, how, _ in _PARSED[type(data)]:
@@ -413,7 +430,10 @@ def _filled(data: Any, pod: Pod) -> Line:
             own, text = len(parts), after
         if field is None:
             break
-        said = pod if field == "pod" else _FORMATS[how or ""](getattr(data, field, data))
+        if field == "shares":
+            said: str | Part | Pod = shares_words(data.shares, families)
+        else:
+            said = pod if field == "pod" else _FORMATS[how or ""](getattr(data, field, data))
         if isinstance(said, tuple | Part):
             parts += [text] if text else []
             parts += said if isinstance(said, tuple) else (said,)

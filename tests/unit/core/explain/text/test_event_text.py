@@ -251,6 +251,19 @@ def test_shares_in_words(held: object, said: str) -> None:
     assert share_words(held) == said  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("family", "unit"), [("nvidia", "38 %"), ("amd", "38 compute units"), ("mthreads", "38 cores")]
+)
+def test_cores_have_the_unit_of_the_vendor(family: str, unit: str) -> None:
+    """The cores of a share are a percentage or a number, as the device catalogue says."""
+    held = share("card-1", 1000, 38)
+    assert share_words(held, family).endswith(unit)
+    assert shares_words([held], {"main": family}).endswith(unit)
+    teller = Teller()
+    teller.line(pod("u1", ask(1000, cores=12, family=family)))
+    assert teller.line(placed("u1", shares=[held])).endswith(unit)
+
+
 def test_equal_shares_are_said_once(golden: Golden) -> None:
     """Equal shares are shown once with a count; a pod without devices is described as such."""
     whole = [share(f"g{number}", 81_920, 100) for number in range(2)]
