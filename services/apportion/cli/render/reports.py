@@ -70,31 +70,34 @@ def rows_of(
 ) -> Rows:
     """Return the table of allocated and used hours, with a row per group or step.
 
-    Columns of hours have the same number of decimals. Columns of usage are shown only with data."""
+    All amounts have the same number of decimals. Columns of usage are shown only with data."""
     held = [row if row.key != NOBODY else None for row in rows]
     granted = [row.allocated_gpu_hours if row else None for row in held]
+    granted_gib = [row.allocated_gib_hours if row else None for row in held]
+    # Empty if no node measured it; a node that measures work measures memory too.
+    used_gib = [
+        row.used_gib_hours if row and (row.used_gib_hours or row.reported_gpu_hours) else None
+        for row in held
+    ]
+    cost = [row.cost if row else None for row in held] if money else []
     parts = {
         "FREE": [row.free_gpu_hours for row in rows],
         "CORDONED": [row.cordoned_gpu_hours for row in rows],
         "UNHEALTHY": [row.unhealthy_gpu_hours for row in rows],
     }
     parts = parts if steps or answer.by == "node" else {}
-    digits = digits_of(chain(granted, *parts.values()))
+    digits = digits_of(chain(granted, granted_gib, used_gib, cost, *parts.values()))
     used = {
         "UTILIZED": [_percent(row) if row else "" for row in held],
-        # Empty if no node measured it; a node that measures work measures memory too.
-        "GiB-HOURS USED": figures(
-            row.used_gib_hours if row and (row.used_gib_hours or row.reported_gpu_hours) else None
-            for row in held
-        ),
+        "GiB-HOURS USED": figures(used_gib, digits),
     }
     columns = {"FROM": [clock(row.start) for row in rows]} if steps else {}
     columns[answer.by.upper()] = [row.key if row else "(unallocated)" for row in held]
     columns["GPU-HOURS"] = figures(granted, digits)
-    columns["GiB-HOURS"] = figures(row.allocated_gib_hours if row else None for row in held)
+    columns["GiB-HOURS"] = figures(granted_gib, digits)
     columns |= {name: cells for name, cells in used.items() if any(cells)}
     if money:
-        columns[answer.currency] = figures(row.cost if row else None for row in held)
+        columns[answer.currency] = figures(cost, digits)
     columns |= {name: figures(amounts, digits) for name, amounts in parts.items()}
     made = Rows(*columns, right=list(columns)[1 + steps :], drops=DROPS)
     for line in zip(*columns.values(), strict=True):
@@ -125,19 +128,21 @@ def show_idle(answer: IdleAnswer, least: str = "") -> None:
     rows = Rows(by, "TIMES", "GPU-HOURS", "GiB-HOURS", *cost,
                 right=("TIMES", "GPU-HOURS", "GiB-HOURS", *cost), drops=DROPS)  # fmt: skip
     amounts = [
-        figures(row.gpu_hours for row in answer.rows),
-        figures(row.gib_hours for row in answer.rows),
-        *([figures(row.cost for row in answer.rows)] if money else []),
+        [row.gpu_hours for row in answer.rows],
+        [row.gib_hours for row in answer.rows],
+        *([[row.cost for row in answer.rows]] if money else []),
     ]
-    for row, *cells in zip(answer.rows, *amounts, strict=True):
+    digits = digits_of(chain(*amounts))
+    for row, *cells in zip(answer.rows, *(figures(each, digits) for each in amounts), strict=True):
         rows.add_row(row.key, f"{row.shares:,}", *cells)
     show(rows)
     out.print()
     shares = Rows("POD", "CONTAINER", "DEVICE", "FROM", "HOURS", "GPU-HOURS", "NOW",
                   right=("HOURS", "GPU-HOURS"), drops=("CONTAINER", "HOURS"))  # fmt: skip
     listed = answer.shares[:IDLE_LISTED]
-    hours = figures(each.hours for each in listed), figures(each.gpu_hours for each in listed)
-    for each, long, cards in zip(listed, *hours, strict=True):
+    hours = [each.hours for each in listed], [each.gpu_hours for each in listed]
+    digits = digits_of(chain(*hours))
+    for each, long, cards in zip(listed, *(figures(each, digits) for each in hours), strict=True):
         shares.add_row(
             f"{each.namespace}/{each.pod}", each.container, each.device[:12],
             clock(each.start), long, cards, "idle" if each.idle_now else "ended",

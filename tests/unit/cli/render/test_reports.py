@@ -58,7 +58,7 @@ def test_what_is_added_up_has_one_number_of_decimals(golden: Golden) -> None:
         revision=1, report="usage", by="node", start="", end="", rows=(row,), total=row
     )
     line = printed(rows_of(answer, (row,), money=False))[1].split()
-    assert line == ["n1", "3.5000", "8.00", "0.7900", "0.0028", "0.0000"]
+    assert line == ["n1", "3.5000", "8.0000", "0.7900", "0.0028", "0.0000"]
     golden({"capacity": capacity_words(row)})
 
 
@@ -86,8 +86,8 @@ def test_parts_of_the_capacity_come_to_it_as_they_are_printed(
     assert whole == sum(parts)
 
 
-def test_a_column_has_one_number_of_decimals() -> None:
-    """All figures of a column have as many decimals as its smallest figure needs."""
+def test_a_table_has_one_number_of_decimals() -> None:
+    """All amounts of a table have as many decimals as the smallest one needs."""
     assert figures([0.0001, 0.0098, 0.02, None, 0.0]) == [
         "0.0001",
         "0.0098",
@@ -105,7 +105,7 @@ def test_a_column_has_one_number_of_decimals() -> None:
     out.print(rows_of(answer, answer.rows, money=False))
     assert isinstance(out.file, io.StringIO)
     assert [line.split()[1:3] for line in out.file.getvalue().splitlines()[1:]] == [
-        ["1.0000", "80.00"], ["0.0005", "0.04"],
+        ["1.0000", "80.0000"], ["0.0005", "0.0400"],
     ]  # fmt: skip
 
 
