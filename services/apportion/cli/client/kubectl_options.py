@@ -14,7 +14,7 @@ from apportion.cli.client.connection import CLUSTER, GATEWAY_ENV
 from apportion.cli.client.through_cluster import CONTEXT_ENV, SERVICE_ENV, SERVICE_FORM
 from apportion.cli.exits import Wrong
 from apportion.cli.usage import FILE
-from apportion.runtime.kube.kubeconfig import KUBECONFIG_ENV, choose
+from apportion.runtime.kube.kubeconfig import KUBECONFIG_ENV, NO_IMPERSONATION, choose
 from apportion.runtime.process.config import ConfigError
 
 NAMESPACE = "apportion.namespace"  # in the context: the value of -n before the verb
@@ -39,6 +39,11 @@ def _keep_namespace(context: click.Context, _parameter: click.Parameter, value: 
         context.meta[NAMESPACE] = value
 
 
+def _refuse(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value is not None and not context.resilient_parsing:
+        raise Wrong(f"{parameter.opts[0]}: {NO_IMPERSONATION}")
+
+
 # by name: the variable that an option sets
 _VARIABLES = {
     "--kubeconfig": KUBECONFIG_ENV, "--context": CONTEXT_ENV, "--gateway-service": SERVICE_ENV,
@@ -57,6 +62,10 @@ _OPTIONS = (
         ["--gateway-service"], metavar=SERVICE_FORM, expose_value=False,
         callback=_into(SERVICE_ENV),
         help=f"Service of the gateway.  [{SERVICE_ENV}]  [default: apportion/http:gateway:8470]",
+    ),
+    *(
+        click.Option([name], hidden=True, expose_value=False, callback=_refuse)
+        for name in ("--as", "--as-group", "--as-uid")
     ),
 )  # fmt: skip
 

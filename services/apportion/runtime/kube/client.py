@@ -19,6 +19,7 @@ import msgspec
 from kubernetes_asyncio import client, config
 from kubernetes_asyncio.config import kube_config
 
+from apportion.runtime.kube.kubeconfig import check_user
 from apportion.runtime.process.clock import Clock
 from apportion.runtime.process.config import ConfigError
 
@@ -375,6 +376,8 @@ async def _configuration(kubeconfig: Path | None, context: str | None) -> Any:
             f"no cluster can be reached this way ({error}): name a kubeconfig, or run in a pod "
             "with a service account",
         ) from error
+    if kubeconfig is not None or context is not None or not _in_cluster():
+        check_user(kubeconfig, context)
     made.connection_pool_maxsize = CONNECTIONS_MAX
     return made
 

@@ -5,6 +5,7 @@ KUBECONFIG, the first one that sets a value wins, and missing files are skipped.
 
 import os
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -18,6 +19,11 @@ DEFAULT_NAMESPACE = "default"
 # mounted in every pod that has a service account
 POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 CONTEXTS_SHOWN = 10
+# keys of a user in a kubeconfig, which the client library ignores
+IMPERSONATION = ("as", "as-uid", "as-groups", "as-user-extra")
+NO_IMPERSONATION = (
+    "impersonation is not supported; use a context whose user has credentials of its own"
+)
 
 
 class Chosen(Struct, frozen=True):
@@ -35,6 +41,7 @@ class Chosen(Struct, frozen=True):
 
 class _Context(Struct, frozen=True):
     namespace: str | None = None
+    user: str | None = None
 
 
 class _Named(Struct, frozen=True):
@@ -42,9 +49,15 @@ class _Named(Struct, frozen=True):
     context: _Context | None = None
 
 
+class _NamedUser(Struct, frozen=True):
+    name: str
+    user: dict[str, Any] | None = None
+
+
 class _File(Struct, frozen=True, rename="kebab"):
     current_context: str | None = None
     contexts: list[_Named] | None = None
+    users: list[_NamedUser] | None = None
 
 
 def choose(context: str | None = None) -> Chosen:
@@ -57,7 +70,7 @@ def choose(context: str | None = None) -> Chosen:
         fix = f"there is no such file; set --kubeconfig FILE or {KUBECONFIG_ENV}=FILE"
         raise ConfigError("kubeconfig", given, fix)
     found = [_read(file) for file in files]
-    name = context or next((each.current_context for each in found if each.current_context), None)
+    name = context or _current(found)
     shown = os.pathsep.join(map(str, files))
     if not name:
         fix = f"{shown} selects no context; pass --context NAME or run `kubectl config use-context`"
@@ -69,6 +82,29 @@ def choose(context: str | None = None) -> Chosen:
         raise ConfigError("--context" if context else "current-context", name, fix)
     of = contexts[name]
     return Chosen(files, name, (of and of.namespace) or DEFAULT_NAMESPACE)
+
+
+def check_user(given: Path | None, context: str | None) -> None:
+    """Raise ConfigError if the context's user impersonates another one.
+
+    `given` is one file or several, else they are found as in `choose`."""
+    found = (
+        [_read(Path(each)) for each in str(given).split(os.pathsep)]
+        if given
+        else [_read(file) for file in _files()]
+    )
+    name = context or _current(found)
+    contexts = {each.name: each.context for file in reversed(found) for each in file.contexts or ()}
+    users = {each.name: each.user for file in reversed(found) for each in file.users or ()}
+    of = contexts.get(name or "")
+    user = (users.get(of.user or "") if of else None) or {}
+    for key in IMPERSONATION:
+        if user.get(key):
+            raise ConfigError(f"users[].user.{key}", str(user[key]), NO_IMPERSONATION)
+
+
+def _current(found: list[_File]) -> str | None:
+    return next((each.current_context for each in found if each.current_context), None)
 
 
 def _files() -> tuple[Path, ...]:

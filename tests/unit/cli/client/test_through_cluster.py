@@ -22,7 +22,7 @@ from apportion.cli.client.through_cluster import (
     read_service,
     token_header,
 )
-from apportion.cli.exits import NotLetIn, Unanswered, Unreachable, Wrong
+from apportion.cli.exits import USAGE, NotLetIn, Unanswered, Unreachable, Wrong
 from apportion.cli.main import plugin
 from apportion.core.answers.plans import PlanRequest
 from apportion.core.answers.reads import ErrorAnswer, Page, PodAnswer, RevisionAnswer
@@ -129,6 +129,22 @@ def test_each_side_gets_its_own_credentials(
     assert _Server.asked == [
         (f"{GATEWAY}/api/v1/revision", "Bearer first", "apportion_token=aa.bb-cc_dd")
     ]
+
+
+@pytest.mark.parametrize("option", ["--as", "--as-group", "--as-uid"])
+def test_impersonation_is_refused(kubeconfig: Path, option: str) -> None:
+    """The options of kubectl for impersonation, and `as` in a kubeconfig, are errors."""
+    for words in ((option, "ada", "get", "pods"), ("get", "pods", option, "ada")):
+        result = run(*words)
+        assert result.exit_code == USAGE
+        assert f"{option}: impersonation is not supported" in result.output
+    document = yaml.safe_load(kubeconfig.read_text())
+    document["users"][0]["user"]["as"] = "ada"
+    kubeconfig.write_text(yaml.safe_dump(document))
+    result = run("get", "pods")
+    assert result.exit_code == USAGE
+    assert "users[].user.as" in result.output
+    assert _Server.asked == []
 
 
 @pytest.mark.parametrize("token", ["a b", 'a"', "a;b=c", "a,b", ""])

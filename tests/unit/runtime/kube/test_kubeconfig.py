@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from apportion.runtime.kube.kubeconfig import choose
+from apportion.runtime.kube.kubeconfig import check_user, choose
 from apportion.runtime.process.config import ConfigError
 
 
@@ -78,3 +78,21 @@ def test_errors_name_field_and_value(
     with pytest.raises(ConfigError) as error:
         choose(context)
     assert (error.value.key, Path(str(error.value.found)).name) == error_at
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("as", "ada"), ("as-uid", "7"), ("as-groups", ["a"]), ("token", "t")]
+)
+def test_impersonation_is_refused(home: Path, key: str, value: object) -> None:
+    """A context whose user impersonates another one is refused, because the client library would
+    send requests as the user itself."""
+    file = config(home / "file", "dev", dev=None, prod=None)
+    document = yaml.safe_load(file.read_text())
+    document["users"] = [{"name": "u", "user": {key: value}}]
+    file.write_text(yaml.safe_dump(document))
+    if key == "token":
+        check_user(file, "prod")
+        return
+    with pytest.raises(ConfigError) as error:
+        check_user(file, None)
+    assert (error.value.key, error.value.found) == (f"users[].user.{key}", str(value))
