@@ -397,22 +397,25 @@ def _of_gang(
 
 
 def cause(refused: PodRefused, shape: Shape | None = None, *, never: bool = False) -> str:
-    """Return the first cause of a refusal: a limit, or what the nearest node lacks.
+    """Return the first cause of a refusal, and how many others there are.
 
-    The nearest nodes of the refusal must be nodes that could ever run the pod."""
+    The first is a limit, or what the nearest node lacks. The nearest nodes of the refusal must be
+    nodes that could ever run the pod."""
     limits = of_refusal(refused)
     if refused.gang is not None:
         return _of_gang(refused, refused.gang, limits[0]) if limits else gang(refused.gang)
     if limits:
         return limits[0]
     refused = without_gone(refused)
-    for code, count in ranked(refused):
+    reasons = ranked(refused)
+    for code, count in reasons:
         said = f"{named(code, shape, never=never)} ({_of_all(count, refused)})"
         said += "; ".join(("", *_certain_cards((code,), shape)))
         near = next((miss for miss in refused.nearest if miss.code is code), None)
         if near is not None and code is _C.EXTENDED_RESOURCE_INSUFFICIENT:
             said += f": {near.needed:,} needed, {near.available:,} free"
-        return said
+        more = len(reasons) - 1
+        return said + (f"; {many(more, 'more cause')}" if more else "")
     return NO_NODES
 
 

@@ -185,20 +185,20 @@ def test_an_extended_resource_has_its_name_and_amounts(golden: Golden) -> None:
     [
         (refused({RefusalCode.NODE_CORDONED: 2, RefusalCode.MEMORY_INSUFFICIENT: 1},
                  miss(RefusalCode.MEMORY_INSUFFICIENT, 9, 5)),
-         "not enough free memory on the device (1 of 3 nodes)"),
+         "not enough free memory on the device (1 of 3 nodes); 1 more cause"),
         (refused({RefusalCode.NODE_LABELS_MISMATCH: 7, RefusalCode.NODE_CORDONED: 1},
                  miss(RefusalCode.NODE_LABELS_MISMATCH, 1, 0)),
-         "node is cordoned (1 of 8 nodes)"),
+         "node is cordoned (1 of 8 nodes); 1 more cause"),
         (refused({RefusalCode.NODE_LABELS_MISMATCH: 7, RefusalCode.NO_SUCH_DEVICE: 1}),
-         "node labels do not match the pod's selector or affinity (7 of 8 nodes)"),
+         "node labels do not match the pod's selector or affinity (7 of 8 nodes); 1 more cause"),
         (refused({RefusalCode.GANG_INCOMPLETE: 1}, gang=GangShortage(4, 1, 0)),
          "its gang needs 4 pods to start, but has 1"),
         (refused({}), "the cluster has no nodes"),
     ],
 )  # fmt: skip
 def test_the_cause_in_a_list_is_that_of_the_nearest_node(what: PodRefused, said: str) -> None:
-    """A list shows the cause on the nearest node. A mismatch of node labels is shown only if there
-    is no other cause."""
+    """A list shows the cause on the nearest node, and how many others there are. A mismatch of node
+    labels is shown only if there is no other cause."""
     assert words.cause(what) == said
 
 
