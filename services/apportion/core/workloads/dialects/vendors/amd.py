@@ -5,7 +5,9 @@ memory gets all memory, one without cores all compute units. Less than 1 and mor
 is refused, as by HAMi's webhook. A share has a number of compute units, at least one. The plugin
 registers how many a GPU has, and reads the number and the GPU's model with each device. Nodes on
 which HAMi registered no GPU offer whole ones, as AMD's own plugin counts them, with the model and
-memory of AMD's node labeller. Without its labels, memory is what HAMi up to 2.9 assumes."""
+memory of AMD's node labeller. Without its labels, memory is what HAMi up to 2.9 assumes. Both
+plugins count the same resource, and HAMi's counts ten shares per GPU before it registers any. So a
+node with the label for HAMi's plugin never offers whole GPUs."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -31,7 +33,7 @@ from apportion.core.workloads.dialects.inventory import (
     in_annotation,
 )
 from apportion.core.workloads.dialects.names import DialectConfig
-from apportion_schemas import Ask, Device
+from apportion_schemas import DEVICE_PLUGIN, Ask, Device
 from apportion_schemas.quantities import WHOLE
 
 COUNT, MEMORY, CORES = "amd.com/gpu", "amd.com/gpumem", "amd.com/gpucores"
@@ -78,7 +80,7 @@ def _counted(entry: Entry) -> dict[str, Any]:
 
 
 def _whole(node: NodeFacts) -> Iterator[Device]:
-    if REGISTER in node.annotations:
+    if REGISTER in node.annotations or node.labels.get(DEVICE_PLUGIN) == "hami":
         return
     gib = node.labels.get(VRAM, "").removesuffix("G")
     mib = int(gib) << 10 if gib.isascii() and gib.isdecimal() else GPU_MIB

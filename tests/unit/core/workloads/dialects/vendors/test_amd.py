@@ -9,7 +9,14 @@ from apportion.core.placement.limits import quotas
 from apportion.core.workloads.dialects.node_annotations import registration
 from apportion.core.workloads.dialects.vendors.amd import DIALECTS
 from apportion.core.workloads.document import ManifestError
-from apportion_schemas import Ask, Configuration, DeviceConstraints, QuotaObserved, RefusalCode
+from apportion_schemas import (
+    DEVICE_PLUGIN,
+    Ask,
+    Configuration,
+    DeviceConstraints,
+    QuotaObserved,
+    RefusalCode,
+)
 from tests.support.manifests import asks, draft, pod, refused
 from tests.support.vendor_nodes import VENDORS, vendor_node
 from tests.support.vendor_placements import BOUND, ledger, place, sample, written
@@ -114,6 +121,13 @@ def test_amds_own_plugin_counts_whole_gpus() -> None:
     labels = {"amd.com/gpu.vram": "64G", "amd.com/gpu.product-name": "AMD_Instinct_MI210"}
     (device,) = registration(vendor_node({}, {COUNT: 1}, labels=labels)).devices
     assert (device.memory_mib, device.model) == (65536, "AMD_Instinct_MI210")
+
+
+def test_slots_of_hamis_plugin_are_no_gpus() -> None:
+    """HAMi's plugin counts its slots before it registers GPUs. On a node with the label for this
+    plugin, they are not offered as whole GPUs."""
+    labels = {DEVICE_PLUGIN: "hami"}
+    assert registration(vendor_node({}, {COUNT: 20}, labels=labels)).devices == ()
 
 
 def test_a_part_needs_hamis_plugin() -> None:
