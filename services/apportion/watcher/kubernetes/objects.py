@@ -26,7 +26,12 @@ from apportion.core.workloads.dialects.node_annotations import registration, unh
 from apportion.core.workloads.kinds.drafts import PodDraft
 from apportion.core.workloads.kinds.limits import extended_limits
 from apportion.core.workloads.kinds.queues import VOLCANO_QUEUE, read_queue
-from apportion.core.workloads.lint.typo_checks import Suspect, of_annotations, of_queue
+from apportion.core.workloads.lint.typo_checks import (
+    Suspect,
+    of_annotations,
+    of_pod_group,
+    of_queue,
+)
 from apportion.core.workloads.pods import affinity, node_needs
 from apportion.core.workloads.pods.gangs import api_of
 from apportion.core.workloads.pods.node_needs import node_amounts
@@ -446,7 +451,8 @@ class ObjectReader:
         """Return a PodGroup, and True if Volcano waits to admit it. Raises ManifestError."""
         document = _decode_any(raw) | {"apiVersion": api_version, "kind": "PodGroup"}
         meta = document["metadata"]
-        found = of_annotations(meta.get("annotations") or {}, _NOTES)
+        notes = of_annotations(meta.get("annotations") or {}, _NOTES)
+        found = (*of_pod_group(document.get("spec") or {}), *notes)
         self.ineffective(_subject(api_version, "PodGroup", meta), found)
         group = read_document(document, self._config).group
         assert group is not None  # noqa: S101 - a PodGroup always has one

@@ -86,6 +86,8 @@ def suspects(document: object, config: DialectConfig, *, placed: bool = False) -
     if about.get("kind") in (VOLCANO_QUEUE[1], QUOTA[1]):
         yield from _of_limit(about, config)
         return
+    if about.get("kind") == "PodGroup":
+        yield from of_pod_group(part(about, "spec"))
     for key, at, found in _parts(document, "", 0):
         if key == "annotations":
             yield from _annotations(found, at, placed=placed)
@@ -164,6 +166,19 @@ def _of_kai_resources(resources: Mapping[Any, Any]) -> Iterator[Suspect]:
         elif (found.get("overQuotaWeight") or 0) != weight:
             why = f"has no effect: the weight of gpu, {shown(weight)}, applies to all resources"
             yield Suspect(f"{at}.overQuotaWeight", why)
+
+
+def of_pod_group(spec: Mapping[Any, Any]) -> Iterator[Suspect]:
+    """Yield the disruption mode of a Kubernetes PodGroup if it has no effect here.
+
+    A gang is evicted completely or not at all, whatever its mode, and other pods one by one. The
+    API server writes `single` into every PodGroup that has no mode."""
+    mode = spec.get("disruptionMode")
+    together = mode == "PodGroup" or (isinstance(mode, dict) and "all" in mode)  # v1alpha2 has text
+    least = part(spec, "schedulingPolicy", "gang").get("minCount", 1)
+    if together and (not isinstance(least, int) or least <= 1):
+        why = "only gangs are evicted completely; set schedulingPolicy.gang.minCount above 1"
+        yield Suspect("spec.disruptionMode", f"has no effect: {why}")
 
 
 def _of_limit(document: Mapping[Any, Any], config: DialectConfig) -> Iterator[Suspect]:

@@ -395,6 +395,26 @@ def test_the_members_that_a_pod_names_do_not_count_in_its_gang() -> None:
     assert (said.field, said.doubtful) == (f'metadata.annotations["{key}"]', False)
 
 
+@pytest.mark.parametrize(
+    ("spec", "fields"),
+    [
+        ({"disruptionMode": {"all": {}}}, ["spec.disruptionMode"]),
+        (
+            {"disruptionMode": "PodGroup", "schedulingPolicy": {"basic": {}}},
+            ["spec.disruptionMode"],
+        ),
+        ({"disruptionMode": {"all": {}}, "schedulingPolicy": {"gang": {"minCount": 2}}}, []),
+        ({"disruptionMode": {"single": {}}, "schedulingPolicy": {"gang": {"minCount": 2}}}, []),
+        ({"disruptionMode": {"single": {}}}, []),
+        ({}, []),
+    ],
+)
+def test_a_disruption_mode_without_a_gang(spec: dict[str, Any], fields: list[str]) -> None:
+    """A PodGroup without a gang cannot have its pods evicted only together."""
+    document = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "spec": spec}
+    assert [each.field for each in suspects(document, CONFIG)] == fields
+
+
 def test_fields_of_a_queue_that_decide_nothing() -> None:
     """Fields of a Queue that have no effect cause a warning with their path, if they are set."""
     spec = {
