@@ -48,6 +48,8 @@ ALLOCATED = "hami.io/vgpu-devices-allocated"
 TO_ALLOCATE = "hami.io/vgpu-devices-to-allocate"
 MIG_ALLOCATIONS = "hami.io/vgpu-mig-allocations"
 REGISTER = "hami.io/node-nvidia-register"
+CORDON = "hami.io/device-cordon"  # annotation of a node: ids of GPUs that take no more pods
+CORDONED = f"cordoned by the annotation {CORDON} of its node"
 LOCK = Lock("hami.io/mutex.lock")
 # source: `GenerateResourceRequests` and `Fit` of HAMi's NVIDIA device
 MANNER = nvidia.Manner(
@@ -182,8 +184,14 @@ def _registered(node: NodeFacts) -> Iterator[Device]:
     if readable(text := node.text(REGISTER)):
         entries = list(entries_of(REGISTER, text))
         node.runs(node.config.hami.count)
-        mig = partial(_divided, node.config)
-        yield from devices_of(entries, nvidia.FAMILY, lambda e: nvidia.registered(e, mig))
+        cordoned = {name.strip() for name in node.text(CORDON).split(",")}
+
+        def made(entry: Entry) -> dict[str, Any]:
+            found = nvidia.registered(entry, partial(_divided, node.config))
+            off = entry.health and entry.id in cordoned
+            return found | (nvidia.unhealthy(CORDONED) if off else {})
+
+        yield from devices_of(entries, nvidia.FAMILY, made)
 
 
 def _divided(config: DialectConfig, model: str, entry: Entry) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from apportion.core.workloads.dialects.dialect import SLOT
+from apportion.core.workloads.dialects.hami import CORDON, CORDONED
 from apportion.core.workloads.dialects.hami import REGISTER as HAMI_NVIDIA
 from apportion.core.workloads.dialects.inventory import UNHEALTHY, NodeFacts
 from apportion.core.workloads.dialects.names import DialectConfig
@@ -65,6 +66,13 @@ def test_an_absent_health_means_unhealthy() -> None:
     """HAMi omits `health` if it is false."""
     _, (found,), _ = hami({key: value for key, value in ENTRY.items() if key != "health"})
     assert (found.healthy, found.health_reason) == (False, UNHEALTHY)
+
+
+def test_G5_a_gpu_that_hami_cordons_is_not_offered() -> None:
+    """On a node of HAMi's plugin, the GPUs in `hami.io/device-cordon` take no more pods."""
+    entries = [ENTRY, ENTRY | {"id": "GPU-b", "index": 4}, ENTRY | {"id": "GPU-c", "index": 5}]
+    found = read({HAMI_NVIDIA: json.dumps(entries), CORDON: " GPU-a ,,GPU-c"})
+    assert [each.health_reason for each in found.devices] == [CORDONED, "", CORDONED]
 
 
 def test_a_gpu_that_volcanos_plugin_divides_by_mig_is_not_offered() -> None:
