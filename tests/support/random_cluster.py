@@ -18,6 +18,8 @@ TEAMS: tuple[dict[str, Any], ...] = (
     {},
     {"matchLabels": {"team": "one"}},
     {"matchLabels": {"kubernetes.io/metadata.name": "default"}},
+    {"matchExpressions": [{"key": "team", "operator": "NotIn", "values": ["one"]}]},
+    {"matchExpressions": [{"key": "team", "operator": "DoesNotExist"}]},
 )
 HOST, ZONE, RACK = "kubernetes.io/hostname", "topology.kubernetes.io/zone", "rack"
 APPS = ("web", "db", "job")
@@ -178,7 +180,7 @@ class RandomCluster:
             del term["labelSelector"]
         if self._seldom(3):
             term["namespaces"] = [chance.choice(NAMESPACES)]
-        if self._seldom(5):
+        if self._seldom(2):
             term["namespaceSelector"] = chance.choice(TEAMS)
         if self._seldom(5) and _may_have_keys(term):
             term[chance.choice(("matchLabelKeys", "mismatchLabelKeys"))] = ["version"]
