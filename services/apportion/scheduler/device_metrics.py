@@ -1,12 +1,15 @@
 """Metrics of allocated devices, under our own, HAMi's or Volcano's names.
 
 They are off by default: a large fleet has hundreds of thousands of series, and a scrape blocks the
-scheduler's decisions. Sources: HAMi's `cmd/scheduler/metrics.go`, with ratios of 100; Volcano's
-`vgpu/metrics.go`, with memory in MiB. Volcano's series have no namespace, so pods of one name share
-a series. Invariant: a scrape shows the state at one revision."""
+scheduler's decisions. Sources: HAMi's `cmd/scheduler/metrics.go`, with cores in percent, and its
+names up to 2.8 (later `--legacy-metrics`); Volcano's `vgpu/metrics.go`, with memory in MiB.
+Volcano's series have no namespace, so pods of one name share a series. Invariant: a scrape shows
+the state at one revision."""
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final, Literal
+from functools import partial
+from itertools import chain
+from typing import Final, Literal, NamedTuple
 
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.runtime.process.metrics import Family, Metrics, Sample
@@ -14,8 +17,8 @@ from apportion_schemas import Device
 
 _MIB: Final = 1 << 20
 _PERCENT: Final = 100
-NAMES: Final = ("apportion", "hami", "volcano")
-Names = Literal["apportion", "hami", "volcano"]
+NAMES: Final = ("apportion", "hami", "hami-legacy", "volcano")
+Names = Literal["apportion", "hami", "hami-legacy", "volcano"]
 
 
 def _gauges(prefix: str, source: str, labels: str, **meanings: str) -> tuple[Family, ...]:
@@ -69,47 +72,73 @@ def _volcano(state: State) -> Iterator[Sample]:
             yield from _each(_VOLCANO_PODS, key, amounts)
 
 
-_HAMI_CARD = "node device_uuid device_index device_type"
-_HAMI = _gauges(
-    "hami_", "HAMi", _HAMI_CARD,
-    gpu_memory_limit_bytes="Memory of the device in bytes",
-    gpu_core_limit_ratio="Compute that the device offers in percent",
-    gpu_shared_count="Containers that share the device",
-    gpu_core_allocated_ratio="Allocated compute in percent",
-    node_gpu_memory_allocated_ratio="Allocated part of the device's memory in percent",
+class _Hami(NamedTuple):
+    """The metrics of HAMi's scheduler in one of its two sets of names."""
+
+    of_card: tuple[Family, ...]
+    of_allocated: tuple[Family, ...]
+    overview: tuple[Family, ...]
+    part: tuple[Family, ...]
+    of_pod: tuple[Family, ...]
+
+    @property
+    def every(self) -> tuple[Family, ...]:
+        """Return all metrics of the set."""
+        return tuple(chain.from_iterable(self))
+
+
+_MEMORY, _CORES = "Memory of the device in bytes", "Compute that the device offers in percent"
+_SHARED, _USED_CORES = "Containers that share the device", "Allocated compute in percent"
+_USED, _PART = "Allocated memory in bytes", "Allocated part of the device's memory, from 0 to 1"
+_POD_MEMORY = "Memory allocated to the container in bytes"
+_POD_CORES = "Compute allocated to the container in percent"
+_CARD = "node device_uuid device_index device_type"
+_POD = "namespace node pod container_index device_uuid"
+_HAMI = _Hami(
+    _gauges("hami_gpu_", "HAMi", _CARD, memory_limit_bytes=_MEMORY, core_limit_ratio=_CORES,
+            shared_count=_SHARED, core_allocated_ratio=_USED_CORES),
+    _gauges("hami_gpu_", "HAMi", f"{_CARD} device_cores", memory_allocated_bytes=_USED),
+    _gauges("hami_", "HAMi", f"{_CARD} device_cores device_memory_limit", node_gpu_overview=_USED),
+    _gauges("hami_", "HAMi", _CARD, node_gpu_memory_allocated_ratio=_PART),
+    _gauges("hami_vgpu_", "HAMi", _POD, memory_allocated_bytes=_POD_MEMORY,
+            core_allocated_ratio=_POD_CORES),
 )  # fmt: skip
-_HAMI_ALLOCATED = _gauges(
-    "hami_gpu_", "HAMi", f"{_HAMI_CARD} device_cores",
-    memory_allocated_bytes="Allocated memory in bytes",
-)  # fmt: skip
-_HAMI_PODS = _gauges(
-    "hami_vgpu_", "HAMi", "namespace node pod container_index device_uuid",
-    memory_allocated_bytes="Memory allocated to the container in bytes",
-    core_allocated_ratio="Compute allocated to the container in percent",
+_OLD_CARD = "nodeid deviceuuid deviceidx devicetype"
+_OLD_POD = "podnamespace nodename podname containeridx deviceuuid"
+_HAMI_LEGACY = _Hami(
+    _gauges("GPUDevice", "HAMi", _OLD_CARD, MemoryLimit=_MEMORY, CoreLimit=_CORES,
+            SharedNum=_SHARED, CoreAllocated=_USED_CORES),
+    _gauges("GPUDevice", "HAMi", f"{_OLD_CARD} devicecores", MemoryAllocated=_USED),
+    _gauges("node", "HAMi", f"{_OLD_CARD} devicecores devicememorylimit", GPUOverview=_USED),
+    _gauges("node", "HAMi", _OLD_CARD, GPUMemoryPercentage=_PART),
+    _gauges("vGPU", "HAMi", _OLD_POD, MemoryAllocated=_POD_MEMORY, CoreAllocated=_POD_CORES),
 )  # fmt: skip
 
 
-def _hami(state: State) -> Iterator[Sample]:
+def _hami(names: _Hami, state: State) -> Iterator[Sample]:
     for node, of, used_mib, cores, shares in _devices(state):
         labels = (node.name, of.id, str(of.index), of.model)
-        part = _PERCENT * used_mib / of.memory_mib if of.memory_mib else 0.0
-        values = (of.memory_mib * _MIB, of.cores, shares, cores, part)
-        yield from _each(_HAMI, labels, values)
-        yield from _each(_HAMI_ALLOCATED, (*labels, str(cores)), (used_mib * _MIB,))
+        used = used_mib * _MIB
+        values = (of.memory_mib * _MIB, of.cores, shares, cores)
+        yield from _each(names.of_card, labels, values)
+        yield from _each(names.of_allocated, (*labels, str(of.cores)), (used,))
+        yield from _each(names.overview, (*labels, str(of.cores), str(of.memory_mib)), (used,))
+        yield from _each(names.part, labels, (used_mib / (of.memory_mib or 1),))
     for node in state.nodes.values():
         for pod, container, device_id, memory_mib, cores in _shares(node.pods.values()):
             named = pod.submitted.namespace, node.name, pod.submitted.name
             # The container's position among those that request devices.
-            names = list(dict.fromkeys(ask.container for ask in pod.submitted.shape.asks))
-            position = names.index(container) if container in names else 0
+            listed = list(dict.fromkeys(ask.container for ask in pod.submitted.shape.asks))
+            position = listed.index(container) if container in listed else 0
             where = (*named, str(position), device_id)
-            yield from _each(_HAMI_PODS, where, (memory_mib * _MIB, cores))
+            yield from _each(names.of_pod, where, (memory_mib * _MIB, cores))
 
 
 _Row = tuple[tuple[Family, ...], Callable[[State], Iterator[Sample]]]
 _TABLE: Final[dict[str, _Row]] = {
     "apportion": (_OURS, _ours),
-    "hami": ((*_HAMI, *_HAMI_ALLOCATED, *_HAMI_PODS), _hami),
+    "hami": (_HAMI.every, partial(_hami, _HAMI)),
+    "hami-legacy": (_HAMI_LEGACY.every, partial(_hami, _HAMI_LEGACY)),
     "volcano": ((*_VOLCANO, *_VOLCANO_PODS), _volcano),
 }
 

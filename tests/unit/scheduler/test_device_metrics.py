@@ -10,7 +10,7 @@ from tests.support.ledger_of import replayed
 from tests.support.pods import ask, placed, pod, share
 
 MIB = 1 << 20
-SERIES = ("apportion_device", "hami", "volcano_vgpu")
+SERIES = ("apportion_device", "hami", "volcano_vgpu", "GPUDevice", "nodeGPU", "vGPU")
 CARD = gpu("g0", memory_mib=10_000, physical_memory_mib=10_000, model="NVIDIA T4")
 
 
@@ -65,17 +65,37 @@ def test_E7_dashboards_of_volcanos_scheduler_find_their_names() -> None:
 
 
 def test_E7_dashboards_of_hamis_scheduler_find_their_names() -> None:
-    """If HAMi's names are enabled, the metrics have HAMi's labels and percentages from 0 to 100."""
+    """If HAMi's names are enabled, the metrics have HAMi's labels. Cores are in percent, and
+    the allocated part of the memory is from 0 to 1."""
     found = scraped("hami")
     card = "0/NVIDIA T4/g0/n1"
     assert found["hami_gpu_memory_limit_bytes", card] == 10_000 * MIB
     assert found["hami_gpu_core_limit_ratio", card] == 100
     assert found["hami_gpu_shared_count", card] == 2
     assert found["hami_gpu_core_allocated_ratio", card] == 30
-    assert found["hami_node_gpu_memory_allocated_ratio", card] == 25
-    assert found["hami_gpu_memory_allocated_bytes", f"30/{card}"] == 2_500 * MIB
+    assert found["hami_node_gpu_memory_allocated_ratio", card] == 0.25
+    assert found["hami_gpu_memory_allocated_bytes", f"100/{card}"] == 2_500 * MIB
+    overview = "100/0/10000/NVIDIA T4/g0/n1"
+    assert found["hami_node_gpu_overview", overview] == 2_500 * MIB
     assert found["hami_vgpu_memory_allocated_bytes", "0/g0/default/n1/train"] == 2_000 * MIB
     assert found["hami_vgpu_core_allocated_ratio", "0/g0/other/n1/train"] == 20
+
+
+def test_G16_dashboards_of_hami_up_to_2_8_find_their_names() -> None:
+    """If HAMi's older names are enabled, the metrics have the same values as under the newer
+    ones."""
+    old, new = scraped("hami-legacy"), scraped("hami")
+    assert sorted(old.values()) == sorted(new.values())
+    card = "0/NVIDIA T4/g0/n1"
+    assert old["GPUDeviceMemoryLimit", card] == 10_000 * MIB
+    assert old["GPUDeviceSharedNum", card] == 2
+    assert old["nodeGPUMemoryPercentage", card] == 0.25
+    assert old["vGPUMemoryAllocated", "0/g0/n1/train/default"] == 2_000 * MIB
+    assert {name for name, _ in old} == {
+        "GPUDeviceMemoryLimit", "GPUDeviceCoreLimit", "GPUDeviceSharedNum",
+        "GPUDeviceCoreAllocated", "GPUDeviceMemoryAllocated", "nodeGPUOverview",
+        "nodeGPUMemoryPercentage", "vGPUMemoryAllocated", "vGPUCoreAllocated",
+    }  # fmt: skip
 
 
 def test_both_at_once() -> None:
