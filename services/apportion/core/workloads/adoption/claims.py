@@ -162,7 +162,8 @@ def claim_of(
         [container["name"] for kind, container in _containers(document) if kind == role]
         for role in ("init", "app")
     )
-    bound = BoundPod(notes, init, containers, about.shape.asks, config.dialects)
+    asks = about.shape.asks
+    bound = BoundPod(notes, init, containers, asks, config.dialects, about.borrowing)
     if (found := recover(bound)) is None:
         return claim._replace(unclear=any(notes.get(key) for key in RECOVERS))
     return claim._replace(evidence=found.evidence, held=found.held)

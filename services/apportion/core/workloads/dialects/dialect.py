@@ -256,13 +256,16 @@ _RECORD_FIELDS = 4
 
 
 class BoundPod(NamedTuple):
-    """The input of `recover`: a bound pod's annotations, containers in order, and asks."""
+    """The input of `recover`: a bound pod's annotations, containers in order, and asks.
+
+    `borrowing` are the asks of containers that use devices of others."""
 
     annotations: Mapping[str, str]
     init_containers: Sequence[str]
     containers: Sequence[str]
     asks: Sequence[Ask]
     config: DialectConfig
+    borrowing: Sequence[Ask] = ()
 
 
 class Held(NamedTuple):

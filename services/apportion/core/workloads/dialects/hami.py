@@ -138,8 +138,13 @@ def segments_of(family: str) -> Recover:
     """Return a function that reads the devices of this family from HAMi's pod annotations."""
 
     def recover(pod: BoundPod, text: str) -> Iterator[Held]:
-        names = (*pod.init_containers, *pod.containers)
+        names: tuple[str, ...] = (*pod.init_containers, *pod.containers)
         listed = text.removesuffix(";").split(";")
+        if len(listed) < len(names):  # HAMi 2.10 leaves out the containers without devices
+            asks = (*pod.asks, *pod.borrowing)
+            asking = {ask.container for ask in asks if ask.family == family}
+            served = tuple(name for name in names if name in asking)
+            names = served if len(served) == len(listed) else names
         if len(listed) > len(names):
             raise Unclear
         cuts: dict[tuple[int, int], tuple[str, MigInstance]] = {}
@@ -203,15 +208,17 @@ def _divided(config: DialectConfig, model: str, entry: Entry) -> dict[str, Any]:
         return {} if known else nvidia.unhealthy(nvidia.NO_GROUPS)
     # HAMi, too, goes by the first part of the name: 7g.79gb and 7g.80gb are the same profile.
     offered = {each.name.partition(".")[0]: each for each in entry.mig_profiles}
-    sizes = []
-    wanted = [p for p in mig_profiles(nvidia.FAMILY, model) if not p.by_name]
-    for profile in wanted:
+    sizes: list[MigSize] = []
+    for profile in mig_profiles(nvidia.FAMILY, model):
+        if profile.by_name:  # as large as the one before, so that no amount of memory chooses it
+            sizes.append(MigSize(profile=profile.name, memory_mib=sizes[-1].memory_mib))
+            continue
         found = offered.get(profile.name.partition(".")[0])
         places = {(each.start, each.size) for each in found.placements} if found else set()
         if not found or not {(start, profile.size) for start in profile.starts} <= places:
             return nvidia.unhealthy(f"its plugin does not offer the MIG profile {profile.name}")
         sizes.append(MigSize(profile=profile.name, memory_mib=found.memory_mib))
-    if not wanted:
+    if not sizes:
         return nvidia.unhealthy(f"the MIG profiles of {model} are unknown")
     return {"mig_sizes": tuple(sizes)}
 

@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from apportion.core.workloads.adoption.placement_annotations import annotations_for
 from apportion.core.workloads.adoption.recovery import recover, shares_of
@@ -649,3 +650,26 @@ def test_F5_a_list_of_commas_alone_is_refused() -> None:
     error = refused(pod(GPU, {"nvidia.com/use-gpuuuid": " , ,"}))
     assert error.field == 'metadata.annotations["nvidia.com/use-gpuuuid"]'
     assert "is empty" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("text", "containers"),
+    [
+        ("g0,NVIDIA,3000,30:;", ["gpu"]),
+        (";g0,NVIDIA,3000,30:;;", ["gpu"]),
+        ("g0,NVIDIA,6000,0:;g0,NVIDIA,3000,30:;", ["init", "gpu"]),
+    ],
+)
+def test_F17_containers_without_devices_may_be_left_out(text: str, containers: list[str]) -> None:
+    """HAMi 2.10 writes no segment for a container without devices. Earlier versions write an empty
+    one."""
+    main = draft(pod({"nvidia.com/gpu": 1}, containers=[container("gpu", {"nvidia.com/gpu": 1})]))
+    init = ("init",) if "init" in containers else ()
+    borrowing = [structs.replace(main.shape.asks[0], container=name, init=True) for name in init]
+    notes = {"hami.io/vgpu-devices-allocated": text}
+    bound = BoundPod(
+        notes, init, ("proxy", "gpu", "log"), main.shape.asks, DialectConfig(), borrowing
+    )
+    found = recover(bound)
+    assert found is not None
+    assert [each.container for each in found.held] == containers

@@ -129,6 +129,8 @@ def test_more_memory_than_any_device_has_is_told_of(name: str, most: int, said: 
     Smaller amounts cause no warning, nor do amounts that are refused anyway."""
     document = pod()
     limits: dict[str, Any] = {"cambricon.com/vmlu": 1} if "cambricon" in name else {}
+    if "Ascend910C" in name:
+        limits = {"huawei.com/Ascend910C": 1}
     document["spec"]["containers"][0]["resources"] = {"limits": limits, "requests": limits}
     for fine in (most, str(most), "much", -1, "4Gi", 1 << 40):
         limits[name] = fine

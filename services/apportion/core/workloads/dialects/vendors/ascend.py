@@ -43,6 +43,7 @@ VNPU_MODE = "huawei.com/vnpu-mode"
 SOFT_SPLIT = "hami-vnpu-core"  # annotation of a node
 SOFT: Mode = "hami-core"
 PAIR = 2
+_NO_COUNT = "has no number of NPUs: one for Apportion, none for HAMi"
 # MindCluster's way to request NPUs; claimed so that it is refused by name
 MINDCLUSTER = "huawei.com/npu-core"
 _encode = msgspec.json.Encoder().encode
@@ -316,6 +317,11 @@ DIALECT = Dialect(
         key: hami.segments_of(npu.family)
         for npu in NPUS
         for key in (npu.allocated, npu.to_allocate)
+    },
+    needs={
+        name: (npu.count, f"{_NO_COUNT}; write {npu.count}: 1")
+        for npu in NPUS
+        for name in (npu.memory, npu.cores)
     },
     plugin=lambda _: "hami",
     locks={"hami": hami.LOCK},
