@@ -104,7 +104,18 @@ def test_F20_an_instance_has_the_memory_that_the_driver_reports() -> None:
     assert divided(place(here, "p0", asking(4864)), "p0")[0][0] == "1g.5gb"
     assert divided(place(here, "p1", asking(4865)), "p1")[0][0] == "2g.10gb"
     # In the catalogue, two profiles have 9984 MiB, but the plugin offers only one, of 9856 MiB.
+    here = ledger(facts(migProfiles=PROFILES))
     assert divided(place(here, "p2", asking(9857)), "p2")[0][0] == "3g.20gb"
+
+
+def test_F20_large_and_small_instances_fit_next_to_each_other() -> None:
+    """Instances of two slices are placed from the start, and those of four from the end, as in
+    HAMi. So one of the latter fits between two of the former."""
+    here = ledger(facts(migProfiles=PROFILES))
+    for uid, memory_mib in (("p0", 9000), ("p1", 20000), ("p2", 9000)):
+        place(here, uid, asking(memory_mib))
+    starts = [start for uid in ("p0", "p1", "p2") for _, start, _ in divided(here, uid)]
+    assert starts == [0, 4, 2]
 
 
 def test_F20_a_count_means_instances() -> None:
