@@ -673,3 +673,21 @@ def test_F17_containers_without_devices_may_be_left_out(text: str, containers: l
     found = recover(bound)
     assert found is not None
     assert [each.container for each in found.held] == containers
+
+
+def test_G17_more_memory_than_a_gpu_has_is_all_of_it() -> None:
+    """With Volcano's names, a request for more memory than a GPU has gets all of its memory. An
+    unhealthy GPU is not used."""
+    limits = {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 20_000}
+    small = gpu("g0", memory_mib=15_360, physical_memory_mib=15_360)
+    ledger = placed(pod(limits), node("n1", small))
+    assert [each.memory_mib for each in ledger.shares("p")] == [15_360]
+    failed = structs.replace(small, healthy=False)
+    assert placed(pod(limits), node("n1", failed)).reasons("p") == {RefusalCode.DEVICE_UNHEALTHY: 1}
+
+
+@pytest.mark.parametrize("percent", [101, -1])
+def test_G17_a_percentage_that_is_none_is_refused(percent: int) -> None:
+    """A percentage of memory above 100 or below 0 is refused with a message."""
+    limits = {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory-percentage": percent}
+    assert refused(pod(limits)).fix
