@@ -127,7 +127,7 @@ def show_idle(answer: IdleAnswer, least: str = "") -> None:
     cost = [answer.currency] if money else []
     rows = Rows(by, "TIMES", "GPU-HOURS", "GiB-HOURS", *cost,
                 right=("TIMES", "GPU-HOURS", "GiB-HOURS", *cost), drops=DROPS)  # fmt: skip
-    amounts = [
+    amounts: list[list[float | None]] = [
         [row.gpu_hours for row in answer.rows],
         [row.gib_hours for row in answer.rows],
         *([[row.cost for row in answer.rows]] if money else []),

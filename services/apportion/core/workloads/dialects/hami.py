@@ -151,11 +151,11 @@ def segments_of(family: str) -> Recover:
         ours = family == nvidia.FAMILY
         instances = pod.annotations.get(MIG_ALLOCATIONS, "") if ours else ""
         for each in _decode(instances) if instances else ():
-            place, cut = (each.container_index, each.device_index), each.placement
-            if place in cuts:
+            at, cut = (each.container_index, each.device_index), each.placement
+            if at in cuts:
                 raise Unclear  # HAMi too refuses two instances for one device of a container
             instance = MigInstance(profile=each.profile, start=cut.start, size=cut.size)
-            cuts[place] = (each.gpu_uuid, instance)
+            cuts[at] = (each.gpu_uuid, instance)
         # Without the configured groups, the instances in `GPU-a[0-2]` cannot be known.
         places = ours and bool(pod.config.geometries)
         read = [list(records(each, places=places)) for each in listed]

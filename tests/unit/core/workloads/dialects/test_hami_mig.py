@@ -85,7 +85,7 @@ def test_F20_instances_are_placed_where_the_driver_can_have_them() -> None:
     here = ledger(facts(migProfiles=PROFILES))
     for uid, memory_mib in (("p0", 15000), ("p1", 9000), ("p2", 4000), ("p3", 9000)):
         place(here, uid, asking(memory_mib))
-    taken = []
+    taken: list[int] = []
     for uid, profile in (("p0", "3g.20gb"), ("p1", "2g.10gb"), ("p2", "1g.5gb")):
         ((name, start, size),) = divided(here, uid)
         assert name == profile
