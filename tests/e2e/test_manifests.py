@@ -16,8 +16,8 @@ from tests.support.volcano_controller import make_pods
 
 PODS = ROOT / "examples" / "pods"
 FLEET = ROOT / "services" / "apportion" / "cli" / "up" / "fleet.yaml"
-HAMI = ("hami.io/vgpu-devices-allocated", "hami.io/vgpu-devices-to-allocate", "hami.io/vgpu-time")
-VOLCANO = ("volcano.sh/vgpu-ids-new", "volcano.sh/devices-to-allocate", "volcano.sh/vgpu-time")
+HAMI = ("hami.io/vgpu-devices-allocated", "hami.io/vgpu-node", "hami.io/vgpu-time")
+VOLCANO = ("volcano.sh/vgpu-ids-new", "volcano.sh/vgpu-node", "volcano.sh/vgpu-time")
 CARD = ("volcano.sh/gpu-index", "volcano.sh/predicate-time")
 VCUDA = ("tencent.com/predicate-gpu-idx-0", "tencent.com/predicate-node")
 DOCKER = ("docker.com/predicate-gpu-idx-0", "docker.com/predicate-node")

@@ -28,7 +28,7 @@ class Vector(msgspec.Struct, forbid_unknown_fields=True):
     configuration: Configuration = Configuration()
 
 
-def rendered(name: str) -> tuple[Vector, dict[str, str]]:
+def rendered(name: str, *, served: bool = False) -> tuple[Vector, dict[str, str]]:
     """Return the vector `name`, and the annotations that we write for its placement."""
     vector = msgspec.json.decode((VECTORS / f"{name}.json").read_bytes(), type=Vector)
     notes = annotations_for(
@@ -38,6 +38,7 @@ def rendered(name: str) -> tuple[Vector, dict[str, str]]:
         devices={device.id: device for device in vector.devices},
         now_ns=NOW_NS,
         configuration=vector.configuration,
+        served=served,
     )
     return vector, notes
 
@@ -60,3 +61,27 @@ def test_our_annotations_identify_the_placement(name: str) -> None:
     assert notes["apportion.dev/dialect"] == vector.pod.dialect
     shares = msgspec.json.decode(notes["apportion.dev/shares"], type=list[msgspec.Raw])
     assert len(shares) == len(vector.placed.shares)
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        (
+            "hami-init-and-empty-containers",
+            {"hami.io/vgpu-devices-to-allocate": "", "hami.io/bind-phase": "success"},
+        ),
+        (
+            "volcano-vgpu-two-containers",
+            {
+                "volcano.sh/devices-to-allocate": "", "volcano.sh/bind-phase": "success",
+                "volcano.sh/vgpu-time": "18446744073709551615",
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_a_pod_of_our_agent_looks_served(name: str, changed: dict[str, str]) -> None:
+    """On a node of our agent, the annotations are as the other plugin leaves them after it has
+    given the pod its devices. Otherwise Volcano's plugin would serve the pod if it came back."""
+    _, before = rendered(name)
+    _, after = rendered(name, served=True)
+    assert after == before | changed

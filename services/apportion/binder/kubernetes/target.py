@@ -312,6 +312,8 @@ class KubernetesTarget:
             devices={name: found.device for name, found in node.by_id.items()},
             now_ns=int(self._clock.now().timestamp() * 1_000_000) * 1_000,
             configuration=self._state.configuration,
+            # Volcano's plugin would later take such a pod for the one that starts, if it came back.
+            served=not node.foreign_plugin,
         )
 
     def _binding(self, pod: PodState, placed: PodPlaced, node: NodeState) -> bytes:

@@ -61,13 +61,13 @@ def annotations_for(
     devices: Mapping[str, Device],
     now_ns: int,
     configuration: Configuration,
+    served: bool = False,
 ) -> dict[str, str]:
     """Return all annotations to write when the pod is bound.
 
-    `revision` is the placement's, `now_ns` Unix time. Raises KeyError if a device is missing."""
+    `revision` is the placement's, `now_ns` Unix time. With `served`, no plugin of another system is
+    to serve the pod, now or later. Raises KeyError if a device is missing."""
     ours = {SHARES: shares_text(placed.shares), ATTEMPT: str(placed.attempt), UID: placed.pod}
-    return (
-        ours
-        | {REVISION: str(revision), DIALECT: pod.dialect}
-        | render(PlacedPod(pod, placed, devices, now_ns, config=dialect_config(configuration)))
-    )
+    it = PlacedPod(pod, placed, devices, now_ns, config=dialect_config(configuration))
+    ours |= {REVISION: str(revision), DIALECT: pod.dialect}
+    return ours | render(it, served=served)

@@ -229,6 +229,7 @@ DIALECT = MANNER.dialect(
     recover=dict.fromkeys((ALLOCATED, TO_ALLOCATE), segments_of(nvidia.FAMILY)),
     plugin=lambda _: "hami",
     locks={"hami": LOCK},
+    served={TO_ALLOCATE: "", "hami.io/bind-phase": "success"},
     inventory=Inventory("hami", (REGISTER,), _registered),
     instances_alike=True,
     writes=("hami.io/",),

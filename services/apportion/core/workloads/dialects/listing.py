@@ -86,13 +86,16 @@ def parts(name: str) -> tuple[Dialect, ...]:
     return tuple(dialect for dialect in DIALECTS if dialect.name in names)
 
 
-def render(it: PlacedPod) -> dict[str, str]:
-    """Return the annotations that the pod's original scheduler would write; empty if none."""
+def render(it: PlacedPod, *, served: bool = False) -> dict[str, str]:
+    """Return the annotations that the pod's original scheduler would write; empty if none.
+
+    With `served`, they are as its device plugin leaves them once the pod has its devices."""
     found = parts(it.pod.dialect) if it.placed.shares else ()
     if len(found) > 1:
         held = {it.devices[share.device].family for share in it.placed.shares}
         found = tuple(each for each in found if serves(each, held, it.config))
-    return {key: value for dialect in found for key, value in dialect.render(it).items()}
+    notes = {key: value for dialect in found for key, value in dialect.render(it).items()}
+    return notes | {k: v for each in found if served for k, v in each.served.items() if k in notes}
 
 
 def serves(dialect: Dialect, families: Collection[str], config: DialectConfig) -> bool:

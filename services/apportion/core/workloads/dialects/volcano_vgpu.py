@@ -34,6 +34,10 @@ from apportion_schemas.quantities import WHOLE
 NAME = "volcano-vgpu"
 TYPE = "NVIDIA"
 IDS = "volcano.sh/vgpu-ids-new"
+TO_ALLOCATE = "volcano.sh/devices-to-allocate"
+PHASE = "volcano.sh/bind-phase"
+TIME = "volcano.sh/vgpu-time"
+NEVER = str(2**64 - 1)  # Volcano's plugin serves the pod with the earliest time
 REGISTER = "volcano.sh/node-vgpu-register"
 # Volcano's scheduler and plugin use only the time.
 LOCK = Lock("hamivgpu", names_pod=False)
@@ -55,10 +59,10 @@ def render(it: PlacedPod) -> dict[str, str]:
     segments = ";".join("".join(_record(it, share) for share in shares) for shares in held)
     return {
         IDS: segments,
-        "volcano.sh/devices-to-allocate": segments,
+        TO_ALLOCATE: segments,
         "volcano.sh/vgpu-node": it.placed.node,
-        "volcano.sh/vgpu-time": it.seconds,
-        "volcano.sh/bind-phase": "allocating",
+        TIME: it.seconds,
+        PHASE: "allocating",
         "volcano.sh/bind-time": it.seconds,
     }
 
@@ -135,6 +139,7 @@ DIALECT = MANNER.dialect(
     recover={IDS: _recover},
     plugin=lambda _: "volcano",
     locks={"volcano": LOCK},
+    served={TO_ALLOCATE: "", PHASE: "success", TIME: NEVER},
     inventory=Inventory("volcano", (REGISTER,), _registered),
     writes=("volcano.sh/vgpu-",),
 )
