@@ -52,6 +52,8 @@ _log = logging.getLogger(__name__)
 class Bound(msgspec.Struct, frozen=True):
     """Outcome of a bind: the pod is bound to the placement's node, by this or an earlier call."""
 
+    earlier: bool = False
+
 
 class Failed(msgspec.Struct, frozen=True):
     """Outcome of a bind, eviction or resize that did not succeed.

@@ -81,9 +81,11 @@ async def kube_body(service: Service, kube: KubeChoice, *, show: bool, dra: bool
         if slices is not None:
             await require_dra(api, service.clock)
             await slices.require()
+        target = KubernetesTarget(api, cluster.state, pace, service.clock, allocatable, dra=dra)
         beside = (
             ("report events", telling),
             ("admit gangs", gangs),
+            ("withdraw pods", target.locks),
             *((("publish devices", slices), ("release claims", release)) if slices else ()),
             *((("publish allocatable", allocatable),) if allocatable else ()),
         )
@@ -101,7 +103,6 @@ async def kube_body(service: Service, kube: KubeChoice, *, show: bool, dra: bool
         service.loop("reach the API server", reach.run)
         for name, each in beside:
             service.loop(name, partial(each.run, reader))
-        target = KubernetesTarget(api, cluster.state, pace, service.clock, allocatable, dra=dra)
         await _bind(service, session, cluster, reader, target)
 
 

@@ -3,7 +3,9 @@
 A lock tells the plugin which pod the kubelet is starting. The plugin removes the lock once that pod
 has its devices (HAMi's `pkg/util/nodelock`). So a node starts one pod with such devices at a time.
 Invariant: a pod whose devices need a lock is bound there only while the node's annotation names it.
-As in HAMi, a lock is taken over if its pod no longer exists, or after some minutes."""
+As in HAMi, a lock is taken over if its pod no longer exists, or after some minutes. A plugin that
+dies fails the pod that it serves. Then the binder withdraws the pod: it removes what the plugin
+would still read, and the lock."""
 
 import asyncio
 import logging
@@ -16,9 +18,11 @@ from urllib.parse import quote
 import msgspec
 
 from apportion.binder.binding import Failed
-from apportion.core.ledger.state import NodeState
+from apportion.core.ledger.fold import Change
+from apportion.core.ledger.state import NodeState, State
+from apportion.core.workloads.adoption.claims import ENDED
 from apportion.core.workloads.dialects.dialect import Lock
-from apportion.core.workloads.dialects.listing import parts
+from apportion.core.workloads.dialects.listing import DIALECTS, parts
 from apportion.runtime.kube.client import (
     CONFLICT,
     MERGE_PATCH,
@@ -28,8 +32,9 @@ from apportion.runtime.kube.client import (
     KubeUnavailable,
     pod_path,
 )
+from apportion.runtime.ledger.reader import Reader
 from apportion.runtime.process.clock import BackOff, Clock
-from apportion_schemas import PodPlaced
+from apportion_schemas import PodGone, PodPlaced
 from apportion_schemas.decoding import from_outside
 
 # The pod of a lock that has only a time is in this annotation of ours. It counts only with the same
@@ -41,6 +46,11 @@ LABEL_MAX: Final = 63
 ANOTHER: Final = "another pod"
 WAIT_S: Final = 15.0  # for one delivery; then the binder reports why the pod waits
 LOOK: Final = BackOff(0.1, 1.0)
+PAUSE_S: Final = 2.0
+# Annotations of a pod: what its plugin has yet to allocate, and how far it is.
+_QUEUE: Final = "devices-to-allocate"
+PHASES: Final = ("hami.io/bind-phase", "volcano.sh/bind-phase")
+ALLOCATING: Final = "allocating"
 _OWNER_PARTS: Final = 3  # time, namespace and pod; older versions of HAMi wrote only the time
 
 _log = logging.getLogger(__name__)
@@ -49,6 +59,7 @@ _encode = msgspec.json.Encoder().encode
 
 class _Meta(msgspec.Struct, frozen=True, rename="camel"):
     resource_version: str
+    uid: str = ""
     annotations: dict[str, str] | None = None
 
 
@@ -56,16 +67,83 @@ class _Node(msgspec.Struct, frozen=True):
     metadata: _Meta
 
 
+class _Status(msgspec.Struct, frozen=True):
+    phase: str = ""
+
+
+class _Pod(msgspec.Struct, frozen=True):
+    metadata: _Meta
+    status: _Status = _Status()
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """Return the pod's annotations."""
+        return self.metadata.annotations or {}
+
+
+_decode_pod = from_outside(msgspec.json.Decoder(_Pod).decode)
 _decode_node = from_outside(msgspec.json.Decoder(_Node).decode)
 
 
 class NodeLocks:
     """The locks of all nodes on which another system's device plugin allocates the devices."""
 
-    def __init__(self, api: KubeApi, clock: Clock) -> None:
+    def __init__(self, api: KubeApi, state: State, clock: Clock) -> None:
         self._api = api
+        self._state = state
         self._clock = clock
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._due: dict[str, None] = {}  # nodes
+        self._news = asyncio.Event()
+
+    def observe(self, change: Change) -> None:
+        """Record that a pod of a node with a lock is gone. Pass this method to the reader."""
+        node = change.node
+        if isinstance(change.data, PodGone) and node is not None and node.keeps_plugin:
+            self._due[node.name] = None
+            self._news.set()
+
+    async def run(self, reader: Reader[Change]) -> None:
+        """Withdraw pods that end, or have already ended, with the lock; until cancelled."""
+        await reader.caught_up()
+        self._due = {name: None for name, node in self._state.nodes.items() if node.keeps_plugin}
+        while True:
+            self._news.clear()
+            while self._due:
+                name, _ = self._due.popitem()
+                try:
+                    await self.withdraw(name)
+                except KubeUnavailable as error:
+                    _log.info("lock of node %s not checked, retrying: %s", name, error)
+                    self._due[name] = None
+                    await self._clock.pause(PAUSE_S)
+                except KubeRefused as error:  # the pod was created again, or it is not permitted
+                    _log.info("lock of node %s not checked: %s", name, error)
+            await self._news.wait()
+
+    async def withdraw(self, name: str) -> None:
+        """Withdraw the pod that has the node's lock, if it has ended.
+
+        Raises KubeUnavailable, KubeRefused."""
+        node = self._state.nodes.get(name)
+        if node is None or node.gone:
+            return
+        found = await self._read(name)
+        for lock in dict.fromkeys(each for one in DIALECTS for each in _locks(one.name, node)):
+            _, *owner = _written(found, lock)
+            alive = any(pod.full_name == "/".join(owner) for pod in node.pods.values())
+            if alive or len(owner) + 1 != _OWNER_PARTS:
+                continue
+            pod = await self._pod(*owner)
+            if pod is not None and pod.status.phase not in ENDED:
+                continue
+            if pod is not None:
+                # Volcano's plugin goes by this annotation, even if the pod has failed.
+                left = {key: "" for key in pod.notes if key.endswith(_QUEUE)}
+                about = {"metadata": {"uid": pod.metadata.uid, "annotations": left}}
+                path = f"{pod_path(*owner)}/status"
+                await self._api.change("PATCH", path, about, content_type=MERGE_PATCH)
+            await self._unlock(name, lock, owner)
 
     async def take(self, placed: PodPlaced, dialect: str, node: NodeState) -> Failed | None:
         """Wait until the locks of the pod's devices name it. Return why if they do not.
@@ -93,14 +171,19 @@ class NodeLocks:
             return Failed(f"lock of node {placed.node} not taken: {error}; {fix}", final=False)
         return None
 
-    async def release(self, placed: PodPlaced, dialect: str, node: NodeState) -> None:
-        """Remove the locks that still name the pod, because the pod was not bound."""
+    async def release(
+        self, placed: PodPlaced, dialect: str, node: NodeState, *, served: bool = False
+    ) -> None:
+        """Remove the locks that still name the pod, because the pod was not bound.
+
+        With `served`, an earlier call has bound the pod. Then the plugin removes the locks, unless
+        it had served the pod before they were taken again."""
+        locks = _locks(dialect, node)
         try:
-            for lock in _locks(dialect, node):
-                found = await self._read(placed.node)
-                if _written(found, lock)[1:] == [placed.namespace, placed.name]:
-                    gone = {lock.key: None} | ({} if lock.names_pod else {OWNER: None})
-                    await self._write(placed.node, gone, found.resource_version)
+            if not locks or (served and await self._is_awaited(placed)):
+                return
+            for lock in locks:
+                await self._unlock(placed.node, lock, [placed.namespace, placed.name])
         except (KubeUnavailable, KubeRefused) as error:
             # The next try of the pod has it already; another pod takes it over once it has expired.
             _log.info("lock of node %s not released: %s", placed.node, error)
@@ -128,7 +211,23 @@ class NodeLocks:
             return True
         if len(owner) + 1 != _OWNER_PARTS:
             return False
-        return await self._api.find(pod_path(*owner)) is None
+        return await self._pod(*owner) is None
+
+    async def _is_awaited(self, placed: PodPlaced) -> bool:
+        """Return True if the plugin has yet to serve the pod."""
+        pod = await self._pod(placed.namespace, placed.name)
+        return pod is not None and ALLOCATING in map(pod.notes.get, PHASES)
+
+    async def _pod(self, namespace: str, name: str) -> _Pod | None:
+        body = await self._api.find(pod_path(namespace, name))
+        return None if body is None else _decode_pod(body)
+
+    async def _unlock(self, node: str, lock: Lock, owner: list[str]) -> None:
+        """Remove the lock unless it names another pod than `owner`."""
+        gone = {lock.key: None} | ({} if lock.names_pod else {OWNER: None})
+        while _written(found := await self._read(node), lock)[1:] == owner:
+            if await self._write(node, gone, found.resource_version):
+                return
 
     async def _read(self, node: str) -> _Meta:
         return _decode_node(await self._api.get(_path(node))).metadata

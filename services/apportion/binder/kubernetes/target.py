@@ -161,7 +161,7 @@ class KubernetesTarget:
         self._clock = clock
         self._volumes = VolumeBinding(api, state, clock)
         self._claims = ClaimBinding(api) if dra else None
-        self._locks = NodeLocks(api, clock)
+        self.locks = NodeLocks(api, state, clock)
 
     async def bind(self, placed: PodPlaced) -> Outcome:
         """Bind the pod, retrying until there is an outcome. The caller sets a timeout."""
@@ -182,7 +182,9 @@ class KubernetesTarget:
             failures += 1
             await self._clock.pause(max(BACK_OFF.after(failures), outcome.pause_s))
         if isinstance(outcome, Failed) and not outcome.unknown:
-            await self._locks.release(placed, pod.submitted.dialect, node)
+            await self.locks.release(placed, pod.submitted.dialect, node)
+        if isinstance(outcome, Bound) and outcome.earlier:
+            await self.locks.release(placed, pod.submitted.dialect, node, served=True)
         return outcome
 
     async def _prepared(self, placed: PodPlaced, pod: PodState, node: NodeState) -> Outcome | None:
@@ -198,7 +200,7 @@ class KubernetesTarget:
         if self._allocatable is not None and not node.foreign_plugin:
             steps.append(partial(self._allocatable.ready, pod, node))
         if placed.shares:
-            steps.append(partial(self._locks.take, placed, pod.submitted.dialect, node))
+            steps.append(partial(self.locks.take, placed, pod.submitted.dialect, node))
         for step in steps:
             lacking = await self._lacking(placed, step())
             if lacking is not None:
@@ -356,4 +358,4 @@ def _found(placed: PodPlaced, pod: _Pod, refusal: KubeRefused) -> Outcome | _Unc
             f"{f'attempt {attempt}' if attempt else 'another scheduler'}",
             final=True,
         )
-    return Bound()
+    return Bound(earlier=True)

@@ -34,9 +34,9 @@ class Cluster:
     def __init__(self, plugin: Plugin = "hami") -> None:
         self.server = MemoryKube()
         self.api = MemoryKubeApi(self.server)
-        self.locks = NodeLocks(self.api, SystemClock())
         self.plugin = plugin
         ledger = Ledger(observed("n1"), registered("n1", plugin, devices=(gpu("g0"),)))
+        self.locks = NodeLocks(self.api, ledger.state, SystemClock())
         self.node: NodeState = ledger.node()
 
     async def create(self, *names: str) -> None:
@@ -66,6 +66,16 @@ class Cluster:
     def placed(self, name: str) -> PodPlaced:
         """Return the placement of the pod on node n1."""
         return placed(name, "n1", shares=[share("g0")])
+
+    async def pod(self, name: str, notes: dict[str, str], phase: str) -> dict[str, str]:
+        """Give the pod these annotations and this phase. Withdraw, and return its annotations."""
+        path = f"{PODS}/{name}"
+        await self._send("PATCH", path, {"metadata": {"annotations": notes}})
+        await self._send("PATCH", f"{path}/status", {"status": {"phase": phase}})
+        await self.locks.withdraw("n1")
+        found = await self._send("GET", path, None)
+        after: dict[str, str] = found["metadata"]["annotations"]
+        return after
 
     async def _send(self, method: str, path: str, body: Any) -> Any:
         data = None if body is None else msgspec.json.encode(body)
@@ -178,3 +188,46 @@ async def test_both_locks_of_a_pod_with_devices_of_two_vendors_are_released(
     await cluster.write({second: minutes_ago(1)})
     assert isinstance(await cluster.locks.take(placed, both, cluster.node), Failed)
     assert LOCKS["hami"] not in await cluster.notes()
+
+
+QUEUES = {"hami": hami.TO_ALLOCATE, "volcano": volcano_vgpu.TO_ALLOCATE}
+
+
+@pytest.mark.parametrize("plugin", ["hami", "volcano"])
+async def test_the_lock_of_a_pod_that_has_ended_is_released(plugin: Plugin) -> None:
+    """If a plugin dies, the kubelet fails the pod. The pod is then removed from the plugin's queue,
+    and loses the lock. A pod that still waits for its devices keeps both."""
+    cluster = Cluster(plugin)
+    await cluster.create("p")
+    await cluster.take("p")
+    queue = QUEUES[plugin]
+    notes = {queue: "g0,NVIDIA,1000,0:;", "note": "x"}
+    assert await cluster.pod("p", notes, "Pending") == notes
+    assert LOCKS[plugin] in await cluster.notes()
+    assert await cluster.pod("p", notes, "Failed") == notes | {queue: ""}
+    assert not {LOCKS[plugin], OWNER} & (await cluster.notes()).keys()
+
+
+async def test_the_lock_of_a_pod_that_is_gone_is_released() -> None:
+    """A pod that was deleted before the plugin served it leaves no lock."""
+    cluster = Cluster()
+    await cluster.create("p")
+    await cluster.take("gone")
+    await cluster.locks.withdraw("n1")
+    assert LOCKS["hami"] not in await cluster.notes()
+
+
+@pytest.mark.parametrize("plugin", ["hami", "volcano"])
+async def test_a_lock_that_was_taken_for_a_served_pod_is_released(plugin: Plugin) -> None:
+    """A binder may die after it has bound a pod. The next one takes the lock again, although the
+    plugin has served the pod since and removes no lock any more."""
+    cluster = Cluster(plugin)
+    await cluster.create("p")
+    await cluster.take("p")
+    phase = f"{'hami.io' if plugin == 'hami' else 'volcano.sh'}/bind-phase"
+    for value, locked in (("allocating", True), ("success", False)):
+        await cluster.pod("p", {phase: value}, "Running")
+        await cluster.locks.release(
+            cluster.placed("p"), DIALECTS[plugin], cluster.node, served=True
+        )  # fmt: skip
+        assert (LOCKS[plugin] in await cluster.notes()) is locked
