@@ -42,6 +42,7 @@ class Endpoint:
     """A registered device plugin and the devices that it reports."""
 
     channel: grpc.aio.Channel
+    starts: bool  # The plugin is called before a container starts.
     devices: list[str] = field(default_factory=list)
     watching: asyncio.Task[None] | None = None
 
@@ -75,7 +76,6 @@ class FakeKubelet:
         self._entries: list[Entry] = []
         self.registrations = 0
         self.heard = True  # From the API server; the kubelet lists its pods only then.
-        self.knows_cdi = True  # If False, a container gets what `Allocate` answered.
         self.took_s: dict[calls.Call, list[float]] = {}  # How long each answer took.
 
     async def __aenter__(self) -> Self:
@@ -108,6 +108,11 @@ class FakeKubelet:
             await server.stop(grace=None)
         self._servers.clear()
 
+    @property
+    def amounts(self) -> dict[str, int]:
+        """Return how many healthy devices each resource has, as in the node's status."""
+        return {name: len(each.devices) for name, each in self._endpoints.items()}
+
     async def offered(self, resource: str, count: int) -> None:
         """Wait until the plugins report `count` devices of the resource."""
 
@@ -122,7 +127,8 @@ class FakeKubelet:
     ) -> dict[str, Any]:
         """Allocate devices to a pod's containers, in order. Return the `Allocate` answer for each.
 
-        `init` names the init container, whose devices the next container reuses."""
+        `init` names the init container, whose devices the next container reuses. Raises Refused:
+        then a kubelet fails the pod for good."""
         answers = {}
         lent: tuple[str, ...] = ()
         for container, count in containers.items():
@@ -132,6 +138,8 @@ class FakeKubelet:
             fresh = [each for each in free if each not in mine]
             # From the far end, so that slot numbers carry no meaning.
             ids = tuple(sorted((*lent, *reversed(fresh))[:count]))
+            if len(ids) < count:
+                raise Refused(f"{len(ids)} of {count} healthy devices of {resource}")
             lent = ids if container == init else ()
             request = pb.AllocateRequest(containers=[pb.Slots(slots=ids)])
             answer = await self._call(resource, calls.ALLOCATE, request)
@@ -147,10 +155,10 @@ class FakeKubelet:
 
         Raises Refused if the plugin refuses the start."""
         entry = next(e for e in self._entries if (e.pod, e.container) == (pod, container))
-        await self._call(entry.resource, calls.PRE_START, pb.PreStartRequest(slots=entry.ids))
-        if not self.knows_cdi:
-            return dict(pb.Allocated.FromString(entry.answer).env)
-        return environment(self.edits(entry.ids))
+        if self._endpoints[entry.resource].starts:
+            await self._call(entry.resource, calls.PRE_START, pb.PreStartRequest(slots=entry.ids))
+        answer = pb.Allocated.FromString(entry.answer)
+        return environment(self.edits(entry.ids)) if answer.cdi_devices else dict(answer.env)
 
     def edits(self, ids: tuple[str, ...]) -> list[dict[str, Any]]:
         """Return the `containerEdits` for the devices with these ids, as a runtime finds them in
@@ -248,7 +256,8 @@ class FakeKubelet:
         channel = grpc.aio.insecure_channel(
             f"unix:{self._plugins / request.endpoint}", options=[*calls.OPTIONS, OF_ITS_OWN]
         )
-        endpoint = self._endpoints[request.resource_name] = Endpoint(channel)
+        starts = request.options.pre_start_required
+        endpoint = self._endpoints[request.resource_name] = Endpoint(channel, starts)
         endpoint.watching = asyncio.create_task(self._watch(endpoint))
         self.registrations += 1
         return pb.Empty()

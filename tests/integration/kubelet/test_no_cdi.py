@@ -3,10 +3,12 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
+from apportion.core.devices.simulating import simulated_devices
 from apportion.core.ledger.state import HANDS_OUT
 from apportion_schemas import (
     AllocationFailed,
@@ -19,7 +21,9 @@ from apportion_schemas import (
 )
 from tests.support.facts import Facts
 from tests.support.fake_kubelet import FakeKubelet, Refused
+from tests.support.fleet import registered
 from tests.support.nats import Bus
+from tests.support.old_plugin import OldPlugin
 from tests.support.processes import ServiceProcess
 
 NODE = "n1"
@@ -29,17 +33,22 @@ LIMIT = "CUDA_DEVICE_MEMORY_LIMIT_0"
 SEED = 15
 
 
-@pytest.fixture
-async def agent(bus: Bus, kubelet: FakeKubelet, facts: Facts) -> AsyncIterator[ServiceProcess]:
-    """Yield an agent with two GPUs and without CDI that is registered with the kubelet."""
-    kubelet.knows_cdi = False
+@asynccontextmanager
+async def running(bus: Bus, kubelet: FakeKubelet, facts: Facts) -> AsyncIterator[ServiceProcess]:
+    """Run an agent with two GPUs and without CDI that is registered with the kubelet."""
     options = ["--node", NODE, "--simulate", "2xT4", "--kubelet", str(kubelet.folder), "--no-cdi"]
     options += ["--cdi", str(kubelet.cdi), "--state", str(kubelet.folder / "state")]
-    async with ServiceProcess("agent", bus.server.url_for("agent"), *options) as running:
-        await running.ready()
+    async with ServiceProcess("agent", bus.server.url_for("agent"), *options) as process:
+        await process.ready()
         await facts.count(NodeReported, 1)
         await kubelet.offered(GPU, 20)
-        yield running
+        yield process
+
+
+@pytest.fixture
+async def agent(bus: Bus, kubelet: FakeKubelet, facts: Facts) -> AsyncIterator[ServiceProcess]:
+    async with running(bus, kubelet, facts) as process:
+        yield process
 
 
 async def again(agent: ServiceProcess, kubelet: FakeKubelet) -> None:
@@ -119,6 +128,23 @@ async def test_who_left_before_the_kubelet_asked_is_not_meant(
     await facts.hold("a", NODE, share(card, 700))
     await kubelet.admit("a", "a", GPU, {"main": 1})
     assert (await kubelet.begin("a", "main"))[LIMIT] == "700m"
+
+
+async def test_pods_that_another_plugin_served_do_not_wait(
+    bus: Bus, kubelet: FakeKubelet, facts: Facts
+) -> None:
+    """A pod that got its devices from HAMi's plugin is allocated once our agent serves the node.
+    Otherwise the binder would bind no other pod there."""
+    plugin = OldPlugin(GPU, 20)
+    await plugin.register(kubelet.folder / "device-plugins")
+    await kubelet.offered(GPU, 20)
+    await kubelet.admit("old", "old", GPU, {"main": 1})
+    await plugin.stop()
+    await facts.write(registered(NODE, devices=simulated_devices(NODE, "2xT4")))
+    await facts.hold("old", NODE, share(simulated_devices(NODE, "2xT4")[0], 500))
+    async with running(bus, kubelet, facts):
+        (answer,) = await facts.count(SharesAllocated, 1)
+    assert answer.pod == "old"
 
 
 async def test_of_whom_the_ledger_does_not_tell_gets_nothing(

@@ -9,6 +9,7 @@ of its containers may run."""
 import asyncio
 import os
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final
 
@@ -121,6 +122,15 @@ class Holders:
             if entry.resource_name == resource and entry.ids == slots
         ]
         return bool(answers) and not any(_OURS in answer for answer in answers)
+
+    async def of_others(self, resources: Collection[str]) -> set[str]:
+        """Return the pods whose devices all come from plugins of others. Raises NotPrepared."""
+        ours: dict[str, bool] = {}
+        for entry in await asyncio.to_thread(self._entries):
+            if entry.resource_name in resources and entry.resource_name not in self.amounts:
+                mine = _OURS in (entry.answer or b"")
+                ours[entry.pod_uid] = ours.get(entry.pod_uid, False) or mine
+        return {pod for pod, mine in ours.items() if not mine}
 
     async def allocated(self, resource: str) -> dict[str, set[str]]:
         """Return names of containers with slots of `resource`, by pod uid. Raises NotPrepared."""

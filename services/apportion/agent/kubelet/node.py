@@ -244,6 +244,7 @@ class KubeletNode:
             agent, node, places, holders, metrics=metrics, clock=clock
         )
         self._amounts: set[str] = set()
+        self._answered: set[str] = set()
         self._amounts_before = places.state / "amounts.json"
         self._offered = None if places.no_cdi else places.state / "offered.json"
         self._specifications = specifications = Specifications(
@@ -313,6 +314,7 @@ class KubeletNode:
         while True:
             try:
                 await self._holders.look()
+                await self._answer_served()
                 self.lifecycle.breaches.note_again("kubelet", self._bare())
                 # Offer amounts as well once another plugin has registered them.
                 if self._node.devices and self._holders.amounts:
@@ -323,6 +325,18 @@ class KubeletNode:
             except (NotPrepared, OSError) as problem:
                 _log.debug("cannot find out which pods ended: %s", problem)
             await asyncio.sleep(LOOK_S)
+
+    async def _answer_served(self) -> None:
+        """Report the pods that another plugin served before as allocated.
+
+        Otherwise they would look as if the kubelet were about to request their devices."""
+        if not self._node.devices:
+            return  # the ledger is not read yet
+        view = self._agent.view_of(self._node.name)
+        for pod in await self._holders.of_others(self._count_names()) - self._answered:
+            if (claim := view.held.get(pod)) is not None:
+                self._answered.add(pod)
+                await self._agent.answer(claim, "")
 
     def _bare(self) -> Iterator[Breach]:
         view = self._agent.view_of(self._node.name)
