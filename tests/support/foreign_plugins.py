@@ -1,4 +1,4 @@
-"""Doubles of HAMi's and Volcano's device plugins, and of the kubelet that calls them.
+"""Doubles of HAMi's and Volcano's device plugins, which serve a kubelet on its socket.
 
 They find the pod to serve as the plugins' own sources do. HAMi's (`GetPendingPod`) serves the pod
 that the node lock names, else the first pending pod of the node. Volcano's serves the oldest pod
@@ -9,10 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from random import Random
+from collections.abc import Sequence
 from typing import Any
 
+import grpc
+
+from apportion.agent.kubelet import kubelet_pb2 as pb
+from apportion.core.workloads.dialects.dialect import records
 from tests.support.kube_api import KubeApi
+from tests.support.node_kubelet import LIMIT, VISIBLE, NodeKubelet
+from tests.support.old_plugin import OldPlugin
 from tests.support.polling import until
 from tests.support.vendor_nodes import VENDORS
 
@@ -27,36 +33,42 @@ WORDS = {
 """By vendor: what is in the name of the annotation from which its plugin takes devices."""
 NEVER = str(2**64 - 1)
 """Volcano's plugin writes this time on a pod that has its devices, so the pod is the youngest."""
+STEPS = ("before the pod is found", "before the segment is erased", "before the lock is released")
+"""The points of an allocation at which a plugin can be killed."""
+WRITERS = {"hami": "nvidia-device-plugin", "volcano": "volcano-vgpu-device-plugin"}
+"""The names of the programs, which the API server records with each change."""
+
+
+class Killed(Exception):
+    """Raised at the point of an allocation at which the plugin dies."""
 
 
 class ForeignPlugin:
-    """The device plugin of HAMi or Volcano on one node, with the node's kubelet.
+    """The device plugin of HAMi or Volcano on one node.
 
     With `vendor`, it is the plugin of that vendor's devices for HAMi. One that takes its devices
-    from no annotation only registers them.
-
-    `handed` has, for each container that the kubelet started, the devices that the plugin gave it
-    and those that its pod's annotations name."""
+    from no annotation only registers them."""
 
     def __init__(
-        self, api: KubeApi, node: str, system: str, cards: int = 0, *, seed: int = 0,
-        vendor: str = "",
+        self, api: KubeApi, node: str, system: str, cards: int = 0, *, vendor: str = "",
+        ids: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self._api = api
         self.node = node
         self.system, self.vendor = system, vendor
-        self._random = Random(seed)
-        self._started: set[str] = set()
-        self.handed: dict[tuple[str, str], tuple[list[str], list[str]]] = {}
+        self._door: OldPlugin | None = None
+        self._dies_at = ""
+        self._dead = False
         if vendor:
             facts, limits, _ = VENDORS[vendor]
-            self._notes, self._offered = dict(facts.annotations), facts.allocatable
-            self._count = next(iter(limits[0]))
+            self._notes, self._offered = dict(facts.annotations), dict(facts.allocatable)
+            self.resource = next(iter(limits[0]))
+            self._offered.setdefault(self.resource, 100)
             word = WORDS.get(vendor, "")
             self._key = f"hami.io/{word}-devices-to-allocate" if word else ""
             self._lock = "cambricon.com/dsmlu.lock" if vendor == "cambricon" else HAMI_LOCK
             return
-        ids = [f"GPU-{node}-{at}" for at in range(cards)]
+        ids = ids or [f"GPU-{node}-{at}" for at in range(cards)]
         if system == "hami":
             entries = [
                 {"id": card, "index": at, "count": 10, "devmem": MIB, "devcore": 100,
@@ -67,91 +79,132 @@ class ForeignPlugin:
                 "hami.io/node-nvidia-register": json.dumps(entries),
                 "hami.io/node-handshake": "Reported_2026-11-29 10:00:00",
             }
-            self._count, self._lock = "nvidia.com/gpu", HAMI_LOCK
-            self._offered = {self._count: 10 * cards}
+            self.resource, self._lock = "nvidia.com/gpu", HAMI_LOCK
+            self._offered = {self.resource: 10 * len(ids)}
             self._key = "hami.io/vgpu-devices-to-allocate"
         else:
             rest = f"10,{MIB},NVIDIA-Tesla T4,true,hami-core"
             text = "".join(f"{card},{rest}:" for card in ids)
             self._notes = {"volcano.sh/node-vgpu-register": text}
-            self._count, self._lock = "volcano.sh/vgpu-number", VOLCANO_LOCK
+            self.resource, self._lock = "volcano.sh/vgpu-number", VOLCANO_LOCK
             self._offered = {
-                self._count: 10 * cards,
-                "volcano.sh/vgpu-memory": MIB * cards,
-                "volcano.sh/vgpu-cores": 100 * cards,
+                self.resource: 10 * len(ids),
+                "volcano.sh/vgpu-memory": MIB * len(ids),
+                "volcano.sh/vgpu-cores": 100 * len(ids),
             }
             self._key = "volcano.sh/devices-to-allocate"
 
-    async def register(self) -> None:
-        """Register the devices, as the plugin does every 30 s, and offer them to the kubelet."""
-        offered = {name: str(amount) for name, amount in self._offered.items()}
-        amounts = {"capacity": offered, "allocatable": offered}
+    @property
+    def units(self) -> int:
+        """Return how many devices of its resource the plugin offers to the kubelet."""
+        return self._offered[self.resource]
+
+    @property
+    def registrations(self) -> tuple[str, ...]:
+        """Return the keys of the node's annotations in which the plugin registers its devices."""
+        return tuple(self._notes)
+
+    async def start(self, kubelet: NodeKubelet) -> None:
+        """Register the devices in the node's annotations and with the kubelet, and serve them."""
         await self._patch(f"/api/v1/nodes/{self.node}", {"metadata": {"annotations": self._notes}})
-        await self._patch(f"/api/v1/nodes/{self.node}/status", {"status": amounts})
+        kubelet.offer({name: n for name, n in self._offered.items() if name != self.resource})
+        self._dead, self._dies_at = False, ""
+        self._door = OldPlugin(self.resource, self.units, self._answer)
+        await self._door.register(kubelet.fake.folder / "device-plugins")
+        await kubelet.fake.offered(self.resource, self.units)
 
-    async def run(self) -> None:
-        """Start the pods of the node, in a drawn order, until cancelled."""
-        while True:
-            for pod in await until(self._new, "pods to start", timeout_s=3600, interval_s=0.2):
-                self._started.add(pod["metadata"]["uid"])
-                await self._start(pod)
+    async def stop(self) -> None:
+        """Stop serving, as when the plugin's pod is deleted or killed."""
+        self._dead = True
+        if self._door is not None:
+            await self._door.stop()
+            self._door = None
 
-    async def _new(self) -> list[dict[str, Any]]:
-        pods = [
-            pod
-            for pod in await self._pods()
-            if pod["metadata"]["uid"] not in self._started
-            if not pod["metadata"].get("deletionTimestamp")
-        ]
-        return self._random.sample(pods, len(pods))
+    async def die(self, step: str, timeout_s: float) -> bool:
+        """Die at this step of the next allocation, or at the end of the time.
 
-    async def _start(self, pod: dict[str, Any]) -> None:
-        for container in pod["spec"]["containers"]:
-            count = int(container["resources"].get("limits", {}).get(self._count, 0))
-            if count and self._key:
-                given = await self._allocate(count)
-                own = json.loads(pod["metadata"]["annotations"]["apportion.dev/shares"])
-                wanted = [s["device"] for s in own if s["container"] == container["name"]]
-                self.handed[pod["metadata"]["name"], container["name"]] = (given, wanted)
-        about = pod["metadata"]
-        path = f"/api/v1/namespaces/{about['namespace']}/pods/{about['name']}/status"
-        await self._patch(path, {"status": {"phase": "Running"}})
+        Return False if there was no allocation."""
+        self._dies_at = step
 
-    async def _allocate(self, count: int) -> list[str]:
+        async def dead() -> bool:
+            return self._dead
+
+        try:
+            await until(dead, "an allocation", timeout_s=timeout_s)
+        except AssertionError:
+            return False
+        finally:
+            await self.stop()
+        return True
+
+    async def _answer(self, request: Any, context: Any) -> Any:
+        try:
+            given = [await self._allocate(len(each.slots)) for each in request.containers]
+        except (AssertionError, Killed) as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+            raise
+        answer = pb.AllocateResponse()
+        for devices in given:
+            one = answer.containers.add()
+            one.env[VISIBLE] = ",".join(device for device, _ in devices)
+            for at, (_, memory) in enumerate(() if self.vendor else devices):
+                one.env[f"{LIMIT}{at}"] = f"{memory}m"
+        return answer
+
+    def _reach(self, step: str) -> None:
+        self._dead = self._dead or self._dies_at == step
+        if self._dead:
+            raise Killed(f"killed {step}")
+
+    async def _allocate(self, count: int) -> list[tuple[str, int]]:
         """Give devices to the pod that the plugin takes for the one which the kubelet starts."""
+        if not self._key:
+            return []
+        self._reach(STEPS[0])
         pod = await (self._pending() if self.system == "hami" else self._oldest(count))
-        notes = pod["metadata"]["annotations"]
-        segments = notes[self._key].split(";")
-        at = next(at for at, segment in enumerate(segments) if "," in segment)
-        given = [part.split(",")[0] for part in segments[at].split(":") if "," in part]
-        assert len(given) == count, f"{pod['metadata']['name']}: {given}, but {count} are wanted"
+        segments = _notes(pod)[self._key].split(";")
+        at = next((at for at, segment in enumerate(segments) if "," in segment), None)
+        given = [] if at is None else [(each[0], each[1]) for each in records(segments[at])]
+        if at is None or len(given) != count:
+            await self._end(pod, "failed")
+            name = pod["metadata"]["name"]
+            raise AssertionError(f"{name}: {given}, but the kubelet asks for {count}")
+        self._reach(STEPS[1])
         segments[at] = ""
-        left = ";".join(segments)
-        change = {self._key: left}
-        done = not any("," in segment for segment in segments)
-        if done and self.system == "hami":
-            change["hami.io/bind-phase"] = "success"
-        elif done:
-            change |= {"volcano.sh/bind-phase": "success", "volcano.sh/vgpu-time": NEVER}
+        await self._note(pod, {self._key: ";".join(segments)})
+        self._reach(STEPS[2])
+        if not any("," in segment for segment in segments):
+            await self._end(pod, "success")
+        return given
+
+    async def _end(self, pod: dict[str, Any], phase: str) -> None:
+        """Set the pod's phase, and then release the node's lock."""
+        if self.system == "hami":
+            await self._note(pod, {"hami.io/bind-phase": phase})
+        else:
+            await self._note(pod, {"volcano.sh/bind-phase": phase, "volcano.sh/vgpu-time": NEVER})
+        gone = {"metadata": {"annotations": {self._lock: None}}}
+        await self._patch(f"/api/v1/nodes/{self.node}", gone)
+
+    async def _note(self, pod: dict[str, Any], notes: dict[str, str]) -> None:
         about = pod["metadata"]
         path = f"/api/v1/namespaces/{about['namespace']}/pods/{about['name']}"
-        await self._patch(path, {"metadata": {"annotations": change}})
-        if done:
-            gone = {"metadata": {"annotations": {self._lock: None}}}
-            await self._patch(f"/api/v1/nodes/{self.node}", gone)
-        return given
+        await self._patch(path, {"metadata": {"annotations": notes}})
 
     async def _pending(self) -> dict[str, Any]:
         node = await self._get(f"/api/v1/nodes/{self.node}")
-        owner = node["metadata"]["annotations"].get(self._lock, "").split(",")[1:]
+        owner = _notes(node).get(self._lock, "").split(",")[1:]
         if owner:
             path = f"/api/v1/namespaces/{owner[0]}/pods/{owner[1]}"
             named: dict[str, Any] = await self._get(path)
             return named
-        for pod in await self._pods():
+        of_node = f"/api/v1/pods?fieldSelector=spec.nodeName%3D{self.node}"
+        pods: list[dict[str, Any]] = (await self._get(of_node))["items"]
+        for pod in pods:
             notes = _notes(pod)
             known = "hami.io/bind-time" in notes and notes.get("hami.io/vgpu-node") == self.node
-            if known and notes.get("hami.io/bind-phase") == "allocating":
+            starting = notes.get("hami.io/bind-phase") in {"allocating", "success"}
+            if known and starting and pod["status"]["phase"] == "Pending":
                 return pod
         raise AssertionError(f"no binding pod found on node {self.node}")
 
@@ -165,18 +218,14 @@ class ForeignPlugin:
         assert found, f"no pod of node {self.node} has {count} devices"
         return min(found, key=lambda pod: int(_notes(pod)["volcano.sh/vgpu-time"]))
 
-    async def _pods(self) -> list[dict[str, Any]]:
-        path = f"/api/v1/pods?fieldSelector=spec.nodeName%3D{self.node}"
-        items: list[dict[str, Any]] = (await self._get(path))["items"]
-        return items
-
     async def _get(self, path: str) -> Any:
         return await asyncio.to_thread(self._api.request, "GET", path)
 
     async def _patch(self, path: str, body: dict[str, Any]) -> None:
-        await asyncio.to_thread(self._api.request, "PATCH", path, body, merge=True)
+        by = f"{path}?fieldManager={WRITERS.get(self.system, 'device-plugin')}"
+        await asyncio.to_thread(self._api.request, "PATCH", by, body, merge=True)
 
 
-def _notes(pod: dict[str, Any]) -> dict[str, str]:
-    notes: dict[str, str] = pod["metadata"].get("annotations") or {}
+def _notes(thing: dict[str, Any]) -> dict[str, str]:
+    notes: dict[str, str] = thing["metadata"].get("annotations") or {}
     return notes

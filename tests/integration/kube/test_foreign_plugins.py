@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
 from apportion.core.workloads.dialects.node_annotations import registration
 from apportion_schemas import (
@@ -18,6 +20,7 @@ from apportion_schemas import (
 from tests.support.foreign_plugins import HAMI_LOCK, VOLCANO_LOCK, WORDS, ForeignPlugin
 from tests.support.kube_objects import kube_node, kube_pod, share
 from tests.support.kube_world import KubeWorld
+from tests.support.node_kubelet import NodeKubelet
 from tests.support.vendor_nodes import VENDORS
 
 VGPU = {"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory": "2000"}
@@ -25,8 +28,8 @@ VCUDA = {"tencent.com/vcuda-core": "20", "tencent.com/vcuda-memory": "8"}
 
 
 @asynccontextmanager
-async def serving(world: KubeWorld, *plugins: ForeignPlugin) -> AsyncIterator[None]:
-    """Run the plugins, and our services except for an agent."""
+async def serving(world: KubeWorld, *plugins: ForeignPlugin) -> AsyncIterator[list[NodeKubelet]]:
+    """Run the plugins, their kubelets, and our services except for an agent."""
     labelled = []
     for plugin in plugins:
         labels = {HOSTNAME: plugin.node}
@@ -36,37 +39,34 @@ async def serving(world: KubeWorld, *plugins: ForeignPlugin) -> AsyncIterator[No
             labels[DEVICE_PLUGIN] = plugin.system
         labelled.append((plugin.node, labels))
     await world.plane.apply(*(kube_node(name, labels=labels) for name, labels in labelled))
-    for plugin in plugins:
-        await plugin.register()
     await world.start("watcher")
     await world.start("scheduler", "--name", "s")
     await world.start("binder")
-    tasks = [asyncio.create_task(plugin.run()) for plugin in plugins]
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        ended = await asyncio.gather(*tasks, return_exceptions=True)
-        for error in ended:
-            if isinstance(error, Exception):
-                raise error
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kubelet")))
+        kubelets = []
+        for at, plugin in enumerate(plugins):
+            kubelet = NodeKubelet(world.plane.api, plugin.node, folder / str(at), seed=at)
+            kubelets.append(await stack.enter_async_context(kubelet))
+            stack.push_async_callback(plugin.stop)
+            await plugin.start(kubelet)
+        yield kubelets
 
 
 async def test_F19_each_container_gets_the_devices_of_its_own_pod(world: KubeWorld) -> None:
     """The plugins of HAMi and Volcano give each container its own pod's devices, although many pods
     are placed on a node at once. Afterwards no node is locked."""
-    hami = ForeignPlugin(world.plane.api, "n1", "hami", 2, seed=1)
-    volcano = ForeignPlugin(world.plane.api, "n2", "volcano", 2, seed=2)
-    async with serving(world, hami, volcano):
+    hami = ForeignPlugin(world.plane.api, "n1", "hami", 2)
+    volcano = ForeignPlugin(world.plane.api, "n2", "volcano", 2)
+    async with serving(world, hami, volcano) as kubelets:
         pods = [kube_pod(f"h{n}", share(2000, 10)) for n in range(10)]
         pods += [kube_pod(f"v{n}", VGPU) for n in range(6)]
         await world.plane.apply(*pods)
         await world.facts.count(PodBound, 16)
         await world.facts.until(
-            lambda: len(hami.handed) + len(volcano.handed) == 16, "every container started"
+            lambda: sum(len(each.handed) for each in kubelets) == 16, "every container started"
         )
-    handed = hami.handed | volcano.handed
+    handed = kubelets[0].handed | kubelets[1].handed
     assert all(given == wanted for given, wanted in handed.values()), handed
     for name, lock in (("n1", HAMI_LOCK), ("n2", VOLCANO_LOCK)):
         node = await world.plane.get("node", name)
@@ -80,11 +80,9 @@ async def test_G11_devices_of_every_vendor_are_handed_out(world: KubeWorld) -> N
     an annotation gives each container its own pod's devices, and leaves no lock. A vendor's own
     plugin needs no label."""
     plugins = {}
-    for at, (name, vendor) in enumerate(VENDORS.items()):
+    for name, vendor in VENDORS.items():
         system = registration(vendor.node).plugin.removeprefix("vendor")
-        plugins[name] = ForeignPlugin(
-            world.plane.api, f"n-{name}", system, seed=at, vendor=name
-        )  # fmt: skip
+        plugins[name] = ForeignPlugin(world.plane.api, f"n-{name}", system, vendor=name)
     pods = [
         kube_pod(
             f"{name}-{at}",
@@ -94,16 +92,16 @@ async def test_G11_devices_of_every_vendor_are_handed_out(world: KubeWorld) -> N
         for name in VENDORS
         for at in range(2)
     ]
-    async with serving(world, *plugins.values()):
+    async with serving(world, *plugins.values()) as kubelets:
         await world.plane.apply(*pods)
         await world.facts.count(PodBound, len(pods))
-        handing = [plugins[name] for name in WORDS]
+        handing = [each for each in kubelets if each.node.removeprefix("n-") in WORDS]
         await world.facts.until(
-            lambda: all(len(plugin.handed) == 2 for plugin in handing), "every container started"
+            lambda: all(len(kubelet.handed) == 2 for kubelet in handing), "every container started"
         )
-    for plugin in handing:
-        assert all(given == wanted for given, wanted in plugin.handed.values()), plugin.handed
-        node = await world.plane.get("node", plugin.node)
+    for kubelet in handing:
+        assert all(given == wanted for given, wanted in kubelet.handed.values()), kubelet.handed
+        node = await world.plane.get("node", kubelet.node)
         assert not [key for key in node["metadata"]["annotations"] if key.endswith(".lock")]
 
 
