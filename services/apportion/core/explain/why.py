@@ -19,6 +19,7 @@ from apportion.core.ledger.moments import text_of
 from apportion.core.ledger.rationale import rationale_of
 from apportion.core.ledger.state import Phase, Placement, PodState, State
 from apportion.core.placement.limits.queues import Queues
+from apportion.core.placement.queueing.shape_queue import place_of
 from apportion_schemas import PodRefused, PodRejected, Score
 from apportion_schemas.operations import POLICIES
 
@@ -131,12 +132,12 @@ def why_ended(
 def _waiting(state: State, pod: PodState) -> reads.WhyWaiting | None:
     if pod.submitted.gates:
         return None
-    mine = (-pod.submitted.priority, pod.submitted_revision)
+    mine = place_of(state, pod)
     ahead = pending = 0
     for other in state.pods.values():
         if other.phase is Phase.PENDING and not other.submitted.gates:
             pending += 1
-            ahead += (-other.submitted.priority, other.submitted_revision) < mine
+            ahead += place_of(state, other)[:2] < mine[:2]
     return reads.WhyWaiting(position=ahead + 1, pending=pending, gang=gang_words(state, pod))
 
 

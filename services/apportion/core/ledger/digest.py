@@ -9,7 +9,7 @@ import msgspec
 
 from apportion.core.devices.cordons import reasons
 from apportion.core.ledger.rationale import placed_of
-from apportion.core.ledger.state import NodeState, PodState, State
+from apportion.core.ledger.state import GroupState, NodeState, PodState, State
 
 _encode = msgspec.json.Encoder(order="sorted").encode
 
@@ -70,12 +70,26 @@ def _optional(state: State) -> dict[str, Any]:
         found["resizes"] = {uid: [each.revision, each.asked] for uid, each in state.resizes.items()}
     if state.departed:
         found["departed"] = [state.departed, list(state.left)]
+    places = {
+        name: [group.since, group.priority]
+        for name, group in state.groups.items()
+        if group.pods and [group.since, group.priority] != _place(group)
+    }
+    if places or state.gangs_left:
+        found["gangs"] = [places, list(state.gangs_left.items())]
     if state.of_kubernetes:
         found["of_kubernetes"] = True
     rules = state.rules.upto(state.revision)
     if rules.enabled or rules.aside:
         found["rules"] = [rules.enabled, {str(at): why for at, why in rules.aside.items()}]
     return found
+
+
+def _place(group: GroupState) -> list[int]:
+    """Return the place in the queue that the gang has by its live pods alone."""
+    pods = group.pods.values()
+    first = min(pod.submitted_revision for pod in pods)
+    return [first, max(pod.submitted.priority for pod in pods)]
 
 
 def _node(node: NodeState) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from apportion.core.ledger.handlers.change import HANDLERS, Change, folds
 from apportion.core.ledger.handlers.change import Context as _Context
 from apportion.core.ledger.handlers.change import Refused as _Refused
 from apportion.core.ledger.handlers.departures import evict, give_up, leave, node_of, note_left
+from apportion.core.ledger.handlers.gangs import join, part
 from apportion.core.ledger.host_usage import charge_host, release_host, resize_host
 from apportion.core.ledger.moments import SECOND, micros_of
 from apportion.core.ledger.rationale import placement_of
@@ -34,7 +35,6 @@ from apportion.core.ledger.state import (
     PLACED,
     REFUSED_EVENTS_KEPT,
     Backoff,
-    GroupState,
     NodeState,
     Placement,
     PodState,
@@ -371,7 +371,7 @@ def _submit(context: _Context, data: PodSubmitted) -> PodState:
     state.pods[data.uid] = pod
     state.rejected.pop(data.uid, None)
     if data.group:
-        state.groups.setdefault(data.group, GroupState()).pods[data.uid] = pod
+        join(state, pod)
     return pod
 
 
@@ -420,10 +420,7 @@ def _pod_gone(context: _Context, data: PodGone) -> Change:
     state.differing.pop(data.uid, None)
     state.released_count += 1
     if pod.submitted.group:
-        group = state.groups[pod.submitted.group]
-        del group.pods[data.uid]
-        if not group.pods:
-            del state.groups[pod.submitted.group]
+        part(state, pod)
     forgotten = note_left(state, node) if node is not None and node.gone else ()
     return Change(data, node=node, pod=pod, shares=shares, forgotten=forgotten)
 

@@ -23,6 +23,13 @@ def violations(state: State) -> list[str]:
             for pod in group.pods.values()
             if state.pods.get(pod.uid) is not pod
         )
+        if group.pods and not 0 < group.since <= state.revision:
+            found.append(f"gang {name} has pods, but its age is revision {group.since}")
+    found.extend(
+        f"gang {name} has pods, but is listed as without"
+        for name in state.gangs_left
+        if name in state.groups and state.groups[name].pods
+    )
     found.extend(_devices(state))
     for name in state.left:
         node = state.nodes.get(name)

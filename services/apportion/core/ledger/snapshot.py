@@ -52,7 +52,7 @@ from apportion_schemas import (
 )
 
 # Raise it when the meaning of these bytes changes, or what the fold makes of any event.
-FORMAT = 17
+FORMAT = 18
 MAGIC = b"apportion snapshot\n"
 _START = struct.Struct(">H")
 _LENGTH = struct.Struct(">I")
@@ -128,7 +128,7 @@ class _Part(Struct, array_like=True, tag=0):
 
 class _Head(Struct, array_like=True, tag=1):
     revision: int
-    groups: list[tuple[str, PodGroupObserved | None]]
+    groups: list[tuple[str, PodGroupObserved | None, int, int]]
     queues: dict[str, QueueObserved]
     failing: dict[str, str]
     rejected: dict[str, PodRejected]
@@ -157,6 +157,7 @@ class _Head(Struct, array_like=True, tag=1):
     resizes: dict[str, Resize] = {}
     left: dict[str, None] = {}
     departed: dict[str, Departed] = {}
+    gangs_left: dict[str, int] = {}
     rules: Rules = msgspec.field(default_factory=Rules)
 
 
@@ -245,7 +246,10 @@ class Taking:
             self.step(self.due)
         state = self._state
         head = _Head(
-            groups=[(name, group.observed) for name, group in state.groups.items()],
+            groups=[
+                (name, group.observed, group.since, group.priority)
+                for name, group in state.groups.items()
+            ],
             nodes=len(state.nodes),
             pods=len(state.pods),
             rules=state.rules.upto(state.revision),
@@ -375,7 +379,10 @@ def _node_in(node: _Node) -> NodeState:
 def _head_in(state: State, head: _Head) -> None:
     for name in _HEAD_FIELDS:
         setattr(state, name, getattr(head, name))
-    state.groups = {name: GroupState(observed) for name, observed in head.groups}
+    state.groups = {
+        name: GroupState(observed, since=since, priority=priority)
+        for name, observed, since, priority in head.groups
+    }
     pods = list(state.pods.values())
     revisions = [pod.submitted_revision for pod in pods]
     if revisions != sorted(revisions):  # one left and returned while the snapshot was taken

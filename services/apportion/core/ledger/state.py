@@ -229,10 +229,16 @@ class PodState(Struct, eq=False, array_like=True, gc=False):
 
 
 class GroupState(Struct, eq=False):
-    """A gang: its live pods by uid, and its PodGroup as Kubernetes has it, if known."""
+    """A gang: its live pods by uid, and its PodGroup as Kubernetes has it, if known.
+
+    `since` and `priority` are the gang's place in the queue: the revision of its first submission,
+    and the highest priority of any pod that it has had. A pod that replaces another one inherits
+    the place."""
 
     observed: PodGroupObserved | None = None
     pods: dict[str, PodState] = {}
+    since: int = 0  # 0 until the first pod
+    priority: int = 0
 
     @property
     def min_available(self) -> int:
@@ -307,6 +313,7 @@ class State(Struct, eq=False):
     resizes: dict[str, Resize] = {}  # unanswered, by pod uid
     left: dict[str, None] = {}  # empty nodes that left, in order
     departed: dict[str, Departed] = {}  # nodes dropped after that
+    gangs_left: dict[str, int] = {}  # gangs without pods, in order, with their `since`
     rules: Rules = field(default_factory=Rules)
 
 

@@ -130,6 +130,8 @@ class Facts:
             reason = self._why_gone(uid, known)
             if not reason:
                 continue
+            if known is not None and known.submitted.group:  # its PodGroup may be gone already
+                self._view.pod_groups.mark(known.submitted.group)
             data = PodGone(uid=uid, reason=reason[:TEXT_MAX])
             if known is not None and not self._is_adopted(known):
                 newest = max(known.submitted_revision, known.changed_revision)

@@ -54,7 +54,12 @@ class PodGroupView(Marks):
 
     def everything(self) -> dict[str, None]:
         """Return the names of all gangs in the cluster or in the ledger."""
-        return dict.fromkeys((*self.declared, *self._state.groups))
+        return dict.fromkeys((*self.declared, *self._state.groups, *self._state.gangs_left))
+
+    def concerns_us(self, name: str) -> bool:
+        """Return True if the ledger has the gang, Volcano waits for it, or it ended for good."""
+        ended = name in self._state.gangs_left and name not in self.declared
+        return ended or name in self._state.groups or name in self.waiting
 
     def differences(self, names: Iterable[str]) -> Iterator[PodGroupObserved | PodGroupGone]:
         """Yield events about gangs that the ledger lacks or has with other values."""
@@ -64,6 +69,8 @@ class PodGroupView(Marks):
                 yield wanted
             elif wanted is None and known is not None and known.observed and not known.pods:
                 yield PodGroupGone(group=name)  # with pods, it is forgotten with the last one
+            elif wanted is None and known is None and name in self._state.gangs_left:
+                yield PodGroupGone(group=name)  # so that a later gang of this name is a new one
 
     def _kind(
         self, api_version: str, groups: dict[str, PodGroupObserved], problem: Problem

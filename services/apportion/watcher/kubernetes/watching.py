@@ -292,7 +292,7 @@ class KubernetesWatching:
         groups = facts.groups_of(pods) | {
             name: None
             for name in marked.others[GROUPS]
-            if name in self._state.groups or name in self._view.pod_groups.waiting
+            if self._view.pod_groups.concerns_us(name)
         }
         yield [*facts.groups(groups)]
         yield [*facts.arrivals(uid for uid in pods if uid not in self._doubts)]

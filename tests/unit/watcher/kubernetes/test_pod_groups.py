@@ -7,7 +7,8 @@ import pytest
 
 from apportion.core.workloads.pods.gangs import COSCHEDULING, KUBERNETES, KUBERNETES_VERSIONS
 from apportion.watcher.kubernetes.pod_groups import GROUPS
-from apportion_schemas import PodGroupGone
+from apportion_schemas import PodGone, PodGroupGone
+from tests.support.fleet import observed
 from tests.support.pods import member
 from tests.unit.watcher.kubernetes.followed_cluster import Cluster
 
@@ -49,6 +50,39 @@ def test_a_gang_with_pods_outlives_its_declaration() -> None:
     assert list(cluster.facts.groups(cluster.view.take().others[GROUPS])) == []
     cluster.ledger.gone("m0")
     assert cluster.ledger.state.groups == {}
+
+
+def test_a_gang_without_pods_loses_its_place_with_its_podgroup() -> None:
+    """The ledger keeps the age of a gang without pods while its PodGroup exists. When the PodGroup
+    is deleted, the watcher reports it, and declares nothing before that."""
+    cluster = Cluster()
+    cluster.ledger.play(observed(version=1))
+    cluster.see("podgroups", pod_group())
+    cluster.write(list(cluster.facts.groups(cluster.view.take().others[GROUPS])))
+    cluster.ledger.submit(member("m0", group="default/job"))
+    cluster.view.pod_groups.waiting.clear()
+    cluster.ledger.gone(*cluster.ledger.state.pods)
+    assert list(cluster.ledger.state.gangs_left) == ["default/job"]
+    assert not cluster.view.pod_groups.concerns_us("default/job")
+    cluster.view.audiences["podgroups"].listing()
+    cluster.view.audiences["podgroups"].listed(9)
+    assert cluster.view.pod_groups.concerns_us("default/job")
+    (fact,) = cluster.facts.groups(cluster.view.take().others[GROUPS])
+    assert fact.data == PodGroupGone(group="default/job")
+    cluster.write([fact])
+    assert cluster.ledger.state.gangs_left == {}
+
+
+def test_the_end_of_a_pod_marks_its_gang() -> None:
+    """When a pod of a gang ends, the watcher compares the gang again, because its PodGroup may have
+    been deleted before."""
+    cluster = Cluster()
+    cluster.ledger.submit(member("m0", group="default/job"))
+    cluster.view.gone["m0"] = "deleted"
+    cluster.view.take()
+    (fact,) = cluster.facts.ends(["m0"])
+    assert fact.data == PodGone(uid="m0", reason="deleted")
+    assert list(cluster.view.take().others[GROUPS]) == ["default/job"]
 
 
 def test_three_podgroups_of_one_name_are_three_gangs() -> None:

@@ -7,7 +7,6 @@ from msgspec import structs
 
 from apportion.core.configuration import check
 from apportion.core.ledger.handlers.change import Change, Context, Refused, folds
-from apportion.core.ledger.state import GroupState
 from apportion.core.workloads.document import ManifestError
 from apportion_schemas import (
     BudgetGone,
@@ -18,8 +17,6 @@ from apportion_schemas import (
     LedgerRebuilt,
     NamespaceGone,
     NamespaceObserved,
-    PodGroupGone,
-    PodGroupObserved,
     PolicyChanged,
     PricesLearnt,
     QueueObserved,
@@ -30,21 +27,6 @@ from apportion_schemas import (
     VolumeClaimObserved,
 )
 from apportion_schemas.configuration import PolicyConfiguration
-
-
-@folds(PodGroupObserved)
-def _group_observed(context: Context, data: PodGroupObserved) -> Change:
-    context.state.groups.setdefault(data.group, GroupState()).observed = data
-    return Change(data)
-
-
-@folds(PodGroupGone)
-def _group_gone(context: Context, data: PodGroupGone) -> Change:
-    """Forget the gang if it has no pods left; otherwise keep it with its PodGroup."""
-    group = context.state.groups.get(data.group)
-    if group is not None and not group.pods:
-        del context.state.groups[data.group]
-    return Change(data)
 
 
 @folds(QueueObserved)

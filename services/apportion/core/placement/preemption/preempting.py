@@ -296,14 +296,15 @@ class Preempting:
         return found
 
     def _hopeful(self) -> list[ShapeQueue]:
-        # Unschedulable shape queues that no limit keeps out, in the order of their heads.
+        # Unschedulable shape queues that no limit keeps out, in their order.
         found: list[tuple[Turn, bytes, ShapeQueue]] = []
         for shape_queue in self._waiting.queue.unschedulable():
             head, reasons = shape_queue.head(self._state), shape_queue.reasons
-            if head is None or reasons is None or reasons.limit is not None:
+            place = shape_queue.place(self._state)
+            if head is None or place is None or reasons is None or reasons.limit is not None:
                 continue
             if self._gang_room.dry_run.lends or -head.rank > self._least:
-                found.append((head, shape_queue.key, shape_queue))
+                found.append((place, shape_queue.key, shape_queue))
         return [shape_queue for _, _, shape_queue in sorted(found, key=lambda each: each[:2])]
 
     def _first_of(self, shape_queue: ShapeQueue) -> PodState | None:

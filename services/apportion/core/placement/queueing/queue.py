@@ -1,7 +1,7 @@
 """Keep the pending pods in shape queues: one per group of identical pods, one per gang.
 
 The queue that is furthest below its entitlement comes first (`limits.queues`). Its shape queues are
-ordered by the priority, then the age, of their first pods. Invariant: a pending pod is in exactly
+ordered by the priority, then the age, of their first pods, or of their gangs. Invariant: a pending pod is in exactly
 one shape queue, or taken by the current decision."""
 
 from collections.abc import Callable, Iterable, Iterator
@@ -174,12 +174,12 @@ class PendingQueue:
             if shape_queue is None or shape_queue.queued != turn:
                 heappop(order)  # the shape queue has another entry, or is gone
                 continue
-            head = shape_queue.head(self._state)
-            if head == turn and not shape_queue.unschedulable:
+            place = shape_queue.place(self._state)
+            if place == turn and not shape_queue.unschedulable:
                 return shape_queue
             heappop(order)
             shape_queue.queued = None
-            if head is None and not shape_queue.unschedulable:
+            if place is None and not shape_queue.unschedulable:
                 del self._shape_queues[key]
             elif not shape_queue.unschedulable:
                 self._enqueue(shape_queue)
@@ -217,14 +217,14 @@ class PendingQueue:
         self._enqueue(shape_queue)
 
     def _enqueue(self, shape_queue: ShapeQueue) -> None:
-        # Add the head to the order; an entry of another turn becomes invalid.
-        head = shape_queue.head(self._state)
-        if head is not None and shape_queue.queued != head:
-            shape_queue.queued = head
+        # Add the shape queue to the order; its entry of another place becomes invalid.
+        place = shape_queue.place(self._state)
+        if place is not None and shape_queue.queued != place:
+            shape_queue.queued = place
             order = self._orders.get(shape_queue.queue)
             if order is None:  # replace an exhausted order with this queue's own
                 if not self.contested and not self._order:
                     self._orders.clear()
                 order = self._orders[shape_queue.queue] = self._order = []
                 self.contested = len(self._orders) > 1
-            heappush(order, (head, shape_queue.key))
+            heappush(order, (place, shape_queue.key))

@@ -101,6 +101,16 @@ def turn_of(pod: PodState) -> Turn:
     return tuple.__new__(Turn, (-about.priority, pod.submitted_revision, about.uid))
 
 
+def place_of(state: State, pod: PodState) -> Turn:
+    """Return the pod's place among all pending pods: that of its gang, if it is in one.
+
+    So a pod that replaces a lost member does not wait behind work that is younger than its gang."""
+    group = state.groups.get(pod.submitted.group) if pod.submitted.group else None
+    if group is None or not group.together or not group.since:
+        return turn_of(pod)
+    return Turn(-group.priority, group.since, pod.uid)
+
+
 def is_pending(state: State, pod: PodState) -> bool:
     """Return True if the pod is in the state, not placed, and without scheduling gates."""
     waits = pod.phase is PENDING and not pod.submitted.gates
@@ -183,6 +193,11 @@ class ShapeQueue:
                 return first
             self._turns.discard(heappop(self.waiting))
         return None
+
+    def place(self, state: State) -> Turn | None:
+        """Return the queue's place among all shape queues; None if no pod is pending."""
+        head = self.head(state)
+        return head if head is None or not self.gang else place_of(state, state.pods[head.uid])
 
     def leave(self, turn: Turn) -> None:
         """Remove a pod that has ended, or that another scheduler places."""
