@@ -59,6 +59,7 @@ class RefusalCode(StrEnum):
     NO_SUCH_DEVICE = "NoSuchDevice"
     MODE_MISMATCH = "ModeMismatch"
     TYPE_MISMATCH = "TypeMismatch"
+    GANG_MODEL_MISMATCH = "GangModelMismatch"
     UUID_MISMATCH = "UuidMismatch"
     INDEX_MISMATCH = "IndexMismatch"
     DEVICE_UNHEALTHY = "DeviceUnhealthy"

@@ -240,7 +240,7 @@ class Shape(Payload, frozen=True, weakref=True, gc=True):  # weak references nee
     device_weights: DeviceWeights | None = None
 
 
-@event("workload.{uid}", "watcher", born=4)
+@event("workload.{uid}", "watcher", born=5)
 class PodSubmitted(Payload, frozen=True):
     """A pod is submitted and waits to be placed.
 
@@ -268,6 +268,7 @@ class PodSubmitted(Payload, frozen=True):
     evictable: bool = True  # False: `volcano.sh/preemptable: "false"`
     volume_claims: Names = ()  # also of generic ephemeral volumes
     controls: Controls = {}  # HAMi-core's environment variables
+    any_model: bool = False  # `apportion.dev/gang-models: any`: not restricted to its gang's model
 
 
 @event("workload.{uid}", "watcher", born=2)

@@ -19,6 +19,7 @@ from apportion_schemas import (
     NodeCordoned,
     NodeSilent,
     PodGroupObserved,
+    RefusalCode,
     VolumeClaimObserved,
 )
 from tests.support import fleet
@@ -552,7 +553,7 @@ def test_a_name_of_nothing_is_met_with_what_is_near_or_there() -> None:
 def test_a_gang_is_planned_whole() -> None:
     """A plan places a gang completely or not at all. If the gang would not even fit on an empty
     cluster, its outcome is `never`."""
-    ledger = Ledger(rack("n1", 2), rack("n2", 2, model=T4))
+    ledger = Ledger(rack("n1", 2), rack("n2", 2))
     told = PodGroupObserved(group="default/job", min_available=5)
     pods = [draft(f"w{index}", cards(), group="default/job") for index in range(5)]
     answer = planned(ledger, *pods, groups=(told,))
@@ -564,6 +565,22 @@ def test_a_gang_is_planned_whole() -> None:
     ledger.decide()
     answer = planned(ledger, *pods[:4], groups=(smaller,))
     assert {each.outcome for each in answer.pods} == {"not-now"}
+
+
+def test_a_gang_that_needs_two_models_never_fits_unless_it_permits_them() -> None:
+    """The outcome of a gang that fits only on devices of two models is `never`, with the refusal
+    that names this reason. If its pods permit several models, it fits."""
+    ledger = Ledger(rack("n1", 2), rack("n2", 2, model=T4))
+    told = PodGroupObserved(group="default/job", min_available=4)
+    names = [f"w{index}" for index in range(4)]
+    pods = [draft(name, cards(), group="default/job") for name in names]
+    answer = planned(ledger, *pods, groups=(told,))
+    assert {each.outcome for each in answer.pods} == {"never"}
+    codes = {row.code for pod in answer.pods if pod.refused for row in pod.refused.causes}
+    assert codes == {RefusalCode.GANG_MODEL_MISMATCH}
+    pods = [draft(name, cards(), group="default/job", any_model=True) for name in names]
+    answer = planned(ledger, *pods, groups=(told,))
+    assert {each.outcome for each in answer.pods} == {"fits"}
 
 
 @pytest.mark.parametrize("name", ["job", "job-{}"], ids=["one name", "names of their own"])

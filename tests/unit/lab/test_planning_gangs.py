@@ -53,11 +53,12 @@ def test_a_gang_on_different_device_models_is_named_with_them() -> None:
     ledger.play(gang("default/job", min_available=2))
     drafts = [draft(name, cards(2), group="default/job") for name in ("a", "b")]
     assert planned(ledger, *drafts).mixed_gangs == ()
-    drafts = [draft(name, cards(), group="default/job") for name in ("a", "b", "c", "d")]
+    mixing = {"group": "default/job", "any_model": True}
+    drafts = [draft(name, cards(), **mixing) for name in ("a", "b", "c", "d")]
     assert planned(ledger, *drafts[:1]).mixed_gangs == ()
     mixed = MixedGang(group="default/job", models={A100_80: 1, T4: 3})
     assert planned(ledger, *drafts).mixed_gangs == (mixed,)
-    ledger.submit(*(member(name, cards(), group="default/job") for name in "abcd")).settle()
+    ledger.submit(*(member(name, cards(), **mixing) for name in "abcd")).settle()
     group = ledger.state.groups["default/job"]
     assert gang_answer(ledger.state, "default/job", group).models == mixed.models
     ledger.report(rack("n4", 1))

@@ -336,8 +336,9 @@ def queue_of(state: State, pod: PodState) -> str:
 
 
 def spec_digest(key: bytes, pod: PodSubmitted) -> str:
-    """Return a digest of a pod's shape, labels, priority, gang, task, queue and owner."""
-    rest = (sorted(pod.labels.items()), pod.priority, pod.group, pod.task, pod.queue, pod.owner)
+    """Return a digest of a pod's shape, labels, priority, gang with models, task, queue, owner."""
+    gang = f"{pod.group} of any model" if pod.any_model else pod.group
+    rest = (sorted(pod.labels.items()), pod.priority, gang, pod.task, pod.queue, pod.owner)
     return sha256(key + repr(rest).encode()).hexdigest()[:16]
 
 

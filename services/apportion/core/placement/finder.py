@@ -2,7 +2,9 @@
 
 Invariant: the result depends only on the state and the reservations."""
 
+from collections import Counter
 from functools import partial
+from itertools import islice, product
 from typing import Final
 
 import msgspec
@@ -14,17 +16,19 @@ from apportion.core.placement.affinity.neighbours import NO_CONCERN, Concern, Ne
 from apportion.core.placement.affinity.relations import Relations
 from apportion.core.placement.assign.devices import assign
 from apportion.core.placement.classes import ClassCache, PlacementClass
+from apportion.core.placement.gang_models import NO_KINDS, Choice, GangModels, Kin
 from apportion.core.placement.index.columns import Columns
+from apportion.core.placement.index.device_kinds import FIRST_KIND
 from apportion.core.placement.index.labels import LabelColumns, label
 from apportion.core.placement.limits.limits import Kept, Limits
-from apportion.core.placement.queueing.keys import limits_key
+from apportion.core.placement.queueing.keys import limits_key, wants_key
 from apportion.core.placement.queueing.sharding import WHOLE, Shard
 from apportion.core.placement.reservations import Reservations
 from apportion.core.placement.volumes import Volumes
 from apportion_schemas import HOSTNAME, PodPlaced, Score, Share
 
 RUNNERS_UP: Final = 2
-NO_KINDS: Final[frozenset[int]] = frozenset()
+MODEL_CHOICES_MAX: Final = 16  # that one decision tries for a gang
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 
@@ -96,6 +100,7 @@ class PlaceFinder:
         self.columns: Columns = reservations.columns
         self._domains = LabelColumns(_domain)
         self.volumes = Volumes(state)
+        self.models = GangModels(state, self.columns.kinds, FIRST_KIND)
         self.classes = ClassCache(state, self.columns)
         self._shard = WHOLE
         self.apart = False
@@ -151,6 +156,8 @@ class PlaceFinder:
     def _class_of(self, pod: PodState, concern: Concern, without: frozenset[int]) -> PlacementClass:
         key, shape = self._wanted_key(pod, concern), pod.submitted.shape
         volumes = self.volumes.needs(pod) if pod.submitted.volume_claims else None
+        if pod.submitted.group:
+            without |= self._other_models(pod)
         if without:
             key += b"without " + _encode(sorted(without))
         kept = self.kept_from(pod) if self._state.nominated else ()
@@ -163,6 +170,46 @@ class PlaceFinder:
         if kept:
             found.keep_out([self.columns.row_of(name) for name in kept])
         return found
+
+    def _other_models(self, pod: PodState) -> frozenset[int]:
+        self.columns.sync()  # a new node may have another model
+        return self.models.excluded(pod)
+
+    def model_choices(
+        self, waiting: list[PodState], needed: int, *, by_room: bool = True
+    ) -> list[Choice]:
+        """Return which device models the first pods of a gang may get, the best choice first.
+
+        At least `needed` of the `waiting` pods must fit. If `by_room`, leave out models without
+        room for so many, unless none has it: then the one with most room is left. The list is empty
+        if the cluster has only one model."""
+        self.columns.sync()
+        ways: list[list[tuple[Kin, str]]] = []
+        for kin, pods in self.models.open(waiting).items():
+            least = max(needed - (len(waiting) - len(pods)), 1) if by_room else 0
+            found: list[tuple[int, float, str]] = []
+            for model in self.models.of_family(kin[1]):
+                self.models.begin = {kin: model}
+                if all(ask.possible for ask in self.class_of(pods[0]).asks):
+                    first = self.find(pods[0])
+                    score = first.score.total if first is not None else 0.0
+                    found.append((-min(self._room(pods), least), -score, model))
+            found.sort()
+            ways.append([(kin, model) for room, _, model in found if room == found[0][0]])
+        self.models.begin = {}
+        if not ways:
+            return []
+        return [dict(way) for way in islice(product(*ways), MODEL_CHOICES_MAX)]
+
+    def _room(self, pods: list[PodState]) -> int:
+        # An upper bound of how many of these pods fit at the same time.
+        alike = Counter(wants_key(pod) for pod in pods)
+        one_of = {wants_key(pod): pod for pod in pods}
+        room = (
+            min(count, int(self.class_of(one_of[key]).capacity(self.columns).sum()))
+            for key, count in alike.items()
+        )
+        return sum(room)
 
     def kept_from(self, pod: PodState) -> tuple[str, ...]:
         """Return the nodes nominated for pods of at least equal priority outside the pod's gang.
@@ -185,6 +232,8 @@ class PlaceFinder:
         """Return a key that is equal for pods with the same limits and the same feasible nodes."""
         concern = self._neighbours.concern(pod.submitted)
         key = self._wanted_key(pod, concern)
+        if pod.submitted.group:
+            key += _encode(sorted(self._other_models(pod)))
         kept = self.kept_from(pod) if self._state.nominated else ()
         if kept:
             key += b"kept from " + _encode(kept)

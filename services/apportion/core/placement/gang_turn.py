@@ -1,8 +1,9 @@
 """Decide for a gang: place all pods that it still needs, or none.
 
 Required affinity may bind pods of a gang to each other. The first of them to be placed fixes the
-topology domain for all. If the others lack room there, the next try starts in another domain.
-Invariant: a refused gang leaves no reservation. A gang has at most `TRIES_MAX` tries."""
+topology domain for all. If the others lack room there, the next try starts in another domain. In
+the same way, the first pod fixes the device model (see `gang_models`).
+Invariant: a refused gang leaves no reservation. A gang has at most twice `TRIES_MAX` tries."""
 
 from collections import Counter
 from typing import Final
@@ -14,7 +15,9 @@ from numpy.typing import NDArray
 from apportion.core.ledger.state import PodState, State
 from apportion.core.placement.affinity.neighbours import Neighbours
 from apportion.core.placement.finder import PlaceFinder
+from apportion.core.placement.gang_models import Choice
 from apportion.core.placement.gangs import GangDeficit, deficit_of, held
+from apportion.core.placement.index.board_loops import REFUSED
 from apportion.core.placement.limits.holdings import NEVER_SEEN
 from apportion.core.placement.queueing.keys import wants_key
 from apportion.core.placement.queueing.shape_queue import UNDECLARED, Reasons, ShapeQueue
@@ -50,6 +53,7 @@ class GangDomains:
         neighbours: Neighbours,
         waiting: list[PodState],
         deficit: GangDeficit,
+        tries_max: int,
     ) -> None:
         self._finder = finder
         self._neighbours = neighbours
@@ -62,7 +66,7 @@ class GangDomains:
             self.of.update((pod.uid, bound) for pod in pods)
         domains = sum(len(np.unique(each.domains[each.allowed])) for each in self._sets)
         tries = domains if len(self._sets) == 1 else LIMIT * domains
-        self._tries_left = min(tries, TRIES_MAX)
+        self._tries_left = min(tries, tries_max)
 
     def next(self, placed: list[Placed]) -> bool:
         """Choose the topology domain for the next try. Return False if none is left.
@@ -162,19 +166,29 @@ class GangTurn:
             return Reasons({RefusalCode.GANG_TOO_LARGE: 0}, (), 0, shortage)
         if deficit.pods > events_left:
             return None
-        placed, refused = self._place(waiting, deficit, {})
-        if refused is not None and self._neighbours.active:
-            placed, refused = self._place_elsewhere(waiting, deficit, placed, refused)
+        placed, refused = self._place_on_one_model(waiting, deficit)
         if refused is None:
+            self._finder.models.begin = {}
             return placed
         reasons = self._refusing.reasons(refused)
+        if RefusalCode.GANG_MODEL_MISMATCH in reasons.counts and self._finder.limited:
+            self._finder.models.enforced = False
+            mixed = self._refusing.reasons(refused)
+            self._finder.models.enforced = True
+            reasons = reasons if mixed.limit is None else mixed  # no other model would help
+        others = self._refusing.nodes_refused(refused, RefusalCode.GANG_MODEL_MISMATCH)
         self._reservations.roll_back(before)
         self._reservations.met = False  # no pod was placed after all
+        self._finder.models.begin = {}
         if placed and reasons.limit is None:
             # Leave out the room that the gang's own pods took, because no eviction can free it.
-            # Keep the counts of anti-affinity and spread among the gang's pods.
+            # Keep the counts of anti-affinity and spread among the gang's pods, and count the nodes
+            # that have room, but of another model.
             alone = self._refusing.reasons(refused)
             among = {code: reasons.counts[code] for code in APART if code in reasons.counts}
+            fits = self._finder.class_of(refused).board.points != REFUSED
+            if count := int((fits & others).sum()):
+                among[RefusalCode.GANG_MODEL_MISMATCH] = count
             reasons = alone._replace(counts=among | alone.counts)
         if deficit.pods > 1:
             shortage = structs.replace(shortage, fitting=here + len(placed))
@@ -183,8 +197,46 @@ class GangTurn:
             reasons = reasons._replace(limit=reasons.limit._replace(seen=NEVER_SEEN))
         return reasons
 
+    def _place_on_one_model(
+        self, waiting: list[PodState], deficit: GangDeficit
+    ) -> tuple[list[Placed], PodState | None]:
+        # Tries one device model after the other. If none has room for all pods, the result and the
+        # reservations are those of the model with room for most of them.
+        before = self._reservations.checkpoint()
+        placed, refused = self._place_near(waiting, deficit, TRIES_MAX)
+        if refused is None or not placed:
+            return placed, refused
+        self._reservations.roll_back(before)
+        choices = self._finder.model_choices(waiting, deficit.pods)
+        best: Choice = {}
+        most = len(placed)
+        for choice in choices:
+            self._finder.models.begin = choice
+            placed, refused = self._place_near(waiting, deficit, TRIES_MAX // len(choices))
+            if refused is None:
+                return placed, None
+            self._reservations.roll_back(before)
+            if len(placed) > most:
+                best, most = choice, len(placed)
+        self._finder.models.begin = best
+        return self._place(waiting, deficit, {})
+
+    def _place_near(
+        self, waiting: list[PodState], deficit: GangDeficit, tries_max: int
+    ) -> tuple[list[Placed], PodState | None]:
+        placed, refused = self._place(waiting, deficit, {})
+        if refused is None or not self._neighbours.active:
+            return placed, refused
+        return self._place_elsewhere(waiting, deficit, placed, refused, tries_max=tries_max)
+
     def _place_elsewhere(
-        self, waiting: list[PodState], deficit: GangDeficit, placed: list[Placed], refused: PodState
+        self,
+        waiting: list[PodState],
+        deficit: GangDeficit,
+        placed: list[Placed],
+        refused: PodState,
+        *,
+        tries_max: int,
     ) -> tuple[list[Placed], PodState | None]:
         # Tries one domain after the other. The first try's result, `placed` and `refused`, is
         # returned with its reservations unless a later try places all.
@@ -192,7 +244,7 @@ class GangTurn:
             return placed, refused
         before = self._reservations.checkpoint() - len(placed)
         self._reservations.roll_back(before)
-        domains = GangDomains(self._finder, self._neighbours, waiting, deficit)
+        domains = GangDomains(self._finder, self._neighbours, waiting, deficit, tries_max)
         tried = placed
         while domains.next(tried):
             tried, failed = self._place(waiting, deficit, domains.of)

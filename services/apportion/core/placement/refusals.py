@@ -234,6 +234,15 @@ class Refusing:
         key, shortage = self._finder.key_of(pod), self._finder.volumes.shortage(pod)
         return key if shortage is None else key + _encode((pod.submitted.namespace, shortage))
 
+    def nodes_refused(self, pod: PodState, code: RefusalCode) -> NDArray[np.bool_]:
+        """Return for each node whether this code refuses the pod there."""
+        self._reservations.charge()
+        columns = self._finder.columns
+        refused: NDArray[np.bool_] = (
+            node_ranks(self._finder.class_of(pod), columns) == RANK[code]
+        ) & ~columns.vacant
+        return refused
+
     def reasons(self, pod: PodState) -> Reasons:
         """Return why the pod fits nowhere: node counts by filter, and the limit that refuses it."""
         self._reservations.charge()

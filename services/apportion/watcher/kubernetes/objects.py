@@ -29,6 +29,7 @@ from apportion.core.workloads.kinds.queues import VOLCANO_QUEUE, read_queue
 from apportion.core.workloads.lint.typo_checks import (
     Suspect,
     of_annotations,
+    of_owner,
     of_pod_group,
     of_queue,
 )
@@ -451,8 +452,9 @@ class ObjectReader:
         """Return a PodGroup, and True if Volcano waits to admit it. Raises ManifestError."""
         document = _decode_any(raw) | {"apiVersion": api_version, "kind": "PodGroup"}
         meta = document["metadata"]
-        notes = of_annotations(meta.get("annotations") or {}, _NOTES)
-        found = (*of_pod_group(document.get("spec") or {}), *notes)
+        notes = meta.get("annotations") or {}
+        of_notes = (*of_annotations(notes, _NOTES), *of_owner(notes, _NOTES))
+        found = (*of_pod_group(document.get("spec") or {}), *of_notes)
         self.ineffective(_subject(api_version, "PodGroup", meta), found)
         group = read_document(document, self._config).group
         assert group is not None  # noqa: S101 - a PodGroup always has one

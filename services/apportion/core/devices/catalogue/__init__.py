@@ -171,6 +171,16 @@ def registered(family: str, model: str) -> str:
     return f"{brand}-{model}" if brand else model
 
 
+@lru_cache(maxsize=1024)
+def product(family: str, model: str) -> str:
+    """Return a name that is the same for all names of one model, whether with its brand or not."""
+    brand = f"{normal(FAMILIES[family].brand)}-" if family in FAMILIES else "-"
+    name = normal(model)
+    while len(brand) > 1 and name.startswith(brand):
+        name = name.removeprefix(brand)
+    return name
+
+
 @lru_cache(maxsize=4096)
 def type_matches(pattern: str, model: str) -> bool:
     """Return True if a device type, as in `nvidia.com/use-gputype`, selects this model.

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from apportion.core.devices.catalogue import FAMILIES, NVIDIA, registered, type_matches
-from apportion.core.placement.feasibility.descriptors import TOLD, Cause, Kind, pairs
+from apportion.core.placement.feasibility.descriptors import DEVICE, TOLD, Cause, Kind, pairs
 from apportion_schemas import Ask, Device, DeviceConstraints, RefusalCode
 
 
@@ -68,6 +68,10 @@ RULES: tuple[Cause[DeviceCheck], ...] = (
     Cause(_C.TYPE_MISMATCH, "no device is of a type that the pod accepts",
           "add a device of such a type, or change use-gputype or nouse-gputype", TOLD,
           kind=Kind.LASTING, check=type_name),
+    # No check, because it depends on the gang's other pods: see `core.placement.gang_models`.
+    Cause(_C.GANG_MODEL_MISMATCH, "devices are of another model than the gang's",
+          "free devices of one model, or set the annotation apportion.dev/gang-models: any in the "
+          "pods of the gang", DEVICE, kind=Kind.LASTING),
     Cause(_C.UUID_MISMATCH, "no device has an id that the pod accepts",
           "change the device ids that the pod lists", TOLD, kind=Kind.LASTING,
           check=uuid),

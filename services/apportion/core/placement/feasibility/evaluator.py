@@ -26,7 +26,7 @@ from apportion.core.ledger.host_usage import release_host
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.placement.feasibility.amounts import AMOUNTS
 from apportion.core.placement.feasibility.causes import CAUSES, OF_NEIGHBOURS, OF_NO_NODE, OF_PARTS
-from apportion.core.placement.feasibility.devices import DEVICE_RULES
+from apportion.core.placement.feasibility.devices import DEVICE_RULES, RULES
 from apportion.core.placement.feasibility.nodes import FACT_FILTERS, NODE_FILTERS
 from apportion_schemas import (
     Ask,
@@ -218,7 +218,7 @@ def _schedulable(observed: NodeObserved) -> NodeObserved:
 Need = Demand | RefusalCode
 _WHICH_DEVICE: Final = frozenset((RefusalCode.UUID_MISMATCH, RefusalCode.INDEX_MISMATCH))
 # rules about what a device is, or which one; they have no amounts
-_OF_KINDS: Final = frozenset(code for code, _ in DEVICE_RULES)
+_OF_KINDS: Final = frozenset(rule.code for rule in RULES)
 _NO_DEVICE: Final = RefusalCode.NO_SUCH_DEVICE
 
 

@@ -90,6 +90,11 @@ class AskColumns:
                 marks = wider
             marks[rows] = np.logical_or(*unnamed(columns, wants, rows))
 
+    @property
+    def possible(self) -> bool:
+        """Return True if any known kind of device could serve the ask when free."""
+        return any(isinstance(known, Demand) for known in self.demands)
+
     def demand_of(self, kind: int) -> Demand:
         """Return what the ask takes of this kind of device. Raises TypeError if it never fits."""
         found = self.demands[kind]
@@ -159,7 +164,7 @@ class AskColumns:
         known: Demand | RefusalCode | None = refused_kind(self.ask, anywhere, device)
         known = known or demand(self.ask, device, self.geometries)
         if len(self.demands) in self._without:
-            known = RefusalCode.TYPE_MISMATCH
+            known = RefusalCode.GANG_MODEL_MISMATCH  # limits do not report the kinds they exclude
         if self.chain.idle_only and isinstance(known, Demand):
             known = known._replace(alone=True)
         need, charge, fits = packed.NEVER, 0, np.ones((1, self._cuts), np.bool_)

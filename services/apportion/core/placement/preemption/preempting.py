@@ -15,7 +15,7 @@ from apportion.core.ledger.handlers.departures import awaited
 from apportion.core.ledger.state import PodState, State
 from apportion.core.placement.feasibility.evaluator import FITS
 from apportion.core.placement.finder import PlaceFinder
-from apportion.core.placement.gangs import deficit_of
+from apportion.core.placement.gangs import GangDeficit, deficit_of
 from apportion.core.placement.index.packed import Int64
 from apportion.core.placement.preemption.victims import DryRun, Lifted, Victims, eviction
 from apportion.core.placement.queueing.keys import gang_key, wants_key
@@ -111,6 +111,15 @@ class GangRoom:
             return []
         if any(pod.uid in self._state.nominated for pod in waiting):
             return []
+        found = self._evictions(waiting, deficit)
+        for choice in self._finder.model_choices(waiting, deficit.pods, by_room=False):
+            self._finder.models.begin = choice
+            other = self._evictions(waiting, deficit)
+            found = min((each for each in (found, other) if each), key=len, default=[])
+        self._finder.models.begin = {}
+        return found
+
+    def _evictions(self, waiting: list[PodState], deficit: GangDeficit) -> list[PodEvicted]:
         before = self._reservations.checkpoint()
         lifted: list[Lifted] = []
         evicted: list[PodEvicted] = []

@@ -60,6 +60,7 @@ _PART_NAMES: Final[Mapping[Part, str]] = {
 Kind = Literal["limits", "requests"]
 _LESS: Final = "write the amount for one device"
 NAME_CHARS_MAX: Final = 63
+OWN_NOTES: Final = "metadata.annotations"  # of the document, not of a pod in it
 _UNLESS_TAKEN: Final = " unless the webhook takes it over because it requests devices"
 DEFAULT_QUEUE: Final = "default"  # the queue of pods that name none; it needs no declaration
 _QUEUE_KEYS: Final = frozenset((*QUEUES, QUEUE_LABEL, "queue"))
@@ -91,6 +92,8 @@ def suspects(document: object, config: DialectConfig, *, placed: bool = False) -
     for key, at, found in _parts(document, "", 0):
         if key == "annotations":
             yield from _annotations(found, at, placed=placed)
+            if at == OWN_NOTES and about.get("kind") != "Pod":
+                yield from of_owner(found, at)
             continue
         yield from (Suspect(f"{at}.{field}", why) for field, why in unknown_fields(key, found))
         if key == "container":
@@ -134,6 +137,13 @@ def of_annotations(found: Mapping[Any, Any], at: str) -> Iterator[Suspect]:
     if gangs.MIN_MEMBER in found:
         why = f"minMember of the PodGroup in {gangs.GROUP} applies instead"
         yield Suspect(within(at, gangs.MIN_MEMBER), why, doubtful=False)
+
+
+def of_owner(found: Mapping[Any, Any], at: str) -> Iterator[Suspect]:
+    """Yield each annotation that has an effect in pods only, but is on what they belong to."""
+    if gangs.MODELS in found:
+        why = "it is read in pods; write it in the pod template"
+        yield Suspect(within(at, gangs.MODELS), why, doubtful=False)
 
 
 def of_queue(document: Mapping[Any, Any]) -> Iterator[Suspect]:
@@ -363,6 +373,7 @@ _KNOWN_ANNOTATIONS: Final = frozenset(
         *(*listing.RESERVED, *listing.RECOVERS, *ignored_fields.ANNOTATIONS),
         *(preferences.SCORING_WEIGHTS, preferences.NODE_POLICY, preferences.DEVICE_POLICY),
         *(preferences.GROUP_POLICY, gangs.GROUP, gangs.MIN_MEMBER, gangs.VOLCANO_GROUP),
+        gangs.MODELS,
         *(*QUEUES, unsupported.NUMA_POLICY, PREEMPTABLE, TASK),
     )
 )

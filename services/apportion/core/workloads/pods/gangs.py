@@ -15,6 +15,9 @@ VOLCANO_GROUP = "scheduling.volcano.sh/group-name"
 MIN_MEMBER = "scheduling.volcano.sh/group-min-member"
 # the label of the coscheduling plugin's pods; HAMi reads it as well
 LABEL = "scheduling.x-k8s.io/pod-group"
+# the annotation of pods that may get another device model than the other pods of their gang
+MODELS = "apportion.dev/gang-models"
+ANY, ONE = "any", "one"
 VOLCANO = "scheduling.volcano.sh"
 COSCHEDULING, KUBERNETES = "scheduling.x-k8s.io", "scheduling.k8s.io"
 # Kubernetes 1.36 serves v1alpha2, and 1.37 the other two. Their fields read here are the same.
@@ -44,6 +47,16 @@ def gang_of(
     if named:
         return f"{KUBERNETES}/{dns_subdomain(named, field)}"
     return f"{COSCHEDULING}/{dns_subdomain(label, within(labels_field, LABEL))}" if label else ""
+
+
+def any_model(annotations: Mapping[str, str], field: str) -> bool:
+    """Return True if the pod's gang may use several device models. Raises ManifestError."""
+    value = annotations.get(MODELS, ONE)
+    if value not in {ANY, ONE}:
+        raise ManifestError(
+            within(field, MODELS), value, "is neither any nor one", f"write {ANY} or {ONE}"
+        )
+    return value == ANY
 
 
 def name_of(group: kube.Metadata, api: str = "") -> str:

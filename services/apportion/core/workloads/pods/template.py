@@ -79,6 +79,7 @@ class Template(Struct, frozen=True, kw_only=True):
     volume_claims: tuple[str, ...] = ()
     preempts: bool = True
     evictable: bool = True
+    any_model: bool = False
 
 
 def read_template(
@@ -133,6 +134,7 @@ def read_template(
         volume_claims=node_needs.claims(spec.volumes),
         preempts=spec.preemption_policy != "Never",
         evictable=evictable,
+        any_model=gangs.any_model(notes, notes_field) and bool(group),
     )
     if not request.asks:
         return template

@@ -88,6 +88,7 @@ def test_only_yes_or_no_codes_have_no_unit() -> None:
         RefusalCode.NO_SUCH_DEVICE,
         RefusalCode.MODE_MISMATCH,
         RefusalCode.TYPE_MISMATCH,
+        RefusalCode.GANG_MODEL_MISMATCH,
         RefusalCode.UUID_MISMATCH,
         RefusalCode.INDEX_MISMATCH,
         RefusalCode.DEVICE_UNHEALTHY,

@@ -417,6 +417,21 @@ def test_a_disruption_mode_without_a_gang(spec: dict[str, Any], fields: list[str
     assert [each.field for each in suspects(document, CONFIG)] == fields
 
 
+def test_the_models_of_a_gang_are_read_in_pods_only() -> None:
+    """The annotation with the device models of a gang causes a warning on a PodGroup or a Job, and
+    none in a pod or a pod template."""
+    key = "apportion.dev/gang-models"
+    notes = {"annotations": {key: "any"}}
+    group = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", "metadata": notes}
+    (said,) = suspects(group, CONFIG)
+    assert (said.field, said.doubtful) == (f'metadata.annotations["{key}"]', False)
+    assert found(pod({key: "any"})) == []
+    job = {"kind": "Job", "spec": {"template": {"metadata": notes, "spec": {"containers": []}}}}
+    assert found(job) == []
+    (wrong,) = suspects(pod({"apportion.dev/gang-model": "any"}), CONFIG)
+    assert key in wrong.why
+
+
 def test_fields_of_a_queue_that_decide_nothing() -> None:
     """Fields of a Queue that have no effect cause a warning with their path, if they are set."""
     spec = {

@@ -94,6 +94,16 @@ def test_gangs_made_by_annotation() -> None:
     assert "create a PodGroup" in str(error)
 
 
+@pytest.mark.parametrize(("value", "any_model"), [("any", True), ("one", False)])
+def test_the_models_of_a_gang(value: str, *, any_model: bool) -> None:
+    """The pods of a gang say whether it may use several device models. Other values are refused, and
+    the annotation has no effect without a gang."""
+    key, gang = "apportion.dev/gang-models", {"scheduling.k8s.io/group-name": "train"}
+    assert draft(pod(None, {key: value, **gang})).any_model is any_model
+    assert not draft(pod(None, {key: value})).any_model
+    assert refused(pod(None, {key: "all", **gang})).field == f'metadata.annotations["{key}"]'
+
+
 def test_a_pod_of_a_gang_may_also_name_its_members() -> None:
     """If a pod names its PodGroup, its annotation with the gang's size is accepted, because Volcano
     ignores it too."""
