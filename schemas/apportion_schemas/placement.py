@@ -79,7 +79,6 @@ class RefusalCode(StrEnum):
     CONTAINERS_COLLIDE = "ContainersCollide"
     NODE_NOMINATED = "NodeNominated"
     GANG_INCOMPLETE = "GangIncomplete"
-    GANG_TOO_LARGE = "GangTooLarge"
     QUEUE_CLOSED = "QueueClosed"
     QUEUE_CAPABILITY_EXCEEDED = "QueueCapabilityExceeded"
     QUEUE_CARDS_EXCEEDED = "QueueCardsExceeded"
@@ -131,14 +130,15 @@ class Score(Payload, frozen=True):
     parts: dict[Name, float] = {}
 
 
-@event("placement.{node}", "scheduler", born=2)
+@event("placement.{node}", "scheduler", born=3)
 class PodPlaced(Payload, frozen=True):
     """The scheduler placed a pod on a node.
 
     `previous` is the SHA-256 of the whole message of the previous placement on that node. So the
     messages on `placement.<node>` alone prove that none was lost, reordered or rewritten.
     `borrowed` are shares that a container may use while their owner does not run; `controls` are
-    HAMi-core settings of the containers."""
+    HAMi-core settings of the containers. If `held`, more placements of the pod's gang follow in
+    another batch, and the pod is not bound before the gang has its minimum."""
 
     pod: Name
     namespace: Name
@@ -151,6 +151,7 @@ class PodPlaced(Payload, frozen=True):
     fitting: Natural = 0  # nodes that could run the pod
     nodes: Natural = 0  # nodes considered
     previous: Annotated[str, Meta(max_length=64)] = ""
+    held: bool = False
     borrowed: Annotated[tuple[Share, ...], Meta(max_length=CONTAINERS_MAX * COUNT_MAX)] = ()
     controls: Controls = {}
 

@@ -15,7 +15,7 @@ CPU_MILLI_MAX = 1_000_000  # 1,000 CPUs of one node
 COUNT_MAX = 64  # devices that one container may ask for, and devices of one node
 WHOLE = 100  # percent
 CONTAINERS_MAX = 128  # containers of one pod
-GANG_PODS_MAX = 900  # placed together: one atomic batch, and the server takes 1,000 messages of it
+GANG_BATCH_MAX = 900  # pods of a gang in one atomic batch; the server takes 1,000 messages of it
 
 Name = Annotated[str, Meta(min_length=1, max_length=NAME_MAX)]
 Text = Annotated[str, Meta(max_length=TEXT_MAX)]

@@ -50,7 +50,7 @@ def adoptions(draw: st.DrawFn) -> PodAdopted:
     return PodAdopted(pod=pod.uid, node=draw(names), submitted=pod, shares=shares)
 
 
-GANGS_OWN = {RefusalCode.GANG_INCOMPLETE, RefusalCode.GANG_TOO_LARGE}
+GANGS_OWN = {RefusalCode.GANG_INCOMPLETE}
 SORTS: tuple[st.SearchStrategy[Payload | Effect], ...] = (
     *(payloads, queued_payloads, limited_payloads) * 2,
     *(effects,) * 3,

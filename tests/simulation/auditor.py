@@ -3,7 +3,7 @@
 Invariants checked after every event:
 - the auditor's own fold satisfies core's invariants, and agrees with a second set of books;
 - the hash chain of placements is intact, and the writer had the right to write the event;
-- a gang is complete when it is first placed;
+- a gang is complete when it is first placed, and uses one device model;
 - no pod is placed on a node or device that was already closed when the scheduler decided;
 - a new engine makes the same decisions from the same state.
 
@@ -104,6 +104,7 @@ class Auditor:
         self._cards: set[str] = set()
         """Devices that honest nodes have reported."""
         self._told_by_rogues: set[str] = set()
+        self._mixed: set[str] = set()  # gangs whose models were not chosen by a scheduler of ours
         self._floods: Counter[str] = Counter()
         """How often each intake appended the hostile agent's reports about its own node."""
         self._stored_at_s: list[float] = []
@@ -237,16 +238,29 @@ class Auditor:
             group = self.books.pods[data.pod].group
             if honest:
                 self._check_open(revision, event)
-                if group and group not in self.books.started:
+                if group and group not in self.books.started and not data.held:
                     gangs.setdefault(group, event.basis)
             else:
+                self._mixed.add(group)
                 self.books.started.add(group)  # later members only complete it
         wrong = self.books.take(revision, data)
+        if isinstance(data, PodAdopted):
+            self._mixed.add(data.submitted.group)
+        elif isinstance(data, PodPlaced) and honest:
+            self._check_models(revision, event)
         rogue = getattr(data, "pod", "") in self._told_by_rogues
         if wrong and honest and not rogue and not _is_elsewhere(self.state, data):
             self._complain(f"revision {revision}: {wrong}")
         if self.on_accepted is not None:
             self.on_accepted(revision, event, honest=honest)
+
+    def _check_models(self, revision: int, event: Event) -> None:
+        group = self.books.pods[event.data.pod].group
+        if not group or self.books.least(group, event.basis) == 1 or group in self._mixed:
+            return
+        models = self.books.models(group)
+        if len(models) > 1:
+            self._complain(f"revision {revision}: gang {group} uses {sorted(models)}")
 
     def _check_open(self, revision: int, event: Event) -> None:
         for share in event.data.shares:
@@ -365,9 +379,11 @@ class Auditor:
     def _check_gangs(self, first: dict[str, int], events: list[Event]) -> None:
         for group, basis in first.items():
             self.books.started.add(group)
-            pods = [event.data.pod for event in events if isinstance(event.data, PodPlaced)]
-            known = [self.books.pods[pod] for pod in pods if pod in self.books.pods]
-            placed = sum(pod.group == group for pod in known)
+            new = {event.data.pod for event in events if isinstance(event.data, PodPlaced)}
+            placed = sum(
+                pod.group == group and (uid in new or pod.life.at(basis)[0] == PLACED)
+                for uid, pod in self.books.pods.items()
+            )
             least = self.books.least(group, basis)
             if placed < least:
                 self._complain(f"gang {group} starts with {placed} pods and needs {least}")

@@ -83,6 +83,7 @@ class Books:
         self.devices: dict[str, Device] = {}
         self.node_of: dict[str, str] = {}
         self.started: set[str] = set()
+        self.held: dict[str, set[str]] = {}  # pods by gang, until its last batch is placed
         self._of_kubernetes: set[str] | None = None  # its nodes, once it has reported some
         self._shut: dict[str, History] = defaultdict(lambda: History(""))
         self._sick: dict[str, History] = defaultdict(lambda: History(""))
@@ -145,6 +146,7 @@ class Books:
                     self._of_kubernetes.discard(data.node)
             case PodGroupObserved():
                 self._least[data.group].set(revision, data.min_available)
+                self._release(data.group)
             case _:
                 return self._life(revision, data)
         return ""
@@ -179,6 +181,7 @@ class Books:
             case PodGone() if data.uid in self.pods:  # otherwise it was rejected, and had nothing
                 pod = self.pods[data.uid]
                 pod.placed = None
+                self.held.get(pod.group, set()).discard(data.uid)
                 pod.life.set(revision, (GONE, 0))
                 self._end_gang(pod.group)
             case PodPlaced():
@@ -190,9 +193,12 @@ class Books:
                 if pod.placed is None or pod.placed.attempt != data.attempt:
                     return f"pod {data.pod}: attempt {data.attempt} is voided and does not live"
                 pod.placed = None
+                self.held.get(pod.group, set()).discard(data.pod)
                 beyond = max(data.attempt, pod.adopted)  # the attempts of an earlier life
                 pod.life.set(revision, (PENDING, beyond + 1))
             case PodBound():
+                if data.pod in self.held.get(self.pods[data.pod].group, ()):
+                    return f"pod {data.pod} is bound before its gang is placed"
                 return self._step(revision, data, PLACED, BOUND)
             case SharesAllocated():
                 pod = self.pods[data.pod]
@@ -219,12 +225,32 @@ class Books:
             return f"pod {data.pod}: attempt {data.attempt} comes twice"
         pod.placed, pod.last_attempt = data, data.attempt
         pod.life.set(revision, (PLACED, data.attempt))
+        if data.held or self.held.get(pod.group):
+            self.held.setdefault(pod.group, set()).add(data.pod)
+            if not data.held:
+                self._release(pod.group)
         for share in data.shares:
             if min(self.free(share.device)) < 0:
                 return f"device {share.device} is oversold by pod {data.pod}"
             if self._overlaps(share.device):
                 return f"a MIG slice of {share.device} is held twice, by pod {data.pod} too"
         return ""
+
+    def _release(self, group: str) -> None:
+        """Release the held pods of the gang if it has its minimum."""
+        placed = sum(pod.group == group and pod.placed is not None for pod in self.pods.values())
+        if placed >= self._least[group].now:
+            self.held.pop(group, None)
+
+    def models(self, group: str) -> set[str]:
+        """Return the device models that the gang's pods use."""
+        return {
+            self.devices[share.device].model
+            for pod in self.pods.values()
+            if pod.group == group and pod.placed is not None
+            for share in pod.placed.shares
+            if share.device in self.devices
+        }
 
     def _adopt(self, revision: int, data: PodAdopted) -> str:
         """Record a running pod as submitted, placed and bound at once."""

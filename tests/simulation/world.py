@@ -20,6 +20,7 @@ import structlog
 
 from apportion.agent import main as agent
 from apportion.agent.reporting.agent import RESAY_S
+from apportion.core.placement import gang_turn
 from apportion.intake import main as intake
 from apportion.intake import taking
 from apportion.runtime.files.fleets import SimulatedNode, numbered_nodes
@@ -27,6 +28,7 @@ from apportion.runtime.kube import watch as kube_watch
 from apportion.scheduler import main as scheduler
 from apportion_schemas import DeviceUncordoned
 from apportion_schemas.catalogue import SUBJECTS
+from apportion_schemas.quantities import GANG_BATCH_MAX
 from tests.simulation.auditor import Auditor
 from tests.simulation.chaos import Chaos
 from tests.simulation.cluster import Cluster
@@ -282,12 +284,15 @@ def _quiet(*, logs: bool) -> Iterator[None]:
 
 @contextmanager
 def _as_here(seed: int) -> Iterator[None]:
-    """Seed the services' random numbers and lower two of their limits, until the block ends."""
+    """Seed the services' random numbers and lower some of their limits, until the block ends.
+
+    With an odd seed, a gang of more than two pods needs several batches."""
     before = random.getstate()
     random.seed(f"{seed}/jitter")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kube_watch, "PAGE", PAGE)
         patch.setattr(taking, "CHANGES_BURST", CHANGES_BURST)
+        patch.setattr(gang_turn, "GANG_BATCH_MAX", 2 if seed % 2 else GANG_BATCH_MAX)
         yield
     random.setstate(before)
 

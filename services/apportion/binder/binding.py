@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from apportion.core.ledger.fold import PLACEMENT_SUBJECTS, Change
+from apportion.core.ledger.handlers.gangs import is_held
 from apportion.core.ledger.handlers.turns import ahead
 from apportion.core.ledger.state import Phase, State
 from apportion.runtime.ledger.port import Delivery, LedgerUnavailable, WorkQueue
@@ -206,7 +207,7 @@ class Binding:
             self._outcomes.labels("waits for its turn").inc()
             await delivery.retry(TURN.after(delivery.attempt))
             return
-        if live and placed.shares and self._is_away(placed.node):
+        if live and self._must_wait(placed):
             self._outcomes.labels("waits for its turn").inc()
             await delivery.retry(TURN.after(delivery.attempt))
             return
@@ -219,6 +220,11 @@ class Binding:
             await self._record_bound(placed, delivery)
         else:
             await self._record_failed(placed, outcome, delivery)
+
+    def _must_wait(self, placed: PodPlaced) -> bool:
+        # For the node's agent, or for the rest of the gang.
+        held = is_held(self._state, self._state.pods[placed.pod])
+        return held or (bool(placed.shares) and self._is_away(placed.node))
 
     def _is_away(self, name: str) -> bool:
         """Return True if the node's agent has just stopped, so the kubelet would fail new pods."""

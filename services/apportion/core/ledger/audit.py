@@ -10,7 +10,7 @@
 | chain | a placement names the SHA-256 of the previous message of its node |
 | identity | a placement's id is made of pod and attempt, so the server takes it once |
 | closed | no share is of a device that was closed at the decision's basis |
-| gang | a decision about a gang leaves it with as many pods as must run together |
+| gang | a decision about a gang leaves it with as many pods as must run together, or held |
 | invariant | `invariants`: near each event, and everywhere at intervals and at the end |
 
 Events that contradict the state are legal and only counted. Revisions that an operator has set
@@ -241,7 +241,7 @@ class Auditor:
         basis = self._batch[1] if self._batch else 0
         for name in sorted(self._gangs):
             group = self.state.groups.get(name)
-            if group is None or self._gang_moved.get(name, 0) > basis:
+            if group is None or group.held or self._gang_moved.get(name, 0) > basis:
                 continue
             placed = sum(pod.placement is not None for pod in group.pods.values())
             if placed < group.min_available:

@@ -77,6 +77,9 @@ def _optional(state: State) -> dict[str, Any]:
     }
     if places or state.gangs_left:
         found["gangs"] = [places, list(state.gangs_left.items())]
+    held = {name: sorted(group.held) for name, group in state.groups.items() if group.held}
+    if held:
+        found["held"] = held
     if state.of_kubernetes:
         found["of_kubernetes"] = True
     rules = state.rules.upto(state.revision)

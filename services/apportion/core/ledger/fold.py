@@ -17,13 +17,12 @@ from msgspec.structs import force_setattr
 from apportion.core.devices import chains
 from apportion.core.devices.cordons import reasons
 from apportion.core.devices.shares import DeviceState, Oversold, occupy, release, template_cpu_of
-from apportion.core.ledger.handlers import cluster_facts, resizing  # noqa: F401 - imported, they register handlers
+from apportion.core.ledger.handlers import cluster_facts, gangs, resizing  # noqa: F401 - imported, they register handlers
 from apportion.core.ledger.handlers.adoption import charged, hold, settle
 from apportion.core.ledger.handlers.change import HANDLERS, Change, folds
 from apportion.core.ledger.handlers.change import Context as _Context
 from apportion.core.ledger.handlers.change import Refused as _Refused
 from apportion.core.ledger.handlers.departures import evict, give_up, leave, node_of, note_left
-from apportion.core.ledger.handlers.gangs import join, part
 from apportion.core.ledger.host_usage import charge_host, release_host, resize_host
 from apportion.core.ledger.moments import SECOND, micros_of
 from apportion.core.ledger.rationale import placement_of
@@ -371,7 +370,7 @@ def _submit(context: _Context, data: PodSubmitted) -> PodState:
     state.pods[data.uid] = pod
     state.rejected.pop(data.uid, None)
     if data.group:
-        join(state, pod)
+        gangs.join(state, pod)
     return pod
 
 
@@ -420,7 +419,7 @@ def _pod_gone(context: _Context, data: PodGone) -> Change:
     state.differing.pop(data.uid, None)
     state.released_count += 1
     if pod.submitted.group:
-        part(state, pod)
+        gangs.part(state, pod)
     forgotten = note_left(state, node) if node is not None and node.gone else ()
     return Change(data, node=node, pod=pod, shares=shares, forgotten=forgotten)
 
@@ -463,6 +462,7 @@ def _pod_placed(context: _Context, data: PodPlaced) -> Change:
     state.nominated.pop(data.pod, None)
     pod.placed_revision, pod.placed_time = context.revision, context.time
     pod.refusal, pod.refused_revision, pod.last_failure = None, 0, ""
+    gangs.hold(state, pod, more_follow=data.held)
     return Change(data, node=node, pod=pod, shares=data.shares)
 
 
@@ -475,6 +475,7 @@ def _placement_voided(context: _Context, data: PlacementVoided) -> Change:
     node = unplace(context.state, pod)
     context.state.failing.pop(data.pod, None)
     leave(context.state, data.pod)
+    gangs.release(context.state, pod)
     pod.attempt = max(pod.attempt, lived_until) + 1  # above all attempts of an earlier life
     pod.last_failure = data.reason
     if pod.backoff is not None:
@@ -571,6 +572,8 @@ def _pod_bound(context: _Context, data: PodBound) -> Change:
     pod = _placed_pod(context.state, data)
     if pod.bound_revision:
         raise _Refused(f"pod {data.pod} is bound already")
+    if gangs.is_held(context.state, pod):
+        raise _Refused(f"pod {data.pod} waits for the rest of its gang")
     pod.bound_revision = context.revision
     if pod.phase is PLACED:  # the agent may have reported the allocation first
         pod.phase = BOUND

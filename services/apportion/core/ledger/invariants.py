@@ -9,7 +9,7 @@ from functools import partial
 
 from apportion.core.devices.shares import DeviceState, slice_mask, template_cpu, template_cpu_of
 from apportion.core.ledger.fold import Change
-from apportion.core.ledger.state import NodeState, Phase, PodState, State
+from apportion.core.ledger.state import GroupState, NodeState, Phase, PodState, State
 from apportion_schemas import Share
 
 
@@ -23,6 +23,7 @@ def violations(state: State) -> list[str]:
             for pod in group.pods.values()
             if state.pods.get(pod.uid) is not pod
         )
+        found.extend(f"pod {uid} is held, but is not placed or is bound" for uid in _unheld(group))
         if group.pods and not 0 < group.since <= state.revision:
             found.append(f"gang {name} has pods, but its age is revision {group.since}")
     found.extend(
@@ -62,6 +63,14 @@ def violations_near(state: State, change: Change) -> list[str]:
         if group is not None and group.pods.get(pod.uid) is pod:
             found.append(f"gang {pod.submitted.group} has pod {pod.uid}, which is not live")
     return found
+
+
+def _unheld(group: GroupState) -> Iterator[str]:
+    # Held pods that the fold should have released.
+    for uid in group.held:
+        pod = group.pods.get(uid)
+        if pod is None or pod.phase is not Phase.PLACED or pod.bound_revision:
+            yield uid
 
 
 def _node(state: State, node: NodeState) -> Iterator[str]:

@@ -19,6 +19,7 @@ class Rationale(Struct, frozen=True, array_like=True, gc=False):
     fitting: int = 0
     nodes: int = 0
     previous: str = ""
+    held: bool = False
 
 
 _pack = msgspec.msgpack.Encoder().encode
@@ -28,7 +29,12 @@ _unpack = msgspec.msgpack.Decoder(Rationale).decode
 def placement_of(placed: PodPlaced) -> Placement:
     """Return the event's placement as a state stores it, with the reasons packed."""
     rationale = Rationale(
-        placed.score, placed.runners_up, placed.fitting, placed.nodes, placed.previous
+        placed.score,
+        placed.runners_up,
+        placed.fitting,
+        placed.nodes,
+        placed.previous,
+        placed.held,
     )
     return Placement(placed.node, placed.attempt, placed.shares, _pack(rationale))
 
@@ -55,4 +61,5 @@ def placed_of(pod: PodState, placement: Placement) -> PodPlaced:
         fitting=rationale.fitting,
         nodes=rationale.nodes,
         previous=rationale.previous,
+        held=rationale.held,
     )

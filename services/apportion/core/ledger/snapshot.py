@@ -128,7 +128,7 @@ class _Part(Struct, array_like=True, tag=0):
 
 class _Head(Struct, array_like=True, tag=1):
     revision: int
-    groups: list[tuple[str, PodGroupObserved | None, int, int]]
+    groups: list[tuple[str, PodGroupObserved | None, int, int, dict[str, None]]]
     queues: dict[str, QueueObserved]
     failing: dict[str, str]
     rejected: dict[str, PodRejected]
@@ -247,7 +247,7 @@ class Taking:
         state = self._state
         head = _Head(
             groups=[
-                (name, group.observed, group.since, group.priority)
+                (name, group.observed, group.since, group.priority, group.held)
                 for name, group in state.groups.items()
             ],
             nodes=len(state.nodes),
@@ -380,8 +380,8 @@ def _head_in(state: State, head: _Head) -> None:
     for name in _HEAD_FIELDS:
         setattr(state, name, getattr(head, name))
     state.groups = {
-        name: GroupState(observed, since=since, priority=priority)
-        for name, observed, since, priority in head.groups
+        name: GroupState(observed, since=since, priority=priority, held=held)
+        for name, observed, since, priority, held in head.groups
     }
     pods = list(state.pods.values())
     revisions = [pod.submitted_revision for pod in pods]

@@ -233,12 +233,14 @@ class GroupState(Struct, eq=False):
 
     `since` and `priority` are the gang's place in the queue: the revision of its first submission,
     and the highest priority of any pod that it has had. A pod that replaces another one inherits
-    the place."""
+    the place. `held` are placed pods that are not bound yet, because the placements of the gang are
+    in several batches, of which the last one is missing."""
 
     observed: PodGroupObserved | None = None
     pods: dict[str, PodState] = {}
     since: int = 0  # 0 until the first pod
     priority: int = 0
+    held: dict[str, None] = {}  # by uid
 
     @property
     def min_available(self) -> int:

@@ -50,10 +50,10 @@ from apportion_schemas import (
     PodSubmitted,
     ResizeRefused,
 )
-from apportion_schemas.quantities import GANG_PODS_MAX
 
 EVENTS_MAX: Final = 512  # per decision, which is one atomic batch; a gang may take more
 LOOKS_MAX: Final = 1 << 15  # per decision, twice: first to recheck waiting pods, then to place
+NOT_WHOLE: Final = "the rest of its gang does not fit any more"
 COUNTED_MAX: Final = 256  # pods or nodes that one decision counts for derived data
 
 # events of pods that may be the first with affinity terms
@@ -90,6 +90,8 @@ class Engine:
         )
         self._queue = PendingQueue(state, self._limits.turn, now)
         self._waiting = Waiting(state, self._queue)
+        # gangs that may have held pods
+        self._assembled = {name for name, group in state.groups.items() if group.held}
         self._waking = Waking(state, self._queue, self._finder, self._limits, self._reservations)
         self._resizing = Resizing(state, self._limits, self._waiting)
         dry_run = DryRun(state, self._finder, self._limits, self._neighbours, self._queue)
@@ -145,6 +147,10 @@ class Engine:
         """Return True if the pod belongs to this engine's shard."""
         return self._waiting.owns(pod)
 
+    def limit_batches(self, gang_pods_max: int) -> None:
+        """Place at most so many pods of one gang in a batch, instead of what a server accepts."""
+        self._gangs.batch_max = gang_pods_max
+
     def keep_apart(self, *, apart: bool) -> None:
         """Set whether to try this shard's nodes first, to avoid conflicts with other schedulers."""
         self._finder.apart = apart
@@ -166,6 +172,8 @@ class Engine:
             moved = self._neighbours.relabel(change.data.namespace)
         elif node is not None and kind in _TELLS_OF_OTHERS:
             moved = self._neighbours.look_at(node)
+        if kind is PodPlaced and change.data.held and pod is not None:
+            self._assembled.add(pod.submitted.group)
         counts = self._limits.active or kind in LIMITS_SET
         freed = counts and self._limits.observe(change)
         freed = self._preempting.observe(change) or freed
@@ -195,6 +203,8 @@ class Engine:
         if answer is not None:
             return Decision(events=[answer])
         decision = Decision(events=self._voids(events_max))
+        if self._assembled and not decision.events and self._assemble(decision, events_max):
+            return decision
         if not self._waking.wake(looks_max):
             decision.more = True
             return decision
@@ -216,6 +226,27 @@ class Engine:
             decision.events.extend(evicted)
         return decision
 
+    def _assemble(self, decision: Decision, events_max: int) -> bool:
+        # Continues with one gang of which only some batches are placed, before all other pods. If
+        # the rest does not fit any more, takes back what is placed. True if there is such a gang.
+        for name in sorted(self._assembled):
+            group = self._state.groups.get(name)
+            if group is None or not group.held:
+                self._assembled.discard(name)
+                continue
+            placed = [self._state.pods[uid] for uid in group.held]
+            if not self._waiting.owns(placed[0]):
+                continue
+            self._queue.wake_gang(name)
+            shape_queue = self._queue.of_gang(name)
+            if shape_queue is not None:
+                self._serve(shape_queue, decision, events_max)
+            self._reservations.roll_back()
+            if not decision.events:
+                decision.events.extend(_void(pod, NOT_WHOLE) for pod in placed[:events_max])
+            return True
+        return False
+
     def _choose_queue(self, looks_max: int) -> bool:
         # Wakes shape queues with affinity to a reserved pod; False if this exceeds the decision.
         if self._neighbours.active and not self._waking.wake_affinity(looks_max):
@@ -235,7 +266,7 @@ class Engine:
             self._waking.mark_unschedulable(shape_queue, behind(shape_queue.queue, ahead))
             return True
         if shape_queue.gang:
-            left = events_max - len(decision.events) if decision.events else GANG_PODS_MAX
+            left = events_max - len(decision.events) if decision.events else self._gangs.batch_max
             answer = self._gangs.take(shape_queue, left)  # for all that the gang lacks
             if answer is None:
                 return False
@@ -243,6 +274,7 @@ class Engine:
                 self._waking.mark_unschedulable(shape_queue, answer)
             else:
                 self._settle(shape_queue, answer, decision)
+                return not answer[-1][1].held  # the rest of the gang is in the next batch
             return True
         pod = self._state.pods[shape_queue.waiting[0].uid]
         found = None if self._refusing.refused_alike(pod) else self._finder.find(pod)
@@ -301,9 +333,15 @@ class Engine:
         voids: list[DecisionEvent] = []
         for uid, cause in sorted(self._state.failing.items()):
             pod = self._state.pods[uid]
-            placed = pod.placement
-            if len(voids) < events_max and placed is not None and self._waiting.owns(pod):
-                voids.append(
-                    PlacementVoided(pod=uid, attempt=placed.attempt, node=placed.node, reason=cause)
-                )
+            if len(voids) < events_max and pod.placement is not None and self._waiting.owns(pod):
+                voids.append(_void(pod, cause))
         return voids
+
+
+def _void(pod: PodState, cause: str) -> PlacementVoided:
+    placed = pod.placement
+    if placed is None:
+        raise ValueError(f"pod {pod.uid} has no placement")
+    return PlacementVoided(
+        pod=pod.uid, attempt=placed.attempt, node=placed.node, reason=cause
+    )

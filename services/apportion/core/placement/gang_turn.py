@@ -2,7 +2,9 @@
 
 Required affinity may bind pods of a gang to each other. The first of them to be placed fixes the
 topology domain for all. If the others lack room there, the next try starts in another domain. In
-the same way, the first pod fixes the device model (see `gang_models`).
+the same way, the first pod fixes the device model (see `gang_models`). A gang that one batch cannot
+hold is planned as a whole in each decision. Each decision places as many pods as a batch can hold,
+as held, and the last one releases them.
 Invariant: a refused gang leaves no reservation. A gang has at most twice `TRIES_MAX` tries."""
 
 from collections import Counter
@@ -12,7 +14,7 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from apportion.core.ledger.state import PodState, State
+from apportion.core.ledger.state import GroupState, PodState, State
 from apportion.core.placement.affinity.neighbours import Neighbours
 from apportion.core.placement.finder import PlaceFinder
 from apportion.core.placement.gang_models import Choice
@@ -24,7 +26,7 @@ from apportion.core.placement.queueing.shape_queue import UNDECLARED, Reasons, S
 from apportion.core.placement.refusals import Refusing
 from apportion.core.placement.reservations import Placed, Reservations
 from apportion_schemas import GangShortage, PodTerm, RefusalCode
-from apportion_schemas.quantities import GANG_PODS_MAX
+from apportion_schemas.quantities import GANG_BATCH_MAX
 
 LIMIT: Final = 4  # tries for each domain, if there are several sets
 # Tries of one gang in one decision. Each evaluates every node, and delays all other pods: with a
@@ -139,6 +141,7 @@ class GangTurn:
         reservations: Reservations,
         refusing: Refusing,
     ) -> None:
+        self.batch_max = GANG_BATCH_MAX
         self._state = state
         self._finder = finder
         self._neighbours = neighbours
@@ -148,7 +151,8 @@ class GangTurn:
     def take(self, shape_queue: ShapeQueue, events_left: int) -> list[Placed] | Reasons | None:
         """Reserve and return placements for all pods that the gang needs, or reasons to refuse.
 
-        Return None if the gang has more than `events_left` pods to place."""
+        Return None if they are more than `events_left`, and a batch of their own could hold more.
+        """
         # the newest reservation may be of this gang, and counts
         before = self._reservations.checkpoint()
         group = self._state.groups[shape_queue.gang]
@@ -162,14 +166,12 @@ class GangTurn:
         )
         if not deficit.met_by(waiting):
             return Reasons({RefusalCode.GANG_INCOMPLETE: 0}, (), 0, shortage)
-        if deficit.pods > GANG_PODS_MAX:
-            return Reasons({RefusalCode.GANG_TOO_LARGE: 0}, (), 0, shortage)
-        if deficit.pods > events_left:
+        if deficit.pods > events_left and events_left < self.batch_max:
             return None
         placed, refused = self._place_on_one_model(waiting, deficit)
         if refused is None:
             self._finder.models.begin = {}
-            return placed
+            return self._batch(group, placed, min(events_left, self.batch_max))
         reasons = self._refusing.reasons(refused)
         if RefusalCode.GANG_MODEL_MISMATCH in reasons.counts and self._finder.limited:
             self._finder.models.enforced = False
@@ -196,6 +198,15 @@ class GangTurn:
         if reasons.limit is not None and len({pod.shape_key for pod in waiting}) > 1:
             reasons = reasons._replace(limit=reasons.limit._replace(seen=NEVER_SEEN))
         return reasons
+
+    def _batch(self, group: GroupState, placed: list[Placed], most: int) -> list[Placed]:
+        # The placements that the next batch can hold; takes back the reservations of the others.
+        if len(placed) > most:
+            self._reservations.roll_back(self._reservations.checkpoint() - len(placed) + most)
+        elif not group.held:
+            return placed
+        held = [(pod, structs.replace(event, held=True)) for pod, event in placed[:most]]
+        return held if len(placed) > most else [*held[:-1], placed[-1]]
 
     def _place_on_one_model(
         self, waiting: list[PodState], deficit: GangDeficit

@@ -6,6 +6,7 @@ one, like Volcano's elastic members. Invariant: no pod of a gang without a PodGr
 from collections import Counter
 from typing import NamedTuple
 
+from apportion.core.ledger.handlers.gangs import missing
 from apportion.core.ledger.state import GroupState, PodState
 
 
@@ -42,9 +43,5 @@ def deficit_of(group: GroupState) -> GangDeficit | None:
     """Return what the gang's next batch must place; None if the gang has no PodGroup yet."""
     if group.observed is None:
         return None
-    placed = held(group)
-    minimums, tasks = Counter(group.observed.min_tasks), Counter[str]()
-    if minimums.total() <= group.min_available:
-        tasks = minimums - Counter(pod.submitted.task for pod in placed)
-    others = max(group.min_available - len(placed) - tasks.total(), 0)
+    tasks, others = missing(group)
     return GangDeficit(tasks, others) if tasks or others else GangDeficit(tasks, 1)

@@ -25,7 +25,7 @@ from apportion_schemas import (
     SpreadConstraint,
     Taint,
 )
-from apportion_schemas.quantities import GANG_PODS_MAX, Payload
+from apportion_schemas.quantities import Payload
 from tests.support.fleet import A100_40, T4, gpu, node, npu, observed, rack, registered
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, cards, gang, instance, member, pod, shape, share, wants
@@ -176,7 +176,7 @@ def test_no_code_is_left_out() -> None:
     The excepted codes do not come from filters, and have their own tests."""
     volumes = {C.VOLUME_CLAIM_NOT_READY, C.VOLUME_CLAIM_IN_USE}
     volumes |= {C.VOLUME_NODE_MISMATCH, C.VOLUMES_EXHAUSTED}
-    gangs = {C.GANG_INCOMPLETE, C.GANG_TOO_LARGE, C.GANG_MODEL_MISMATCH}
+    gangs = {C.GANG_INCOMPLETE, C.GANG_MODEL_MISMATCH}
     others = {*gangs, C.NODE_NOMINATED, *LIMIT_CODES, *volumes}
     missing = ", ".join(sorted(set(C) - set(REACHED) - others))
     advice = "add a row to REACHED: a cluster, a pod that it refuses, and the amounts; missing"
@@ -191,18 +191,6 @@ def test_incomplete_gang() -> None:
     assert refused.reasons == {C.GANG_INCOMPLETE: 0}
     assert refused.gang is not None
     assert (refused.gang.needed, refused.gang.present, refused.gang.fitting) == (3, 2, 0)
-
-
-def test_gang_that_is_too_large() -> None:
-    """If a gang has more pods than a decision allows, the scheduler refuses it and goes on to the
-    pods behind it."""
-    pods = [member(f"m{n}", ask(1)) for n in range(GANG_PODS_MAX + 1)]
-    ledger = Ledger(*ONE, gang(min_available=GANG_PODS_MAX + 1), *pods, pod("p", ask(1)))
-    ledger.decide(events_max=2000)
-    assert ledger.where("p") == "n1"
-    refused = ledger.refusal("m0")
-    assert refused.reasons == {C.GANG_TOO_LARGE: 0}
-    assert "901 pods" in words.refusal(refused)
 
 
 def test_nodes_are_counted_by_the_filter_that_stopped_them() -> None:

@@ -364,8 +364,6 @@ def _causes(
         return Causes("", (gang(refused.gang),))
     refused = without_gone(refused)
     reasons = ranked(refused)
-    if RefusalCode.GANG_TOO_LARGE in refused.reasons and refused.gang is not None:
-        return Causes("", (f"{phrase(_C.GANG_TOO_LARGE)}: {refused.gang.needed:,} pods",))
     lead, clauses = "", tuple(of_refusal(refused))
     if not clauses:
         lead, clauses = _of_nodes(refused, reasons, shape, most=most, never=never)

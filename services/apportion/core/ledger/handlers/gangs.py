@@ -4,8 +4,13 @@ A gang is dropped with its last pod. In a Kubernetes cluster its controller may 
 again, for example after their node failed. So the state keeps when the gang was first submitted,
 for the newest `GANGS_LEFT_MAX` such gangs, until the PodGroup is deleted.
 
-Invariant: a gang with pods has the revision of its first submission, and is not in `gangs_left`."""
+A gang that one atomic batch cannot hold is placed in several. All placements but the last say that
+they are held: they count, but are not bound. With the last one, the fold releases them all.
 
+Invariants: a gang with pods has the revision of its first submission, and is not in `gangs_left`. A
+held pod is placed, and not bound."""
+
+from collections import Counter
 from typing import Final
 
 from apportion.core.ledger.handlers.change import Change, Context, folds
@@ -31,6 +36,7 @@ def part(state: State, pod: PodState) -> None:
     name = pod.submitted.group
     group = state.groups[name]
     del group.pods[pod.uid]
+    group.held.pop(pod.uid, None)
     if group.pods:
         return
     del state.groups[name]
@@ -40,9 +46,51 @@ def part(state: State, pod: PodState) -> None:
             del state.gangs_left[next(iter(state.gangs_left))]
 
 
+def missing(group: GroupState) -> tuple[Counter[str], int]:
+    """Return how many pods of which task the gang lacks to start, and how many more of any task."""
+    placed = [pod for pod in group.pods.values() if pod.placement is not None]
+    tasks = Counter[str]()
+    minimums = Counter(group.observed.min_tasks if group.observed is not None else {})
+    if minimums.total() <= group.min_available:
+        tasks = minimums - Counter(pod.submitted.task for pod in placed)
+    return tasks, max(group.min_available - len(placed) - tasks.total(), 0)
+
+
+def hold(state: State, pod: PodState, *, more_follow: bool) -> None:
+    """Hold a pod that was just placed, if placements of its gang follow or precede in other batches.
+
+    If none follow and the gang has its minimum, release all of its held pods."""
+    group = state.groups.get(pod.submitted.group) if pod.submitted.group else None
+    if group is None or not (more_follow or group.held):
+        return
+    group.held[pod.uid] = None
+    if not more_follow:
+        _release(group)
+
+
+def release(state: State, pod: PodState) -> None:
+    """Stop holding a pod that is no longer placed."""
+    if pod.submitted.group:
+        state.groups[pod.submitted.group].held.pop(pod.uid, None)
+
+
+def is_held(state: State, pod: PodState) -> bool:
+    """Return True if the pod is placed, but may not be bound before the rest of its gang."""
+    return bool(pod.submitted.group) and pod.uid in state.groups[pod.submitted.group].held
+
+
+def _release(group: GroupState) -> None:
+    tasks, others = missing(group)
+    if not tasks and not others:
+        group.held.clear()
+
+
 @folds(PodGroupObserved)
 def _group_observed(context: Context, data: PodGroupObserved) -> Change:
-    context.state.groups.setdefault(data.group, GroupState()).observed = data
+    group = context.state.groups.setdefault(data.group, GroupState())
+    group.observed = data
+    if group.held:
+        _release(group)
     return Change(data)
 
 

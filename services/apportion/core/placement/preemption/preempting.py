@@ -35,7 +35,7 @@ from apportion_schemas import (
     VolumeClaimGone,
     VolumeClaimObserved,
 )
-from apportion_schemas.quantities import GANG_PODS_MAX
+from apportion_schemas.quantities import GANG_BATCH_MAX
 
 TRIES_MAX: Final = 64  # nodes that one decision tries: some five milliseconds
 REMEMBERED_MAX: Final = 4_096
@@ -107,7 +107,7 @@ class GangRoom:
         """Return evictions that let the gang fit; none while it waits for earlier evictions."""
         waiting = [self._state.pods[turn.uid] for turn in shape_queue.live(self._state)]
         deficit = deficit_of(self._state.groups[shape_queue.gang])
-        if deficit is None or deficit.pods > GANG_PODS_MAX or not deficit.met_by(waiting):
+        if deficit is None or deficit.pods > GANG_BATCH_MAX or not deficit.met_by(waiting):
             return []
         if any(pod.uid in self._state.nominated for pod in waiting):
             return []

@@ -28,6 +28,7 @@ from apportion.core.placement.limits.reclaiming import Reclaim
 from apportion.core.placement.queueing.queue import PendingQueue
 from apportion.core.workloads.pods.affinity import meet
 from apportion_schemas import PodEvicted
+from apportion_schemas.quantities import GANG_BATCH_MAX
 
 Exceeded = dict[str, tuple[str, ...]]  # the budgets that the eviction of a pod exceeds, by its uid
 # subtracted from each, so that a few pods beat many of negative priority
@@ -218,6 +219,8 @@ class DryRun:
                 staying = [m for m in members if m.uid not in self._state.evictions]
                 key, unit = about.group, _unit(staying)
             if not all(member.submitted.evictable for member in unit.pods):
+                continue
+            if len(unit.pods) > GANG_BATCH_MAX:  # evicted in one batch
                 continue
             if (-unit.rank < priority) if own else (reclaim and reclaim.allows([unit.pods])):
                 units[key] = unit

@@ -197,6 +197,11 @@ class PendingQueue:
                     found.append(shape_queue)
         return found
 
+    def of_gang(self, gang: str) -> ShapeQueue | None:
+        """Return the shape queue of a gang that has pending pods, or None."""
+        shape_queue = self._shape_queues.get(gang_key(gang))
+        return shape_queue if shape_queue is not None and shape_queue.head(self._state) else None
+
     def wake_gang(self, gang: str) -> None:
         """Make a gang's shape queue schedulable, also after the gang moved to another queue."""
         shape_queue = self._shape_queues.get(gang_key(gang))

@@ -21,7 +21,6 @@ from apportion.core.workloads.pods.template import (
     read_template,
 )
 from apportion_schemas import PodGroupObserved, PodSubmitted
-from apportion_schemas.quantities import GANG_PODS_MAX
 
 VOLCANO_DEFAULT_TASK = "default"  # plus its index, as in Volcano's admission
 
@@ -97,7 +96,7 @@ def _job_gang(least: int, most: int) -> int:
     if least > most:
         problem = f"is more than the {most} pods that the Job runs at once"
         raise ManifestError(field, least, problem, "lower it, or raise spec.parallelism")
-    return _startable(least, field)
+    return least
 
 
 def read_deployment(document: dict[str, Any], config: ManifestConfig) -> Manifest:
@@ -162,7 +161,7 @@ def read_coscheduling_group(document: dict[str, Any], _config: ManifestConfig) -
     group = typed(document, kube.CoschedulingPodGroup)
     observed = PodGroupObserved(
         group=gangs.name_of(group.metadata, gangs.COSCHEDULING),
-        min_available=_startable(group.spec.min_member, "spec.minMember"),
+        min_available=group.spec.min_member,
     )
     return _manifest("PodGroup", group.metadata, [], "", observed)
 
@@ -175,10 +174,9 @@ def read_kubernetes_group(document: dict[str, Any], config: ManifestConfig) -> M
     priority = spec.priority
     if priority is None:
         priority = priority_of(spec.priority_class_name, "spec.priorityClassName", config)
-    field = "spec.schedulingPolicy.gang.minCount"
     observed = PodGroupObserved(
         group=gangs.name_of(group.metadata, gangs.KUBERNETES),
-        min_available=_startable(gang.min_count, field) if gang is not None else 1,
+        min_available=gang.min_count if gang is not None else 1,
         priority=priority,
     )
     return _manifest("PodGroup", group.metadata, [], "", observed)
@@ -248,13 +246,6 @@ def _task_name(task: kube.VolcanoTask, index: int) -> str:
     return dns_label(task.name or f"{VOLCANO_DEFAULT_TASK}{index}", f"spec.tasks[{index}].name")
 
 
-def _startable(pods: int, field: str = "spec.minAvailable") -> int:
-    if pods > GANG_PODS_MAX:
-        problem = f"is more than the {GANG_PODS_MAX} pods that can start together"
-        raise ManifestError(field, pods, problem, "lower it, or split the gang")
-    return pods
-
-
 # With the defaults and checks of Volcano's admission.
 def _volcano_group(job: kube.VolcanoJob, config: ManifestConfig) -> PodGroupObserved:
     replicas: dict[str, int] = {}
@@ -283,7 +274,7 @@ def _volcano_group(job: kube.VolcanoJob, config: ManifestConfig) -> PodGroupObse
     min_available = job.spec.min_available or sum({**replicas, **min_tasks}.values())
     return PodGroupObserved(
         group=gangs.name_of(job.metadata),
-        min_available=_startable(min_available),
+        min_available=min_available,
         min_tasks=min_tasks,
         queue=dns_subdomain(job.spec.queue or "default", "spec.queue"),
         priority=priority_of(job.spec.priority_class_name, "spec.priorityClassName", config),

@@ -531,6 +531,6 @@ def test_every_code_of_a_filter_has_one_rank() -> None:
     assert len(set(filters)) == len(filters)
     assert [RANK[code] for code in filters] == sorted(RANK[code] for code in filters)
     claims = {C.VOLUME_CLAIM_NOT_READY, C.VOLUME_CLAIM_IN_USE}
-    whole = {C.GANG_INCOMPLETE, C.GANG_TOO_LARGE, *LIMIT_CODES, *claims}
+    whole = {C.GANG_INCOMPLETE, *LIMIT_CODES, *claims}
     assert set(ORDER) == set(RefusalCode) - whole
     assert max(RANK.values()) < FITS == len(ORDER)

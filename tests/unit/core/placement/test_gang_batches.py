@@ -1,0 +1,160 @@
+"""Tests of gangs that one atomic batch cannot hold: they are placed in several, all or none."""
+
+from apportion.core.ledger import snapshot
+from apportion.core.ledger.digest import digest
+from apportion.core.ledger.handlers.gangs import is_held
+from apportion.core.placement.engine import NOT_WHOLE, Engine
+from apportion_schemas import (
+    PlacementVoided,
+    PodBound,
+    PodPlaced,
+    PodSubmitted,
+)
+from apportion_schemas.quantities import GANG_BATCH_MAX, Payload
+from tests.support.deciding import decided
+from tests.support.fleet import T4, V100, rack
+from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, cards, gang, member, pod, share
+from tests.support.pods import placed as placement
+
+BATCH = 3
+
+
+def workers(count: int, first: int = 0) -> list[PodSubmitted]:
+    """Return members `m0`, `m1` and so on, each with one whole GPU."""
+    return [member(f"m{n}", cards()) for n in range(first, first + count)]
+
+
+def started(pods: int, *others: Payload, devices: int = 16) -> Ledger:
+    """Return a ledger with a gang of `pods` pods, whose batches have at most `BATCH` pods."""
+    ledger = Ledger(rack("n1", devices), *others, gang(min_available=pods), *workers(pods))
+    ledger.engine.limit_batches(BATCH)
+    return ledger
+
+
+def held(ledger: Ledger) -> list[str]:
+    return list(ledger.state.groups["team/job"].held)
+
+
+def placed(events: list[Payload]) -> list[tuple[str, bool]]:
+    return [(event.pod, event.held) for event in events if isinstance(event, PodPlaced)]
+
+
+def test_a_gang_of_several_batches_is_held_until_the_last() -> None:
+    """All placements of a large gang but the last one are held. The last one releases them all."""
+    ledger = started(7)
+    assert placed(ledger.decide()) == [("m0", True), ("m1", True), ("m2", True)]
+    bound = PodBound(pod="m0", node="n1", attempt=1)
+    assert "waits for the rest of its gang" in ledger.contradict(bound)
+    assert placed(ledger.decide()) == [("m3", True), ("m4", True), ("m5", True)]
+    assert held(ledger) == [f"m{n}" for n in range(6)]
+    assert placed(ledger.decide()) == [("m6", False)]
+    assert held(ledger) == []
+    ledger.bound("m0")
+
+
+def test_a_gang_of_one_batch_is_not_held() -> None:
+    """The placements of a gang that one batch can hold are not held."""
+    assert placed(started(3).decide()) == [(f"m{n}", False) for n in range(3)]
+
+
+def test_a_gang_that_does_not_fit_whole_takes_nothing() -> None:
+    """A large gang that does not fit as a whole is refused, and no batch of it is placed."""
+    ledger = started(7, devices=6)
+    assert placed(ledger.decide()) == []
+    refused = ledger.refusal("m0")
+    assert refused.gang is not None
+    assert (refused.gang.needed, refused.gang.fitting) == (7, 6)
+
+
+def test_no_other_pod_comes_between_the_batches() -> None:
+    """Between two batches of a gang, the scheduler places no other pod, even a more important
+    one."""
+    ledger = started(7, devices=7)
+    ledger.decide()
+    ledger.submit(pod("urgent", cards(), priority=9))
+    ledger.decide()
+    assert placed(ledger.decide()) == [("m6", False)]
+    assert ledger.where("urgent") == ""
+
+
+def test_what_is_placed_is_taken_back_if_the_rest_does_not_fit_any_more() -> None:
+    """If another scheduler takes the room for the rest of a gang, the placed part is taken back,
+    and the gang is refused. It is placed when there is room again."""
+    ledger = started(7, pod("other", cards(2)), devices=8)
+    ledger.gone("other").decide()
+    ledger.submit(pod("thief", cards(3)))
+    free = [device.device.id for device in ledger.node().devices if device.idle][:3]
+    whole = [share(name, memory_mib=81920, cores=100) for name in free]
+    ledger.play(placement("thief", shares=whole))
+    events = ledger.decide()
+    voids = [event for event in events if isinstance(event, PlacementVoided)]
+    assert [(event.pod, event.reason) for event in voids] == [
+        (f"m{n}", NOT_WHOLE) for n in range(3)
+    ]
+    assert held(ledger) == []
+    ledger.settle()
+    assert not any(ledger.where(f"m{n}") for n in range(7))
+    ledger.gone("thief").settle()
+    assert all(ledger.where(f"m{n}") for n in range(7))
+    assert held(ledger) == []
+
+
+def test_a_gang_whose_other_pods_are_gone_is_taken_back() -> None:
+    """If the pending pods of a gang are deleted between two batches, its held pods are taken
+    back."""
+    ledger = started(7)
+    ledger.decide()
+    ledger.gone(*(f"m{n}" for n in range(3, 7))).settle()
+    assert held(ledger) == []
+    assert [ledger.where(f"m{n}") for n in range(3)] == ["", "", ""]
+
+
+def test_a_held_pod_that_ends_is_replaced_before_the_gang_starts() -> None:
+    """If a held pod ends, the gang starts only once another pod has taken its place."""
+    ledger = started(7)
+    ledger.decide()
+    ledger.gone("m1").submit(*workers(1, first=7)).settle()
+    assert held(ledger) == []
+    assert all(ledger.where(f"m{n}") for n in (0, 2, 3, 4, 5, 6, 7))
+
+
+def test_another_scheduler_continues() -> None:
+    """A scheduler that starts from a snapshot continues with a gang of which another scheduler has
+    placed a part."""
+    ledger = started(7)
+    ledger.decide()
+    restored = snapshot.restore(snapshot.take(ledger.state))
+    assert digest(restored) == digest(ledger.state)
+    assert is_held(restored, restored.pods["m0"])
+    engine = Engine(restored)
+    engine.limit_batches(BATCH)
+    assert placed([*decided(engine).events]) == [("m3", True), ("m4", True), ("m5", True)]
+
+
+def test_a_smaller_minimum_releases_the_held_pods() -> None:
+    """If the PodGroup's minimum becomes what is placed already, the held pods may be bound."""
+    ledger = started(7)
+    ledger.decide()
+    ledger.play(gang(min_available=3))
+    assert held(ledger) == []
+    ledger.bound("m0").settle()
+    assert all(ledger.where(f"m{n}") for n in range(7))
+
+
+def test_a_large_gang_gets_one_model() -> None:
+    """All batches of a gang get devices of the same model."""
+    ledger = Ledger(rack("n1", 6, model=T4), rack("n2", 7, model=V100))
+    ledger.play(gang(min_available=7)).submit(*workers(7))
+    ledger.engine.limit_batches(BATCH)
+    ledger.settle()
+    assert {ledger.where(f"m{n}") for n in range(7)} == {"n2"}
+
+
+def test_more_pods_than_a_server_takes_in_one_batch() -> None:
+    """A gang of more pods than one atomic batch can hold is placed as a whole."""
+    count = GANG_BATCH_MAX + 100
+    ledger = Ledger(*(rack(f"n{n}", 1, slots=250) for n in range(5)))
+    ledger.play(gang(min_available=count), *(member(f"m{n}", ask(1)) for n in range(count)))
+    sizes = [len(placed([*decided(ledger.engine).events]))]
+    assert sizes == [GANG_BATCH_MAX]
