@@ -10,7 +10,7 @@ from msgspec import structs
 from apportion.binder.binding import BACK_OFF, TRIES_MAX, TURN, Binding, Bound, Failed, Outcome
 from apportion.core.ledger.handlers.turns import AT_ALLOCATE, handing_out
 from apportion.core.ledger.rationale import placement_of
-from apportion.core.ledger.state import NodeState, Phase, PodState, State
+from apportion.core.ledger.state import GroupState, NodeState, Phase, PodState, State
 from apportion.runtime.ledger.batching import Appended
 from apportion.runtime.ledger.port import Draft, Record
 from apportion.runtime.ledger.publisher import Publisher
@@ -202,6 +202,19 @@ async def test_a_pod_with_a_share_waits_a_while_for_an_agent_that_is_away(
     assert (await desk.settle(held)).answer == "ack"
 
 
+async def test_a_held_pod_waits_for_the_rest_of_its_gang() -> None:
+    """The binder binds a held pod only once the last batch of its gang is placed, and records no
+    failure before that."""
+    desk = Desk(Bound())
+    desk.pod.submitted = structs.replace(desk.pod.submitted, group="d/gang")
+    gang = desk.state.groups["d/gang"] = GroupState(pods={"p": desk.pod}, held={"p": None})
+    assert (await desk.settle(attempt=3)).answer == f"retry in {TURN.after(3)}"
+    assert (desk.target.asked, desk.said) == (0, [])
+    gang.held.clear()
+    assert (await desk.settle(attempt=4)).answer == "ack"
+    assert desk.said == [PodBound(pod="p", node="n", attempt=3)]
+
+
 async def test_whose_turn_has_not_come_waits_and_says_so_once() -> None:
     """On a node without CDI, the binder binds a pod only when the kubelet has started the
     previously bound pod. It records the wait once."""
@@ -273,12 +286,12 @@ async def test_what_a_newer_build_placed_is_left_to_it(revision: int) -> None:
     """If a placement has a newer format that an operator has enabled, an older binder asks for
     redelivery. It also reports that it must be upgraded."""
     desk = Desk()
-    desk.state.rules.enable(1, FormatEnabled(format="PodPlaced", version=3, by="ada"))
-    handed = await desk.hand(written(schemaversion=3), revision=revision)
+    desk.state.rules.enable(1, FormatEnabled(format="PodPlaced", version=4, by="ada"))
+    handed = await desk.hand(written(schemaversion=4), revision=revision)
     assert (desk.drafts, handed.answer) == ([], "retry in 0")
     (reason,) = desk.binding.not_ready()
     assert f"revision {revision} on {SUBJECT}" in reason
-    assert "schemaversion 3" in reason
+    assert "schemaversion 4" in reason
     assert "upgrade Apportion here" in reason
 
 
@@ -286,7 +299,7 @@ async def test_what_no_operator_has_enabled_is_passed_over() -> None:
     """The binder acknowledges a placement in a format that no operator has enabled, and does
     nothing else."""
     desk = Desk()
-    handed = await desk.hand(written(schemaversion=3), revision=8)
+    handed = await desk.hand(written(schemaversion=4), revision=8)
     assert (desk.drafts, handed.answer) == ([], "ack")
     assert desk.binding.not_ready() == []
 

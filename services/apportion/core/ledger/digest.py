@@ -70,6 +70,17 @@ def _optional(state: State) -> dict[str, Any]:
         found["resizes"] = {uid: [each.revision, each.asked] for uid, each in state.resizes.items()}
     if state.departed:
         found["departed"] = [state.departed, list(state.left)]
+    found |= _gangs(state)
+    if state.of_kubernetes:
+        found["of_kubernetes"] = True
+    rules = state.rules.upto(state.revision)
+    if rules.enabled or rules.aside:
+        found["rules"] = [rules.enabled, {str(at): why for at, why in rules.aside.items()}]
+    return found
+
+
+def _gangs(state: State) -> dict[str, Any]:
+    found: dict[str, Any] = {}
     places = {
         name: [group.since, group.priority]
         for name, group in state.groups.items()
@@ -80,11 +91,6 @@ def _optional(state: State) -> dict[str, Any]:
     held = {name: sorted(group.held) for name, group in state.groups.items() if group.held}
     if held:
         found["held"] = held
-    if state.of_kubernetes:
-        found["of_kubernetes"] = True
-    rules = state.rules.upto(state.revision)
-    if rules.enabled or rules.aside:
-        found["rules"] = [rules.enabled, {str(at): why for at, why in rules.aside.items()}]
     return found
 
 

@@ -29,12 +29,7 @@ _unpack = msgspec.msgpack.Decoder(Rationale).decode
 def placement_of(placed: PodPlaced) -> Placement:
     """Return the event's placement as a state stores it, with the reasons packed."""
     rationale = Rationale(
-        placed.score,
-        placed.runners_up,
-        placed.fitting,
-        placed.nodes,
-        placed.previous,
-        placed.held,
+        placed.score, placed.runners_up, placed.fitting, placed.nodes, placed.previous, placed.held
     )
     return Placement(placed.node, placed.attempt, placed.shares, _pack(rationale))
 

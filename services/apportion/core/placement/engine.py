@@ -342,6 +342,4 @@ def _void(pod: PodState, cause: str) -> PlacementVoided:
     placed = pod.placement
     if placed is None:
         raise ValueError(f"pod {pod.uid} has no placement")
-    return PlacementVoided(
-        pod=pod.uid, attempt=placed.attempt, node=placed.node, reason=cause
-    )
+    return PlacementVoided(pod=pod.uid, attempt=placed.attempt, node=placed.node, reason=cause)

@@ -232,8 +232,9 @@ class PlaceFinder:
         """Return a key that is equal for pods with the same limits and the same feasible nodes."""
         concern = self._neighbours.concern(pod.submitted)
         key = self._wanted_key(pod, concern)
-        if pod.submitted.group:
-            key += _encode(sorted(self._other_models(pod)))
+        others = self._other_models(pod) if pod.submitted.group else NO_KINDS
+        if others:
+            key += b"without " + _encode(sorted(others))
         kept = self.kept_from(pod) if self._state.nominated else ()
         if kept:
             key += b"kept from " + _encode(kept)

@@ -98,7 +98,7 @@ class GangModels:
 
     def _model_of(self, group: GroupState, kin: Kin) -> str:
         # The model that the first placed pod of this kind uses; empty if none is placed.
-        name, family, selection = kin
+        _, family, selection = kin
         for pod in group.pods.values():
             placed = pod.placement
             if placed is None or pod.submitted.any_model or self._selection(pod) != selection:
@@ -131,4 +131,3 @@ class GangModels:
             models.setdefault(name, set()).add(self._first_kind + number)
             self._others.clear()
         self._known = len(self._kinds)
-

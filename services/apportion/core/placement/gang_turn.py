@@ -20,6 +20,7 @@ from apportion.core.placement.finder import PlaceFinder
 from apportion.core.placement.gang_models import Choice
 from apportion.core.placement.gangs import GangDeficit, deficit_of, held
 from apportion.core.placement.index.board_loops import REFUSED
+from apportion.core.placement.index.packed import Int64
 from apportion.core.placement.limits.holdings import NEVER_SEEN
 from apportion.core.placement.queueing.keys import wants_key
 from apportion.core.placement.queueing.shape_queue import UNDECLARED, Reasons, ShapeQueue
@@ -33,6 +34,7 @@ LIMIT: Final = 4  # tries for each domain, if there are several sets
 # domain per host, 3,200 tries took 19 s. With more domains a gang may wait although a later one
 # would fit.
 TRIES_MAX: Final = 64
+OTHER_MODEL: Final = RefusalCode.GANG_MODEL_MISMATCH
 APART: Final = (RefusalCode.POD_ANTI_AFFINITY, RefusalCode.TOPOLOGY_SPREAD_EXCEEDED)
 
 
@@ -172,32 +174,37 @@ class GangTurn:
         if refused is None:
             self._finder.models.begin = {}
             return self._batch(group, placed, min(events_left, self.batch_max))
-        reasons = self._refusing.reasons(refused)
-        if RefusalCode.GANG_MODEL_MISMATCH in reasons.counts and self._finder.limited:
-            self._finder.models.enforced = False
-            mixed = self._refusing.reasons(refused)
-            self._finder.models.enforced = True
-            reasons = reasons if mixed.limit is None else mixed  # no other model would help
-        others = self._refusing.nodes_refused(refused, RefusalCode.GANG_MODEL_MISMATCH)
-        self._reservations.roll_back(before)
-        self._reservations.met = False  # no pod was placed after all
-        self._finder.models.begin = {}
-        if placed and reasons.limit is None:
-            # Leave out the room that the gang's own pods took, because no eviction can free it.
-            # Keep the counts of anti-affinity and spread among the gang's pods, and count the nodes
-            # that have room, but of another model.
-            alone = self._refusing.reasons(refused)
-            among = {code: reasons.counts[code] for code in APART if code in reasons.counts}
-            fits = self._finder.class_of(refused).board.points != REFUSED
-            if count := int((fits & others).sum()):
-                among[RefusalCode.GANG_MODEL_MISMATCH] = count
-            reasons = alone._replace(counts=among | alone.counts)
+        reasons = self._reasons(refused, before, alone=bool(placed))
         if deficit.pods > 1:
             shortage = structs.replace(shortage, fitting=here + len(placed))
             reasons = reasons._replace(gang=shortage)
         if reasons.limit is not None and len({pod.shape_key for pod in waiting}) > 1:
             reasons = reasons._replace(limit=reasons.limit._replace(seen=NEVER_SEEN))
         return reasons
+
+    def _reasons(self, refused: PodState, before: Int64, *, alone: bool) -> Reasons:
+        # Why the first pod of the gang that does not fit is refused; undoes all reservations since
+        # `before`. With `alone`, leave out the room that the gang's own pods took.
+        reasons = self._refusing.reasons(refused)
+        if OTHER_MODEL in reasons.counts and self._finder.limited:
+            self._finder.models.enforced = False
+            mixed = self._refusing.reasons(refused)
+            self._finder.models.enforced = True
+            reasons = reasons if mixed.limit is None else mixed  # no other model would help
+        others = self._refusing.nodes_refused(refused, OTHER_MODEL)
+        self._reservations.roll_back(before)
+        self._reservations.met = False  # no pod was placed after all
+        self._finder.models.begin = {}
+        if not alone or reasons.limit is not None:
+            return reasons
+        # No eviction can free what the gang's own pods took. Keep the counts of anti-affinity and
+        # spread among the gang's pods, and count the nodes that have room, but of another model.
+        among = {code: reasons.counts[code] for code in APART if code in reasons.counts}
+        reasons = self._refusing.reasons(refused)
+        fits = self._finder.class_of(refused).board.points != REFUSED
+        if count := int((fits & others).sum()):
+            among[OTHER_MODEL] = count
+        return reasons._replace(counts=among | reasons.counts)
 
     def _batch(self, group: GroupState, placed: list[Placed], most: int) -> list[Placed]:
         # The placements that the next batch can hold; takes back the reservations of the others.

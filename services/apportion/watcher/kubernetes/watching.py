@@ -290,9 +290,7 @@ class KubernetesWatching:
         yield [*facts.volume_claims(marked.others[VOLUME_CLAIMS], pods)]
         yield [*facts.nodes(marked.nodes), *facts.mirrored(marked)]
         groups = facts.groups_of(pods) | {
-            name: None
-            for name in marked.others[GROUPS]
-            if self._view.pod_groups.concerns_us(name)
+            name: None for name in marked.others[GROUPS] if self._view.pod_groups.concerns_us(name)
         }
         yield [*facts.groups(groups)]
         yield [*facts.arrivals(uid for uid in pods if uid not in self._doubts)]

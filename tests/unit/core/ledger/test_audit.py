@@ -301,6 +301,16 @@ def test_half_a_gang() -> None:
     assert of_a_gang().write(on("p1")).write(rack("n2", 1)).checks() == [(6, "gang")]
 
 
+def test_a_gang_in_several_batches() -> None:
+    """A gang whose placements are held may be placed in part. If the last placement leaves it
+    without its minimum, its pods stay held."""
+    assert of_a_gang().write(on("p1", held=True)).write(on("p2")).checks() == []
+    ledger = of_a_gang().write(gang("t/g", 3), member("p3", ask(1), group="t/g"))
+    ledger.write(on("p1", held=True), on("p2", held=True)).write(PodGone(uid="p1")).write(on("p3"))
+    assert ledger.checks() == []
+    assert list(ledger.auditor.state.groups["t/g"].held) == ["p2", "p3"]
+
+
 def test_a_gang_that_changed_behind_the_decision() -> None:
     """If a gang's member ends while the scheduler decides, a placement of only the other members is
     no violation."""

@@ -1,4 +1,4 @@
-"""Tests of device models of gangs: all pods of a gang get the same model, unless it permits more."""
+"""Tests of the device models of gangs: a gang gets one model, unless its pods permit more."""
 
 from typing import Any
 

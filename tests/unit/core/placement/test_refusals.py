@@ -2,7 +2,6 @@
 
 import pytest
 
-from apportion.core.explain.text import words
 from apportion.core.placement.feasibility.causes import LIMIT_CODES
 from apportion_schemas import (
     Ask,

@@ -47,7 +47,7 @@ def part(state: State, pod: PodState) -> None:
 
 
 def missing(group: GroupState) -> tuple[Counter[str], int]:
-    """Return how many pods of which task the gang lacks to start, and how many more of any task."""
+    """Return how many pods the gang lacks to start: by task, and how many more of any task."""
     placed = [pod for pod in group.pods.values() if pod.placement is not None]
     tasks = Counter[str]()
     minimums = Counter(group.observed.min_tasks if group.observed is not None else {})
@@ -57,9 +57,9 @@ def missing(group: GroupState) -> tuple[Counter[str], int]:
 
 
 def hold(state: State, pod: PodState, *, more_follow: bool) -> None:
-    """Hold a pod that was just placed, if placements of its gang follow or precede in other batches.
+    """Hold a pod that was just placed, if its gang has placements in other batches.
 
-    If none follow and the gang has its minimum, release all of its held pods."""
+    If no more follow and the gang has its minimum, release all of its held pods."""
     group = state.groups.get(pod.submitted.group) if pod.submitted.group else None
     if group is None or not (more_follow or group.held):
         return

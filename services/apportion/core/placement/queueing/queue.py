@@ -1,8 +1,8 @@
 """Keep the pending pods in shape queues: one per group of identical pods, one per gang.
 
 The queue that is furthest below its entitlement comes first (`limits.queues`). Its shape queues are
-ordered by the priority, then the age, of their first pods, or of their gangs. Invariant: a pending pod is in exactly
-one shape queue, or taken by the current decision."""
+ordered by the priority, then the age, of their first pods, or of their gangs. Invariant: a pending
+pod is in exactly one shape queue, or taken by the current decision."""
 
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush

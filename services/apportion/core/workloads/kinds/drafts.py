@@ -160,8 +160,7 @@ def read_coscheduling_group(document: dict[str, Any], _config: ManifestConfig) -
     """Read a PodGroup of the coscheduling plugin: the gang for pods with its label."""
     group = typed(document, kube.CoschedulingPodGroup)
     observed = PodGroupObserved(
-        group=gangs.name_of(group.metadata, gangs.COSCHEDULING),
-        min_available=group.spec.min_member,
+        group=gangs.name_of(group.metadata, gangs.COSCHEDULING), min_available=group.spec.min_member
     )
     return _manifest("PodGroup", group.metadata, [], "", observed)
 

@@ -170,12 +170,6 @@ def test_pod_groups_of_other_apis(version: str) -> None:
 @pytest.mark.parametrize(
     ("api_version", "spec", "field"),
     [
-        ("scheduling.x-k8s.io/v1alpha1", {"minMember": 901}, "spec.minMember"),
-        (
-            "scheduling.k8s.io/v1alpha2",
-            {"schedulingPolicy": {"gang": {"minCount": 901}}},
-            "spec.schedulingPolicy.gang.minCount",
-        ),
         (
             "scheduling.k8s.io/v1alpha2",
             {"schedulingConstraints": {"topology": [{"key": "rack"}]}},
@@ -197,11 +191,17 @@ def test_pod_groups_of_other_apis(version: str) -> None:
 def test_pod_groups_of_other_apis_are_refused_by_field(
     api_version: str, spec: dict[str, Any], field: str
 ) -> None:
-    """A PodGroup is refused, with the field's path, if it is too large or would restrict the nodes
-    of its pods."""
+    """A PodGroup is refused, with the field's path, if it would restrict the nodes of its pods."""
     metadata = {"name": "gang", "namespace": "team"}
     document = {"apiVersion": api_version, "kind": "PodGroup", "metadata": metadata, "spec": spec}
     assert refused(document).field == field
+
+
+def test_the_minimum_of_a_gang_has_no_limit() -> None:
+    """The gang of a Volcano Job may have more pods than one atomic batch can hold."""
+    found = read(volcano_job(task(replicas=2_000))).group
+    assert found is not None
+    assert found.min_available == 2_000
 
 
 def test_pod_group() -> None:
@@ -295,11 +295,6 @@ def test_submitted() -> None:
         (volcano_job(task(replicas=9000), task(replicas=9000)), "spec.tasks", "has 18000 pods"),
         (volcano_job(task(name="A")), "spec.tasks[0].name", "is not a DNS label"),
         (volcano_job(task(), queue="Big"), "spec.queue", "is not a DNS name"),
-        (
-            volcano_job(task(replicas=901)),
-            "spec.minAvailable",
-            "the 900 pods that can start together",
-        ),
         (
             volcano_job(task({"nvidia.com/gpu": "x"})),
             'spec.tasks[0].template.spec.containers[0].resources.limits["nvidia.com/gpu"]',

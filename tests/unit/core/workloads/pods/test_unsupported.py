@@ -96,8 +96,8 @@ def test_gangs_made_by_annotation() -> None:
 
 @pytest.mark.parametrize(("value", "any_model"), [("any", True), ("one", False)])
 def test_the_models_of_a_gang(value: str, *, any_model: bool) -> None:
-    """The pods of a gang say whether it may use several device models. Other values are refused, and
-    the annotation has no effect without a gang."""
+    """An annotation of a gang's pods permits several device models. Other values are refused. The
+    annotation has no effect without a gang."""
     key, gang = "apportion.dev/gang-models", {"scheduling.k8s.io/group-name": "train"}
     assert draft(pod(None, {key: value, **gang})).any_model is any_model
     assert not draft(pod(None, {key: value})).any_model
