@@ -25,10 +25,12 @@ from apportion.core.intake import judging
 from apportion.core.intake.judging import Refusal
 from apportion.core.ledger import snapshot
 from apportion.core.ledger.fold import HANDLERS
+from apportion.core.ledger.handlers import gangs as folded_gangs
 from apportion.core.ledger.state import NodeState, Phase, State
 from apportion.core.placement import engine, gang_turn, gangs
 from apportion.core.placement.engine import Decision, Engine
 from apportion.core.placement.feasibility.descriptors import REFUSED
+from apportion.core.placement.gang_models import NO_KINDS, GangModels
 from apportion.core.placement.gangs import GangDeficit
 from apportion.core.placement.index import columns
 from apportion.core.placement.index.columns import Columns, RowOrder
@@ -296,6 +298,20 @@ def _gangs_in_part(patch: Patch) -> None:
     patch.setattr(gang_turn, "deficit_of", deficit_of)
 
 
+def _held_in_part(patch: Patch) -> None:
+    """Make the fold release the held pods of a gang with its first batch."""
+
+    def hold(state: Any, pod: Any, *, more_follow: bool) -> None:
+        del state, pod, more_follow
+
+    patch.setattr(folded_gangs, "hold", hold)
+
+
+def _models_mixed(patch: Patch) -> None:
+    """Make the engine place the pods of a gang on any models."""
+    patch.setattr(GangModels, "excluded", lambda _self, _pod: NO_KINDS)
+
+
 def _unschedulable_for_ever(patch: Patch) -> None:
     """Make the engine retry no pending pod when another pod ends."""
     patch.delitem(hints.BY_EVENT, PodGone)
@@ -544,6 +560,8 @@ PLANTED = (
     Planted("sick devices offered", _sick_devices_offered, 20),
     Planted("cordons ignored", _cordons_ignored, 20, first=7),
     Planted("gangs in part", _gangs_in_part, 10),
+    Planted("held gangs bound in part", _held_in_part, 20, first=19),
+    Planted("gangs of several models", _models_mixed, 20, first=6),
     Planted("unschedulable for ever", _unschedulable_for_ever, 30, first=9),
     Planted("allocates when placed", _allocates_when_placed, 3),
     Planted("wrong devices", _wrong_devices, 3),

@@ -567,13 +567,17 @@ def _placed_pod(state: State, data: Any) -> PodState:
     return pod
 
 
+def _check_not_held(state: State, pod: PodState) -> None:
+    if gangs.is_held(state, pod):
+        raise _Refused(f"pod {pod.uid} waits for the rest of its gang")
+
+
 @folds(PodBound)
 def _pod_bound(context: _Context, data: PodBound) -> Change:
     pod = _placed_pod(context.state, data)
     if pod.bound_revision:
         raise _Refused(f"pod {data.pod} is bound already")
-    if gangs.is_held(context.state, pod):
-        raise _Refused(f"pod {data.pod} waits for the rest of its gang")
+    _check_not_held(context.state, pod)
     pod.bound_revision = context.revision
     if pod.phase is PLACED:  # the agent may have reported the allocation first
         pod.phase = BOUND
@@ -596,6 +600,7 @@ def _shares_allocated(context: _Context, data: SharesAllocated) -> Change:
     pod = _placed_pod(context.state, data)
     if pod.phase is ALLOCATED:
         raise _Refused(f"pod {data.pod} is allocated already")
+    _check_not_held(context.state, pod)
     pod.phase, pod.allocated_revision = ALLOCATED, context.revision
     pod.backoff = None
     context.state.failing.pop(data.pod, None)  # a bind may have failed before

@@ -199,7 +199,9 @@ class GangTurn:
             return reasons
         # No eviction can free what the gang's own pods took. Keep the counts of anti-affinity and
         # spread among the gang's pods, and count the nodes that have room, but of another model.
-        among = {code: reasons.counts[code] for code in APART if code in reasons.counts}
+        among: dict[RefusalCode, int] = {
+            code: reasons.counts[code] for code in APART if code in reasons.counts
+        }
         reasons = self._refusing.reasons(refused)
         fits = self._finder.class_of(refused).board.points != REFUSED
         if count := int((fits & others).sum()):

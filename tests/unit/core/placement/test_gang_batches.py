@@ -1,9 +1,12 @@
 """Tests of gangs that one atomic batch cannot hold: they are placed in several, all or none."""
 
+import pytest
+
 from apportion.core.ledger import snapshot
 from apportion.core.ledger.digest import digest
 from apportion.core.ledger.handlers.gangs import is_held
 from apportion.core.placement.engine import NOT_WHOLE, Engine
+from apportion.core.placement.preemption import victims
 from apportion_schemas import PlacementVoided, PodBound, PodPlaced, PodSubmitted
 from apportion_schemas.quantities import GANG_BATCH_MAX, Payload
 from tests.support.deciding import decided
@@ -41,6 +44,9 @@ def test_a_gang_of_several_batches_is_held_until_the_last() -> None:
     assert placed(ledger.decide()) == [("m0", True), ("m1", True), ("m2", True)]
     bound = PodBound(pod="m0", node="n1", attempt=1)
     assert "waits for the rest of its gang" in ledger.contradict(bound)
+    devices = tuple(share.device for share in ledger.shares("m0"))
+    given = SharesAllocated(pod="m0", node="n1", attempt=1, devices=devices)
+    assert "waits for the rest of its gang" in ledger.contradict(given)
     assert placed(ledger.decide()) == [("m3", True), ("m4", True), ("m5", True)]
     assert held(ledger) == [f"m{n}" for n in range(6)]
     assert placed(ledger.decide()) == [("m6", False)]
@@ -135,6 +141,20 @@ def test_a_smaller_minimum_releases_the_held_pods() -> None:
     assert held(ledger) == []
     ledger.bound("m0").settle()
     assert all(ledger.where(f"m{n}") for n in range(7))
+
+
+def test_a_gang_whose_evictions_need_several_batches_is_not_evicted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The scheduler evicts no gang whose evictions one batch cannot hold, because it would have to
+    evict the gang in part."""
+    monkeypatch.setattr(victims, "GANG_BATCH_MAX", BATCH)
+    ledger = started(4, devices=4).settle()
+    ledger.submit(pod("urgent", cards(), priority=9)).settle()
+    assert ledger.state.evictions == {}
+    ledger.gone("m0").settle()
+    ledger.submit(pod("more", cards(), priority=9)).settle()
+    assert sorted(ledger.state.evictions) == ["m1", "m2", "m3"]
 
 
 def test_a_large_gang_gets_one_model() -> None:
