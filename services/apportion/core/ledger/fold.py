@@ -462,7 +462,8 @@ def _pod_placed(context: _Context, data: PodPlaced) -> Change:
     state.nominated.pop(data.pod, None)
     pod.placed_revision, pod.placed_time = context.revision, context.time
     pod.refusal, pod.refused_revision, pod.last_failure = None, 0, ""
-    gangs.hold(state, pod, more_follow=data.held)
+    if pod.submitted.group:
+        gangs.hold(state, pod, more_follow=data.held)
     return Change(data, node=node, pod=pod, shares=data.shares)
 
 

@@ -7,7 +7,7 @@ from apportion.core.ledger.digest import digest
 from apportion.core.ledger.handlers.gangs import is_held
 from apportion.core.placement.engine import NOT_WHOLE, Engine
 from apportion.core.placement.preemption import victims
-from apportion_schemas import PlacementVoided, PodBound, PodPlaced, PodSubmitted
+from apportion_schemas import PlacementVoided, PodBound, PodPlaced, PodSubmitted, SharesAllocated
 from apportion_schemas.quantities import GANG_BATCH_MAX, Payload
 from tests.support.deciding import decided
 from tests.support.fleet import T4, V100, rack

@@ -60,8 +60,8 @@ def hold(state: State, pod: PodState, *, more_follow: bool) -> None:
     """Hold a pod that was just placed, if its gang has placements in other batches.
 
     If no more follow and the gang has its minimum, release all of its held pods."""
-    group = state.groups.get(pod.submitted.group) if pod.submitted.group else None
-    if group is None or not (more_follow or group.held):
+    group = state.groups[pod.submitted.group]
+    if not (more_follow or group.held):
         return
     group.held[pod.uid] = None
     if not more_follow:

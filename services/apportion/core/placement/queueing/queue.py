@@ -174,7 +174,8 @@ class PendingQueue:
             if shape_queue is None or shape_queue.queued != turn:
                 heappop(order)  # the shape queue has another entry, or is gone
                 continue
-            place = shape_queue.place(self._state)
+            state = self._state
+            place = shape_queue.place(state) if shape_queue.gang else shape_queue.head(state)
             if place == turn and not shape_queue.unschedulable:
                 return shape_queue
             heappop(order)
@@ -223,7 +224,8 @@ class PendingQueue:
 
     def _enqueue(self, shape_queue: ShapeQueue) -> None:
         # Add the shape queue to the order; its entry of another place becomes invalid.
-        place = shape_queue.place(self._state)
+        state = self._state
+        place = shape_queue.place(state) if shape_queue.gang else shape_queue.head(state)
         if place is not None and shape_queue.queued != place:
             shape_queue.queued = place
             order = self._orders.get(shape_queue.queue)

@@ -195,9 +195,9 @@ class ShapeQueue:
         return None
 
     def place(self, state: State) -> Turn | None:
-        """Return the queue's place among all shape queues; None if no pod is pending."""
+        """Return the gang's place among all shape queues; None if no pod of it is pending."""
         head = self.head(state)
-        return head if head is None or not self.gang else place_of(state, state.pods[head.uid])
+        return None if head is None else place_of(state, state.pods[head.uid])
 
     def leave(self, turn: Turn) -> None:
         """Remove a pod that has ended, or that another scheduler places."""
