@@ -132,9 +132,9 @@ class PendingQueue:
             turn
             for each in self._shape_queues.values()
             if each.queue == shape_queue.queue and each.unschedulable
-            if (turn := each.head(self._state)) is not None
+            if (turn := each.place(self._state)) is not None
         ]
-        first, own = min(turns, default=None), shape_queue.head(self._state)
+        first, own = min(turns, default=None), shape_queue.place(self._state)
         if first is None or own is None or first > own:
             return None
         return self._state.pods[first.uid]

@@ -195,7 +195,7 @@ class ShapeQueue:
         return None
 
     def place(self, state: State) -> Turn | None:
-        """Return the gang's place among all shape queues; None if no pod of it is pending."""
+        """Return the queue's place among all shape queues; None if no pod of it is pending."""
         head = self.head(state)
         return None if head is None else place_of(state, state.pods[head.uid])
 
