@@ -18,6 +18,10 @@ from apportion.runtime.ledger.port import (
     LedgerFull,
     LedgerUnavailable,
 )
+from apportion.runtime.process.clock import SystemClock
+from apportion.runtime.process.config import read_config
+from apportion.runtime.service.lifecycle import Service
+from apportion.runtime.service.session import open_session
 from tests.support.nats import Bus, PlainServer, draft, ignore, remake_stream, running_bus
 
 
@@ -134,6 +138,19 @@ async def test_each_wrong_setting_of_a_real_stream_is_named(plain: PlainServer) 
         with pytest.raises(LedgerDrifted, match=r"restore it, or start with a new ledger"):
             await check_stream(ledger)
         await call_api(ledger.wire, f"STREAM.DELETE.{STREAM}")
+    await ledger.close()
+
+
+async def test_a_service_does_not_begin_with_a_wrong_setting(plain: PlainServer) -> None:
+    """A service with a stream that drops old records stops with the name of the setting, before it
+    reads or appends anything."""
+    ledger = await connect(plain.url, name="test")
+    await remake_stream(ledger.wire, {**stream.WANTED, "name": STREAM, "discard": "old"})
+    config = read_config({"nats_url": plain.url}, environ={})
+    with pytest.raises(LedgerDrifted) as drifted:
+        async with open_session(Service("watcher", config, clock=SystemClock())):
+            raise AssertionError("the session began")
+    assert drifted.value.setting == f"stream {STREAM} discard"
     await ledger.close()
 
 

@@ -1,6 +1,11 @@
 """Tests that the ledger records each refused report with a cause, so that an operator knows what to
 do."""
 
+import pytest
+from msgspec import structs
+
+from apportion.intake import taking
+from apportion.intake.taking import LATER_S
 from apportion_schemas import Device, DeviceHealthChanged, Host, NodeReported, ReportRefused
 from tests.simulation.loop import rest, run_virtually
 from tests.support.virtual_services import Services
@@ -30,3 +35,25 @@ def test_a_card_that_fails_and_recovers_all_the_time_is_flapping() -> None:
         assert (await services.say(REPORT, "again")).revision is not None
 
     run_virtually(flap())
+
+
+def test_a_node_over_its_budget_is_told_to_send_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If a node has used its hourly budget, the intake asks its agent to send the event later. The
+    ledger records the cause `too-many`, and other nodes are not affected."""
+    monkeypatch.setattr(taking, "RECORDS_AN_HOUR", 2)
+
+    async def exceed() -> None:
+        services = Services()
+        await services.intake()
+        await services.say(REPORT, "first")
+        change = DeviceHealthChanged(node="n1", device="g0", healthy=False)
+        assert (await services.say(change, "second")).revision == 2
+        answer = await services.say(structs.replace(change, healthy=True), "third")
+        assert (answer.revision, answer.again_s) == (None, LATER_S)
+        other = structs.replace(REPORT, node="n2", devices=())
+        assert (await services.say(other, "other")).revision is not None
+        await rest(10)
+        assert [each.cause for each in services.written(ReportRefused)] == ["too-many"]
+        assert len(services.written(DeviceHealthChanged)) == 1
+
+    run_virtually(exceed())

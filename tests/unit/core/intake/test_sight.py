@@ -91,6 +91,30 @@ def test_a_body_that_is_none_is_refused(body: object) -> None:
         call("n1", GET, body)
 
 
+@pytest.mark.parametrize(
+    "api",
+    [
+        "STREAM.DELETE.APPORTION",
+        "STREAM.PURGE.APPORTION",
+        "STREAM.MSG.DELETE.APPORTION",
+        "STREAM.MSG.GET.KV_APPORTION",
+        "CONSUMER.LIST.APPORTION",
+        "CONSUMER.DELETE.APPORTION.binder",
+        f"CONSUMER.DELETE.APPORTION.{readers_of_node('n2')[0]}",
+        f"CONSUMER.INFO.OTHER.{readers_of_node('n1')[0]}",
+        "",
+    ],
+)
+def test_any_other_request_is_refused(api: str) -> None:
+    """An agent may send no request that deletes records, or that concerns a consumer of another
+    node or of the binders."""
+    with pytest.raises(NotForAgents):
+        call("n1", api, {})
+    for each in readers_of_node("n1"):
+        own = f"CONSUMER.DELETE.APPORTION.{each}"
+        assert call("n1", own, {"seq": 1}) == Call(own), "the intake passes no body on"
+
+
 def test_the_part_of_a_node_is_a_state_that_can_be_restored() -> None:
     """An agent's partial state can be restored like a snapshot.
 

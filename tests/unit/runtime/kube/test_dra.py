@@ -10,7 +10,7 @@ import pytest
 
 from apportion.binder.kubernetes.slices import Slices
 from apportion.core.ledger.state import State
-from apportion.runtime.kube.client import Answer
+from apportion.runtime.kube.client import Answer, KubeRefused
 from apportion.runtime.kube.examining import SLICES, require_dra
 from apportion.runtime.process.config import ConfigError
 from tests.simulation.clocks import SkewedClock
@@ -81,6 +81,14 @@ async def test_a_server_that_takes_no_such_slices_is_refused() -> None:
     """If the API server rejects our ResourceSlices, the error has its message."""
     with pytest.raises(ConfigError, match="no such counter set"):
         await slices(Gated(status=422)).require()
+
+
+async def test_a_missing_permission_is_not_blamed_on_the_version() -> None:
+    """If the API server does not permit the binder to create ResourceSlices, the error is that
+    refusal and does not recommend an upgrade of Kubernetes."""
+    with pytest.raises(KubeRefused) as refused:
+        await slices(Gated(status=403)).require()
+    assert refused.value.status == 403
 
 
 def slices(server: MemoryKube) -> Slices:
