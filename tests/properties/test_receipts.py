@@ -2,6 +2,7 @@
 removed."""
 
 import random
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -10,6 +11,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from apportion.core.ledger import snapshot
+from apportion.core.ledger.digest import digest
 from apportion.core.ledger.receipts import (
     FORMAT,
     Proof,
@@ -33,7 +36,7 @@ from apportion.runtime.files.signing import (
 from apportion.runtime.ledger.archive import read_archive
 from apportion.runtime.ledger.port import Record
 from apportion.runtime.ledger.reader import StateFold
-from apportion.runtime.ledger.receipts import Ledger, ReceiptCheck, Receipts, check_signature
+from apportion.runtime.ledger.receipts import STATE, Ledger, ReceiptCheck, Receipts, check_signature
 
 RECORDED = Path(__file__).parents[1] / "golden" / "ledgers" / "v1-evictions.jsonl"
 RECORDS = list(read_archive(RECORDED))
@@ -164,6 +167,30 @@ def test_a_state_that_does_not_follow_is_named(signed: Signed) -> None:
         fold.take(record)
         found += [*check.take(record), *check.folded(fold.state)]
     assert [revision for revision, _ in found] == [ENDS[-1]]
+
+
+def test_the_next_receipt_goes_on_from_the_stored_state(signed: Signed, tmp_path: Path) -> None:
+    """The folder keeps the state at the newest receipt. An older or unreadable state counts as
+    missing. A different state at the same revision is an error."""
+    stored, folder = signed.folder / STATE, tmp_path / "receipts"
+    shutil.copytree(signed.folder, folder)
+    receipts, fold = Receipts(folder), StateFold(quiet=True)
+    for record in RECORDS[: ENDS[-2]]:
+        fold.take(record)
+    (folder / STATE).write_bytes(snapshot.take(fold.state))
+    assert receipts.state() is None
+    for record in RECORDS[ENDS[-2] :]:
+        fold.take(record)
+    (folder / STATE).write_bytes(stored.read_bytes())
+    found = receipts.state()
+    assert found is not None
+    assert digest(found) == digest(fold.state)
+    (folder / STATE).write_bytes(b"{")
+    assert receipts.state() is None
+    fold.state.released_count += 1
+    (folder / STATE).write_bytes(snapshot.take(fold.state))
+    with pytest.raises(ReceiptInvalid, match=STATE):
+        receipts.state()
 
 
 def test_unchanged_records_are_proven(signed: Signed) -> None:

@@ -7,11 +7,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from apportion.agent.kubelet.port import NotPrepared
-from apportion.agent.standalone import Runs
+from apportion.agent.places import Places
+from apportion.agent.reporting.agent import Agent, Node
+from apportion.agent.simulated import SimulatedBackend
+from apportion.agent.standalone import RunNode, Runs
+from apportion.core.devices.simulating import simulated_devices
+from apportion.core.grants import Edits
+from apportion.runtime.ledger.batching import GroupCommit
+from apportion.runtime.ledger.publisher import Publisher
+from apportion.runtime.ledger.starting import End
+from apportion.runtime.process.clock import SystemClock
 from apportion.runtime.process.lives import Life, life_of
+from apportion.runtime.process.metrics import Metrics
+from apportion_schemas import Host
+from tests.support.memory_ledger import MemoryLedger
+from tests.support.memory_server import MemoryServer
 from tests.unit.agent.usage.processes import UID, cgroup
 
 PROC = Path("/proc")
@@ -96,6 +110,29 @@ async def test_a_container_outlives_who_asked_for_it(
     assert not runs.on_host("uid-1")
     runs.end("uid-1")
     assert await Runs(tmp_path, PROC).pods() == set()
+
+
+async def test_the_device_of_a_container_is_gone_after_its_end(
+    tmp_path: Path, process: subprocess.Popen[bytes]
+) -> None:
+    """When a container has ended, the agent removes the container's CDI device and its record. The
+    devices of other containers stay."""
+    places = Places(cdi=tmp_path / "cdi", state=tmp_path / "state", run=tmp_path / "run")
+    ledger, clock = MemoryLedger(MemoryServer(), role="agent"), SystemClock()
+    backend = SimulatedBackend(simulated_devices("n1", "1xT4"))
+    async with GroupCommit(ledger) as commit:
+        publisher = Publisher("agent/n1", clock, commit.append)
+        node = Node("n1", backend, Host(cpu_milli=1, memory_mib=1, pods=1), publisher)
+        agent = Agent([node], ledger, Metrics())
+        served = RunNode(agent, node, places, metrics=Metrics(), clock=clock)
+        for pod in ("uid-1", "uid-2"):
+            served._runs.begin(pod, life(process), in_container=True)
+            served._specifications.write([pod], Edits())
+        assert len(list(places.cdi.iterdir())) == 2
+        await served._answer("", msgspec.json.encode(End("uid-1")))
+    (left,) = places.cdi.iterdir()
+    assert "uid-2" in left.name
+    assert await Runs(places.state, PROC).pods() == {"uid-2"}
 
 
 def test_a_process_that_is_not_seen_here_is_refused(tmp_path: Path) -> None:

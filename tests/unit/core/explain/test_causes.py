@@ -55,9 +55,11 @@ def test_the_cards_that_alone_will_do_are_named_with_who_holds_them(golden: Gold
     ledger = Ledger(rack("n1", 8)).submit(wants("r1", cards(), indexes=(0,))).settle()
     ledger.submit(wants("r2", cards(), indexes=(5,))).settle()
     answer = answer_of(ledger, wants("p", cards(2), indexes=(0, 2)))
+    nine = answer_of(ledger, wants("q", cards(9), indexes=tuple(range(9))))
     golden(
         {
             "cards 0 and 2": answer.sentence,
+            "cards 0 to 8": nine.sentence,
             "listed": pod_answer(ledger.state, ledger.pod("p")).cause,
         }
     )

@@ -262,6 +262,23 @@ def test_a_gang_whose_pods_want_one_another() -> None:
     assert ledger.reasons("v0")[C.POD_ANTI_AFFINITY] == 1
 
 
+def test_a_gang_too_large_for_every_zone_is_told_why() -> None:
+    """If a gang's pods need separate nodes of one zone and no zone has enough nodes, the refusal
+    counts the nodes that the gang's first pods would take."""
+    ledger = fleet(a="x", b="x", c="y", d="y").play(gang(min_available=3))
+    together, apart = near(ZONE, "rank"), near(HOST, "rank")
+    ranks = [
+        minding(f"r{n}", "rank", group="team/job", affinity=(together,), anti_affinity=(apart,))
+        for n in range(3)
+    ]
+    ledger.submit(*ranks).settle()
+    assert [ledger.where(rank.uid) for rank in ranks] == ["", "", ""]
+    assert ledger.reasons("r0") == {C.POD_ANTI_AFFINITY: 2}
+    shortage = ledger.refusal("r0").gang
+    assert shortage is not None
+    assert (shortage.needed, shortage.fitting) == (3, 2)
+
+
 # -------------------------------------------------------------- compared with a full scan
 
 

@@ -1,5 +1,6 @@
 """Tests of the errors about unknown NATS roles and users."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -38,3 +39,15 @@ def test_who_cannot_be_revoked_is_not_offered(tmp_path: Path) -> None:
     with pytest.raises(UsersFailed, match="not found; users: ") as failed:
         users.revoke("zz")
     assert "bootstrap" not in str(failed.value)
+
+
+def test_nobody_else_reads_the_users_or_their_keys(tmp_path: Path) -> None:
+    """Only the owner of the folder may read or lock the users and their keys, whatever the umask
+    is. The file nats.conf contains no secret."""
+    umask = os.umask(0)
+    try:
+        Users(tmp_path).begin()
+    finally:
+        os.umask(umask)
+    files = [each for each in tmp_path.rglob("*") if each.is_file()]
+    assert {each.name for each in files if each.stat().st_mode & 0o077} == {"nats.conf"}
