@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.snapshots import KEPT, Snapshots
+from apportion.runtime.ledger.archive import ArchiveWriter, read_archive, read_opening
 from apportion_schemas import (
     Configuration,
     ConfigurationChanged,
@@ -196,7 +198,7 @@ async def test_what_is_bound_and_not_answered_outlives_the_trim(world: World) ->
 
 
 async def test_nothing_is_dropped_that_is_needed(world: World, tmp_path: Path) -> None:
-    """`ledger trim` refuses an altered or foreign archive, and a ledger without a usable snapshot.
+    """`ledger trim` refuses an altered, other or foreign archive, and a ledger without a snapshot.
 
     It drops only archived events of the given age, and none from the first unbound placement on."""
     for number in range(30):
@@ -217,6 +219,9 @@ async def test_nothing_is_dropped_that_is_needed(world: World, tmp_path: Path) -
     altered = tmp_path / "altered.jsonl"
     alter(Path(whole), altered)
     await refused(str(altered), "altered.jsonl")
+    rewritten = tmp_path / "rewritten.jsonl"
+    rewrite(Path(whole), rewritten)
+    await refused(str(rewritten), "differs from the ledger")
     async with running_bus(tmp_path / "other") as other:
         foreign = World(other, tmp_path / "nats")
         await foreign.facts.open()
@@ -259,3 +264,12 @@ def alter(source: Path, copy: Path) -> None:
     """Copy an archive, and change one name in one line of the copy."""
     text = source.read_text(encoding="utf-8")
     copy.write_text(text.replace("p7", "p8", 1), encoding="utf-8")
+
+
+def rewrite(source: Path, copy: Path) -> None:
+    """Write an intact archive of the same ledger that has other records, as after a restore of the
+    ledger from a backup."""
+    opening = read_opening(source)
+    with ArchiveWriter(copy, stream=opening.stream, created=opening.created) as writer:
+        for record in read_archive(source):
+            writer.add(structs.replace(record, payload=record.payload + b" "))
