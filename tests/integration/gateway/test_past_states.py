@@ -20,7 +20,7 @@ from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.snapshots import Snapshots
 from apportion.runtime.ledger.port import Draft, Record
 from apportion.runtime.ledger.reader import StateFold
-from apportion_schemas import PodPlaced, encode
+from apportion_schemas import PodPlaced, UnknownEvent, encode
 from apportion_schemas.catalogue import BY_PAYLOAD, subject_of
 from apportion_schemas.quantities import Payload
 from tests.support.happenings import happenings
@@ -98,6 +98,23 @@ def test_any_revision_is_what_folding_up_to_it_gives(
     last = world.fold.state.revision
     for revision in (round(part * last) for part in looks):
         assert runner.run(world.look(revision)) == world.digests[revision]
+
+
+def test_a_record_that_cannot_be_read_ends_the_look(runner: asyncio.Runner, world: World) -> None:
+    """If the receiver of the records fails on one of them, the read fails with that error, so the
+    gateway never answers with a state that lacks later events."""
+    seen: list[int] = []
+
+    def deliver(record: Record) -> None:
+        if record.revision > 3:
+            raise UnknownEvent("apportion.dev/FromTheFuture")
+        seen.append(record.revision)
+
+    last = world.fold.state.revision
+    assert last > 4
+    with pytest.raises(UnknownEvent):
+        runner.run(world.states._chronicle.read(deliver, after=0, upto=last))
+    assert seen == [1, 2, 3]
 
 
 def test_looks_at_once_do_not_disturb_one_another(runner: asyncio.Runner, world: World) -> None:
