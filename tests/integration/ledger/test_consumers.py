@@ -4,6 +4,7 @@ A client never takes a consumer that another client is using."""
 
 import pytest
 
+from apportion.core.identity.roles import BY_NAME
 from apportion.runtime.jetstream import consumers
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.following import Follower
@@ -74,15 +75,17 @@ async def test_a_reader_keeps_its_number_through_a_crash_of_the_server(bus: Bus)
     assert sorted(name_of(reader) for reader in readers) == ["scheduler-0", "scheduler-1"]
 
 
-async def test_when_all_are_in_use_it_is_said(bus: Bus) -> None:
-    """If all of a user's consumers are in use, the next reader fails, and no consumer is taken
-    away."""
-    ledger = await bus.connect("watcher")
-    await ledger.append([draft()])
-    used = [await reading(ledger) for _ in range(4)]
-    assert used == [f"watcher-{number}" for number in range(4)]
+@pytest.mark.parametrize("user", ["watcher", "intake"])
+async def test_when_all_are_in_use_it_is_said(bus: Bus, user: str) -> None:
+    """A user's readers get all of its consumers. If all are in use, the next reader fails, and no
+    consumer is taken away."""
+    await (await bus.connect("watcher")).append([draft()])
+    ledger = await bus.connect(user)
+    most = BY_NAME[user].consumers
+    used = [await reading(ledger) for _ in range(most)]
+    assert used == [f"{user}-{number}" for number in range(most)]
     settings = {**SETTINGS, "deliver_subject": ledger.wire.new_inbox()}
-    with pytest.raises(LedgerUnavailable, match="all consumers allowed for watcher"):
+    with pytest.raises(LedgerUnavailable, match=f"all consumers allowed for {user}"):
         await consumers.create(ledger.wire, settings, ["apportion.v1.>"])
     for name in used:
         assert (await consumers.read_info(ledger.wire, name)).push_bound
