@@ -94,9 +94,8 @@ def check(documents: list[object]) -> None:
             continue
         assert outcome.manifest is not None
         made = [submitted(draft, "uid") for draft in outcome.manifest.pods[:2]]
-        for data in (*made, outcome.manifest.group):
-            if data is not None:
-                encode(Event(id="1", source="s", time="2026-03-01T09:30:00Z", data=data))
+        for data in (*made, *outcome.manifest.groups):
+            encode(Event(id="1", source="s", time="2026-03-01T09:30:00Z", data=data))
 
 
 @settings(max_examples=300, deadline=None)

@@ -116,7 +116,7 @@ def plan_of(request: PlanRequest, state: State) -> Plan:
             limits=tuple(wish.limits),
         ),
         problems=tuple(map(str, problems)),
-        warnings=(*wish.slips, *undeclared_queues(wish, state.queues)),
+        warnings=(*wish.slips, *wish.notes.values(), *undeclared_queues(wish, state.queues)),
         passed_over=tuple(wish.passed_over),
     )
 

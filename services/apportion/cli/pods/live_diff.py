@@ -65,7 +65,7 @@ def _wholes(pod: PodDraft | PodAnswer) -> Iterator[tuple[str, str]]:
 
 
 def compared(wish: Wish, live: dict[str, PodAnswer], gateway: Gateway) -> Compared:
-    """Compare each pod of `wish` with its live namesake, and find surplus Deployment pods."""
+    """Compare each pod of `wish` with its live namesake, and find surplus pods."""
     found = Compared(only_new(wish, live), dict(wish.groups))
     for pod in wish.pods:
         there = live.get(f"{pod.namespace}/{pod.name}")
@@ -83,13 +83,13 @@ def compared(wish: Wish, live: dict[str, PodAnswer], gateway: Gateway) -> Compar
         found.gangs.pop(pod.group, None)
     groups = found.new.groups
     found.new.groups = {name: each for name, each in groups.items() if name not in found.gangs}
-    # Surplus pods of the Deployments in `wish`.
+    # Surplus pods of workloads in `wish` that may have been scaled down.
     wanted = {f"{pod.namespace}/{pod.name}" for pod in wish.pods}
-    for namespace in sorted({namespace for namespace, _ in wish.deployments}):
+    for namespace in sorted({namespace for namespace, _ in wish.scaled}):
         _, pods = gateway.items("pods", PodAnswer, {"namespace": namespace})
         found.surplus += [
             pod for pod in pods
-            if (namespace, pod.owner) in wish.deployments
+            if (namespace, pod.owner) in wish.scaled
             and f"{namespace}/{pod.name}" not in wanted
         ]  # fmt: skip
     return found

@@ -6,6 +6,7 @@ long or too large for an event are refused, as are names that Kubernetes refuses
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import msgspec
@@ -39,6 +40,15 @@ class ManifestError(ValueError):
         return f"{field}: {shown(self.value)} {self.problem}; {self.fix}"
 
 
+@contextmanager
+def errors_below(prefix: str) -> Iterator[None]:
+    """Put `prefix` before the field of each ManifestError, for a document inside another."""
+    try:
+        yield
+    except ManifestError as error:
+        raise ManifestError(prefix + error.field, error.value, error.problem, error.fix) from None
+
+
 def within(field: str, key: str) -> str:
     """Return the path of an entry in a map: `field["key"]`."""
     return f'{field}["{ascii(key[:VALUE_CHARS_MAX])[1:-1]}"]'
@@ -49,6 +59,11 @@ def below(field: str, key: str) -> str:
     if not _WORD.fullmatch(key):
         return within(field, key)
     return f"{field}.{key}" if field else key
+
+
+def below_path(at: str, field: str) -> str:
+    """Return the path of a field below the path `at`, which may be empty."""
+    return f"{at}.{field}" if at else field
 
 
 def shown(value: object) -> str:

@@ -35,6 +35,12 @@ class Metadata(Kube, frozen=True):
     owner_references: list[OwnerReference] = []
 
 
+class Named(Kube, frozen=True):
+    """The part of an object that every kind has."""
+
+    metadata: Metadata
+
+
 class Object(Kube, Generic[S], frozen=True):
     """A Kubernetes object whose `spec` has the type `S`."""
 
@@ -239,11 +245,6 @@ class JobSpec(Kube, frozen=True):
     scheduling: JobScheduling = JobScheduling()
 
 
-class DeploymentSpec(Kube, frozen=True):
-    template: PodTemplate
-    replicas: Replicas = 1
-
-
 class VolcanoTask(Kube, frozen=True):
     template: PodTemplate
     name: Text = ""
@@ -300,7 +301,6 @@ class KubernetesGroupSpec(Kube, frozen=True):
 
 Pod = Object[PodSpec]
 Job = Object[JobSpec]
-Deployment = Object[DeploymentSpec]
 VolcanoJob = Object[VolcanoJobSpec]  # `batch.volcano.sh/v1alpha1`
 # of `scheduling.k8s.io`, all versions since Kubernetes 1.36
 KubernetesPodGroup = Object[KubernetesGroupSpec]

@@ -1,23 +1,38 @@
 """Read documents with the function for each kind, and report one outcome each.
 
-Some kinds have controllers that create pods, such as CronJob. They are refused, because nothing
-here would create these pods. A PriorityClass applies to the pods in the same files, but does not
+A document of a kind whose controller creates pods yields the pods that the controller would create.
+PriorityClasses and training runtimes apply to the pods in the same files; a PriorityClass does not
 override the configuration. Invariant: a bad document only raises a `ManifestError`. A document with
 a pod, or of one of our kinds in another version, is never skipped."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
-from apportion.core.workloads.document import ROOT, ManifestError, cleaned, items_of, part
+from apportion.core.workloads import kube
+from apportion.core.workloads.document import (
+    ROOT,
+    ManifestError,
+    cleaned,
+    dns_label,
+    dns_subdomain,
+    errors_below,
+    items_of,
+    part,
+    typed,
+)
+from apportion.core.workloads.kinds import controllers, nested
 from apportion.core.workloads.kinds.drafts import KINDS, Manifest
 from apportion.core.workloads.kinds.limits import LIMITS
 from apportion.core.workloads.pods.template import DEFAULT_CONFIG, ManifestConfig
 
-TAKEN: Final = (*KINDS, *LIMITS)  # every kind that can be submitted: workloads and limits
+CONTROLLED: Final = frozenset(
+    (version, kind) for kind, row in controllers.TABLE.items() for version in row.versions
+)
+# every kind that can be submitted: workloads and limits
+TAKEN: Final = (*KINDS, *sorted(CONTROLLED), *nested.TABLE, *LIMITS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +87,66 @@ def read_document(document: object, config: ManifestConfig = DEFAULT_CONFIG) -> 
             raise ManifestError("metadata.name", name, "is missing or not text", fix)
         fix = f"write a whole number from {-PRIORITY_MAX} to {PRIORITY_MAX}, without quotes"
         raise ManifestError("value", value, "is not a valid priority", fix)
-    read = KINDS.get((str(api_version), str(kind)))
-    if read is None:
-        fix = f"use one of {known_kinds()}"
-        raise ManifestError("kind", f"{kind} ({api_version})", "is not supported", fix)
-    return read(clean, config)
+    key = (str(api_version), str(kind))
+    _name(clean)
+    if key in nested.TABLE:
+        return _read_nested(clean, config)
+    if key in CONTROLLED:
+        return controllers.read_controlled(clean, config)
+    if key in KINDS:
+        return KINDS[key](clean, config)
+    fix = f"use {known_kinds(str(kind))}"
+    problem = WITHOUT_TEMPLATES.get((_group(api_version), str(kind)), "is not supported")
+    raise ManifestError("kind", f"{kind} ({api_version})", problem, fix)
 
 
-def known_kinds() -> str:
-    """Return the kinds that can be submitted, as a text for errors."""
-    return ", ".join(f"{kind} ({api_version})" for api_version, kind in TAKEN)
+def known_kinds(like: str = "") -> str:
+    """Return the versions of this kind that can be submitted, or else the most common kinds."""
+    versions = [f"{kind} ({version})" for version, kind in TAKEN if kind == like]
+    return " or ".join(versions) or KINDS_TO_USE
+
+
+# Kubernetes makes a name of `generateName`, and a client may choose a similar one.
+def _name(document: dict[str, Any]) -> None:
+    about = part(document, "metadata")
+    if not about.get("name") and isinstance(prefix := about.get("generateName"), str):
+        document["metadata"] = about | {"name": prefix.rstrip("-.")}
+
+
+def _read_nested(document: dict[str, Any], config: ManifestConfig) -> Manifest:
+    found: list[Manifest] = []
+    pods = 0
+    for inner in nested.inner_documents(document, config):
+        try:
+            found.append(read_document(inner.document, config))
+        except ManifestError as error:
+            field = inner.field(error.field)
+            raise ManifestError(field, error.value, error.problem, error.fix) from None
+        pods += len(found[-1].pods)
+        if pods > kube.REPLICAS_MAX:
+            fix = f"use at most {kube.REPLICAS_MAX}"
+            raise ManifestError("spec", None, f"has {pods} pods", fix)
+    owner = typed({"metadata": part(document, "metadata")}, kube.Named).metadata
+    return Manifest(
+        kind=document["kind"],
+        namespace=dns_label(owner.namespace, "metadata.namespace"),
+        name=dns_subdomain(owner.name, "metadata.name"),
+        groups=tuple(group for each in found for group in each.groups),
+        pods=tuple(pod for each in found for pod in each.pods),
+    )
+
+
+def note_of(document: object) -> str:
+    """Return what only the controller of this document knows about its pods; empty for nothing."""
+    about = part(document)
+    key = (str(about.get("apiVersion")), str(about.get("kind")))
+    if key in CONTROLLED:
+        return controllers.TABLE[key[1]].note
+    return nested.TABLE[key].note if key in nested.TABLE else ""
+
+
+def _group(version: object) -> str:
+    return str(version).rpartition("/")[0]
 
 
 def title(document: object) -> str:
@@ -94,34 +159,20 @@ def title(document: object) -> str:
         for value, other in (
             (document.get("kind"), "document"),
             (parts.get("namespace"), "default"),
-            (parts.get("name"), ""),
+            (parts.get("name", parts.get("generateName")), ""),
         )
     )
     return f"{kind} {namespace}/{name}"[:512] if name else kind[:512]
 
 
-@contextmanager
-def errors_below(prefix: str) -> Iterator[None]:
-    """Put `prefix` before the field of each ManifestError, for a document inside another."""
-    try:
-        yield
-    except ManifestError as error:
-        raise ManifestError(prefix + error.field, error.value, error.problem, error.fix) from None
-
-
-# the path of the pod template in kinds whose controllers create pods
-TEMPLATES: Final = {
-    ("apps/v1", "StatefulSet"): "spec.template",
-    ("apps/v1", "DaemonSet"): "spec.template",
-    ("apps/v1", "ReplicaSet"): "spec.template",
-    ("v1", "ReplicationController"): "spec.template",
-    ("batch/v1", "CronJob"): "spec.jobTemplate.spec.template",
+KINDS_TO_USE: Final = "Pod, Job, Deployment or another kind of docs/tasks/controllers.md"
+_MADE: Final = "makes its pods from other fields than pod templates, and is not supported"
+WITHOUT_TEMPLATES: Final = {
+    ("sparkoperator.k8s.io", "SparkApplication"): _MADE,
+    ("sparkoperator.k8s.io", "ScheduledSparkApplication"): _MADE,
+    **{("tekton.dev", kind): _MADE for kind in ("Task", "TaskRun", "Pipeline", "PipelineRun")},
 }
-# the path of the Job in Volcano's kinds whose controllers create Jobs (JobFlows name JobTemplates)
-JOB_TEMPLATES: Final = {
-    ("batch.volcano.sh/v1alpha1", "CronJob"): "spec.jobTemplate",
-    ("flow.volcano.sh/v1alpha1", "JobTemplate"): "",
-}
+RUNTIMES: Final = ("ClusterTrainingRuntime", "TrainingRuntime")
 
 
 PRIORITY_CLASS: Final = "PriorityClass"
@@ -130,15 +181,19 @@ PRIORITY_MAX: Final = 1_000_000_000  # of a class that is not Kubernetes' own
 KUBERNETES_CLASSES: Final = "system-"
 
 
-def with_classes(config: ManifestConfig, documents: Iterable[object]) -> ManifestConfig:
-    """Return the configuration plus the PriorityClasses among these documents."""
-    made = dict(
-        found
-        for document in documents
-        for _, item in items_of(document)[0]
-        if (found := class_of(item)) is not None
+def with_named(config: ManifestConfig, documents: Iterable[object]) -> ManifestConfig:
+    """Return the configuration plus the PriorityClasses and runtimes among these documents."""
+    items = [item for document in documents for _, item in items_of(document)[0]]
+    made = dict(found for item in items if (found := class_of(item)) is not None)
+    named = {
+        f"{kind}/{name}": item
+        for item in items
+        if (kind := part(item).get("kind")) in RUNTIMES
+        and isinstance(name := part(item, "metadata").get("name"), str)
+    }
+    return msgspec.structs.replace(
+        config, priority_classes=made | config.priority_classes, named=config.named | named
     )
-    return msgspec.structs.replace(config, priority_classes=made | config.priority_classes)
 
 
 def class_of(document: object) -> tuple[str, int] | None:
@@ -160,9 +215,7 @@ def unusable(document: dict[Any, Any]) -> bool:
 
 LISTED: Final = 8
 _LIST: Final = ("", "List")
-_OURS: Final = {
-    (version.rpartition("/")[0], kind) for version, kind in (*TAKEN, *TEMPLATES, *JOB_TEMPLATES)
-} | {_LIST}
+_OURS: Final = {*((_group(version), kind) for version, kind in TAKEN), *WITHOUT_TEMPLATES, _LIST}
 _NAMELESS: Final = "a document without a kind"
 
 
@@ -186,7 +239,7 @@ def is_other(document: object) -> bool:
         return True
     if not isinstance(version, str) or not isinstance(kind, str):
         return False
-    return (version.rpartition("/")[0], kind) not in _OURS
+    return (_group(version), kind) not in _OURS
 
 
 def holds_pods(value: object) -> bool:
@@ -230,4 +283,4 @@ def nothing_taken_words(contents: Iterable[object]) -> str:
             f"contains no workload; a {PRIORITY_CLASS} applies only to pods in the same command, "
             "as in -f class.yaml -f pods.yaml"
         )
-    return f"contains no workload, queue or quota; use one of {known_kinds()}"
+    return f"contains no workload, queue or quota; use {known_kinds()}"

@@ -18,19 +18,20 @@ from apportion.core.explain.text.names import did_you_mean
 from apportion.core.explain.text.words import listed
 from apportion.core.names import natural
 from apportion.core.workloads.dialects import ManifestError
-from apportion.core.workloads.document import items_of
+from apportion.core.workloads.document import errors_below, items_of
+from apportion.core.workloads.kinds.controllers import SCALED
 from apportion.core.workloads.kinds.drafts import PodDraft
 from apportion.core.workloads.kinds.limits import limit_of
 from apportion.core.workloads.lint.typo_checks import left_elsewhere, queues_named, suspects
 from apportion.core.workloads.pods.template import DEFAULT_CONFIG, ManifestConfig
 from apportion.core.workloads.reading import (
-    errors_below,
     found_as,
     is_other,
+    note_of,
     nothing_taken_words,
     others_in,
     read_document,
-    with_classes,
+    with_named,
 )
 from apportion.runtime.files.safe_yaml import TEXT_BYTES_MAX, Parsed, parse
 from apportion_schemas import PodGroupObserved, QueueObserved, QuotaObserved
@@ -214,12 +215,13 @@ class Wish:
     groups: dict[str, PodGroupObserved] = field(default_factory=dict)
     limits: list[QueueObserved | QuotaObserved] = field(default_factory=list)
     # Namespace and owner of pods whose number may have shrunk.
-    deployments: set[tuple[str, str]] = field(default_factory=set)
+    scaled: set[tuple[str, str]] = field(default_factory=set)
     podless: list[str] = field(default_factory=list)  # workloads that declare no pods
     # The queues that pods and gangs name, with the first document and field that does.
     queues: dict[str, tuple[Document, str]] = field(default_factory=dict)
     slips: list[str] = field(default_factory=list)  # likely typos, or for another scheduler
     passed_over: list[str] = field(default_factory=list)  # neither workloads nor limits
+    notes: dict[str, str] = field(default_factory=dict)  # by kind: what only its controller knows
 
 
 def read_wish(
@@ -231,7 +233,7 @@ def read_wish(
     """Return what the documents request, and their problems. Raises TooManyPods."""
     documents = list(found)
     contents = [each.content for each in documents if isinstance(each, Document)]
-    reader = _Reader(with_classes(config, contents), most)
+    reader = _Reader(with_named(config, contents), most)
     for document in documents:
         if isinstance(document, Problem):
             reader.problems.append(document)
@@ -295,15 +297,16 @@ class _Reader:
             return
         manifest = read_document(item, self._config)
         self.taken = True
+        if (note := note_of(item)) and manifest.pods:
+            self.wish.notes[manifest.kind] = f"{manifest.kind}: {note}"
         self._left -= len(manifest.pods)
         if self._left < 0:
             raise TooManyPods(f"more than {self._most} pods")
         wish = self.wish
-        if manifest.kind == "Deployment":
-            wish.deployments.add((manifest.namespace, f"Deployment/{manifest.name}"))
-        if manifest.group is not None:
-            wish.groups[manifest.group.group] = manifest.group
-        elif not manifest.pods:
+        if manifest.kind in SCALED:
+            wish.scaled.add((manifest.namespace, f"{manifest.kind}/{manifest.name}"))
+        wish.groups |= {group.group: group for group in manifest.groups}
+        if not manifest.groups and not manifest.pods:
             wish.podless.append(f"{manifest.kind} {manifest.namespace}/{manifest.name}")
         for pod in manifest.pods:
             name = f"{pod.namespace}/{pod.name}"

@@ -456,8 +456,7 @@ class ObjectReader:
         of_notes = (*of_annotations(notes, _NOTES), *of_owner(notes, _NOTES))
         found = (*of_pod_group(document.get("spec") or {}), *of_notes)
         self.ineffective(_subject(api_version, "PodGroup", meta), found)
-        group = read_document(document, self._config).group
-        assert group is not None  # noqa: S101 - a PodGroup always has one
+        (group,) = read_document(document, self._config).groups
         phase = (document.get("status") or {}).get("phase", "")
         return group, not api_of(group.group) and phase in {"", "Pending"}
 

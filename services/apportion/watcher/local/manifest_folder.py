@@ -20,7 +20,7 @@ from apportion.core.workloads.reading import (
     others_in,
     passed_over_words,
     read_documents,
-    with_classes,
+    with_named,
 )
 from apportion.runtime.files.manifests import (
     ALL_BYTES_MAX,
@@ -193,8 +193,7 @@ def _read(
             file.problems += 1
             _log.error("%s", found)
             continue
-        if found.group is not None:
-            file.groups[found.group.group] = found.group
+        file.groups |= {group.group: group for group in found.groups}
         for draft in found.pods:
             if file.pods.setdefault(f"{draft.namespace}/{draft.name}", draft) is not draft:
                 file.problems += 1
@@ -214,7 +213,7 @@ def _manifests(path: str, configuration: Configuration) -> Iterator[Manifest | P
     passed_over = [name for content in contents for name in others_in(content)]
     if passed_over:
         _log.info("%s: %s", path, passed_over_words(passed_over))
-    config = with_classes(manifest_config(configuration), contents)
+    config = with_named(manifest_config(configuration), contents)
     for document in found:
         if not isinstance(document, Document):
             yield document

@@ -26,7 +26,7 @@ QUOTA = "{apiVersion: v1, kind: ResourceQuota, metadata: {name: q}, spec: {hard:
 GPUS = QUOTA.replace("HARD", "requests.nvidia.com/gpu")
 PODS = QUOTA.replace("HARD", "pods")
 LIST = "{apiVersion: v1, kind: List, items: [ITEM]}"
-NOTHING = "contains no workload, queue or quota; use one of Pod (v1)"
+NOTHING = "contains no workload, queue or quota; use Pod, Job, Deployment"
 ALONE = "a PriorityClass applies only to pods in the same command"
 
 

@@ -158,7 +158,7 @@ def test_sample(name: str) -> None:
     for manifest, wanted in zip(manifests, EXPECTED[name], strict=True):
         names = wanted.names or (manifest.name,)
         assert tuple(pod.name for pod in manifest.pods) == names
-        assert manifest.group == wanted.group
+        assert manifest.groups == ((wanted.group,) if wanted.group else ())
         for pod in manifest.pods:
             assert pod.dialect == wanted.dialect
             assert pod.shape.asks == wanted.asks

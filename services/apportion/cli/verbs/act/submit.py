@@ -59,7 +59,7 @@ class Report(msgspec.Struct, kw_only=True):
     changed: dict[str, list[str]] = {}  # by live pod: how its manifest differs
     replaced: list[str] = []  # pods that were submitted again
     held: dict[str, Held] = {}  # others of their workload changed
-    ended: dict[str, int] = {}  # surplus pods of Deployments
+    ended: dict[str, int] = {}  # surplus pods of workloads that were scaled down
     gangs: dict[str, int] = {}  # minimum of pods of each gang that is only declared
     limits: dict[str, int] = {}  # revisions of new queues and quotas
     limits_unchanged: list[str] = []  # queues and quotas already in force
@@ -79,8 +79,8 @@ class Report(msgspec.Struct, kw_only=True):
     cls=hinting(argument="-f {}"), epilog="Example:  apportion submit -f examples/pods --wait"
 )
 @click.option("-f", "--file", "files", multiple=True, metavar="FILE|DIR|-",
-              help="Manifests to submit: Pod, Job, Deployment, Volcano Job, PodGroup, Queue, "
-              "ResourceQuota. Folders are read without subfolders.")  # fmt: skip
+              help="Manifests to submit: workloads such as Pod, Job or Deployment, PodGroup, "
+              "Queue and ResourceQuota. Folders are read without subfolders.")  # fmt: skip
 @click.option("--trace", type=click.Path(path_type=Path, dir_okay=False, exists=True),
               metavar="CSV",
               help="Submit the pods of a trace in the format of Alibaba's openb.")  # fmt: skip
@@ -110,11 +110,10 @@ def command(
     shows the difference, and with --replace also deletes and resubmits the pod. Without --replace,
     the other pods of its workload or gang stay as they are too.
 
-    Surplus pods of a Deployment are ended. --wait also waits for pods of the manifests that were
-    submitted earlier and are still
-    pending. An invalid document is reported with its field, value and fix; the others are
-    submitted. Documents of other kinds, such as a Service, are skipped. If all documents are
-    skipped, that is an error.
+    Surplus pods of a Deployment, or of another workload that was scaled down, are ended. --wait
+    also waits for pods of the manifests that were submitted earlier and are still pending. An
+    invalid document is reported with its field, value and fix; the others are submitted. Documents
+    of other kinds, such as a Service, are skipped. If all documents are skipped, that is an error.
 
     Exit codes: 0 all submitted, or with --wait all placed; 1 an invalid document, a changed pod
     without --replace, or with --wait a pod that is pending or undecided; 2 wrong usage; 3 ledger or
@@ -138,8 +137,8 @@ def command(
     )
     tell_passed_over(wish)
     tell_refused(problems)
-    _tell_doubtful(report, wish.slips)
-    if wish.pods or wish.groups or wish.limits or wish.deployments:
+    _tell_doubtful(report, [*wish.slips, *wish.notes.values()])
+    if wish.pods or wish.groups or wish.limits or wish.scaled:
         run(_submit(where, wish, report, replace=replace, wait_s=timeout_s if wait else None))
     if as_json:
         print_json(report)
@@ -348,7 +347,7 @@ def _outcomes(report: Report, *, waited: bool) -> Rows:
         made.add_row(name, "would be replaced")
     for name, revision in report.ended.items():
         at = f" at revision {revision}" if revision else ""
-        made.add_row(name, f"{would}ended{at}: its Deployment was scaled down")
+        made.add_row(name, f"{would}ended{at}: its controller was scaled down")
     for name, least in report.gangs.items():
         rule = f"at least {least:,} pods are placed together"
         made.add_row(f"gang {name}", f"{would}declared: {rule}")

@@ -17,14 +17,16 @@ from apportion.cli.render.output import Screen, console, plain, print_answer
 from apportion.cli.usage import Verb
 from apportion.core.configuration import manifest_config
 from apportion.core.explain.text.event_text import ask_words
-from apportion.core.explain.text.words import many, of_resource
+from apportion.core.explain.text.words import LISTED, many, of_resource
 from apportion.core.workloads.kinds.drafts import PodDraft
 from apportion.core.workloads.lint.checking import checked
 from apportion.core.workloads.pods.template import DEFAULT_CONFIG, ManifestConfig
-from apportion.core.workloads.reading import nothing_taken_words, with_classes
+from apportion.core.workloads.reading import nothing_taken_words, with_named
 from apportion.runtime.files.manifests import FILES_MAX, STANDARD_INPUT, SUFFIXES, Document, Problem
+from apportion_schemas import PodGroupObserved
 
 HELM = b"{{"
+DUPLICATE = "duplicate key"  # not caused by the syntax of templates
 HELM_LOOKED_AT = 1 << 20
 
 
@@ -47,6 +49,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     dialect: str = ""
     asks: tuple[str, ...] = ()
     node: tuple[str, ...] = ()  # requests other than devices
+    gangs: tuple[str, ...] = ()
+    note: str = ""  # what only the controller knows about the pods
     notes: tuple[NoteRow, ...] = ()
     refused: str = ""  # the error
 
@@ -91,12 +95,12 @@ def command(
 ) -> None:
     """Show each manifest's dialect, requests and ignored fields; works offline.
 
-    For a workload such as a StatefulSet or CronJob, its pod template is checked. PriorityClasses in
-    the same files are used.
+    Suspended workloads and templates, such as a WorkflowTemplate, are checked as well.
+    PriorityClasses and training runtimes in the same files are used.
 
     Warnings flag what you probably did not intend: a misspelt name, an amount in another unit, or
-    another scheduler. These documents are skipped: workloads of an unknown kind, such as a
-    TFJob, and documents that are neither a workload nor a limit, such as a Service.
+    another scheduler. These documents are skipped: workloads of an unknown kind, and documents that
+    are neither a workload nor a limit, such as a Service.
 
     Exit codes: 0 all accepted; 1 a document is rejected, all are skipped, or with --strict there
     are warnings or skipped documents; 2 wrong usage."""
@@ -106,7 +110,7 @@ def command(
     report = Report()
     read = list(documents(_expanded(files)))
     contents = [each.content for each in read if isinstance(each, Document)]
-    config = with_classes(config, contents)
+    config = with_named(config, contents)
     for found in read:
         if isinstance(found, Problem):
             report.documents.append(_unreadable(found))
@@ -171,9 +175,19 @@ def _look(document: Document, config: ManifestConfig, report: Report) -> None:
             source=source, line=line, name=name, pods=len(each.pods), asks=tuple(asks),
             dialect=", ".join(dict.fromkeys(pod.dialect for pod in each.pods)),
             node=tuple(dict.fromkeys(words for pod in each.pods if (words := _of_node(pod)))),
+            gangs=tuple(_of_gang(group) for group in each.groups), note=each.note,
             notes=tuple(notes),
         )  # fmt: skip
         report.documents.append(row)
+
+
+def _more(gangs: tuple[str, ...]) -> Iterator[str]:
+    if len(gangs) > LISTED:
+        yield f"and {many(len(gangs) - LISTED, 'more gang')}"
+
+
+def _of_gang(group: PodGroupObserved) -> str:
+    return f"{group.group}: at least {many(group.min_available, 'pod')} together"
 
 
 def _of_node(pod: PodDraft) -> str:
@@ -188,7 +202,7 @@ def _unreadable(problem: Problem) -> Row:
     said = problem.message
     if problem.source != STANDARD_INPUT:
         with suppress(OSError), Path(problem.source).open("rb") as file:
-            if HELM in file.read(HELM_LOOKED_AT):
+            if HELM in file.read(HELM_LOOKED_AT) and DUPLICATE not in said:
                 made = f"check the output of `helm template` ({said})"
                 said = f"is a Helm template, not a manifest; {made}"
     return Row(source=problem.source, line=problem.line, name="", refused=said)
@@ -225,6 +239,10 @@ def _show_known(row: Row, out: Screen) -> None:
         out.say(f"  {row.dialect:<9} {ask}")
     for words in row.node:
         out.say(f"  {'node':<9} {words}")
+    for words in (*row.gangs[:LISTED], *_more(row.gangs)):
+        out.say(f"  {'gang':<9} {words}")
+    if row.note:
+        out.say(f"  {'note':<9} {row.note}", "dim")
     for note in sorted(row.notes, key=lambda note: not note.doubtful):
         kind = "warning" if note.doubtful else "ignored"
         said = f"  {kind:<9} line {note.line}, {note.field}: {note.why}"

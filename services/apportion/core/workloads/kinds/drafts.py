@@ -35,12 +35,12 @@ class PodDraft(Template, frozen=True, kw_only=True):
 
 
 class Manifest(Struct, frozen=True, kw_only=True):
-    """What one document describes: a gang, pods, or both."""
+    """What one document describes: gangs, pods, or both."""
 
     kind: str
     namespace: str
     name: str
-    group: PodGroupObserved | None = None
+    groups: tuple[PodGroupObserved, ...] = ()
     pods: tuple[PodDraft, ...] = ()
 
 
@@ -67,7 +67,7 @@ def read_pod_document(document: dict[str, Any], config: ManifestConfig) -> Manif
         namespace=pod.metadata.namespace,
     )
     owners = (f"{o.kind}/{o.name}" for o in pod.metadata.owner_references if o.controller)
-    return _manifest("Pod", pod.metadata, [(pod.metadata.name, template)], next(owners, ""))
+    return manifest_of("Pod", pod.metadata, [(pod.metadata.name, template)], next(owners, ""))
 
 
 def read_job(document: dict[str, Any], config: ManifestConfig) -> Manifest:
@@ -86,9 +86,24 @@ def read_job(document: dict[str, Any], config: ManifestConfig) -> Manifest:
             group=gangs.name_of(job.metadata, gangs.KUBERNETES),
             min_available=_job_gang(most if gang.min_count is None else gang.min_count, most),
         )
-    return _replicated(
-        "Job", job, document, 0 if spec.suspend else most, config=config, group=group
+    template = read_template(
+        spec.template,
+        document["spec"]["template"]["spec"],
+        field="spec.template",
+        config=config,
+        namespace=job.metadata.namespace,
     )
+    name = job.metadata.name
+    if group is not None:
+        if template.group:
+            field = "spec.scheduling.schedulingPolicy.gang"
+            problem = "is a second gang next to the one that spec.template names"
+            raise ManifestError(field, template.group, problem, "remove one of them")
+        template = msgspec.structs.replace(template, group=f"{gangs.KUBERNETES}/{name}")
+    count = 0 if spec.suspend and not config.potential else most
+    named = [(joined_name(name, i, field="metadata.name"), template) for i in range(count)]
+    groups = (group,) if group is not None else ()
+    return manifest_of("Job", job.metadata, named, f"Job/{name}", groups)
 
 
 def _job_gang(least: int, most: int) -> int:
@@ -97,12 +112,6 @@ def _job_gang(least: int, most: int) -> int:
         problem = f"is more than the {most} pods that the Job runs at once"
         raise ManifestError(field, least, problem, "lower it, or raise spec.parallelism")
     return least
-
-
-def read_deployment(document: dict[str, Any], config: ManifestConfig) -> Manifest:
-    """Read a Deployment: one pod per replica."""
-    deployment = typed(document, kube.Deployment)
-    return _replicated("Deployment", deployment, document, deployment.spec.replicas, config=config)
 
 
 def read_volcano_job(document: dict[str, Any], config: ManifestConfig) -> Manifest:
@@ -132,7 +141,7 @@ def read_volcano_job(document: dict[str, Any], config: ManifestConfig) -> Manife
             (joined_name(name, template.task, n, field=f"{field}.name"), template)
             for n in range(task.replicas)
         ]
-    return _manifest("Job", job.metadata, named, f"Job/{name}", group)
+    return manifest_of("Job", job.metadata, named, f"Job/{name}", (group,))
 
 
 def read_pod_group(document: dict[str, Any], config: ManifestConfig) -> Manifest:
@@ -153,7 +162,7 @@ def read_pod_group(document: dict[str, Any], config: ManifestConfig) -> Manifest
         queue=dns_subdomain(spec.queue, "spec.queue"),
         priority=priority_of(spec.priority_class_name, "spec.priorityClassName", config),
     )
-    return _manifest("PodGroup", group.metadata, [], "", observed)
+    return manifest_of("PodGroup", group.metadata, [], "", (observed,))
 
 
 def read_coscheduling_group(document: dict[str, Any], _config: ManifestConfig) -> Manifest:
@@ -162,7 +171,7 @@ def read_coscheduling_group(document: dict[str, Any], _config: ManifestConfig) -
     observed = PodGroupObserved(
         group=gangs.name_of(group.metadata, gangs.COSCHEDULING), min_available=group.spec.min_member
     )
-    return _manifest("PodGroup", group.metadata, [], "", observed)
+    return manifest_of("PodGroup", group.metadata, [], "", (observed,))
 
 
 def read_kubernetes_group(document: dict[str, Any], config: ManifestConfig) -> Manifest:
@@ -178,13 +187,12 @@ def read_kubernetes_group(document: dict[str, Any], config: ManifestConfig) -> M
         min_available=gang.min_count if gang is not None else 1,
         priority=priority,
     )
-    return _manifest("PodGroup", group.metadata, [], "", observed)
+    return manifest_of("PodGroup", group.metadata, [], "", (observed,))
 
 
 KINDS: dict[tuple[str, str], Callable[[dict[str, Any], ManifestConfig], Manifest]] = {
     ("v1", "Pod"): read_pod_document,
     ("batch/v1", "Job"): read_job,
-    ("apps/v1", "Deployment"): read_deployment,
     ("batch.volcano.sh/v1alpha1", "Job"): read_volcano_job,
     ("scheduling.volcano.sh/v1beta1", "PodGroup"): read_pod_group,
     ("scheduling.x-k8s.io/v1alpha1", "PodGroup"): read_coscheduling_group,
@@ -195,40 +203,14 @@ KINDS: dict[tuple[str, str], Callable[[dict[str, Any], ManifestConfig], Manifest
 }
 
 
-def _replicated(
-    kind: str,
-    owner: kube.Job | kube.Deployment,
-    document: dict[str, Any],
-    count: int,
-    *,
-    config: ManifestConfig,
-    group: PodGroupObserved | None = None,
-) -> Manifest:
-    template = read_template(
-        owner.spec.template,
-        document["spec"]["template"]["spec"],
-        field="spec.template",
-        config=config,
-        namespace=owner.metadata.namespace,
-    )
-    name = owner.metadata.name
-    if group is not None:
-        if template.group:
-            field = "spec.scheduling.schedulingPolicy.gang"
-            problem = "is a second gang next to the one that spec.template names"
-            raise ManifestError(field, template.group, problem, "remove one of them")
-        template = msgspec.structs.replace(template, group=f"{gangs.KUBERNETES}/{name}")
-    named = [(joined_name(name, i, field="metadata.name"), template) for i in range(count)]
-    return _manifest(kind, owner.metadata, named, f"{kind}/{name}", group)
-
-
-def _manifest(
+def manifest_of(
     kind: str,
     metadata: kube.Metadata,
     named: list[tuple[str, Template]],
     owner: str,
-    group: PodGroupObserved | None = None,
+    groups: tuple[PodGroupObserved, ...] = (),
 ) -> Manifest:
+    """Return the manifest of named pods. Raises ManifestError for an unusable name."""
     name = dns_subdomain(metadata.name, "metadata.name")
     namespace = dns_label(metadata.namespace, "metadata.namespace")
     pods = []
@@ -238,7 +220,7 @@ def _manifest(
         )
         fields = msgspec.structs.asdict(template) | {"group": gang}
         pods.append(PodDraft(namespace=namespace, name=pod_name, owner=owner, **fields))
-    return Manifest(kind=kind, namespace=namespace, name=name, group=group, pods=tuple(pods))
+    return Manifest(kind=kind, namespace=namespace, name=name, groups=groups, pods=tuple(pods))
 
 
 def _task_name(task: kube.VolcanoTask, index: int) -> str:

@@ -47,6 +47,7 @@ _RIGHT: Final = (
 _HELD: Final = (
     "the container stays limited to its share unless the node's agent has --unheld-namespace"
 )
+_VOLCANO: Final = ".volcano.sh/"
 # what a queue limits of nodes, in addition to huge pages and names with a domain
 OF_NODES: Final = ("cpu", "memory", "pods", "ephemeral-storage")
 _DIVIDED: Final = ("cpu", "memory")  # what queues deserve, in addition to devices
@@ -112,6 +113,20 @@ def suspects(document: object, config: DialectConfig, *, placed: bool = False) -
             if besides:
                 why = f"is 0, so no device is requested and {besides} has no effect"
                 yield Suspect(f"{at}.{zero}", why)
+
+
+def ignored(document: Mapping[Any, Any]) -> Iterator[Suspect]:
+    """Yield the fields of the document's pods, and of its Volcano Job, that have no effect here."""
+    parts = [(at, each) for key, at, each in _parts(document, "", 0) if key == "pod"]
+    fields = [(at, each, ignored_fields.EXPECTED) for at, each in parts]
+    if _VOLCANO in str(document.get("apiVersion")):
+        for keys in (("spec",), ("spec", "jobTemplate", "spec")):
+            job = part(document, *keys)
+            fields.append((".".join(keys), job, ignored_fields.JOB_FIELDS))
+    for at, each, why in fields:
+        for path, reason in why.items():
+            for field, _ in unsupported.places(each, at, path.split(".")):
+                yield Suspect(field, reason, doubtful=False)
 
 
 def of_no_device(document: object, config: DialectConfig) -> Iterator[Suspect]:
@@ -478,7 +493,7 @@ def left_elsewhere(document: object, names: SchedulerNames) -> Iterator[Suspect]
 def queues_named(document: object, manifest: Manifest) -> Iterator[tuple[str, str]]:
     """Yield each queue that the manifest's pods or gang name, and the field that names it."""
     queues = {pod.queue for pod in manifest.pods}
-    queues |= {manifest.group.queue} if manifest.group is not None else set()
+    queues |= {group.queue for group in manifest.groups}
     for queue in sorted(queues - {"", DEFAULT_QUEUE}):
         named = (at for at, value in _fields(document, _QUEUE_KEYS) if value == queue)
         yield queue, next(named, "")

@@ -50,6 +50,7 @@ VOLCANO_JOB_SPEC = (
     Unsupported("tasks[].topologyPolicy", fix=_NUMA_FIX, values=NUMA_REQUIRED),
 )
 POD_GROUP_SPEC = (Unsupported("networkTopology", fix=_TOPOLOGY_FIX), Unsupported("subGroupPolicy"))
+RUNTIME_POLICY = (Unsupported("volcano.networkTopology", fix=_TOPOLOGY_FIX),)
 JOB_SPEC = (
     Unsupported("scheduling.schedulingConstraints.topology", fix=_TOPOLOGY_FIX),
     Unsupported("scheduling.resourceClaims", fix="request devices in resources.limits"),

@@ -140,11 +140,11 @@ def test_what_makes_jobs_of_volcano_is_looked_at(kind: str, below: str, spec: st
     assert row["refused"].startswith(f'{below}spec.priorityClassName: "urgent"')
 
 
-TFJOB = f"""
-apiVersion: kubeflow.org/v1
-kind: TFJob
+UNKNOWN = f"""
+apiVersion: example.com/v1
+kind: Training
 metadata: {{name: train}}
-spec: {{tfReplicaSpecs: {{Worker: {{template: {{spec: {{{POD}}}}}}}}}}}
+spec: {{roles: {{Worker: {{template: {{spec: {{{POD}}}}}}}}}}}
 """
 SERVICE = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\n"
 
@@ -152,11 +152,11 @@ SERVICE = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\n"
 def test_each_skipped_document_is_named() -> None:
     """For each skipped document, `check` prints its file, number, line and name, and whether it
     contains pods."""
-    found = report("-f", "-", text=f"{SERVICE}---{TFJOB}")
+    found = report("-f", "-", text=f"{SERVICE}---{UNKNOWN}")
     keys = ("source", "document", "line", "name", "holds_pods")
     assert [tuple(each[key] for key in keys) for each in found["skipped"]] == [
         ("standard input", 1, 1, "Service web", False),
-        ("standard input", 2, 4, "TFJob default/train", True),
+        ("standard input", 2, 4, "Training default/train", True),
     ]
     assert found["documents"] == []
 
@@ -164,11 +164,11 @@ def test_each_skipped_document_is_named() -> None:
 @pytest.mark.parametrize(
     ("text", "codes"),
     [
-        (TFJOB, (1, 1)),
+        (UNKNOWN, (1, 1)),
         (SERVICE, (1, 1)),
-        (f"{SERVICE}---{TFJOB}", (1, 1)),
+        (f"{SERVICE}---{UNKNOWN}", (1, 1)),
         (f"{SET.partition('---')[0]}---\n{SERVICE}", (0, 1)),
-        (f"{SET.partition('---')[0]}---{TFJOB}", (0, 1)),
+        (f"{SET.partition('---')[0]}---{UNKNOWN}", (0, 1)),
         (SET.partition("---")[0], (0, 0)),
     ],
 )
@@ -287,7 +287,7 @@ def test_what_is_asked_of_the_node_is_said_beside_the_devices(golden: Golden) ->
 def test_documents_are_said_as_they_stand_in_the_file() -> None:
     """`check` reports accepted, skipped and rejected documents in the order of the file."""
     unknown = (
-        "apiVersion: kubeflow.org/v1\nkind: TFJob\nmetadata: {name: t}\n"
+        "apiVersion: example.com/v1\nkind: Training\nmetadata: {name: t}\n"
         "spec: {template: {spec: {containers: [{name: c, image: x}]}}}\n"
     )
     parts = [pod_of("a", ""), unknown, pod_of("b", "nvidia.com/gpu: one"), pod_of("c", "")]

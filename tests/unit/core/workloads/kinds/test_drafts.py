@@ -66,7 +66,7 @@ def test_a_job_with_a_gang_policy(gang: dict[str, int], least: int) -> None:
     policy = {"schedulingPolicy": {"gang": gang}}
     found = read(job(parallelism=3, scheduling=policy))
     name = "lab/scheduling.k8s.io/many"
-    assert found.group == PodGroupObserved(group=name, min_available=least)
+    assert found.groups == (PodGroupObserved(group=name, min_available=least),)
     assert [each.group for each in found.pods] == [name] * 3
 
 
@@ -74,7 +74,7 @@ def test_a_job_with_a_gang_policy(gang: dict[str, int], least: int) -> None:
 def test_a_job_without_a_gang_policy(scheduling: dict[str, Any]) -> None:
     """The pods of a Job with the basic policy, or with none, are not a gang."""
     found = read(job(parallelism=2, scheduling=scheduling))
-    assert found.group is None
+    assert found.groups == ()
     assert {each.group for each in found.pods} == {""}
 
 
@@ -83,7 +83,7 @@ def test_a_job_whose_template_names_a_pod_group() -> None:
     made = job(scheduling={"schedulingPolicy": {"gang": {}}})
     made["spec"]["template"]["spec"]["schedulingGroup"] = {"podGroupName": "other"}
     found = read(made)
-    assert found.group is None
+    assert found.groups == ()
     assert [each.group for each in found.pods] == ["lab/scheduling.k8s.io/other"]
 
 
@@ -113,7 +113,8 @@ def test_volcano_job() -> None:
             schedulerName="volcano",
         )
     )
-    assert found.group == PodGroupObserved(
+    (group,) = found.groups
+    assert group == PodGroupObserved(
         group="default/job",
         min_available=3,
         min_tasks={"master": 1, "default1": 2},
@@ -138,8 +139,7 @@ def test_volcano_job() -> None:
 def test_volcano_job_without_min_available(tasks: list[dict[str, Any]], least: int) -> None:
     """Without `minAvailable`, the gang's minimum is the sum of its tasks' minimums, as Volcano's
     admission sets it."""
-    group = read(volcano_job(*tasks)).group
-    assert group is not None
+    (group,) = read(volcano_job(*tasks)).groups
     assert group.min_available == least
 
 
@@ -147,7 +147,8 @@ def gang_of(api_version: str, **spec: Any) -> Any:
     """Parse a PodGroup of this API version and spec, and return the gang."""
     metadata = {"name": "gang", "namespace": "team"}
     made = {"apiVersion": api_version, "kind": "PodGroup", "metadata": metadata, "spec": spec}
-    return read(made).group
+    (group,) = read(made).groups
+    return group
 
 
 @pytest.mark.parametrize("version", ["v1alpha2", "v1alpha3", "v1beta1"])
@@ -207,7 +208,8 @@ def test_the_minimum_of_a_gang_has_no_limit() -> None:
 def test_pod_group() -> None:
     """A PodGroup document yields only the gang, without pods."""
     found = read(pod_group(minMember=4, minTaskMember={"worker": 3}, queue="night"))
-    assert found.group == PodGroupObserved(
+    (group,) = found.groups
+    assert group == PodGroupObserved(
         group="lab/gang", min_available=4, min_tasks={"worker": 3}, queue="night"
     )
     assert found.pods == ()

@@ -1,0 +1,367 @@
+"""Read the pods of kinds whose controllers create pods from templates, by one table of kinds.
+
+A row names the templates of a kind, the numbers that multiply them, and the gangs that the
+controller forms. Without its controller, a document yields the pods that the controller would
+create, with similar names. Invariant: a document yields all of its pods or none, at most
+`REPLICAS_MAX`."""
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from math import prod
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from apportion.core.workloads import kube
+from apportion.core.workloads.document import (
+    ManifestError,
+    below,
+    below_path,
+    dns_subdomain,
+    errors_below,
+    joined_name,
+    part,
+    typed,
+)
+from apportion.core.workloads.kinds.drafts import Manifest, manifest_of
+from apportion.core.workloads.pods.template import (
+    QUEUES,
+    ManifestConfig,
+    Template,
+    priority_of,
+    read_template,
+)
+from apportion_schemas import PodGroupObserved
+
+Document = dict[str, Any]
+Count = Callable[[Document, str], int]  # of an object and its path
+
+
+class Role(NamedTuple):
+    """Pods of one template: where the object is that describes them, and how many there are.
+
+    In `at`, `[]` stands for each entry of a list, and `{}` for each value of a map."""
+
+    at: str = "spec"
+    template: str = "template"  # below `at`, like the numbers that `counts` read
+    counts: tuple[Count, ...] = ()
+    name: str = "{name}-{0}"  # of a pod, with one number for each entry of `counts`
+    role: str = "name"  # the field of the object that has the role's name; not for a map
+
+
+class Gang(NamedTuple):
+    """How the pods of a document form gangs; `gang` is the name of a pod's PodGroup."""
+
+    least: Callable[[Document, int], int]  # of the document and its number of pods
+    gang: str = "{name}"
+    policy: str = ""  # the path of an object with `queue` and `priorityClass`
+    when: Callable[[Document], bool] = lambda _: True
+    task: bool = False  # the role is also the pod's task
+
+
+class Kind(NamedTuple):
+    """One kind of the table: its versions, roles, gangs, and what only its controller knows."""
+
+    versions: tuple[str, ...]
+    roles: tuple[Role, ...]
+    gang: Gang | None = None
+    suspend: tuple[str, ...] = ("spec.suspend",)
+    scales: bool = False  # its pods run until their number is lowered
+    note: str = ""
+
+
+def number(field: str, default: int = 1, *, less: int = 0) -> Count:
+    """Return a function that reads the number at this field, less `less`."""
+
+    def read(found: Document, at: str) -> int:
+        *path, name = field.split(".")
+        value = part(found, *path).get(name, default)
+        if type(value) is not int:
+            fix = "write a whole number without quotes"
+            raise ManifestError(below_path(at, field), value, "is not a whole number", fix)
+        if not 0 <= value <= kube.REPLICAS_MAX:
+            bound = "at least 0" if value < 0 else f"at most {kube.REPLICAS_MAX}"
+            raise ManifestError(below_path(at, field), value, "is out of range", f"use {bound}")
+        return max(value - less, 0)
+
+    return read
+
+
+def of_job(found: Document, at: str) -> int:
+    """Return how many pods a Job in `template` runs at once."""
+    most = number("template.spec.parallelism")(found, at)
+    return min(most, number("template.spec.completions", most)(found, at))
+
+
+def of_workers(found: Document, at: str) -> int:
+    """Return the replicas of a worker group of KubeRay, which are within its own limits."""
+    least, most = number("minReplicas", 0), number("maxReplicas", kube.REPLICAS_MAX)
+    if found.get("suspend") is True:
+        return 0
+    return max(min(number("replicas", 0)(found, at), most(found, at)), least(found, at))
+
+
+def _autoscaled(document: Document, pods: int) -> int:
+    spec = part(document, "spec")
+    if spec.get("enableInTreeAutoscaling") is not True:
+        return pods
+    groups = _objects(document, "spec.workerGroupSpecs[]")
+    least = (number("minReplicas", 0), number("numOfHosts"))
+    alive = (each for each in groups if each.found.get("suspend") is not True)
+    return 1 + sum(prod(count(each.found, each.field) for count in least) for each in alive)
+
+
+def _least_of_training(document: Document, pods: int) -> int:
+    return number("minAvailable", pods)(part(document, *_POLICY.split(".")), _POLICY)
+
+
+def _least_of_group(document: Document, _pods: int) -> int:
+    # Its workers are created once the leader is ready.
+    spec = part(document, "spec")
+    if spec.get("startupPolicy") == "LeaderReady":
+        return 1
+    return number("leaderWorkerTemplate.size")(spec, "spec")
+
+
+def _ray_gang(document: Document) -> bool:
+    return any(key in part(document, "metadata", "labels") for key in RAY_GANG)
+
+
+def _policy_of_runtime(document: Document) -> bool:
+    return POLICY_OF_RUNTIME in part(document, "spec")
+
+
+def _training(specs: str, *versions: str) -> Kind:
+    role = Role(f"spec.{specs}{{}}", counts=(number("replicas"),), name="{name}-{role}-{0}")
+    return Kind(
+        versions or (KUBEFLOW,),
+        (role,),
+        Gang(_least_of_training, policy=_POLICY, task=True),
+        suspend=("spec.runPolicy.suspend",),
+        note="in Kubernetes, its pods are a gang if the operator has a gang scheduler",
+    )
+
+
+# Labels of a RayCluster that set its batch scheduler, or the queue there. The second one is for
+# KubeRay before 1.3.
+RAY_GANG: Final = (
+    "ray.io/gang-scheduling-enabled",
+    "ray.io/scheduler-name",
+    "volcano.sh/queue-name",
+    "kai.scheduler/queue",
+)
+POLICY_OF_RUNTIME: Final = "podGroupPolicy"  # in a runtime of Kubeflow Trainer
+KUBEFLOW: Final = "kubeflow.org/v1"
+RAY: Final = ("ray.io/v1", "ray.io/v1alpha1")
+_POLICY: Final = "spec.runPolicy.schedulingPolicy"
+_REPLICAS: Final = (number("replicas"),)
+_ONE: Final = Role(counts=(lambda _found, _at: 1,))
+_LEADER: Final = "leaderWorkerTemplate"
+_GROUPS: Final = (number("replicas"), number(f"{_LEADER}.size", less=1))
+GANG_OF_GROUP: Final = (
+    "in Kubernetes, each group is a gang if LeaderWorkerSet has a scheduler provider"
+)
+GANG_OF_RAY: Final = "in Kubernetes, its pods are a gang if KubeRay has a batch scheduler"
+
+TABLE: Final[Mapping[str, Kind]] = {
+    "Deployment": Kind(("apps/v1",), (Role(counts=_REPLICAS),), scales=True),
+    "ReplicaSet": Kind(("apps/v1",), (Role(counts=_REPLICAS),), scales=True),
+    "ReplicationController": Kind(("v1",), (Role(counts=_REPLICAS),), scales=True),
+    "StatefulSet": Kind(("apps/v1",), (Role(counts=_REPLICAS),), scales=True),
+    "DaemonSet": Kind(
+        ("apps/v1",), (_ONE,), note="one pod is read; in Kubernetes, each suitable node gets one"
+    ),
+    "PodTemplate": Kind(("v1",), (_ONE._replace(at=""),), note="one pod is read"),
+    "Notebook": Kind(tuple(f"kubeflow.org/{each}" for each in ("v1", "v1beta1")), (_ONE,)),
+    "Sandbox": Kind(
+        ("agents.x-k8s.io/v1alpha1", "agents.x-k8s.io/v1beta1"),
+        (_ONE._replace(template="podTemplate"),),
+    ),
+    "SandboxTemplate": Kind(
+        ("extensions.agents.x-k8s.io/v1alpha1", "extensions.agents.x-k8s.io/v1beta1"),
+        (_ONE._replace(template="podTemplate"),),
+        note="one pod is read; a warm pool has more",
+    ),
+    "PyTorchJob": _training("pytorchReplicaSpecs"),
+    "TFJob": _training("tfReplicaSpecs"),
+    "MPIJob": _training("mpiReplicaSpecs", KUBEFLOW, "kubeflow.org/v2beta1"),
+    "XGBoostJob": _training("xgbReplicaSpecs"),
+    "PaddleJob": _training("paddleReplicaSpecs"),
+    "JAXJob": _training("jaxReplicaSpecs"),
+    "JobSet": Kind(
+        ("jobset.x-k8s.io/v1alpha2",),
+        (
+            Role(
+                "spec.replicatedJobs[]",
+                "template.spec.template",
+                (number("replicas"), of_job),
+                "{name}-{role}-{0}-{1}",
+            ),
+        ),
+        Gang(lambda _document, pods: pods, when=_policy_of_runtime),
+    ),
+    "LeaderWorkerSet": Kind(
+        ("leaderworkerset.x-k8s.io/v1",),
+        (
+            Role(template=f"{_LEADER}.leaderTemplate|{_LEADER}.workerTemplate", counts=_GROUPS[:1]),
+            Role(template=f"{_LEADER}.workerTemplate", counts=_GROUPS, name="{name}-{0}-w{1}"),
+        ),
+        Gang(_least_of_group, "{name}-{0}"),
+        suspend=(),
+        scales=True,
+        note=GANG_OF_GROUP,
+    ),
+    "RayCluster": Kind(
+        RAY,
+        (
+            Role("spec.headGroupSpec", counts=_ONE.counts, name="{name}-head"),
+            Role(
+                "spec.workerGroupSpecs[]",
+                counts=(of_workers, number("numOfHosts")),
+                name="{name}-{role}-worker-{0}-{1}",
+                role="groupName",
+            ),
+        ),
+        Gang(_autoscaled, "ray-{name}-pg", when=_ray_gang),
+        scales=True,
+        note=GANG_OF_RAY,
+    ),
+}
+
+
+# kinds whose pods run until their number is lowered
+SCALED: Final = frozenset(name for name, kind in TABLE.items() if kind.scales)
+# kinds whose documents only describe pods that other documents start
+INERT: Final = frozenset({"PodTemplate", "SandboxTemplate"})
+
+
+class _Object(NamedTuple):
+    found: Document
+    field: str
+    key: str = ""  # of an entry of a map
+
+
+class _Pods(NamedTuple):
+    role: Role
+    name: str
+    template: Template
+    numbers: tuple[int, ...]
+
+
+def read_controlled(document: Document, config: ManifestConfig) -> Manifest:
+    """Read a document of a kind in the table."""
+    kind, title = TABLE[document["kind"]], document["kind"]
+    owner = typed({"metadata": part(document, "metadata")}, kube.Named).metadata
+    name = dns_subdomain(owner.name, "metadata.name")
+    found = list(_pods(kind, document, config, owner.namespace))
+    if not found:
+        field = kind.roles[0].at.rstrip("[]{}")
+        raise ManifestError(field, None, "has no pod template", "add one")
+    total = sum(prod(each.numbers) for each in found)
+    if total > kube.REPLICAS_MAX:
+        raise ManifestError("spec", None, f"has {total} pods", f"use at most {kube.REPLICAS_MAX}")
+    if not config.potential and (title in INERT or stopped(document, kind.suspend)):
+        found = []
+    gang = kind.gang if config.gangs and kind.gang and kind.gang.when(document) else None
+    if any(each.template.group for each in found):
+        gang = None  # the templates name a gang themselves
+    named: list[tuple[str, Template]] = []
+    groups: dict[str, PodGroupObserved] = {}
+    for each in found:
+        task = each.name if gang is not None and gang.task else each.template.task
+        for at in itertools.product(*map(range, each.numbers)):
+            pod = each.role.name.format(*at, name=name, role=each.name)
+            template = each.template
+            if gang is not None:
+                group = gang.gang.format(*at, name=name)
+                template = msgspec.structs.replace(template, group=group, task=task)
+                if group not in groups:
+                    groups[group] = _group(gang, document, group, total, config)
+            named.append((joined_name(pod, field="metadata.name"), template))
+    return manifest_of(title, owner, named, f"{title}/{name}", tuple(groups.values()))
+
+
+def stopped(document: Document, paths: tuple[str, ...]) -> bool:
+    """Return True if a field at one of the paths is true, so that the pods are not created."""
+    split = (path.rpartition(".") for path in paths)
+    return any(part(document, *above.split(".")).get(key) is True for above, _, key in split)
+
+
+def _pods(
+    kind: Kind, document: Document, config: ManifestConfig, namespace: str
+) -> Iterator[_Pods]:
+    for role in kind.roles:
+        for each in _objects(document, role.at):
+            raw, field = _template(each, role.template)
+            with errors_below(f"{field}."):
+                parts = typed(raw, kube.PodTemplate)
+            template = read_template(
+                parts, raw["spec"], field=field, config=config, namespace=namespace
+            )
+            numbers = tuple(count(each.found, each.field) for count in role.counts)
+            yield _Pods(role, each.key or str(each.found.get(role.role, "")), template, numbers)
+
+
+def _template(each: _Object, paths: str) -> tuple[Document, str]:
+    for path in paths.split("|"):
+        raw: Any = each.found
+        for key in path.split("."):
+            raw = raw.get(key) if isinstance(raw, dict) else None
+        if raw is not None:
+            break
+    field = below_path(each.field, path)
+    if not isinstance(raw, dict):
+        raise ManifestError(field, raw, "is missing or not an object", "add a pod template")
+    return raw, field
+
+
+def _objects(document: Document, at: str) -> Iterator[_Object]:
+    """Yield the objects at the path. Raises ManifestError for a value of another type."""
+    path, mark = (at[:-2], at[-2:]) if at.endswith(("[]", "{}")) else (at, "")
+    found: Any = document
+    for key in filter(None, path.split(".")):
+        found = found.get(key) if isinstance(found, dict) else None
+    if mark == "[]":
+        if not isinstance(found, list | None):
+            raise ManifestError(path, found, "is not a list", "write a list")
+        each = [_Object(value, f"{path}[{i}]") for i, value in enumerate(found or ())]
+    else:
+        each = [_Object(found, path)]
+        if mark and (found is None or isinstance(found, dict)):
+            entries = (found or {}).items()
+            each = [_Object(value, below(path, key), key.lower()) for key, value in entries]
+    for one in each:
+        if not isinstance(one.found, dict):
+            problem = "is missing or not an object"
+            raise ManifestError(one.field, one.found, problem, "write an object")
+        yield one
+
+
+def _group(
+    gang: Gang, document: Document, name: str, pods: int, config: ManifestConfig
+) -> PodGroupObserved:
+    owner = part(document, "metadata")
+    policy = part(document, *gang.policy.split(".")) if gang.policy else {}
+    labels = part(owner, "labels")
+    queue = policy.get("queue") or next(
+        (
+            value
+            for key in QUEUES
+            if (value := part(owner, "annotations").get(key, labels.get(key)))
+        ),
+        "default",
+    )
+    field = f"{gang.policy or 'spec'}.priorityClass"
+    priority = str(policy.get("priorityClass") or labels.get("ray.io/priority-class-name") or "")
+    least = gang.least(document, pods)
+    if least > pods:
+        problem = f"is more than the {pods} pods of the gang"
+        raise ManifestError(f"{gang.policy}.minAvailable", least, problem, "lower it")
+    return PodGroupObserved(
+        group=joined_name(
+            str(owner.get("namespace") or "default"), name, by="/", field="metadata.name"
+        ),
+        min_available=least,
+        queue=dns_subdomain(str(queue), f"{gang.policy or 'metadata'}.queue"),
+        priority=priority_of(priority, field, config),
+    )

@@ -1,0 +1,279 @@
+"""Read kinds whose documents contain or name other documents, and so the pods of these.
+
+A row says where the inner documents are and of which kind. Invariant: an error names the field of
+the outer document, or the document that it names."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from apportion.core.workloads.document import ManifestError, below_path, dns_subdomain, entries, part
+from apportion.core.workloads.kinds import workflows
+from apportion.core.workloads.kinds.controllers import (
+    GANG_OF_GROUP,
+    GANG_OF_RAY,
+    POLICY_OF_RUNTIME,
+    RAY,
+    stopped,
+)
+from apportion.core.workloads.pods import unsupported
+from apportion.core.workloads.pods.template import ManifestConfig
+
+Document = dict[str, Any]
+JOB: Final = ("batch/v1", "Job")
+VOLCANO: Final = "batch.volcano.sh/v1alpha1"
+TRAINER: Final = "trainer.kubeflow.org/v1alpha1"
+JOB_SET: Final = ("jobset.x-k8s.io/v1alpha2", "JobSet")
+ARGO: Final = "argoproj.io/v1alpha1"
+STEP: Final = "trainer.kubeflow.org/trainjob-ancestor-step"
+
+
+class Inner(NamedTuple):
+    """A document in another one. `field` maps a path in it to a path in the outer document."""
+
+    document: Document
+    field: Callable[[str], str]
+
+
+Parts = Callable[[Document, ManifestConfig], Iterator[Inner]]
+
+
+class Nest(NamedTuple):
+    """One kind of the table, with a function that yields its inner documents."""
+
+    versions: tuple[str, ...]
+    parts: Parts
+    suspend: tuple[str, ...] = ("spec.suspend",)
+    inert: bool = False  # its pods are created only if another document names it
+    note: str = ""
+
+
+def template(kind: tuple[str, str], at: str, *, suffix: str = "") -> Parts:
+    """Return a function that reads `metadata` and `spec` at the path as a document."""
+
+    def parts(document: Document, _config: ManifestConfig) -> Iterator[Inner]:
+        found = _object(document, at)
+        named = _named(document, suffix)
+        about = part(found, "metadata") | named
+        yield Inner(
+            _made(kind, about, _object(found, "spec", at)),
+            lambda field: field if field == "metadata.name" else below_path(at, field),
+        )
+
+    return parts
+
+
+def specification(kind: tuple[str, str], at: str, *, suffix: str = "") -> Parts:
+    """Return a function that reads the object at the path as the `spec` of a document."""
+
+    def parts(document: Document, _config: ManifestConfig) -> Iterator[Inner]:
+        yield _spec(kind, document, at, _object(document, at), suffix)
+
+    return parts
+
+
+def _spec(kind: tuple[str, str], document: Document, at: str, spec: Document, suffix: str) -> Inner:
+    def field(path: str) -> str:
+        return at + path.removeprefix("spec") if path.startswith("spec") else path
+
+    about = part(document, "metadata") | _named(document, suffix)
+    return Inner(_made(kind, about, spec), field)
+
+
+def _ray_job(document: Document, config: ManifestConfig) -> Iterator[Inner]:
+    spec = part(document, "spec")
+    if "rayClusterSpec" in spec:  # not if it runs on an existing cluster
+        yield from specification((RAY[0], "RayCluster"), "spec.rayClusterSpec")(document, config)
+    if "submitterPodTemplate" in spec and spec.get("submissionMode", "K8sJobMode") == "K8sJobMode":
+        pod = ("v1", "Pod")
+        yield from template(pod, "spec.submitterPodTemplate", suffix="-submitter")(document, config)
+
+
+def _roles(document: Document, _config: ManifestConfig) -> Iterator[Inner]:
+    kind = ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet")
+    for i, role in entries(part(document, "spec"), "roles"):
+        spec = _object(role, "spec", f"spec.roles[{i}]")
+        slices = part(document, "spec").get("slices", 1)
+        for each in range(slices if type(slices) is int and 0 <= slices <= SLICES_MAX else 1):
+            suffix = f"-{each}-{role.get('name', i)}"
+            yield _spec(kind, document, f"spec.roles[{i}].spec", spec, suffix)
+
+
+def _components(document: Document, _config: ManifestConfig) -> Iterator[Inner]:
+    for i, component in entries(part(document, "spec"), "components"):
+        at = f"spec.components[{i}].template"
+        found = _object(component, "template", f"spec.components[{i}]")
+        owner = part(document, "metadata").get("namespace")
+        about = {"namespace": owner} if owner else {}
+        inner = found | {"metadata": about | part(found, "metadata")}
+        yield Inner(inner, lambda field, at=at: below_path(at, field))  # type: ignore[misc]
+
+
+def _training(document: Document, config: ManifestConfig) -> Iterator[Inner]:
+    """Yield the JobSet that Kubeflow Trainer makes of a TrainJob and its runtime."""
+    named = part(document, "spec", "runtimeRef")
+    kind, name = named.get("kind", "ClusterTrainingRuntime"), named.get("name")
+    runtime = config.named.get(f"{kind}/{name}")
+    field = "spec.runtimeRef.name"
+    if not isinstance(name, str):
+        raise ManifestError(field, name, "is missing or not text", "name a runtime")
+    if runtime is None:
+        problem = f"names a {kind} that is not among these files, so its pods are unknown"
+        fix = f"save it with `kubectl get {kind.lower()} NAME -o yaml`, and add the file with -f"
+        raise ManifestError(field, name, problem, fix)
+    spec = part(runtime, "spec")
+    jobs = [
+        _job(document, spec, each)
+        for _, each in entries(part(spec, "template", "spec"), "replicatedJobs")
+    ]
+    about = part(document, "metadata") | _named(document, "")
+    policy = part(spec, POLICY_OF_RUNTIME)
+    unsupported.check(
+        policy, f"{kind} {name}: spec.{POLICY_OF_RUNTIME}", unsupported.RUNTIME_POLICY
+    )
+    made = _made(
+        JOB_SET, about, {"replicatedJobs": jobs} | ({POLICY_OF_RUNTIME: policy} if policy else {})
+    )
+    yield Inner(made, lambda field: f"{kind} {name}: {below_path('spec.template', field)}")
+
+
+def _job(document: Document, runtime: Document, job: Document) -> Document:
+    """Return a job of the runtime with what the TrainJob changes."""
+    trainer, policy = part(document, "spec", "trainer"), part(runtime, "mlPolicy")
+    step = part(job, "template", "metadata", "labels").get(STEP)
+    job_spec = dict(part(job, "template", "spec"))
+    pod = dict(part(job_spec, "template"))
+    pod_spec = dict(part(pod, "spec"))
+    launcher = part(policy, "mpi").get("runLauncherAsNode") is True
+    nodes = trainer.get("numNodes", policy.get("numNodes"))
+    is_node = step == "trainer" or job.get("name") == "node"
+    if is_node and type(nodes) is int:
+        count = nodes - 1 if launcher and job.get("name") == "node" else nodes
+        if not (launcher and job.get("name") == "launcher"):
+            job_spec |= {"parallelism": max(count, 0), "completions": max(count, 0)}
+    if (is_node or launcher) and (amounts := part(trainer, "resourcesPerNode")):
+        pod_spec["containers"] = [
+            each | {"resources": amounts} if each.get("name") == "node" else each
+            for _, each in entries(pod_spec, "containers")
+        ]
+    for name, patch in _patches(document):
+        if name == job.get("name"):
+            pod_spec = _patched(pod_spec, patch)
+    pod["spec"] = pod_spec
+    return job | {"template": {"spec": job_spec | {"template": pod}}}
+
+
+def _patches(document: Document) -> Iterator[tuple[object, Document]]:
+    spec = part(document, "spec")
+    for _, each in entries(spec, "runtimePatches"):
+        patched = part(each, "trainingRuntimeSpec", "template", "spec")
+        for _, job in entries(patched, "replicatedJobs"):
+            yield job.get("name"), part(job, "template", "spec", "template", "spec")
+    for _, each in entries(spec, "podTemplateOverrides"):  # until Kubeflow Trainer 2.1
+        for _, job in entries(each, "targetJobs"):
+            yield job.get("name"), part(each, "spec")
+
+
+def _patched(spec: Document, patch: Document) -> Document:
+    made = dict(spec)
+    for key in ("nodeSelector", "affinity"):
+        if key in patch:
+            made[key] = part(spec, key) | part(patch, key)
+    for key in ("tolerations", "schedulingGates", "volumes"):
+        if key in patch:
+            made[key] = [each for whole in (spec, patch) for _, each in entries(whole, key)]
+    return made
+
+
+def _workflow(at: str) -> Parts:
+    def parts(document: Document, _config: ManifestConfig) -> Iterator[Inner]:
+        name = str(part(document, "metadata").get("name") or "")
+        for pod in workflows.pods(part(document, *at.split(".")), at):
+            about = pod.metadata | _named(document, f"-{pod.name}", name)
+            yield Inner(_made(("v1", "Pod"), about, pod.spec), pod.field)
+
+    return parts
+
+
+def _none(_document: Document, _config: ManifestConfig) -> Iterator[Inner]:
+    yield from ()
+
+
+SLICES_MAX: Final = 100
+_RUN: Final = "one run is read"
+_STEPS: Final = "one pod of each template is read; Argo decides at run time how many there are"
+_OF_TRAIN_JOB: Final = "its pods are created by a TrainJob that names it"
+
+TABLE: Final[Mapping[tuple[str, str], Nest]] = {
+    (version, kind): nest
+    for kind, nests in {
+        "CronJob": (
+            Nest(("batch/v1",), template(JOB, "spec.jobTemplate"), note=_RUN),
+            Nest((VOLCANO,), template((VOLCANO, "Job"), "spec.jobTemplate"), note=_RUN),
+        ),
+        "JobTemplate": (
+            Nest(
+                ("flow.volcano.sh/v1alpha1",),
+                template((VOLCANO, "Job"), ""),
+                inert=True,
+                note="its pods are created by a JobFlow that names it",
+            ),
+        ),
+        "JobFlow": (
+            Nest(("flow.volcano.sh/v1alpha1",), _none, note="its pods are in its JobTemplates"),
+        ),
+        "RayJob": (Nest(RAY, _ray_job, note=GANG_OF_RAY),),
+        "RayCronJob": (
+            Nest(RAY, specification((RAY[0], "RayJob"), "spec.jobTemplate"), note=_RUN),
+        ),
+        "RayService": (
+            Nest(
+                RAY,
+                specification((RAY[0], "RayCluster"), "spec.rayClusterConfig"),
+                note=GANG_OF_RAY,
+            ),
+        ),
+        "DisaggregatedSet": (Nest(("disaggregatedset.x-k8s.io/v1",), _roles, note=GANG_OF_GROUP),),
+        "AppWrapper": (Nest(("workload.codeflare.dev/v1beta2",), _components),),
+        "TrainJob": (Nest((TRAINER,), _training),),
+        "TrainingRuntime": (
+            Nest((TRAINER,), template(JOB_SET, "spec.template"), inert=True, note=_OF_TRAIN_JOB),
+        ),
+        "ClusterTrainingRuntime": (
+            Nest((TRAINER,), template(JOB_SET, "spec.template"), inert=True, note=_OF_TRAIN_JOB),
+        ),
+        "Workflow": (Nest((ARGO,), _workflow("spec"), note=_STEPS),),
+        "CronWorkflow": (Nest((ARGO,), _workflow("spec.workflowSpec"), note=_STEPS),),
+        "WorkflowTemplate": (Nest((ARGO,), _workflow("spec"), inert=True, note=_STEPS),),
+        "ClusterWorkflowTemplate": (Nest((ARGO,), _workflow("spec"), inert=True, note=_STEPS),),
+    }.items()
+    for nest in nests
+    for version in nest.versions
+}
+
+
+def inner_documents(document: Document, config: ManifestConfig) -> Iterator[Inner]:
+    """Yield the documents in a document of a kind in the table; none if it starts no pods."""
+    nest = TABLE[(document["apiVersion"], document["kind"])]
+    if config.potential or not (nest.inert or stopped(document, nest.suspend)):
+        yield from nest.parts(document, config)
+
+
+def _object(whole: Document, at: str, outer: str = "") -> Document:
+    found: Any = whole
+    for key in filter(None, at.split(".")):
+        found = found.get(key) if isinstance(found, dict) else None
+    if not isinstance(found, dict):
+        field = below_path(outer, at) if at else "spec"
+        raise ManifestError(field, found, "is missing or not an object", "write an object")
+    return found
+
+
+def _named(document: Document, suffix: str, name: str = "") -> Document:
+    owner = part(document, "metadata")
+    about = {key: owner[key] for key in ("namespace",) if key in owner}
+    whole = name or owner.get("name")
+    return about | {"name": f"{dns_subdomain(str(whole or ''), 'metadata.name')}{suffix}"}
+
+
+def _made(kind: tuple[str, str], metadata: Document, spec: Document) -> Document:
+    return {"apiVersion": kind[0], "kind": kind[1], "metadata": metadata, "spec": spec}
