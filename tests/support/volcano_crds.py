@@ -4,6 +4,7 @@ In `FIELDS`, a row that starts with `+` is missing in 1.8, and `any` means arbit
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 OLDEST: Final = "1.8"
@@ -190,7 +191,7 @@ def volcano_crds(release: str = NEWEST, *, status: bool = False) -> list[dict[st
     _version(vcjob)["additionalPrinterColumns"] = [
         {**_COLUMNS[0], "jsonPath": ".status.state.phase"}, minimum, *_COLUMNS[2:],
     ]  # fmt: skip
-    return [pod_group, queue, vcjob, command, _coscheduling()]
+    return [pod_group, queue, vcjob, command, *_of_others()]
 
 
 def kai_queue_crd() -> dict[str, Any]:
@@ -249,9 +250,13 @@ def _schema(table: str, *, newest: bool) -> dict[str, Any]:
     return whole
 
 
-def _coscheduling() -> dict[str, Any]:
-    crd = _crd("scheduling.x-k8s.io", "PodGroup", [], newest=True)
-    crd["metadata"]["annotations"] = {"api-approved.kubernetes.io": "unapproved"}
-    anything = {"type": "object", "properties": {"spec": _ANY, "status": _ANY}}
-    _version(crd).update(subresources={"status": {}}, schema={"openAPIV3Schema": anything})
-    return crd
+def _of_others() -> Iterator[dict[str, Any]]:
+    """Yield the PodGroups of the coscheduling plugin and of KAI's pod-grouper."""
+    for group, name in (("scheduling.x-k8s.io", "v1alpha1"), ("scheduling.run.ai", "v2alpha2")):
+        crd = _crd(group, "PodGroup", [], newest=True)
+        crd["metadata"]["annotations"] = {"api-approved.kubernetes.io": "unapproved"}
+        anything = {"type": "object", "properties": {"spec": _ANY, "status": _ANY}}
+        _version(crd).update(
+            name=name, subresources={"status": {}}, schema={"openAPIV3Schema": anything}
+        )
+        yield crd

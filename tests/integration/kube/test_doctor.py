@@ -4,15 +4,18 @@ import asyncio
 import base64
 import json
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from apportion.core.doctor.facts import KubeFacts
+from apportion.core.doctor.facts import KubeFacts, Unserved
 from apportion.runtime.kube.client import open_kube
 from apportion.runtime.kube.examining import RIGHTS, examine_kube
+from apportion.runtime.process.clock import SystemClock
 from tests.support.control_plane import ControlPlane
+from tests.support.kube_objects import kube_pod, share
 from tests.support.kube_world import KubeWorld
 from tests.support.ports import free_port
 
@@ -20,10 +23,10 @@ BINDERS = {"create pods/binding", "patch pods/status", "delete pods"}
 SPACE = "doctor"
 
 
-async def seen(kubeconfig: Path) -> KubeFacts:
+async def seen(kubeconfig: Path, now: datetime | None = None) -> KubeFacts:
     """Return the facts about the cluster that doctor finds with this kubeconfig."""
     async with open_kube(kubeconfig, None) as api:
-        return await examine_kube(api)
+        return await examine_kube(api, now or SystemClock().now())
 
 
 def webhook(**client: Any) -> dict[str, Any]:
@@ -53,6 +56,26 @@ async def test_who_may_do_what_is_seen_as_it_is(control_plane: ControlPlane) -> 
     assert (watcher.problem, set(watcher.denied), watcher.webhook) == ("", BINDERS, None)
     gateway = await seen(control_plane.kubeconfig_of("gateway"))
     assert gateway.denied == tuple(map(str, RIGHTS))
+
+
+async def test_pods_that_no_scheduler_looks_at(control_plane: ControlPlane) -> None:
+    """Doctor names the scheduler name of pods that stay pending because no scheduler serves it.
+
+    It leaves out pods with scheduling gates, and new pods."""
+    plane = control_plane
+    kai = {"schedulerName": "kai-scheduler"}
+    gates = [{"name": "example.com/quota"}]
+    try:
+        await plane.apply(
+            kube_pod("b", share(), **kai),
+            kube_pod("a", share(), **kai),
+            kube_pod("gated", share(), schedulingGates=gates, schedulerName="yunikorn"),
+        )
+        assert (await seen(plane.kubeconfig)).unserved == ()
+        later = (await seen(plane.kubeconfig, datetime(2126, 3, 1, tzinfo=UTC))).unserved
+        assert later == (Unserved("kai-scheduler", 2, "default/a"),)
+    finally:
+        await plane.user("delete", "pods", "--all", "--force", "--grace-period=0")
 
 
 async def test_a_webhook_is_followed_to_who_answers(control_plane: ControlPlane) -> None:

@@ -13,6 +13,7 @@ ALLOWED = [
     ("watcher", "watch", "podgroups.scheduling.volcano.sh"),
     ("watcher", "watch", "podgroups.scheduling.x-k8s.io"),
     ("watcher", "list", "podgroups.scheduling.k8s.io"),
+    ("watcher", "watch", "podgroups.scheduling.run.ai"),
     ("watcher", "list", "queues.scheduling.volcano.sh"),
     ("watcher", "watch", "resourcequotas"),
     ("watcher", "watch", "poddisruptionbudgets.policy"),

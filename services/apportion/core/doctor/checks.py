@@ -19,6 +19,8 @@ from apportion.core.doctor.facts import (
 )
 from apportion.core.explain.health import FREEZES, moment, moving
 from apportion.core.explain.text.words import LISTED, device_words, listed, many, nodes
+from apportion.core.workloads.pods.gangs import KAI_SCHEDULER
+from apportion.core.workloads.schedulers import OURS
 
 Words = str | tuple[str | Part, ...]  # a finding: a sentence, or its parts if it names nodes
 SKEW_SOON_S: Final = 2.0
@@ -618,6 +620,30 @@ def webhook(kube: KubeFacts) -> Found | None:
     )
 
 
+def pods_without_scheduler(kube: KubeFacts) -> Found | None:
+    """Check for pending pods whose scheduler name no scheduler serves."""
+    if kube.problem or kube.unserved is None:
+        return None
+    if not kube.unserved:
+        return ok("a scheduler has looked at every pending pod")
+    said = [
+        f"{each.name or 'no name'} ({many(each.pods, 'pod')}, such as {each.first})"
+        for each in kube.unserved
+    ]
+    first = kube.unserved[0].name
+    fix = f"start the scheduler of that name, or add {first} to schedulerNames of Apportion's "
+    fix += "configuration"
+    if first in OURS:
+        fix = (
+            f"check that the watcher and a scheduler run, and that schedulerNames contains {first}"
+        )
+    if any(each.name == KAI_SCHEDULER for each in kube.unserved):
+        fix += (
+            "; pods of kai-scheduler also wait for KAI's pod-grouper, if the cluster has its CRDs"
+        )
+    return warning(f"no scheduler looks at pods of the scheduler names {listed(said)}", fix)
+
+
 class Check(NamedTuple):
     """A check of the doctor, its documentation link, and the part of the facts that it needs."""
 
@@ -660,6 +686,7 @@ CHECKS: tuple[Check, ...] = (
     Check("kubernetes", api_server, "reference/kubernetes-versions.md", "kube"),
     Check("rbac", rights, "get-started/kubernetes.md", "kube"),
     Check("webhook", webhook, "tasks/webhook.md", "kube"),
+    Check("pods-without-scheduler", pods_without_scheduler, "tasks/controllers.md", "kube"),
 )
 
 

@@ -137,6 +137,14 @@ class PriceFacts(Struct, frozen=True, kw_only=True):
     problem: str = ""
 
 
+class Unserved(Struct, frozen=True):
+    """A `spec.schedulerName` of pending pods that no scheduler has looked at."""
+
+    name: str
+    pods: int
+    first: str  # the full name of one of the pods
+
+
 class KubeFacts(Struct, frozen=True, kw_only=True):
     """The API server as one user sees it."""
 
@@ -145,6 +153,7 @@ class KubeFacts(Struct, frozen=True, kw_only=True):
     problem: str = ""  # why it does not answer
     denied: tuple[str, ...] = ()  # what the services need and the user may not do
     webhook: str | None = ""  # ready or an error; None: not allowed to read
+    unserved: tuple[Unserved, ...] | None = ()  # None: not allowed to list pods
 
 
 class Facts(Struct, frozen=True, kw_only=True):

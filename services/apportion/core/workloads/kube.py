@@ -285,6 +285,19 @@ class CoschedulingPodGroup(Kube, frozen=True):
     spec: CoschedulingSpec = CoschedulingSpec()
 
 
+class KaiSubGroup(Kube, frozen=True):
+    name: Text
+    min_member: Natural | None = None
+    parent: Text = ""
+
+
+class KaiGroupSpec(Kube, frozen=True):
+    min_member: Natural | None = None
+    queue: Text = ""
+    priority_class_name: Text = ""
+    sub_groups: Annotated[list[KaiSubGroup], Meta(max_length=256)] = []
+
+
 class GangPolicy(Kube, frozen=True):
     min_count: Natural = 1
 
@@ -304,3 +317,4 @@ Job = Object[JobSpec]
 VolcanoJob = Object[VolcanoJobSpec]  # `batch.volcano.sh/v1alpha1`
 # of `scheduling.k8s.io`, all versions since Kubernetes 1.36
 KubernetesPodGroup = Object[KubernetesGroupSpec]
+KaiPodGroup = Object[KaiGroupSpec]  # `scheduling.run.ai/v2alpha2`

@@ -117,6 +117,8 @@ def _read_nested(document: dict[str, Any], config: ManifestConfig) -> Manifest:
     found: list[Manifest] = []
     pods = 0
     for inner in nested.inner_documents(document, config):
+        if is_other(inner.document):
+            continue  # such as a Service in an AppWrapper
         try:
             found.append(read_document(inner.document, config))
         except ManifestError as error:

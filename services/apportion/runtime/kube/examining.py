@@ -4,12 +4,14 @@ This module only reads, dry-runs, and reviews the user's rights (SelfSubjectAcce
 Invariant: a service does not start without the DRA version and feature gates that it needs."""
 
 import asyncio
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Struct
 
-from apportion.core.doctor.facts import KubeFacts
+from apportion.core.doctor.facts import KubeFacts, Unserved
+from apportion.core.ledger.moments import SECOND, micros_of
 from apportion.runtime.kube.client import NOT_FOUND, VERSION, KubeApi, KubeRefused, KubeUnavailable
 from apportion.runtime.process.clock import BackOff, Clock
 from apportion.runtime.process.config import ConfigError
@@ -23,6 +25,9 @@ _OFF: Final = "leave --dra off (dra.enabled in the chart)"
 REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 WEBHOOK: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/apportion"
 FORBIDDEN: Final = 403
+SCHEDULED: Final = "PodScheduled"  # the condition of a pod that a scheduler has looked at
+UNSEEN_S: Final = 60  # a younger pod may not have been looked at yet
+PENDING_MAX: Final = 1_000
 
 
 class _Version(Struct, frozen=True, rename="camel"):
@@ -121,7 +126,7 @@ RIGHTS: Final = (
 )
 
 
-async def examine_kube(api: KubeApi) -> KubeFacts:
+async def examine_kube(api: KubeApi, now: datetime) -> KubeFacts:
     """Return the cluster's facts for `doctor`, even if the API server does not answer."""
 
     async def allowed(right: Right) -> bool:
@@ -136,11 +141,64 @@ async def examine_kube(api: KubeApi) -> KubeFacts:
     try:
         version = msgspec.json.decode(await api.get(VERSION)).get("gitVersion", "")
         rights = await asyncio.gather(*map(allowed, RIGHTS))
-        webhook = await _webhook(api)
+        webhook, unserved = await _webhook(api), await _unserved(api, now)
     except (KubeUnavailable, KubeRefused, msgspec.DecodeError) as error:
         return KubeFacts(url=api.url, problem=f"unexpected answer from {api.url}: {error}")
     denied = (str(right) for right, may in zip(RIGHTS, rights, strict=True) if not may)
-    return KubeFacts(url=api.url, version=version, denied=tuple(denied), webhook=webhook)
+    return KubeFacts(
+        url=api.url, version=version, denied=tuple(denied), webhook=webhook, unserved=unserved
+    )
+
+
+class _Meta(Struct, frozen=True, rename="camel"):
+    name: str
+    namespace: str
+    creation_timestamp: str = ""
+    deletion_timestamp: str | None = None
+
+
+class _Spec(Struct, frozen=True, rename="camel"):
+    scheduler_name: str = ""
+
+
+class _Condition(Struct, frozen=True):
+    type: str
+
+
+class _Status(Struct, frozen=True):
+    conditions: list[_Condition] | None = None
+
+
+class _Pod(Struct, frozen=True):
+    metadata: _Meta
+    spec: _Spec = _Spec()
+    status: _Status = _Status()
+
+
+class _Pods(Struct, frozen=True):
+    items: list[_Pod]
+
+
+async def _unserved(api: KubeApi, now: datetime) -> tuple[Unserved, ...] | None:
+    """Return the scheduler names of pods that no scheduler has looked at, most pods first.
+
+    Each scheduler sets the condition PodScheduled on a pod that it cannot place. For a pod with
+    scheduling gates, the API server sets it."""
+    query = {"fieldSelector": "spec.nodeName=,status.phase=Pending", "limit": str(PENDING_MAX)}
+    answer = await api.request("GET", "/api/v1/pods", query=query)
+    if answer.status == FORBIDDEN:
+        return None
+    if not answer.ok:
+        raise answer.refusal()
+    limit = (now.timestamp() - UNSEEN_S) * SECOND
+    found: dict[str, list[str]] = {}
+    for pod in msgspec.json.decode(answer.body, type=_Pods).items:
+        about, seen = pod.metadata, {each.type for each in pod.status.conditions or ()}
+        created = micros_of(about.creation_timestamp) or 0
+        if SCHEDULED not in seen and not about.deletion_timestamp and created < limit:
+            found.setdefault(pod.spec.scheduler_name, []).append(f"{about.namespace}/{about.name}")
+    most = sorted(found.items(), key=lambda each: (-len(each[1]), each[0]))
+    return tuple(Unserved(name, len(pods), min(pods)) for name, pods in most)
 
 
 async def _webhook(api: KubeApi) -> str | None:

@@ -257,6 +257,8 @@ class Facts:
             pod = self._view.pods.get(uid)
             if pod is None or uid in self._state.pods or pod.ended or pod.node or pod.deleting:
                 continue
+            if pod.ungrouped and self._view.pod_groups.has_pod_grouper():
+                continue
             problem = pod.problem
             if pod.draft is not None and pod.draft.group:
                 problem = self._view.pod_groups.unread(pod.draft.group)

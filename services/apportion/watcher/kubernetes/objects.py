@@ -34,7 +34,7 @@ from apportion.core.workloads.lint.typo_checks import (
     of_queue,
 )
 from apportion.core.workloads.pods import affinity, node_needs
-from apportion.core.workloads.pods.gangs import api_of
+from apportion.core.workloads.pods.gangs import api_of, awaits_group
 from apportion.core.workloads.pods.node_needs import node_amounts
 from apportion.core.workloads.pods.template import ManifestConfig, devices_only
 from apportion.core.workloads.reading import read_document
@@ -251,6 +251,7 @@ class PodView:
     attempt: str = ""
     draft: PodDraft | None = None  # or `problem`, while it needs a placement from us
     problem: ManifestError | None = None
+    ungrouped: bool = False  # KAI's pod-grouper, where it runs, has not named its PodGroup yet
     claim: Claim | None = None  # the devices in its annotations, if bound and not in the ledger
     unread: bool = False  # the ledger had it, so `claim` was not read
 
@@ -339,6 +340,7 @@ class ObjectReader:
         if before is not None and before.draft is not None and self._knows(view.uid):
             view.draft = before.draft  # what may change is reported separately
         elif not view.deleting:
+            view.ungrouped = awaits_group(spec.scheduler_name, notes)
             self._read(raw, view, chooser=spec.scheduler_name if extended else "")
             if notes and not extended:
                 about = Subject("v1", "Pod", meta.namespace, meta.name, meta.uid)

@@ -1,11 +1,18 @@
-"""PodGroups of three APIs: which gangs they declare, and which gangs Volcano must still admit."""
+"""PodGroups of four APIs: which gangs they declare, and which gangs Volcano must still admit."""
 
 from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from apportion.core.ledger.state import State
 from apportion.core.workloads.dialects import ManifestError
-from apportion.core.workloads.pods.gangs import COSCHEDULING, KUBERNETES, VERSIONS, api_of, unread
+from apportion.core.workloads.pods.gangs import (
+    COSCHEDULING,
+    KAI,
+    KUBERNETES,
+    VERSIONS,
+    api_of,
+    unread,
+)
 from apportion.core.workloads.pods.gangs import VOLCANO as VOLCANO_API
 from apportion.runtime.kube.watch import Kind
 from apportion.watcher.kubernetes.kind import Marks, Problem, readable
@@ -19,6 +26,7 @@ VOLCANO = "scheduling.volcano.sh/v1beta1"
 POD_GROUPS = {
     GROUPS: VOLCANO,
     f"{GROUPS}.{COSCHEDULING}": f"{COSCHEDULING}/v1alpha1",
+    f"{GROUPS}.{KAI}": f"{KAI}/{VERSIONS[KAI][0]}",
     **{
         f"{GROUPS}.{version}.{KUBERNETES}": f"{KUBERNETES}/{version}"
         for version in VERSIONS[KUBERNETES]
@@ -51,6 +59,10 @@ class PodGroupView(Marks):
             return None
         served = self.served(api_of(gang) or VOLCANO_API)
         return None if served is None else unread(gang, served)
+
+    def has_pod_grouper(self) -> bool:
+        """Return True if KAI's PodGroups exist in the cluster, or if that is unknown."""
+        return self.served(KAI) != ()
 
     def everything(self) -> dict[str, None]:
         """Return the names of all gangs in the cluster or in the ledger."""

@@ -24,6 +24,7 @@ from apportion.core.doctor.facts import (
     SilentAgent,
     Skew,
     StarvingGang,
+    Unserved,
     WaitingFacts,
 )
 from apportion.core.explain.health import FREEZES
@@ -223,6 +224,18 @@ CASES: list[tuple[str, str, Facts, str]] = [
     ("kubernetes", "warning", kube(version="of my own"), "of my own"),
     ("rbac", "warning", kube(denied=("create pods/binding",)), "create pods/binding"),
     ("webhook", "broken", kube(webhook="nobody answers"), "nobody answers"),
+    (
+        "pods-without-scheduler",
+        "warning",
+        kube(unserved=(Unserved("kai-scheduler", 2, "lab/a"), Unserved("yunikorn", 1, "lab/b"))),
+        "kai-scheduler",
+    ),
+    (
+        "pods-without-scheduler",
+        "warning",
+        kube(unserved=(Unserved("apportion", 1, "lab/a"),)),
+        "apportion",
+    ),
 ]
 
 

@@ -5,9 +5,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from apportion.core.workloads.pods.gangs import COSCHEDULING, KUBERNETES, KUBERNETES_VERSIONS
+from apportion.core.workloads.pods.gangs import (
+    COSCHEDULING,
+    KAI,
+    KAI_GROUP,
+    KAI_SKIPS,
+    KUBERNETES,
+    KUBERNETES_VERSIONS,
+)
 from apportion.watcher.kubernetes.pod_groups import GROUPS
-from apportion_schemas import PodGone, PodGroupGone
+from apportion_schemas import Configuration, PodGone, PodGroupGone, PodSubmitted
 from tests.support.fleet import observed
 from tests.support.pods import member
 from tests.unit.watcher.kubernetes.followed_cluster import Cluster
@@ -135,3 +142,21 @@ def test_a_gang_of_kubernetes_is_read_in_every_version(version: str) -> None:
         audience.listing()
         audience.listed(9)
     assert list(cluster.facts.groups(cluster.view.take().others[GROUPS])) == []
+
+
+@pytest.mark.parametrize("served", [None, ("v2alpha2",), ()])
+def test_a_pod_waits_for_the_pod_grouper(served: tuple[str, ...] | None) -> None:
+    """A pod of KAI's scheduler is submitted once KAI's pod-grouper has named its PodGroup. If the
+    cluster lacks KAI's PodGroups, it is submitted at once, on its own."""
+    cluster = Cluster()
+    cluster.reader.configure(Configuration(scheduler_names=("kai-scheduler",)))
+    cluster.view.pod_groups.served = lambda _api: served
+    cluster.pod("a", schedulerName="kai-scheduler")
+    cluster.pod("b", schedulerName="kai-scheduler", annotations={KAI_SKIPS: "true"})
+    alone = {fact.data.uid for fact in cluster.pod_facts() if isinstance(fact.data, PodSubmitted)}
+    assert alone == ({"b"} if served != () else {"a", "b"})
+    if served is None or served:
+        cluster.pod("a", 2, schedulerName="kai-scheduler", annotations={KAI_GROUP: "pg-a"})
+        (fact,) = cluster.pod_facts()
+        assert isinstance(fact.data, PodSubmitted)
+        assert fact.data.group == f"default/{KAI}/pg-a"

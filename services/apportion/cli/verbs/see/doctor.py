@@ -115,7 +115,7 @@ async def _of_kubernetes(choice: KubeChoice) -> KubeFacts | None:
 
     try:
         async with choice.open() as api:
-            return await examine_kube(api)
+            return await examine_kube(api, SystemClock().now())
     except ConfigError as error:
         return KubeFacts(url="", problem=str(error))
 

@@ -25,6 +25,7 @@ from apportion.core.workloads.document import (
 )
 from apportion.core.workloads.kinds.drafts import Manifest, manifest_of
 from apportion.core.workloads.pods.template import (
+    QUEUE_LABEL,
     QUEUES,
     ManifestConfig,
     Template,
@@ -148,7 +149,7 @@ RAY_GANG: Final = (
     "ray.io/gang-scheduling-enabled",
     "ray.io/scheduler-name",
     "volcano.sh/queue-name",
-    "kai.scheduler/queue",
+    QUEUE_LABEL,
 )
 POLICY_OF_RUNTIME: Final = "podGroupPolicy"  # in a runtime of Kubeflow Trainer
 KUBEFLOW: Final = "kubeflow.org/v1"
@@ -346,7 +347,7 @@ def _group(
     queue = policy.get("queue") or next(
         (
             value
-            for key in QUEUES
+            for key in (*QUEUES, QUEUE_LABEL)
             if (value := part(owner, "annotations").get(key, labels.get(key)))
         ),
         "default",

@@ -190,12 +190,37 @@ def read_kubernetes_group(document: dict[str, Any], config: ManifestConfig) -> M
     return manifest_of("PodGroup", group.metadata, [], "", (observed,))
 
 
+def read_kai_group(document: dict[str, Any], config: ManifestConfig) -> Manifest:
+    """Read a PodGroup of KAI's pod-grouper. Its subgroups are tasks.
+
+    A priority class that the configuration lacks has no effect, because the pods have their own."""
+    group = typed(document, kube.KaiPodGroup)
+    unsupported.check(document["spec"], "spec", unsupported.KAI_POD_GROUP_SPEC)
+    spec = group.spec
+    parents = {each.parent for each in spec.sub_groups}
+    tasks = {
+        dns_label(each.name, f"spec.subGroups[{i}].name"): each.min_member
+        for i, each in enumerate(spec.sub_groups)
+        if each.min_member and each.name not in parents
+    }
+    least = spec.min_member or sum(tasks.values()) or 1
+    observed = PodGroupObserved(
+        group=gangs.name_of(group.metadata, gangs.KAI),
+        min_available=startable(least, "spec.minMember"),
+        min_tasks=tasks,
+        queue=dns_subdomain(spec.queue or "default", "spec.queue"),
+        priority=config.priority_classes.get(spec.priority_class_name, 0),
+    )
+    return manifest_of("PodGroup", group.metadata, [], "", (observed,))
+
+
 KINDS: dict[tuple[str, str], Callable[[dict[str, Any], ManifestConfig], Manifest]] = {
     ("v1", "Pod"): read_pod_document,
     ("batch/v1", "Job"): read_job,
     ("batch.volcano.sh/v1alpha1", "Job"): read_volcano_job,
     ("scheduling.volcano.sh/v1beta1", "PodGroup"): read_pod_group,
     ("scheduling.x-k8s.io/v1alpha1", "PodGroup"): read_coscheduling_group,
+    (f"{gangs.KAI}/v2alpha2", "PodGroup"): read_kai_group,
     **{
         (f"{gangs.KUBERNETES}/{version}", "PodGroup"): read_kubernetes_group
         for version in gangs.KUBERNETES_VERSIONS

@@ -6,7 +6,13 @@ the outer document, or the document that it names."""
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from apportion.core.workloads.document import ManifestError, below_path, dns_subdomain, entries, part
+from apportion.core.workloads.document import (
+    ManifestError,
+    below_path,
+    dns_subdomain,
+    entries,
+    part,
+)
 from apportion.core.workloads.kinds import workflows
 from apportion.core.workloads.kinds.controllers import (
     GANG_OF_GROUP,

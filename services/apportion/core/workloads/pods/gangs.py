@@ -1,4 +1,4 @@
-"""Find which gang a pod belongs to, and name the gangs of the three PodGroup APIs.
+"""Find which gang a pod belongs to, and name the gangs of the four PodGroup APIs.
 
 Volcano's gangs are named `namespace/name`; the names of others include the API group, as in
 `team/scheduling.k8s.io/job`. Invariant: no two PodGroups of a cluster get the same gang name."""
@@ -20,10 +20,19 @@ MODELS = "apportion.dev/gang-models"
 ANY, ONE = "any", "one"
 VOLCANO = "scheduling.volcano.sh"
 COSCHEDULING, KUBERNETES = "scheduling.x-k8s.io", "scheduling.k8s.io"
+# KAI's pod-grouper writes the annotation and the label on the pods of KAI's scheduler name.
+KAI, KAI_SCHEDULER = "scheduling.run.ai", "kai-scheduler"
+KAI_GROUP, KAI_TASK = "pod-group-name", "kai.scheduler/subgroup-name"
+KAI_SKIPS = "kai.scheduler/skip-podgrouper"  # annotation: "true" if it leaves the pod alone
 # Kubernetes 1.36 serves v1alpha2, and 1.37 the other two. Their fields read here are the same.
 KUBERNETES_VERSIONS = ("v1alpha2", "v1alpha3", "v1beta1")
 # the API groups that have PodGroups, each with the versions that are read here
-VERSIONS = {VOLCANO: ("v1beta1",), COSCHEDULING: ("v1alpha1",), KUBERNETES: KUBERNETES_VERSIONS}
+VERSIONS = {
+    VOLCANO: ("v1beta1",),
+    COSCHEDULING: ("v1alpha1",),
+    KUBERNETES: KUBERNETES_VERSIONS,
+    KAI: ("v2alpha2",),
+}
 
 
 def gang_of(
@@ -31,8 +40,8 @@ def gang_of(
 ) -> str:
     """Return the gang that the pod names, without its namespace; empty for none.
 
-    Volcano's annotation overrides the label of the coscheduling plugin. Raises ManifestError for an
-    invalid name, or two gangs."""
+    Volcano's annotation overrides the label of the coscheduling plugin, and both override KAI's
+    annotation. Raises ManifestError for an invalid name, or two gangs."""
     notes_field, labels_field, field = (
         f"{at}.{part}".lstrip(".")
         for part in ("metadata.annotations", "metadata.labels", "spec.schedulingGroup.podGroupName")
@@ -46,7 +55,19 @@ def gang_of(
         return dns_subdomain(noted, within(notes_field, GROUP))
     if named:
         return f"{KUBERNETES}/{dns_subdomain(named, field)}"
-    return f"{COSCHEDULING}/{dns_subdomain(label, within(labels_field, LABEL))}" if label else ""
+    if label:
+        return f"{COSCHEDULING}/{dns_subdomain(label, within(labels_field, LABEL))}"
+    grouped = annotations.get(KAI_GROUP, "")
+    return f"{KAI}/{dns_subdomain(grouped, within(notes_field, KAI_GROUP))}" if grouped else ""
+
+
+def awaits_group(scheduler: str, annotations: Mapping[str, str]) -> bool:
+    """Return True if KAI's pod-grouper, where it runs, will name the PodGroup of this pod."""
+    return (
+        scheduler == KAI_SCHEDULER
+        and not annotations.get(KAI_GROUP)
+        and annotations.get(KAI_SKIPS) != "true"
+    )
 
 
 def any_model(annotations: Mapping[str, str], field: str) -> bool:
@@ -82,6 +103,7 @@ def unread(gang: str, served: Collection[str]) -> ManifestError | None:
         VOLCANO: within("metadata.annotations", GROUP),
         COSCHEDULING: within("metadata.labels", LABEL),
         KUBERNETES: "spec.schedulingGroup.podGroupName",
+        KAI: within("metadata.annotations", KAI_GROUP),
     }[api]
     name, reads = gang.rpartition("/")[2], " and ".join(VERSIONS[api])
     if not served:

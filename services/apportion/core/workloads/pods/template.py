@@ -101,8 +101,9 @@ def read_template(
     notes_field = f"{meta_field}.annotations"
     unsupported.check_pod_spec(raw_spec, spec_field, resource_claims=config.resource_claims)
     notes = texts(parts.metadata.annotations, notes_field)
-    unsupported.check_annotations(notes, notes_field)
     own = affinity.Own(namespace, affinity.labels_of(parts.metadata, f"{meta_field}.labels"))
+    kai = parts.spec.scheduler_name == gangs.KAI_SCHEDULER or QUEUE_LABEL in own.labels
+    unsupported.check_annotations(notes, notes_field, kai=kai)
     containers = containers_of(parts.spec, spec_field)
     request = read_pod(containers, notes, annotations_field=notes_field, config=config.dialects)
     spec = parts.spec
@@ -131,7 +132,7 @@ def read_template(
         high_priority=request.high_priority,
         borrowing=request.borrowing,
         group=group,
-        task=notes.get(TASK, ""),
+        task=notes.get(TASK) or own.labels.get(gangs.KAI_TASK, ""),
         queue=next(queues, ""),
         gates=tuple(dict.fromkeys(gates)),
         volume_claims=node_needs.claims(spec.volumes),

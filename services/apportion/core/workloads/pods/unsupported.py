@@ -4,7 +4,7 @@ If such a field were ignored, its pod might be placed where its author forbade i
 absent or empty field never refuses a pod."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from apportion.core.workloads.document import ManifestError, within
 from apportion.core.workloads.pods.gangs import GROUP, MIN_MEMBER
@@ -55,11 +55,23 @@ JOB_SPEC = (
     Unsupported("scheduling.schedulingConstraints.topology", fix=_TOPOLOGY_FIX),
     Unsupported("scheduling.resourceClaims", fix="request devices in resources.limits"),
 )
+KAI_POD_GROUP_SPEC = (
+    Unsupported("topologyConstraint", fix=_TOPOLOGY_FIX),
+    Unsupported("subGroups[].topologyConstraint", fix=_TOPOLOGY_FIX),
+    Unsupported("minSubGroup", fix="set minMember instead"),
+    Unsupported("subGroups[].minSubGroup", fix="set minMember instead"),
+)
 KUBERNETES_POD_GROUP_SPEC = (
     Unsupported("schedulingConstraints.topology"),
     Unsupported("parentCompositePodGroupName"),
     Unsupported("preemptionPolicy", fix="set it in the pods", values=("Never",)),
     Unsupported("resourceClaims", fix="request devices in resources.limits"),
+)
+# KAI's annotations for a part of a GPU; the pod's resources name no GPU then
+KAI_FRACTION, KAI_MEMORY = "gpu-fraction", "gpu-memory"
+_KAI_SHARE: Final = (
+    "requests a share of a GPU only from KAI's scheduler",
+    "remove it, and limit the container to nvidia.com/gpu: 1 and nvidia.com/gpumem-percentage: 50",
 )
 NUMA_POLICY = "volcano.sh/numa-topology-policy"
 
@@ -79,8 +91,13 @@ def check(part: dict[str, Any], field: str, table: tuple[Unsupported, ...]) -> N
             raise ManifestError(found, value, row.problem, row.fix)
 
 
-def check_annotations(annotations: Mapping[str, str], field: str) -> None:
-    """Raise ManifestError if annotations request a gang without a PodGroup, or a NUMA policy."""
+def check_annotations(annotations: Mapping[str, str], field: str, *, kai: bool = False) -> None:
+    """Raise ManifestError for annotations that are refused, such as those of a NUMA policy.
+
+    `kai` is True for a pod of KAI's scheduler or queues."""
+    for key in (KAI_FRACTION, *((KAI_MEMORY,) if kai else ())):
+        if key in annotations:
+            raise ManifestError(within(field, key), annotations[key], *_KAI_SHARE)
     if MIN_MEMBER in annotations and not annotations.get(GROUP):
         found = within(field, MIN_MEMBER)
         raise ManifestError(found, annotations[MIN_MEMBER], _LATER, _GROUP_FIX)

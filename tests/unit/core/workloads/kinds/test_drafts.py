@@ -339,3 +339,63 @@ def test_names_that_grow_too_long() -> None:
     document = volcano_job(task())
     document["metadata"].update(name="a" * 230, namespace="n" * 63)
     assert "294" in refused(document).problem
+
+
+KAI = "scheduling.run.ai/v2alpha2"
+
+
+def test_pod_groups_of_kai() -> None:
+    """A PodGroup of KAI's pod-grouper is a gang whose subgroups without children are tasks."""
+    subgroups = [
+        {"name": "head", "minMember": 1},
+        {"name": "workers"},
+        {"name": "fast", "minMember": 2, "parent": "workers"},
+    ]
+    fields = {"queue": "team", "priorityClassName": "train", "topologyConstraint": {}}
+    assert gang_of(KAI, subGroups=subgroups, **fields) == PodGroupObserved(
+        group="team/scheduling.run.ai/gang",
+        min_available=3,
+        min_tasks={"head": 1, "fast": 2},
+        queue="team",
+    )
+    assert gang_of(KAI, minMember=2, priorityClassName="system-node-critical") == PodGroupObserved(
+        group="team/scheduling.run.ai/gang", min_available=2, priority=2_000_001_000
+    )
+    assert gang_of(KAI).min_available == 1
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        ({"topologyConstraint": {"requiredTopologyLevel": "rack"}}, "spec.topologyConstraint"),
+        ({"minSubGroup": 1}, "spec.minSubGroup"),
+        (
+            {"subGroups": [{"name": "a", "topologyConstraint": {"topology": "t"}}]},
+            "spec.subGroups[0].topologyConstraint",
+        ),
+    ],
+)
+def test_what_a_pod_group_of_kai_may_not_say(spec: dict[str, Any], field: str) -> None:
+    """A PodGroup of KAI with a topology or with optional subgroups is refused."""
+    metadata = {"name": "gang", "namespace": "team"}
+    made = {"apiVersion": KAI, "kind": "PodGroup", "metadata": metadata, "spec": spec}
+    assert refused(made).field == field
+
+
+def test_the_gang_that_the_pod_grouper_names() -> None:
+    """A pod is in the gang, the task and the queue that KAI's pod-grouper writes on it. Another
+    gang that the pod names comes first."""
+    notes = {"pod-group-name": "pg-train-1"}
+    made = pod(None, notes)
+    made["metadata"]["labels"] = {
+        "kai.scheduler/subgroup-name": "head",
+        "kai.scheduler/queue": "team",
+    }
+    found = draft(made)
+    assert (found.group, found.task, found.queue) == (
+        "default/scheduling.run.ai/pg-train-1",
+        "head",
+        "team",
+    )
+    both = pod(None, notes | {"scheduling.k8s.io/group-name": "mine"})
+    assert draft(both).group == "default/mine"

@@ -1,0 +1,329 @@
+"""Tests of the pods and gangs that are read from kinds whose controllers create pods."""
+
+import copy
+from typing import Any
+
+import msgspec
+import pytest
+
+from apportion.core.workloads.dialects import ManifestError
+from apportion.core.workloads.kinds import controllers, nested
+from apportion.core.workloads.kinds.drafts import Manifest
+from apportion.core.workloads.pods.template import DEFAULT_CONFIG, ManifestConfig
+from apportion.core.workloads.reading import is_other, note_of, read_document, with_named
+from tests.support.controlled import (
+    CONTROLLED,
+    INERT,
+    kind_of,
+    leader_worker_set,
+    ray_cluster,
+    replicated,
+    runtime,
+    template,
+    train_job,
+    training,
+    workflow,
+)
+from tests.support.golden import Golden
+from tests.support.manifests import container
+
+RUNTIMES = with_named(DEFAULT_CONFIG, [runtime()])
+POTENTIAL = msgspec.structs.replace(RUNTIMES, potential=True)
+ARGO, LWS = "argoproj.io/v1alpha1", "leaderworkerset.x-k8s.io/v1"
+
+
+def read(document: object, config: ManifestConfig = RUNTIMES) -> Manifest:
+    return read_document(copy.deepcopy(document), config)
+
+
+def refusal(document: object, config: ManifestConfig = RUNTIMES) -> ManifestError:
+    with pytest.raises(ManifestError) as caught:
+        read(document, config)
+    return caught.value
+
+
+def gangs(found: Manifest) -> dict[str, int]:
+    return {group.group: group.min_available for group in found.groups}
+
+
+@pytest.mark.parametrize(
+    ("document", "names", "groups"), CONTROLLED, ids=lambda each: str(part_of(each))
+)
+def test_pods_and_gangs(document: dict[str, Any], names: str, groups: str) -> None:
+    """A document yields the pods that its controller would create, each with its devices, in the
+    gangs that the controller would form."""
+    found = read(document)
+    assert [pod.name for pod in found.pods] == [f"train{name}" for name in names.split()]
+    assert {pod.namespace for pod in found.pods} == {"lab"}
+    assert all(pod.shape.asks for pod in found.pods)
+    wanted = (each.split("=") for each in groups.split())
+    assert gangs(found) == {f"lab/{name}": int(least) for name, least in wanted}
+    assert {pod.group for pod in found.pods} - {""} == set(gangs(found))
+    assert not is_other(document)
+
+
+def part_of(value: object) -> object:
+    return value.get("kind") if isinstance(value, dict) else "-"
+
+
+@pytest.mark.parametrize(("document", "names"), INERT, ids=lambda each: str(part_of(each)))
+def test_templates(document: dict[str, Any], names: str) -> None:
+    """A template that other documents use has no pods of its own. `check` reads its pods anyway."""
+    assert read(document).pods == ()
+    found = read(document, POTENTIAL).pods
+    assert [pod.name for pod in found] == [f"train{name}" for name in names.split()]
+    assert note_of(document)
+
+
+def test_every_kind_of_the_tables_is_tested() -> None:
+    """Each kind in the tables has a document in these tests."""
+    tested = {
+        (document["apiVersion"], document["kind"])
+        for document in [*(row[0] for row in CONTROLLED), *(row[0] for row in INERT)]
+    }
+    kinds = {kind for _, kind in tested}
+    assert kinds | {"JobFlow", "TrainingRuntime"} == {
+        *controllers.TABLE,
+        *(kind for _, kind in nested.TABLE),
+    }
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        kind_of("jobset.x-k8s.io/v1alpha2", "JobSet", suspend=True, replicatedJobs=[])
+        | {"spec": {"suspend": True, **CONTROLLED[15][0]["spec"]}},
+        training("PyTorchJob", "pytorchReplicaSpecs", runPolicy={"suspend": True}),
+        kind_of("ray.io/v1", "RayCluster", **ray_cluster(suspend=True)),
+        kind_of("ray.io/v1", "RayJob", rayClusterSpec=ray_cluster(), suspend=True),
+        kind_of(ARGO, "Workflow", **workflow(suspend=True)),
+        train_job(suspend=True),
+    ],
+    ids=lambda each: each["kind"],
+)
+def test_suspended_documents(document: dict[str, Any]) -> None:
+    """A suspended workload has no pods, as under Kueue. `check` reads the pods that it would
+    have."""
+    assert read(document).pods == read(document).groups == ()
+    assert read(document, POTENTIAL).pods
+
+
+@pytest.mark.parametrize(
+    ("group", "count"),
+    [
+        ({"replicas": 3}, 3),
+        ({"replicas": 3, "minReplicas": 4}, 4),
+        ({"replicas": 3, "maxReplicas": 2}, 2),
+        ({"minReplicas": 1}, 1),
+        ({}, 0),
+        ({"replicas": 2, "numOfHosts": 4}, 8),
+        ({"replicas": 2, "suspend": True}, 0),
+    ],
+)
+def test_worker_groups(group: dict[str, Any], count: int) -> None:
+    """A worker group of KubeRay has its replicas, within its limits, times the hosts of each."""
+    workers = [{"groupName": "w", "template": template(), **group}]
+    found = read(kind_of("ray.io/v1", "RayCluster", **ray_cluster(workerGroupSpecs=workers)))
+    assert len(found.pods) == 1 + count
+
+
+@pytest.mark.parametrize(("autoscaling", "least"), [(False, 7), (True, 3)])
+@pytest.mark.parametrize("label", controllers.RAY_GANG)
+def test_the_gang_of_a_ray_cluster(label: str, autoscaling: bool, least: int) -> None:
+    """With a label of a batch scheduler, a RayCluster is a gang of its head and all workers.
+
+    With autoscaling, the gang needs only as many workers as each group has at least."""
+    workers = [
+        {"groupName": "w", "replicas": 3, "minReplicas": 1, "numOfHosts": 2, "template": template()}
+    ]
+    spec = ray_cluster(workerGroupSpecs=workers, enableInTreeAutoscaling=autoscaling)
+    document = kind_of("ray.io/v1", "RayCluster", **spec)
+    document["metadata"]["labels"] = {label: "team"}
+    found = read(document)
+    assert gangs(found) == {"lab/ray-train-pg": least}
+    queued = label in ("volcano.sh/queue-name", "kai.scheduler/queue")
+    assert found.groups[0].queue == ("team" if queued else "default")
+
+
+def test_pods_that_name_a_gang_keep_it() -> None:
+    """If the templates name a gang themselves, the document forms no other."""
+    document = training("PyTorchJob", "pytorchReplicaSpecs")
+    for role in document["spec"]["pytorchReplicaSpecs"].values():
+        role["template"]["metadata"] = {"annotations": {"scheduling.k8s.io/group-name": "mine"}}
+    found = read(document)
+    assert found.groups == ()
+    assert {pod.group for pod in found.pods} == {"lab/mine"}
+
+
+@pytest.mark.parametrize("policy", ["volcano", "coscheduling"])
+def test_the_gang_of_a_train_job(policy: str) -> None:
+    """The pods of a TrainJob are a gang if its runtime has a policy for PodGroups."""
+    config = with_named(DEFAULT_CONFIG, [runtime(podGroupPolicy={policy: {}})])
+    assert gangs(read(train_job(), config)) == ({"lab/train": 2} if policy else {})
+
+
+def test_what_a_train_job_changes() -> None:
+    """Patches of a TrainJob change the pods of its runtime, also in the form of older versions."""
+    spec = {"nodeSelector": {"gpu": "on"}, "tolerations": [{"operator": "Exists"}]}
+    job = {"name": "node", "template": {"spec": {"template": {"spec": spec}}}}
+    patch = {"trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [job]}}}}
+    old = {"targetJobs": [{"name": "node"}], "spec": spec}
+    for fields in ({"runtimePatches": [patch]}, {"podTemplateOverrides": [old]}):
+        nodes = [pod.shape.node for pod in read(train_job(**fields)).pods]
+        assert [node.selector for node in nodes] == [{"gpu": "on"}] * 2
+        assert [len(node.tolerations) for node in nodes] == [1, 1]
+
+
+def test_the_leader_has_its_own_template() -> None:
+    """The leader of each group of a LeaderWorkerSet has its own template, if there is one."""
+    spec = leader_worker_set()
+    spec["leaderWorkerTemplate"]["leaderTemplate"] = template(nodeSelector={"leader": "yes"})
+    found = read(kind_of(LWS, "LeaderWorkerSet", **spec))
+    selected = [pod.name for pod in found.pods if pod.shape.node.selector]
+    assert selected == ["train-0", "train-1"]
+
+
+def test_what_a_workflow_gives_its_templates() -> None:
+    """The pod of a template has what the workflow sets, unless the template sets it itself."""
+    spec = workflow(
+        nodeSelector={"a": "1"},
+        schedulerName="apportion",
+        podPriorityClassName="system-node-critical",
+        podMetadata={"annotations": {"nvidia.com/use-gputype": "A100"}},
+    )
+    spec["templates"][0] |= {
+        "nodeSelector": {"b": "2"},
+        "priorityClassName": "system-cluster-critical",
+        "sidecars": [container("side", {"cpu": 1})],
+    }
+    first, last = read(kind_of(ARGO, "Workflow", **spec)).pods
+    assert first.shape.node.selector == {"a": "1", "b": "2"}
+    assert last.shape.node.selector == {"a": "1"}
+    assert (first.priority, last.priority) == (2_000_000_000, 2_000_001_000)
+    assert first.containers == ("main", "side")
+    assert {pod.scheduler_name for pod in (first, last)} == {"apportion"}
+    assert {pod.shape.devices.use_types for pod in (first, last)} == {("A100",)}
+
+
+BAD_LIMIT = {"spec": {"containers": [container(limits={"nvidia.com/gpu": "x"})]}}
+BAD_WORKFLOW = workflow()
+BAD_WORKFLOW["templates"][1]["steps"][0][0]["inline"]["script"]["resources"]["limits"] = {
+    "nvidia.com/gpu": "{{inputs.parameters.gpus}}"
+}
+LIMIT = '.containers[0].resources.limits["nvidia.com/gpu"]'
+RUNTIME_WITH_TOPOLOGY = {"volcano": {"networkTopology": {"mode": "hard"}}}
+WRONG: list[tuple[dict[str, Any], str]] = [
+    (replicated("apps/v1", "StatefulSet", replicas=-1), "spec.replicas"),
+    (replicated("apps/v1", "StatefulSet", replicas=True), "spec.replicas"),
+    (kind_of("apps/v1", "DaemonSet"), "spec.template"),
+    (kind_of("kubeflow.org/v1", "TFJob"), "spec.tfReplicaSpecs"),
+    (kind_of("kubeflow.org/v1", "TFJob", tfReplicaSpecs=[]), "spec.tfReplicaSpecs"),
+    (
+        kind_of("kubeflow.org/v1", "TFJob", tfReplicaSpecs={"Worker": {"template": BAD_LIMIT}}),
+        f"spec.tfReplicaSpecs.Worker.template.spec{LIMIT}",
+    ),
+    (
+        kind_of("kubeflow.org/v1", "TFJob", tfReplicaSpecs={"Worker": {"template": {}}}),
+        "spec.tfReplicaSpecs.Worker.template.spec",
+    ),
+    (
+        training(
+            "TFJob", "tfReplicaSpecs", runPolicy={"schedulingPolicy": {"minAvailable": 4}}
+        ),
+        "spec.runPolicy.schedulingPolicy.minAvailable",
+    ),
+    (
+        training("TFJob", "tfReplicaSpecs", runPolicy={"schedulingPolicy": {"queue": "A b"}}),
+        "spec.runPolicy.schedulingPolicy.queue",
+    ),
+    (
+        kind_of(LWS, "LeaderWorkerSet", **leader_worker_set(replicas=6000)),
+        "spec",
+    ),
+    (kind_of("ray.io/v1", "RayJob", rayClusterSpec={}), "spec.rayClusterSpec.headGroupSpec"),
+    (
+        kind_of("ray.io/v1", "RayJob", rayClusterSpec={"headGroupSpec": {"template": BAD_LIMIT}}),
+        f"spec.rayClusterSpec.headGroupSpec.template.spec{LIMIT}",
+    ),
+    (kind_of("batch/v1", "CronJob"), "spec.jobTemplate"),
+    (
+        kind_of("batch/v1", "CronJob", jobTemplate={"spec": {"template": BAD_LIMIT}}),
+        f"spec.jobTemplate.spec.template.spec{LIMIT}",
+    ),
+    (
+        kind_of(ARGO, "Workflow", **BAD_WORKFLOW),
+        'spec.templates[1].steps[0][0].inline.script.resources.limits["nvidia.com/gpu"]',
+    ),
+    (
+        kind_of(ARGO, "Workflow", **workflow(nodeSelector={"a": "{{x}}"})),
+        "spec.nodeSelector.a",
+    ),
+    (kind_of(ARGO, "Workflow", **workflow(priority=1, tolerations=[{"effect": "No"}])),
+     "spec.tolerations[0].effect"),
+    (train_job(runtimeRef={"name": "other"}), "spec.runtimeRef.name"),
+    (train_job(runtimeRef={}), "spec.runtimeRef.name"),
+    (
+        kind_of(
+            "workload.codeflare.dev/v1beta2",
+            "AppWrapper",
+            components=[{"template": replicated("example.com/v1", "Training")}],
+        ),
+        "spec.components[0].template.kind",
+    ),
+    (kind_of("sparkoperator.k8s.io/v1beta2", "SparkApplication"), "kind"),
+    (kind_of("kubeflow.org/v1beta2", "TFJob"), "kind"),
+]  # fmt: skip
+
+
+def test_refusals(golden: Golden) -> None:
+    """An invalid document is refused with the path of the field in the outer document, and a
+    fix."""
+    errors = [refusal(document) for document, _ in WRONG]
+    assert [error.field for error in errors] == [field for _, field in WRONG]
+    golden({"each names its field": "\n".join(map(str, errors))})
+
+
+def test_a_runtime_with_a_topology_is_refused() -> None:
+    """A runtime whose gangs need a network topology is refused with its name and field."""
+    config = with_named(DEFAULT_CONFIG, [runtime(podGroupPolicy=RUNTIME_WITH_TOPOLOGY)])
+    error = refusal(train_job(), config)
+    assert error.field == (
+        "ClusterTrainingRuntime train: spec.podGroupPolicy.volcano.networkTopology"
+    )
+
+
+def test_templates_in_templates_have_a_limit() -> None:
+    """Inline templates of Argo that are nested too deeply are refused."""
+    inner: dict[str, Any] = {"container": {"image": "x"}}
+    for _ in range(25):
+        inner = {"steps": [[{"name": "s", "inline": inner}]]}
+    document = kind_of(ARGO, "Workflow", templates=[inner | {"name": "t"}])
+    assert "at most" in refusal(document).fix
+
+
+@pytest.mark.parametrize(("scheduler", "refuses"), [("kai-scheduler", True), ("apportion", False)])
+def test_shares_of_kai(scheduler: str, refuses: bool) -> None:
+    """A share of a GPU in KAI's annotations is refused, because the pod would get no GPU."""
+    for key, value, alone in (("gpu-fraction", "0.5", True), ("gpu-memory", "4000", refuses)):
+        document = replicated("apps/v1", "StatefulSet")
+        document["spec"]["template"] |= {"metadata": {"annotations": {key: value}}}
+        document["spec"]["template"]["spec"]["schedulerName"] = scheduler
+        if alone:
+            assert refusal(document).field == f'spec.template.metadata.annotations["{key}"]'
+        else:
+            assert read(document).pods
+
+
+def test_other_documents_in_a_wrapper() -> None:
+    """Documents without pods in an AppWrapper, such as a Service, are skipped."""
+    parts = [kind_of("v1", "Service"), replicated("apps/v1", "StatefulSet")]
+    spec = {"components": [{"template": each} for each in parts]}
+    found = read(kind_of("workload.codeflare.dev/v1beta2", "AppWrapper", **spec))
+    assert [pod.owner for pod in found.pods] == ["StatefulSet/train"]
+
+
+def test_generated_names() -> None:
+    """A document with `generateName` gets a name like those that Kubernetes would generate."""
+    document = replicated("apps/v1", "StatefulSet")
+    document["metadata"] = {"generateName": "train-"}
+    assert [pod.name for pod in read(document).pods] == ["train-0"]
