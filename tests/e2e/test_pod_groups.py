@@ -1,6 +1,7 @@
 """Gangs that are declared by PodGroups of the coscheduling plugin or of Kubernetes itself."""
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from apportion.core.workloads.pods.gangs import KUBERNETES, KUBERNETES_VERSIONS
 from apportion_schemas import PodBound, PodGroupObserved, PodSubmitted
 from tests.e2e.test_life import system
 from tests.support.control_plane import GANGS_SINCE
-from tests.support.kube_objects import kube_pod, share
+from tests.support.kube_objects import kube_node, kube_pod, share
 from tests.support.kube_world import KubeWorld
 
 MUTABLE_SINCE = (1, 37)
@@ -117,3 +118,43 @@ async def test_a_gang_of_kubernetes_with_a_topology_does_not_start(world: KubeWo
     await watcher.logged("spec.schedulingConstraints.topology")
     await world.facts.count(PodSubmitted, 1)
     assert world.facts.of(PodGroupObserved) == []  # without it, the gang does not start
+
+
+async def test_a_gang_of_kais_pod_grouper(world: KubeWorld) -> None:
+    """Pods of KAI's scheduler wait until its pod-grouper names their PodGroup, and start together.
+
+    The test writes what the pod-grouper writes: a PodGroup with subgroups, then an annotation and
+    a label on each pod."""
+    await world.plane.apply(kube_node("n1"))
+    await world.agents(("n1", "1xT4"))
+    await world.start("watcher", "--scheduler-name=kai-scheduler")
+    for verb in ("scheduler", "binder"):
+        await world.start(verb)
+    group = pod_group(
+        "scheduling.run.ai/v2alpha2",
+        queue="team",
+        subGroups=[{"name": "headgroup", "minMember": 1}, {"name": "workers", "minMember": 2}],
+    )
+    names = {"p0": "headgroup", "p1": "workers", "p2": "workers"}
+    await world.plane.apply(
+        *(kube_pod(name, share(3000), schedulerName="kai-scheduler") for name in names)
+    )
+    alone = {"kai.scheduler/skip-podgrouper": "true"}
+    last = kube_pod("alone", share(3000), schedulerName="kai-scheduler", annotations=alone)
+    await world.plane.apply(group, last)
+    (submitted,) = await world.facts.count(PodSubmitted, 1)
+    assert submitted.name == "alone"
+    for name, part in names.items():
+        metadata = {
+            "annotations": {"pod-group-name": "job"},
+            "labels": {"kai.scheduler/subgroup-name": part},
+        }
+        patch = json.dumps({"metadata": metadata})
+        await world.plane.user("patch", "pod", name, "--type=merge", "-p", patch)
+    await world.facts.count(PodBound, 4)
+    (told,) = world.facts.of(PodGroupObserved)
+    assert (told.group, told.min_available) == ("default/scheduling.run.ai/job", 3)
+    members = [each for each in world.facts.of(PodSubmitted) if each.name != "alone"]
+    assert {(each.name, each.group, each.task) for each in members} == {
+        (name, told.group, part) for name, part in names.items()
+    }

@@ -346,6 +346,7 @@ class ControlPlane:
         """Delete all objects that tests leave behind, and wait until they are gone."""
         spaced = ["jobs.batch.volcano.sh", "pods", "resourcequotas", "poddisruptionbudgets"]
         spaced += ["podgroups.scheduling.volcano.sh", "podgroups.scheduling.x-k8s.io"]
+        spaced += ["podgroups.scheduling.run.ai"]
         spaced += ["persistentvolumeclaims"]
         if self.version >= GANGS_SINCE:
             spaced += ["podgroups.scheduling.k8s.io"]
