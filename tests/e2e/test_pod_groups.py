@@ -120,7 +120,7 @@ async def test_a_gang_of_kubernetes_with_a_topology_does_not_start(world: KubeWo
     assert world.facts.of(PodGroupObserved) == []  # without it, the gang does not start
 
 
-async def test_a_gang_of_kais_pod_grouper(world: KubeWorld) -> None:
+async def test_I2_a_gang_of_kais_pod_grouper(world: KubeWorld) -> None:
     """Pods of KAI's scheduler wait until its pod-grouper names their PodGroup, and start together.
 
     The test writes what the pod-grouper writes: a PodGroup with subgroups, then an annotation and

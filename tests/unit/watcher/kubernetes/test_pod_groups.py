@@ -145,7 +145,7 @@ def test_a_gang_of_kubernetes_is_read_in_every_version(version: str) -> None:
 
 
 @pytest.mark.parametrize("served", [None, ("v2alpha2",), ()])
-def test_a_pod_waits_for_the_pod_grouper(served: tuple[str, ...] | None) -> None:
+def test_I2_a_pod_waits_for_the_pod_grouper(served: tuple[str, ...] | None) -> None:
     """A pod of KAI's scheduler is submitted once KAI's pod-grouper has named its PodGroup. If the
     cluster lacks KAI's PodGroups, it is submitted at once, on its own."""
     cluster = Cluster()

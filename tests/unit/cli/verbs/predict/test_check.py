@@ -298,3 +298,30 @@ def test_documents_are_said_as_they_stand_in_the_file() -> None:
     ]  # fmt: skip
     lines = [int(line.split(":")[1].split()[0]) for line in heads]
     assert lines == sorted(lines)
+
+
+LIMITLESS = """
+apiVersion: v1
+kind: ResourceQuota
+metadata: {name: few}
+spec: {hard: {cpu: 4, pods: 10}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        (pod_of("a", "").replace("name: a", "labels: {}"), "metadata.name"),
+        (pod_of("a", "") + "kind: Pod\n", "duplicate key"),
+        (pod_of("a", "").replace("name: c", "name: C"), "spec.containers[0].name"),
+    ],
+)
+def test_I5_what_kubernetes_refuses(text: str, field: str) -> None:
+    """`check` rejects what Kubernetes refuses, and names the field or the key."""
+    assert field in report("-f", "-", text=text)["documents"][0]["refused"]
+
+
+def test_I6_a_quota_without_devices() -> None:
+    """`check` rejects a ResourceQuota that limits no devices."""
+    (row,) = report("-f", "-", text=LIMITLESS)["documents"]
+    assert row["refused"].startswith("spec.hard")

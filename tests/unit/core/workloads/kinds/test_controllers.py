@@ -49,7 +49,7 @@ def gangs(found: Manifest) -> dict[str, int]:
 @pytest.mark.parametrize(
     ("document", "names", "groups"), CONTROLLED, ids=lambda each: str(part_of(each))
 )
-def test_pods_and_gangs(document: dict[str, Any], names: str, groups: str) -> None:
+def test_I1_pods_and_gangs(document: dict[str, Any], names: str, groups: str) -> None:
     """A document yields the pods that its controller would create, each with its devices, in the
     gangs that the controller would form."""
     found = read(document)
@@ -275,7 +275,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
-def test_refusals(golden: Golden) -> None:
+def test_I4_refusals(golden: Golden) -> None:
     """An invalid document is refused with the path of the field in the outer document, and a
     fix."""
     errors = [refusal(document) for document, _ in WRONG]
@@ -302,7 +302,7 @@ def test_templates_in_templates_have_a_limit() -> None:
 
 
 @pytest.mark.parametrize(("scheduler", "refuses"), [("kai-scheduler", True), ("apportion", False)])
-def test_shares_of_kai(scheduler: str, refuses: bool) -> None:
+def test_I3_shares_of_kai(scheduler: str, refuses: bool) -> None:
     """A share of a GPU in KAI's annotations is refused, because the pod would get no GPU."""
     for key, value, alone in (("gpu-fraction", "0.5", True), ("gpu-memory", "4000", refuses)):
         document = replicated("apps/v1", "StatefulSet")

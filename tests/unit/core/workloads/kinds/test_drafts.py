@@ -344,7 +344,7 @@ def test_names_that_grow_too_long() -> None:
 KAI = "scheduling.run.ai/v2alpha2"
 
 
-def test_pod_groups_of_kai() -> None:
+def test_I2_pod_groups_of_kai() -> None:
     """A PodGroup of KAI's pod-grouper is a gang whose subgroups without children are tasks."""
     subgroups = [
         {"name": "head", "minMember": 1},
@@ -375,14 +375,14 @@ def test_pod_groups_of_kai() -> None:
         ),
     ],
 )
-def test_what_a_pod_group_of_kai_may_not_say(spec: dict[str, Any], field: str) -> None:
+def test_I2_what_a_pod_group_of_kai_may_not_say(spec: dict[str, Any], field: str) -> None:
     """A PodGroup of KAI with a topology or with optional subgroups is refused."""
     metadata = {"name": "gang", "namespace": "team"}
     made = {"apiVersion": KAI, "kind": "PodGroup", "metadata": metadata, "spec": spec}
     assert refused(made).field == field
 
 
-def test_the_gang_that_the_pod_grouper_names() -> None:
+def test_I2_the_gang_that_the_pod_grouper_names() -> None:
     """A pod is in the gang, the task and the queue that KAI's pod-grouper writes on it. Another
     gang that the pod names comes first."""
     notes = {"pod-group-name": "pg-train-1"}
