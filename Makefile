@@ -119,10 +119,11 @@ oldest: $(DEV) ## a smaller set of tests on Kubernetes 1.20, the oldest that we 
 	  tests/integration/kube/test_watching.py tests/e2e/test_life.py tests/e2e/test_extender.py
 
 .PHONY: controllers
-controllers: $(DEV) ## JobSet, LeaderWorkerSet, Volcano and Kueue with our services (the last two by path); nightly
-	@jobset=$$(tests/support/controllers_build.sh jobset) || [ $$? = 4 ]; \
-	lws=$$(tests/support/controllers_build.sh lws) || [ $$? = 4 ]; \
-	APPORTION_JOBSET=$$jobset APPORTION_LWS=$$lws \
+controllers: $(DEV) ## JobSet, LeaderWorkerSet, KubeRay, Kueue and Volcano (by path) with our services; nightly
+	@for name in jobset lws kuberay kueue; do \
+	  built=$$(tests/support/controllers_build.sh $$name) || [ $$? = 4 ] || exit 1; \
+	  export "APPORTION_$$(echo $$name | tr a-z A-Z)=$$built"; \
+	done; \
 	  $(VENV)/bin/python -m pytest -q -rs tests/e2e/test_real_controllers.py
 
 digests: $(DEV) ## look up what the tags of base images mean by now, and write their digests (needs skopeo or docker)

@@ -1,14 +1,10 @@
 """The controllers of other projects with our watcher, scheduler and binder. These tests run
 nightly.
 
-`make controllers` builds JobSet and LeaderWorkerSet, and sets `APPORTION_JOBSET` and
-`APPORTION_LWS` to their folders. No Go module proxy has the other two controllers, so build them
-and set their paths:
-
-- `APPORTION_VC_CONTROLLER_MANAGER` is the program that `go build ./cmd/controller-manager` makes of
-  Volcano's sources (1.15.1 was tried).
-- `APPORTION_KUEUE` is a folder with Kueue's `config` and, as `manager`, the program that `go build
-  ./cmd/kueue` makes of its sources (0.19.2 was tried).
+`make controllers` builds JobSet, LeaderWorkerSet, KubeRay's operator and Kueue, and sets
+`APPORTION_JOBSET`, `APPORTION_LWS`, `APPORTION_KUBERAY` and `APPORTION_KUEUE` to their folders. No
+Go module proxy has Volcano's controllers, so set `APPORTION_VC_CONTROLLER_MANAGER` to the program
+that `go build ./cmd/controller-manager` makes of its sources (1.15.1 was tried).
 
 A test whose variable is not set is skipped with the reason."""
 
@@ -16,13 +12,16 @@ import json
 import os
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from apportion.core.workloads.adoption.placement_annotations import SHARES
-from apportion_schemas import DifferenceFound, PodBound, PodGone, PodSubmitted
+from apportion.runtime.kube.client import open_kube
+from apportion.runtime.kube.examining import examine_kube
+from apportion_schemas import DifferenceFound, PodBound, PodGone, PodGroupObserved, PodSubmitted
 from tests.e2e.test_life import VERBS, system
 from tests.e2e.test_volcano_jobs import job
 from tests.integration.cli.test_verify import Verb
@@ -30,17 +29,26 @@ from tests.support.control_plane import ControlPlane
 from tests.support.controllers import workload_controllers
 from tests.support.kube_objects import kube_node, kube_pod, share
 from tests.support.kube_world import KubeWorld
-from tests.support.managers import become, needs, running, running_kubelets, running_manager
+from tests.support.managers import (
+    become,
+    needs,
+    running,
+    running_kubelets,
+    running_manager,
+    running_operator,
+)
 from tests.support.polling import until
 from tests.support.ports import free_port
 
 VC_CONTROLLER_MANAGER = "APPORTION_VC_CONTROLLER_MANAGER"
 JOBSET, LWS, KUEUE = "APPORTION_JOBSET", "APPORTION_LWS", "APPORTION_KUEUE"
+KUBERAY = "APPORTION_KUBERAY"
 BUILT = "a folder that tests/support/controllers_build.sh made"
 PODS = 4
 HALF_MIB, CARD_MIB = 7_000, 15_360
 """Two pods fit on one T4."""
 GANG = "scheduling.x-k8s.io/pod-group"
+LATER = datetime(2126, 3, 1, tzinfo=UTC)
 
 
 # -------------------------------------------------------------- what they run on
@@ -89,6 +97,17 @@ async def leader_worker_sets(
     with running_manager(world.plane, LWS, tmp_path, api, **settings):
         yield
         await remove(world, "leaderworkersets.leaderworkerset.x-k8s.io")
+
+
+@pytest.fixture
+async def kuberay(
+    request: pytest.FixtureRequest, world: KubeWorld, workloads: None, tmp_path: Path
+) -> AsyncIterator[str]:
+    """Run KubeRay's operator. The fixture's parameter is its batch scheduler."""
+    options = ("--metrics-addr=0", f"--batch-scheduler={request.param}")
+    with running_operator(world.plane, KUBERAY, tmp_path, "config/crd/bases", *options):
+        yield request.param
+        await remove(world, "rayclusters.ray.io")
 
 
 @pytest.fixture
@@ -408,6 +427,120 @@ async def test_a_group_that_is_a_gang_starts_together_again(world: KubeWorld) ->
     second = await settled(world, PODS)
     assert not uids(first) & uids(second)
     await sound(world)
+
+
+# -------------------------------------------------------------- KubeRay
+
+NAMES = {
+    "volcano": "volcano",
+    "scheduler-plugins": "scheduler-plugins-scheduler",
+    "kai-scheduler": "kai-scheduler",
+}
+"""The scheduler name that the operator writes on pods, by batch scheduler."""
+
+
+def ray_cluster(workers: int, **spec: Any) -> dict[str, Any]:
+    """Return the RayCluster `ray`, whose head and workers use half a GPU each."""
+    template = {"spec": kube_pod("any", share(HALF_MIB))["spec"]}
+    group = {"groupName": "gpus", "replicas": workers, "rayStartParams": {}, "template": template}
+    limits = {"minReplicas": spec.pop("least", 0), "maxReplicas": workers}
+    head = {"rayStartParams": {}, "template": template}
+    return {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayCluster",
+        "metadata": {
+            "name": "ray",
+            "labels": {"ray.io/gang-scheduling-enabled": "true", "kai.scheduler/queue": "team"},
+        },
+        "spec": {
+            "rayVersion": "2.52.0",
+            "headGroupSpec": head,
+            "workerGroupSpecs": [group | limits],
+            **spec,
+        },
+    }
+
+
+async def serving(world: KubeWorld, batch_scheduler: str) -> None:
+    """Start a node with one GPU, and every service with this batch scheduler's name."""
+    await world.plane.apply(kube_node("n1"))
+    await world.agents(("n1", "1xT4"))
+    await world.start("watcher", f"--scheduler-name={NAMES[batch_scheduler]}")
+    for verb in ("scheduler", "binder"):
+        await world.start(verb)
+
+
+@needs(KUBERAY, BUILT)
+@pytest.mark.parametrize("kuberay", ["volcano", "scheduler-plugins"], indirect=True)
+async def test_a_ray_cluster_that_is_a_gang_starts_together(world: KubeWorld, kuberay: str) -> None:
+    """If a RayCluster is a gang, neither head nor workers are bound until all of them fit."""
+    await serving(world, kuberay)
+    await world.plane.apply(ray_cluster(PODS - 1))
+    submitted = await world.facts.count(PodSubmitted, PODS)
+    (gang,) = {each.group for each in submitted}
+    (told,) = world.facts.of(PodGroupObserved)
+    assert (told.group, told.min_available) == (gang, PODS)
+    await world.described(submitted[0].name, "FailedScheduling")
+    assert not world.facts.of(PodBound)
+    await world.plane.apply(kube_node("n2"))
+    await world.agents(("n2", "1xT4"))
+    await settled(world, PODS)
+    await sound(world)
+
+
+@needs(KUBERAY, BUILT)
+@pytest.mark.parametrize("kuberay", ["volcano"], indirect=True)
+async def test_a_ray_cluster_with_autoscaling_starts_at_its_smallest_size(
+    world: KubeWorld, kuberay: str
+) -> None:
+    """With autoscaling, a RayCluster starts with its smallest number of workers. The others follow
+    when there is room."""
+    await serving(world, kuberay)
+    await world.plane.apply(ray_cluster(PODS - 1, least=1, enableInTreeAutoscaling=True))
+    await world.facts.count(PodSubmitted, PODS)
+    assert {each.min_available for each in world.facts.of(PodGroupObserved)} == {2}
+    await settled(world, 2, waiting=2)
+    await world.plane.apply(kube_node("n2"))
+    await world.agents(("n2", "1xT4"))
+    await settled(world, PODS)
+    await sound(world)
+
+
+@needs(KUBERAY, BUILT)
+@pytest.mark.parametrize("kuberay", ["kai-scheduler"], indirect=True)
+async def test_pods_for_kai_are_noticed(world: KubeWorld, kuberay: str) -> None:
+    """While no scheduler serves KAI's name, doctor names it. Once Apportion serves it, the pods
+    wait for KAI's pod-grouper, whose PodGroup is their gang."""
+    await world.plane.apply(ray_cluster(1))
+    pods = await until(lambda: pending(world, 2), "two pods")
+    async with open_kube(world.plane.kubeconfig, None) as api:
+        (unserved,) = (await examine_kube(api, LATER)).unserved or ()
+    assert (unserved.name, unserved.pods) == ("kai-scheduler", 2)
+    await serving(world, kuberay)
+    group = {"minMember": 2, "queue": "team"}
+    api_version = "scheduling.run.ai/v2alpha2"
+    await world.plane.apply(
+        {
+            "apiVersion": api_version,
+            "kind": "PodGroup",
+            "metadata": {"name": "pg-ray"},
+            "spec": group,
+        }
+    )
+    for pod in pods:
+        patch = json.dumps({"metadata": {"annotations": {"pod-group-name": "pg-ray"}}})
+        name = pod["metadata"]["name"]
+        await world.plane.user("patch", "pod", name, "--type=merge", "-p", patch)
+    await settled(world, 2)
+    submitted = world.facts.of(PodSubmitted)
+    assert {each.queue for each in submitted} == {"team"}
+    assert {each.group for each in submitted} == {"default/scheduling.run.ai/pg-ray"}
+
+
+async def pending(world: KubeWorld, number: int) -> list[dict[str, Any]]:
+    """Return the living pods once there are this many."""
+    found = await living(world)
+    return found if len(found) == number else []
 
 
 # -------------------------------------------------------------- Kueue

@@ -97,6 +97,22 @@ def running_manager(
             plane.kubectl("delete", kinds, "-l", f"test={name}")
 
 
+@contextmanager
+def running_operator(
+    plane: ControlPlane, variable: str, folder: Path, crds: str, *options: str
+) -> Iterator[None]:
+    """Run another project's operator, which has no webhooks, until the block ends.
+
+    The environment variable `variable` has the program's folder, and `crds` is the folder of its
+    CRDs there. `options` are the operator's own."""
+    built = Path(os.environ[variable])
+    _install(plane, built / crds)
+    probes = f"--health-probe-bind-address={HOST}:{free_port()}"
+    command = [str(built / "manager"), f"--kubeconfig={plane.kubeconfig}", probes, *options]
+    with running(command, folder / "operator.log"):
+        yield
+
+
 def _install(plane: ControlPlane, crds: Path) -> None:
     """Install the custom resources of a folder, and wait until the API server serves them."""
     plane.kubectl("apply", "--server-side", "-f", str(crds))

@@ -22,6 +22,7 @@ from apportion.core.workloads.document import (
     joined_name,
     part,
     typed,
+    within,
 )
 from apportion.core.workloads.kinds.drafts import Manifest, manifest_of
 from apportion.core.workloads.pods.template import (
@@ -151,6 +152,7 @@ RAY_GANG: Final = (
     "volcano.sh/queue-name",
     QUEUE_LABEL,
 )
+TOPOLOGY: Final = "volcano.sh/network-topology-mode"  # the label of a RayCluster
 POLICY_OF_RUNTIME: Final = "podGroupPolicy"  # in a runtime of Kubeflow Trainer
 KUBEFLOW: Final = "kubeflow.org/v1"
 RAY: Final = ("ray.io/v1", "ray.io/v1alpha1")
@@ -254,6 +256,9 @@ def read_controlled(document: Document, config: ManifestConfig) -> Manifest:
     kind, title = TABLE[document["kind"]], document["kind"]
     owner = typed({"metadata": part(document, "metadata")}, kube.Named).metadata
     name = dns_subdomain(owner.name, "metadata.name")
+    if (mode := owner.labels.get(TOPOLOGY)) is not None:
+        fix = "remove it, and pin the rack with a nodeSelector"
+        raise ManifestError(within("metadata.labels", TOPOLOGY), mode, "is not supported", fix)
     found = list(_pods(kind, document, config, owner.namespace))
     if not found:
         field = kind.roles[0].at.rstrip("[]{}")

@@ -91,8 +91,12 @@ EXPECTED: Mapping[str, str] = {
 _POLICY = "nodes are scored by the cluster's policy"
 _TOGETHER = "tasks are neither co-located nor kept apart"
 _BUDGET = "jobs have no disruption budget; use a PodDisruptionBudget, which is honored if possible"
-# annotations of Volcano that have no effect here (its `labels.go` and its plugins)
+_TOPOLOGY = "the pods of a gang can be in several domains; pin one with a nodeSelector"
+# annotations that have no effect here: of KAI, and of Volcano (its `labels.go` and its plugins)
 ANNOTATIONS: Mapping[str, str] = {
+    "kai.scheduler/topology": _TOPOLOGY,
+    "kai.scheduler/topology-preferred-placement": _TOPOLOGY,
+    "kai.scheduler/topology-required-placement": _TOPOLOGY,
     "scheduling.volcano.sh/queue-allocation-gate": "a full queue holds its pods back anyway, "
     "and only Volcano's scheduler removes the gate of this name",
     "sla-waiting-time": "waiting longer does not move a pod forward in the queue",

@@ -390,6 +390,7 @@ _KNOWN_ANNOTATIONS: Final = frozenset(
         *(preferences.GROUP_POLICY, gangs.GROUP, gangs.MIN_MEMBER, gangs.VOLCANO_GROUP),
         gangs.MODELS,
         *(*QUEUES, unsupported.NUMA_POLICY, PREEMPTABLE, TASK),
+        *(gangs.KAI_GROUP, gangs.KAI_SKIPS, "kai.scheduler/batch-min-member"),
     )
 )
 
@@ -481,12 +482,14 @@ def left_elsewhere(document: object, names: SchedulerNames) -> Iterator[Suspect]
     for field, name in _fields(document, ("schedulerName",), skip="metadata"):
         if names.chooser(name) in {Chooser.OTHERS, Chooser.NOBODY}:
             ours = OURS[0] if OURS[0] in names.ours else min(names.ours)
-            unless = _UNLESS_TAKEN if name == DEFAULT else ""
+            unless, serve = _UNLESS_TAKEN, ""
+            if name != DEFAULT:
+                unless, serve = "", ", or add the name to schedulerNames in the configuration"
             yield Suspect(
                 field,
                 f"{name[:NAME_CHARS_MAX]} is another scheduler; in Kubernetes, Apportion leaves "
                 f"the pod to it{unless}. Without Kubernetes, Apportion places it anyway. To use "
-                f"Apportion, write {ours}",
+                f"Apportion, write {ours}{serve}",
             )
 
 

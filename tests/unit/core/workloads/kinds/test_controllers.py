@@ -245,6 +245,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         kind_of("ray.io/v1", "RayJob", rayClusterSpec={"headGroupSpec": {"template": BAD_LIMIT}}),
         f"spec.rayClusterSpec.headGroupSpec.template.spec{LIMIT}",
     ),
+    (
+        kind_of("ray.io/v1", "RayCluster", **ray_cluster())
+        | {"metadata": {"name": "a", "labels": {controllers.TOPOLOGY: "hard"}}},
+        'metadata.labels["volcano.sh/network-topology-mode"]',
+    ),
     (kind_of("batch/v1", "CronJob"), "spec.jobTemplate"),
     (
         kind_of("batch/v1", "CronJob", jobTemplate={"spec": {"template": BAD_LIMIT}}),
