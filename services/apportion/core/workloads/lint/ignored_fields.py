@@ -92,8 +92,9 @@ _POLICY = "nodes are scored by the cluster's policy"
 _TOGETHER = "tasks are neither co-located nor kept apart"
 _BUDGET = "jobs have no disruption budget; use a PodDisruptionBudget, which is honored if possible"
 _TOPOLOGY = "the pods of a gang can be in several domains; pin one with a nodeSelector"
-# annotations that have no effect here: of KAI, and of Volcano (its `labels.go` and its plugins)
+# annotations of YuniKorn, KAI and Volcano (its `labels.go` and its plugins) without effect here
 ANNOTATIONS: Mapping[str, str] = {
+    "yunikorn.apache.org/task-groups": "pods are placed one by one; use a PodGroup for a gang",
     "kai.scheduler/topology": _TOPOLOGY,
     "kai.scheduler/topology-preferred-placement": _TOPOLOGY,
     "kai.scheduler/topology-required-placement": _TOPOLOGY,
