@@ -108,7 +108,8 @@ def section(
     refused = sum(bool(each.row) for each in every)
     skipped = sum(each.skipped for each in every)
     accepted = len(every) - refused - skipped
-    folders = " and ".join(f"`{each}`" for each in repository.folders)
+    name = repository.name.partition("/")[2]
+    folders = " and ".join(f"`{name}/{each}`" for each in repository.folders)
     words = f"At commit `{repository.commit}`, {len(found)} files in {folders}: {accepted} "
     words += f"documents accepted, {refused} refused, {skipped} without pods."
     yield from (
@@ -126,7 +127,7 @@ def section(
         if taken or wrong:
             rows = ", ".join(sorted({each.row for each in listed if each.row}))
             at = path.relative_to(folder).as_posix()
-            yield f"| `{at}` | {_counted(taken)} | {_counted(wrong)} | {rows or '-'} |"
+            yield f"| `{name}/{at}` | {_counted(taken)} | {_counted(wrong)} | {rows or '-'} |"
 
 
 def _counted(kinds: Counter[str]) -> str:
@@ -141,7 +142,7 @@ HEAD = """\
 
 For users of HAMi, Volcano, KAI, Kubeflow, KubeRay and other controllers who want to know whether
 Apportion reads their manifests. The tables list each example manifest of these projects that
-contains a workload or a limit, and what `apportion check` says about it. A refused document has
+contains a workload or a limit, and what `apportion check` reports about it. A refused document has
 a row of [Compatibility](compatibility.md#differences), which states the reason and what to do.
 Documents without pods, such as a Service or a ClusterRole, are skipped.\
 """

@@ -49,11 +49,13 @@ def test_the_table_of_a_repository(checkout: Path) -> None:
     """The section of a repository has its numbers, and a line for each file with a workload."""
     found = verdicts(manifests(checkout, ["examples"]), REASONS)
     lines = list(section(Checkout("o/name", "abc", ("examples",)), checkout, found))
-    assert "3 files in `examples`: 1 documents accepted, 2 refused, 1 without pods." in lines[3]
+    assert (
+        "3 files in `name/examples`: 1 documents accepted, 2 refused, 1 without pods." in lines[3]
+    )
     assert lines[-3:] == [
-        "| `examples/a.yaml` | Pod | - | - |",
-        "| `examples/c.json` | - | a file | ? |",
-        "| `examples/sub/b.yml` | - | Job | G8 |",
+        "| `name/examples/a.yaml` | Pod | - | - |",
+        "| `name/examples/c.json` | - | a file | ? |",
+        "| `name/examples/sub/b.yml` | - | Job | G8 |",
     ]
 
 

@@ -212,6 +212,10 @@ class ClusterView:
         reached = min(self.audiences[kind].version for kind in ("pods", "nodes", "csinodes"))
         return max(node.version, self.touched.get(node.node, 0), reached)
 
+    def ungrouped(self) -> list[str]:
+        """Return the uids of the pods whose PodGroup KAI's pod-grouper has not named yet."""
+        return [uid for uid, pod in self.pods.items() if pod.ungrouped]
+
     def unread(self, uids: Iterable[str]) -> list[PodView]:
         """Return the pods that the ledger lacks and whose device requests are not read yet."""
         views = (self.pods.get(uid) for uid in uids if uid not in self._state.pods)

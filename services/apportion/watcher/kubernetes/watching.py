@@ -169,8 +169,7 @@ class KubernetesWatching:
 
     def _look_at_rejected(self) -> None:
         # Their gangs' PodGroups may be served by now, or no longer.
-        ungrouped = (uid for uid, pod in self._view.pods.items() if pod.ungrouped)
-        for uid in (*self._state.rejected, *ungrouped):
+        for uid in (*self._state.rejected, *self._view.ungrouped()):
             self._view.mark_pod(uid)
 
     def not_ready(self) -> list[str]:

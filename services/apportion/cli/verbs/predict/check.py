@@ -26,7 +26,6 @@ from apportion.runtime.files.manifests import FILES_MAX, STANDARD_INPUT, SUFFIXE
 from apportion_schemas import PodGroupObserved
 
 HELM = b"{{"
-DUPLICATE = "duplicate key"  # not caused by the syntax of templates
 HELM_LOOKED_AT = 1 << 20
 
 
@@ -202,7 +201,7 @@ def _unreadable(problem: Problem) -> Row:
     said = problem.message
     if problem.source != STANDARD_INPUT:
         with suppress(OSError), Path(problem.source).open("rb") as file:
-            if HELM in file.read(HELM_LOOKED_AT) and DUPLICATE not in said:
+            if HELM in file.read(HELM_LOOKED_AT):
                 made = f"check the output of `helm template` ({said})"
                 said = f"is a Helm template, not a manifest; {made}"
     return Row(source=problem.source, line=problem.line, name="", refused=said)

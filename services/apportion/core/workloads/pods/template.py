@@ -119,9 +119,6 @@ def read_template(
         for i, gate in enumerate(spec.scheduling_gates)
     ]
     group = gangs.gang_of(spec, notes, own.labels, at=field) if config.gangs else ""
-    of_queue = [(notes, notes_field, key) for key in QUEUES]
-    of_queue += [(own.labels, f"{meta_field}.labels", QUEUE_LABEL)]
-    queues = (dns_subdomain(of[key], within(at, key)) for of, at, key in of_queue if of.get(key))
     evictable = _evictable(notes, own.labels, notes_field)
     template = Template(
         shape=shape,
@@ -133,7 +130,7 @@ def read_template(
         borrowing=request.borrowing,
         group=group,
         task=notes.get(TASK) or own.labels.get(gangs.KAI_TASK, ""),
-        queue=next(queues, ""),
+        queue=_queue(notes, own.labels, meta_field),
         gates=tuple(dict.fromkeys(gates)),
         volume_claims=node_needs.claims(spec.volumes),
         preempts=spec.preemption_policy != "Never",
@@ -149,6 +146,14 @@ def read_template(
         init_containers=tuple(container.name for container in spec.init_containers),
         containers=tuple(container.name for container in spec.containers),
     )
+
+
+def _queue(notes: dict[str, str], labels: dict[str, str], field: str) -> str:
+    for kind, found, keys in (("annotations", notes, QUEUES), ("labels", labels, (QUEUE_LABEL,))):
+        for key in keys:
+            if found.get(key):
+                return dns_subdomain(found[key], within(f"{field}.{kind}", key))
+    return ""
 
 
 def _evictable(notes: dict[str, str], labels: dict[str, str], field: str) -> bool:
