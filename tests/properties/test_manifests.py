@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 
 from apportion.core.workloads.dialects import ManifestError
 from apportion.core.workloads.kinds.drafts import PodDraft, submitted
-from apportion.core.workloads.reading import read_documents
+from apportion.core.workloads.pods.template import DEFAULT_CONFIG
+from apportion.core.workloads.reading import read_documents, with_named
 from apportion.core.workloads.trace import read_trace_pods
 from apportion.runtime.files.safe_yaml import parse
 from apportion_schemas import Event, encode
+from tests.support.controlled import CONTROLLED, runtime
 from tests.support.manifests import pod, task, volcano_job
 
 SCALARS = (
@@ -68,7 +70,9 @@ GOOD: list[dict[str, Any]] = [
         "metadata": {"name": "d"},
         "spec": {"replicas": 2, "template": pod({"docker.com/vcuda-core": 200})},
     },
+    *(row[0] for row in CONTROLLED),
 ]
+RUNTIMES = with_named(DEFAULT_CONFIG, [runtime()])
 
 
 def places(value: object) -> list[tuple[Any, Any]]:
@@ -85,7 +89,7 @@ def places(value: object) -> list[tuple[Any, Any]]:
 def check(documents: list[object]) -> None:
     """Read the documents. Check that every pod can be encoded, and that every refusal names its
     field."""
-    for outcome in read_documents(documents):
+    for outcome in read_documents(documents, RUNTIMES):
         assert (outcome.manifest is None) != (outcome.error is None)
         if outcome.error is not None:
             assert outcome.error.field
@@ -106,7 +110,7 @@ def test_any_document(documents: list[object]) -> None:
     check(documents)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=1_200, deadline=None)
 @given(st.sampled_from(GOOD), st.data())
 def test_a_good_document_with_anything_in_one_place(
     good: dict[str, Any], data: st.DataObject

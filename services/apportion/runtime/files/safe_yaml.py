@@ -265,7 +265,7 @@ def _composed(text: str) -> yaml.Node | None:
 @lru_cache(maxsize=DEPTH_MAX)
 def _fields(node: yaml.MappingNode) -> dict[str, tuple[yaml.Node, yaml.Node]]:
     """Return a mapping's fields by key. Cached, because callers look up many fields."""
-    return {key.value: (key, value) for key, value in node.value}
+    return {key.value: (key, value) for key, value in node.value if isinstance(key.value, str)}
 
 
 def written(value: object) -> str:

@@ -17,6 +17,7 @@ from apportion.core.workloads.document import (
     ManifestError,
     below,
     below_path,
+    dns_label,
     dns_subdomain,
     errors_below,
     joined_name,
@@ -239,7 +240,7 @@ INERT: Final = frozenset({"PodTemplate", "SandboxTemplate"})
 
 
 class _Object(NamedTuple):
-    found: Document
+    found: Any  # an object
     field: str
     key: str = ""  # of an entry of a map
 
@@ -305,12 +306,24 @@ def _pods(
                 parts, raw["spec"], field=field, config=config, namespace=namespace
             )
             numbers = tuple(count(each.found, each.field) for count in role.counts)
-            yield _Pods(role, each.key or str(each.found.get(role.role, "")), template, numbers)
+            yield _Pods(role, _name(role, each), template, numbers)
+
+
+def _name(role: Role, each: _Object) -> str:
+    if "{role}" not in role.name:
+        return ""
+    name, field = each.key or each.found.get(role.role), each.field
+    if not each.key:
+        field = below_path(field, role.role)
+    if not isinstance(name, str):
+        raise ManifestError(field, name, "is missing or not text", "name it")
+    return dns_label(name.lower(), field)
 
 
 def _template(each: _Object, paths: str) -> tuple[Document, str]:
+    raw, path = None, paths
     for path in paths.split("|"):
-        raw: Any = each.found
+        raw = each.found
         for key in path.split("."):
             raw = raw.get(key) if isinstance(raw, dict) else None
         if raw is not None:
@@ -328,14 +341,14 @@ def _objects(document: Document, at: str) -> Iterator[_Object]:
     for key in filter(None, path.split(".")):
         found = found.get(key) if isinstance(found, dict) else None
     if mark == "[]":
-        if not isinstance(found, list | None):
+        if found is not None and not isinstance(found, list):
             raise ManifestError(path, found, "is not a list", "write a list")
         each = [_Object(value, f"{path}[{i}]") for i, value in enumerate(found or ())]
     else:
         each = [_Object(found, path)]
         if mark and (found is None or isinstance(found, dict)):
             entries = (found or {}).items()
-            each = [_Object(value, below(path, key), key.lower()) for key, value in entries]
+            each = [_Object(value, below(path, key), key) for key, value in entries]
     for one in each:
         if not isinstance(one.found, dict):
             problem = "is missing or not an object"
