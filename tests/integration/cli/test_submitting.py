@@ -130,6 +130,39 @@ def test_a_deployment_is_scaled_down(up: Standalone) -> None:
     wait_until(lambda: set(pods(up)) == {"trainer"}, "the last one to be gone")
 
 
+TRAINING = b"""
+apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+metadata: {name: train}
+spec:
+  pytorchReplicaSpecs:
+    Master: &role
+      replicas: 1
+      template:
+        spec:
+          containers:
+          - name: pytorch
+            image: x
+            resources: {limits: {nvidia.com/gpu: 1, nvidia.com/gpumem: 1000}}
+    Worker: *role
+"""
+
+
+def test_a_training_job_is_planned_submitted_and_deleted(up: Standalone) -> None:
+    """The pods of a PyTorchJob are planned, submitted and deleted as a gang."""
+    names = ["default/train-master-0", "default/train-worker-0"]
+    planned = up.json("plan", "-f", "-", stdin=TRAINING)
+    assert sorted(f"{each['namespace']}/{each['name']}" for each in planned["pods"]) == names
+    assert all(each["placed"] for each in planned["pods"])
+    done = up.json("submit", "-f", "-", "--wait", stdin=TRAINING)
+    assert sorted(done["placed"]) == names
+    assert any("PyTorchJob" in each for each in done["warnings"])
+    (gang,) = up.json("get", "gangs")["items"]
+    assert (gang["group"], gang["min_available"]) == ("default/train", 2)
+    up.run("delete", "-f", "-", stdin=TRAINING)
+    wait_until(lambda: not {"train-master-0", "train-worker-0"} & set(pods(up)), "its end")
+
+
 def test_a_changed_deployment_is_changed_whole_or_not_at_all(up: Standalone) -> None:
     """Without --replace a changed Deployment stays unchanged, and the output says what --replace
     would do."""
@@ -304,7 +337,7 @@ def test_what_is_none_of_ours_is_passed_over_by_name(up: Standalone) -> None:
     up.json("submit", "-f", "-", stdin=both)
     told = up.json("submit", "-f", "-", stdin=SERVICE, code=1)
     assert told["passed_over"] == ["Service web"]
-    assert "Pod (v1)" in told["problems"][0]
+    assert "use Pod" in told["problems"][0]
     ended = up.run("delete", "-f", "-", stdin=both)
     assert (ended.returncode, ended.stderr) == (0, tried.stderr)
 
