@@ -104,7 +104,8 @@ def test_every_kind_of_the_tables_is_tested() -> None:
 def test_suspended_documents(document: dict[str, Any]) -> None:
     """A suspended workload has no pods, as under Kueue. `check` reads the pods that it would
     have."""
-    assert read(document).pods == read(document).groups == ()
+    found = read(document)
+    assert (found.pods, found.groups) == ((), ())
     assert read(document, POTENTIAL).pods
 
 
