@@ -124,7 +124,8 @@ def test_pods_that_kueue_holds_back() -> None:
     """A pod of Kueue waits for its gates. Then it has the node selectors of Kueue's topology."""
     gates = ["kueue.x-k8s.io/admission", "kueue.x-k8s.io/topology"]
     labels = {"cloud.provider.com/topology-rack": "r1", "kubernetes.io/hostname": "n1"}
-    spec = {"containers": [container(limits={"nvidia.com/gpu": 1})], "nodeSelector": labels}
+    spec: dict[str, Any] = {"nodeSelector": labels}
+    spec["containers"] = [container(limits={"nvidia.com/gpu": 1})]
     held = draft(pod(**spec, schedulingGates=[{"name": gate} for gate in gates]))
     assert held.gates == tuple(gates)
     assert draft(pod(**spec)).shape.node.selector == labels
