@@ -119,8 +119,8 @@ oldest: $(DEV) ## a smaller set of tests on Kubernetes 1.20, the oldest that we 
 	  tests/integration/kube/test_watching.py tests/e2e/test_life.py tests/e2e/test_extender.py
 
 .PHONY: controllers
-controllers: $(DEV) ## JobSet, LeaderWorkerSet, KubeRay, Kueue and Volcano (by path) with our services; nightly
-	@for name in jobset lws kuberay kueue; do \
+controllers: $(DEV) ## JobSet, LeaderWorkerSet, KubeRay, Volcano and Kueue (the last two by path) with our services; nightly
+	@for name in jobset lws kuberay; do \
 	  built=$$(tests/support/controllers_build.sh $$name) || [ $$? = 4 ] || exit 1; \
 	  export "APPORTION_$$(echo $$name | tr a-z A-Z)=$$built"; \
 	done; \

@@ -1,10 +1,14 @@
 """The controllers of other projects with our watcher, scheduler and binder. These tests run
 nightly.
 
-`make controllers` builds JobSet, LeaderWorkerSet, KubeRay's operator and Kueue, and sets
-`APPORTION_JOBSET`, `APPORTION_LWS`, `APPORTION_KUBERAY` and `APPORTION_KUEUE` to their folders. No
-Go module proxy has Volcano's controllers, so set `APPORTION_VC_CONTROLLER_MANAGER` to the program
-that `go build ./cmd/controller-manager` makes of its sources (1.15.1 was tried).
+`make controllers` builds JobSet, LeaderWorkerSet and KubeRay's operator, and sets
+`APPORTION_JOBSET`, `APPORTION_LWS` and `APPORTION_KUBERAY` to their folders. Build the other two
+controllers and set their paths:
+
+- `APPORTION_VC_CONTROLLER_MANAGER` is the program that `go build ./cmd/controller-manager` makes of
+  Volcano's sources (1.15.1 was tried).
+- `APPORTION_KUEUE` is a folder with Kueue's `config` and, as `manager`, the program that `go build
+  ./cmd/kueue` makes of its sources (0.19.2 was tried).
 
 A test whose variable is not set is skipped with the reason."""
 

@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
-# Builds a controller that the nightly tests run with our services: JobSet, LeaderWorkerSet, KubeRay,
-# Kubeflow's training operator or Kueue.
+# Builds a controller that the nightly tests run with our services: JobSet, LeaderWorkerSet or KubeRay.
 # The only line on stdout is its folder, which holds the program `manager` and its manifests in `config`.
 #
 # The sources are the Go modules below. A module must have the pinned sum, and its own go.sum pins all
 # that it needs. The folder in the cache (~/.cache/apportion/NAME-VERSION) appears whole or not at all,
 # and nothing else stays on the machine.
 #
-#   controllers_build.sh NAME            find or build; NAME is jobset, lws, kuberay, training or kueue
+#   controllers_build.sh NAME            find or build; NAME is jobset, lws or kuberay
 #   controllers_build.sh NAME --find     find only; exit status 3 if it must be built
 #
 # A build takes about ten minutes on two cores. Exit status 4: this machine cannot build it, and the last
@@ -27,16 +26,7 @@ case ${1:-} in
     module=github.com/ray-project/kuberay/ray-operator@v1.5.0 package=. config=config
     sum=h1:KCjCQ7PSsvs9Ke+90CZbbs498nuaIJ/JkXk4vd54EVg=
     ;;
-  training)
-    module=github.com/kubeflow/training-operator@v1.8.1 package=./cmd/training-operator.v1
-    config=manifests/base
-    sum=h1:mVvoBSCInbMBX0gGSn4+Ihj3ycwoLO1iEAw+0qPhQfc=
-    ;;
-  kueue)
-    module=sigs.k8s.io/kueue@v0.17.0 package=./cmd/kueue config=config/components
-    sum=h1:7hzb38M4eKGzYW+CFv2s1L+swzzacUCHOCXxZmAV90I=
-    ;;
-  *) echo "usage: controllers_build.sh jobset|lws|kuberay|training|kueue [--find]" >&2; exit 2 ;;
+  *) echo "usage: controllers_build.sh jobset|lws|kuberay [--find]" >&2; exit 2 ;;
 esac
 cache="${XDG_CACHE_HOME:-$HOME/.cache}/apportion"
 kept=$cache/$1-${module#*@v}
