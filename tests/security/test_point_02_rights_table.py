@@ -16,7 +16,8 @@ watcher   /pods /nodes /namespaces /resourcequotas /persistentvolumeclaims /pers
 watcher   storage.k8s.io/storageclasses storage.k8s.io/csinodes storage.k8s.io/csidrivers: READ
 watcher   storage.k8s.io/csistoragecapacities policy/poddisruptionbudgets: READ
 watcher   scheduling.volcano.sh/podgroups scheduling.volcano.sh/queues: READ
-watcher   scheduling.x-k8s.io/podgroups scheduling.k8s.io/podgroups scheduling.run.ai/podgroups: READ
+watcher   scheduling.x-k8s.io/podgroups scheduling.k8s.io/podgroups: READ
+watcher   scheduling.run.ai/podgroups scheduling.run.ai/queues: READ
 watcher   /events: create
 binder    /pods/binding: create
 binder    /pods: get delete
