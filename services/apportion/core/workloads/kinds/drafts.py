@@ -206,7 +206,7 @@ def read_kai_group(document: dict[str, Any], config: ManifestConfig) -> Manifest
     least = spec.min_member or sum(tasks.values()) or 1
     observed = PodGroupObserved(
         group=gangs.name_of(group.metadata, gangs.KAI),
-        min_available=startable(least, "spec.minMember"),
+        min_available=least,
         min_tasks=tasks,
         queue=dns_subdomain(spec.queue or "default", "spec.queue"),
         priority=config.priority_classes.get(spec.priority_class_name, 0),

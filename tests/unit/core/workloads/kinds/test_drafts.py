@@ -200,7 +200,7 @@ def test_pod_groups_of_other_apis_are_refused_by_field(
 
 def test_the_minimum_of_a_gang_has_no_limit() -> None:
     """The gang of a Volcano Job may have more pods than one atomic batch can hold."""
-    found = read(volcano_job(task(replicas=2_000))).group
+    (found,) = read(volcano_job(task(replicas=2_000))).groups
     assert found is not None
     assert found.min_available == 2_000
 
