@@ -30,6 +30,7 @@ from apportion.core.placement.limits.quotas import (
 from apportion.core.placement.limits.tree import OWN, ROOT, QueueTree
 from apportion_schemas import (
     ConfigurationChanged,
+    DeviceHealthChanged,
     PodGroupObserved,
     PodPlaced,
     QueueObserved,
@@ -94,7 +95,7 @@ class Queues(Holdings):
             self._learn()
         if not self.active:
             return freed
-        if change.node is not None and isinstance(data, OFFERS):
+        if change.node is not None and isinstance(data, (*OFFERS, DeviceHealthChanged)):
             self._capacity.touched[change.node.name] = change.node
             freed = freed or bool(self._reserved)
         if freed or (change.refused and type(data) is PodPlaced):
