@@ -108,8 +108,8 @@ async def kuberay(
     request: pytest.FixtureRequest, world: KubeWorld, workloads: None, tmp_path: Path
 ) -> AsyncIterator[str]:
     """Run KubeRay's operator. The fixture's parameter is its batch scheduler."""
-    options = ("--metrics-addr=0", "--enable-leader-election=false")
-    options += (f"--batch-scheduler={request.param}",)
+    options = ["--metrics-addr=0", "--enable-leader-election=false"]
+    options += [f"--batch-scheduler={request.param}"]
     with running_operator(world.plane, KUBERAY, tmp_path, "config/crd/bases", *options):
         yield request.param
         await remove(world, "rayclusters.ray.io")

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hypothesis import given, seed
+from msgspec import structs
 
 from apportion.core.ledger.state import State, queue_of
 from apportion.core.placement.limits.queues import Queues
@@ -77,13 +78,8 @@ def test_evictions_end_without_news(steps: list[Step]) -> None:
         for uid in leaving:
             pod = ledger.state.pods[uid].submitted
             ledger.play(PodGone(uid=uid))
-            fields = {"uid": f"{pod.name}-{again}", "name": pod.name}
-            ledger.play(type(pod)(**{**_fields(pod), **fields}))
+            ledger.play(structs.replace(pod, uid=f"{pod.name}-{again}"))
     raise AssertionError("pods are evicted for ever")
-
-
-def _fields(pod: object) -> dict[str, object]:
-    return {name: getattr(pod, name) for name in pod.__struct_fields__}  # type: ignore[attr-defined]
 
 
 @SETTINGS

@@ -118,9 +118,7 @@ def test_no_event_of_a_manifest_has_its_secret(document: Any, places: set[str]) 
         manifest = outcome.manifest
         if manifest is not None:
             events = [submitted(draft, f"u{at}") for at, draft in enumerate(manifest.pods)]
-            told = [
-                written(data) for data in [*events, *manifest.groups]
-            ]
+            told = [written(data) for data in [*events, *manifest.groups]]
             assert SECRET.encode() not in b"".join(told).lower()
 
 

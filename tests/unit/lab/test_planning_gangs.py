@@ -1,5 +1,7 @@
 """Tests of plans for gangs, whose pods are placed all together or not at all."""
 
+from typing import Any
+
 from apportion.core.answers.plans import MixedGang
 from apportion.core.explain.views import gang_answer
 from tests.support.fleet import A100_80, T4, rack
@@ -53,7 +55,7 @@ def test_a_gang_on_different_device_models_is_named_with_them() -> None:
     ledger.play(gang("default/job", min_available=2))
     drafts = [draft(name, cards(2), group="default/job") for name in ("a", "b")]
     assert planned(ledger, *drafts).mixed_gangs == ()
-    mixing = {"group": "default/job", "any_model": True}
+    mixing: dict[str, Any] = {"group": "default/job", "any_model": True}
     drafts = [draft(name, cards(), **mixing) for name in ("a", "b", "c", "d")]
     assert planned(ledger, *drafts[:1]).mixed_gangs == ()
     mixed = MixedGang(group="default/job", models={A100_80: 1, T4: 3})

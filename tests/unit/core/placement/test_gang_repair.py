@@ -1,5 +1,7 @@
 """Tests of lost gang members: the pod that replaces one has the gang's place in the queue."""
 
+from typing import Any
+
 from apportion.core.explain.why import why
 from apportion.core.ledger import snapshot
 from apportion.core.ledger.digest import digest
@@ -29,7 +31,7 @@ TOGETHER = PodConstraints(
 )
 
 
-def ring(uid: str, **fields: object) -> PodSubmitted:
+def ring(uid: str, **fields: Any) -> PodSubmitted:
     """Return a pod of the gang that must share a rack with the gang's other pods."""
     made = shape(cards(2), pods=TOGETHER)
     return member(uid, shape=made, labels={"app": "ring"}, namespace="team", **fields)

@@ -331,8 +331,8 @@ class Dialect(Struct, frozen=True, kw_only=True, eq=False):
     tried in this order. `device_choice` is how the system's plugin chooses devices; it fails a pod
     with another choice. `idle` names a resource that is ignored next to another. `plugin` is the
     system whose device plugin reads what `render` returns, `inventory` what that plugin offers on a
-    node, and `locks` what the binder takes on a node of that system, if anything. `served` is what that
-    plugin changes in them once the pod has its devices."""
+    node, and `locks` what the binder takes on a node of that system, if anything. `served` is what
+    that plugin changes in them once the pod has its devices."""
 
     name: str  # as in the ledger
     devices: str  # what users call them, as in "GPUs"

@@ -99,11 +99,7 @@ def suspects(document: object, config: DialectConfig, *, placed: bool = False) -
         yield from (Suspect(f"{at}.{field}", why) for field, why in unknown_fields(key, found))
         if key == "container":
             yield from _priority(found, at, config)
-            for place, each in entries(found, "env"):
-                name, value = each.get("name"), each.get("value")
-                if isinstance(name, str) and isinstance(value, str) and ends_hold(name, value):
-                    why = f"with {name}={value}, {_HELD}"
-                    yield Suspect(f"{at}.env[{place}].value", why, doubtful=False)
+            yield from _environment(found, at)
         if key == "resources":
             for kind, amounts in _amounts(found):
                 yield from _resources(amounts, f"{at}.{kind}", config)
@@ -113,6 +109,14 @@ def suspects(document: object, config: DialectConfig, *, placed: bool = False) -
             if besides:
                 why = f"is 0, so no device is requested and {besides} has no effect"
                 yield Suspect(f"{at}.{zero}", why)
+
+
+def _environment(container: Mapping[Any, Any], at: str) -> Iterator[Suspect]:
+    for place, each in entries(container, "env"):
+        name, value = each.get("name"), each.get("value")
+        if isinstance(name, str) and isinstance(value, str) and ends_hold(name, value):
+            why = f"with {name}={value}, {_HELD}"
+            yield Suspect(f"{at}.env[{place}].value", why, doubtful=False)
 
 
 def ignored(document: Mapping[Any, Any]) -> Iterator[Suspect]:

@@ -85,8 +85,8 @@ def test_a_team_takes_back_what_it_deserves() -> None:
     settle(ledger.submit(*in_queue("a", 5)))
     assert running(ledger) == {"a": 5, "b": 5}
     assert {each.pod for each in evictions(ledger)} == {f"b-{number}" for number in range(5, 10)}
-    for each in evictions(ledger):
-        assert (each.reason, each.queue, each.beneficiary_queue) == ("reclaimed", "b", "a")
+    for event in evictions(ledger):
+        assert (event.reason, event.queue, event.beneficiary_queue) == ("reclaimed", "b", "a")
     settle(ledger.submit(*in_queue("a", 20, first=5)))
     assert running(ledger) == {"a": 7, "b": 3}
 
