@@ -39,7 +39,7 @@ from apportion.core.explain.why import why
 from apportion.core.ledger.handlers.change import Change
 from apportion.core.ledger.state import PENDING, PodState, State, shape_key, spec_digest
 from apportion.core.placement.feasibility.causes import Explained
-from apportion.core.placement.queueing.shape_queue import place_of, turn_of
+from apportion.core.placement.queueing.shape_queue import Turn, place_of, turn_of
 from apportion.core.workloads.kinds.drafts import PodDraft, submitted
 from apportion.lab import changes as lab_changes
 from apportion.lab.changes import (
@@ -296,9 +296,8 @@ class _Answering:
         self._empty = EmptyFleet(self._state)
         self._empty_without = EmptyFleet(without.course.state) if without is not None else None
         waiting = [pod for pod in self._state.pods.values() if pod.phase is PENDING]
-        place = partial(place_of, self._state)
-        self._waiting = sorted(waiting, key=place)
-        self._turns = [place(pod) for pod in self._waiting]
+        self._waiting = sorted(waiting, key=self._turn)
+        self._turns = [self._turn(pod) for pod in self._waiting]
         self._lines: dict[Hashable, int] = {}
         placed = (pod for pod in self._state.pods.values() if pod.placement is not None)
         self._least = min((pod.submitted.priority for pod in placed), default=0)
@@ -440,8 +439,13 @@ class _Answering:
             beside=tuple(self._beside(pod))[:BESIDE_NAMED], evicts=evicts,
         )  # fmt: skip
 
+    def _turn(self, pod: PodState) -> tuple[int, int, Turn]:
+        # Pods of a gang have one place, and come in the order of their submission.
+        rank, revision, _ = place_of(self._state, pod)
+        return rank, revision, turn_of(pod)
+
     def _waits(self, made: PlannedPod, pod: PodState) -> PlannedPod:
-        ahead = bisect_left(self._turns, place_of(self._state, pod))
+        ahead = bisect_left(self._turns, self._turn(pod))
         lasting = self._empty.lasting(pod)
         if lasting is None:
             refused = self._refused(pod)

@@ -13,7 +13,7 @@ import msgspec
 from apportion.core.devices.catalogue import product
 from apportion.core.ledger.handlers.adoption import UNKNOWN_MODEL
 from apportion.core.ledger.state import GroupState, PodState, State
-from apportion_schemas import Device
+from apportion_schemas import Device, PodPlaced
 
 NO_KINDS: Final[frozenset[int]] = frozenset()
 SELECTIONS_MAX: Final = 4_096
@@ -62,6 +62,18 @@ class GangModels:
             for kin, pods in found.items()
             if not self._model_of(self._state.groups[kin[0]], kin)
         }
+
+    def mixed(self, placed: list[tuple[PodState, PodPlaced]]) -> bool:
+        """Return True if one of these pods would use several models, though its gang may not."""
+        for pod, event in placed:
+            if self._group_of(pod) is None or not self._several(pod):
+                continue
+            by_id = self._state.nodes[event.node].by_id
+            devices = [by_id[share.device].device for share in event.shares]
+            models = {(each.family, product(each.family, each.model)) for each in devices}
+            if len(models) > len({family for family, _ in models}):
+                return True
+        return False
 
     def of_family(self, family: str) -> list[str]:
         """Return the models that the cluster has of a device family, sorted."""

@@ -224,12 +224,13 @@ class GangTurn:
         # reservations are those of the model with room for most of them.
         before = self._reservations.checkpoint()
         placed, refused = self._place_near(waiting, deficit, TRIES_MAX)
-        if refused is None or not placed:
+        mixed = self._finder.models.mixed(placed)  # the first pod itself may have several models
+        if not placed or (refused is None and not mixed):
             return placed, refused
         self._reservations.roll_back(before)
         choices = self._finder.model_choices(waiting, deficit.pods)
         best: Choice = {}
-        most = len(placed)
+        most = -1 if mixed else len(placed)
         for choice in choices:
             self._finder.models.begin = choice
             placed, refused = self._place_near(waiting, deficit, TRIES_MAX // len(choices))

@@ -36,6 +36,16 @@ def test_a_gang_takes_the_model_that_has_room_for_all(models: tuple[str, str]) -
     assert used(ledger) == {large: 4}
 
 
+def test_one_pod_of_a_gang_does_not_mix_models_either() -> None:
+    """A pod whose containers would get devices of two models of one node gets one model."""
+    mixed = node("n1", gpu("g0", model=T4), gpu("g1", model=V100))
+    asks = (ask(1000, container="a"), ask(1000, container="b"))
+    ledger = Ledger(mixed, gang(min_available=2))
+    ledger.submit(*workers(2, *asks, device_policy="spread")).settle()
+    assert len(used(ledger)) == 1
+    assert sum(used(ledger).values()) == 2
+
+
 def test_a_gang_that_no_model_has_room_for_is_refused() -> None:
     """A gang that fits only on a mix of models is pending. The refusal counts the nodes with
     devices of another model, and how many pods fit on the best model."""
