@@ -69,7 +69,7 @@ def test_a_change_for_a_pod_is_answered_about_that_pod(
         page.on("request", lambda request: asked.append(request.url))
         visit(page, "#/whatif?pod=default/big&add=1x16xH100-80GB")
         expect(page.locator("h1")).to_have_text("default/big would be placed on added-1")
-        expect(page.locator(".answer")).to_contain_text("No running pod would change")
+        expect(page.locator(".answer")).to_contain_text("1 pending pod would start: default/big")
         assert offences(page) == []
     cluster.json("delete", "big")
     assert not [url for url in asked if "added-" in url]
