@@ -24,6 +24,7 @@ from apportion.core.workloads.dialects.listing import (
 from apportion.core.workloads.dialects.nvidia import FAMILY as NVIDIA
 from apportion.core.workloads.document import ManifestError, cleaned, entries, part, typed, within
 from apportion.core.workloads.kinds.drafts import PodDraft
+from apportion.core.workloads.pods import gangs
 from apportion.core.workloads.pods.template import ManifestConfig, containers_of, devices_only
 from apportion.core.workloads.reading import read_document
 from apportion.core.workloads.schedulers import Chooser, SchedulerNames
@@ -32,6 +33,7 @@ from apportion_schemas import Ask
 IGNORE = "ignore"
 # With the value `ignore`; on a namespace, the webhook's selector applies them
 SKIP_LABELS = ("hami.io/webhook", "apportion.dev/webhook")
+OF_USERS = (gangs.MODELS,)  # annotations with our prefix that users set
 CREATE, UPDATE = "CREATE", "UPDATE"
 _NAMELESS = "pod"
 
@@ -93,7 +95,7 @@ def _refuse_own(before: Any, after: Any, when: str = "") -> None:
         {
             key: value
             for key, value in part(pod, "metadata", "annotations").items()
-            if str(key).startswith(PREFIX)
+            if str(key).startswith(PREFIX) and key not in OF_USERS
         }
         for pod in (before, after)
     )

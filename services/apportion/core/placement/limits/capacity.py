@@ -1,6 +1,7 @@
 """Add up what the cluster offers, and estimate what a pod takes of it."""
 
 from collections import Counter
+from typing import Final
 
 from apportion.core.devices.catalogue import type_matches
 from apportion.core.ledger.state import NodeState, PodState, State
@@ -16,12 +17,34 @@ from apportion.core.placement.limits.quotas import (
     Amounts,
 )
 from apportion.core.workloads.dialects.dialect import CORES, DEVICE_MEMORY, SHARES
-from apportion_schemas import Ask
+from apportion_schemas import (
+    Ask,
+    DeviceCordoned,
+    DeviceCordonLifted,
+    DeviceHealthChanged,
+    DevicesRegistered,
+    DeviceUncordoned,
+    NodeCordoned,
+    NodeCordonLifted,
+    NodeGone,
+    NodeHeard,
+    NodeObserved,
+    NodeReported,
+    NodeSilent,
+    NodeUncordoned,
+)
 from apportion_schemas.quantities import WHOLE
+
+# Events that may change what a node offers.
+OF_CAPACITY: Final = (
+    DeviceCordoned, DeviceCordonLifted, DeviceHealthChanged, DevicesRegistered, DeviceUncordoned,
+    NodeCordoned, NodeCordonLifted, NodeGone, NodeHeard, NodeObserved, NodeReported, NodeSilent,
+    NodeUncordoned,
+)  # fmt: skip
 
 
 class Capacity:
-    """The capacity of the cluster, updated as nodes change."""
+    """The capacity of the nodes and devices that take pods, updated as nodes change."""
 
     def __init__(self, state: State) -> None:
         self.models: tuple[str, ...] = ()  # keys of card quotas, which name models
@@ -64,7 +87,9 @@ class Capacity:
             for ask in shape.asks:
                 asked, wanted = self._of_ask(ask), shape.devices.use_types
                 for key in self.models:
-                    if not wanted or any(type_matches(each, key) for each in wanted):
+                    if not wanted or any(
+                        type_matches(each, key) or type_matches(key, each) for each in wanted
+                    ):
                         asked[MODEL, key] += asked[WORTH, ask.family]
                 if ask.init:
                     before |= asked
@@ -113,12 +138,13 @@ def _is_of(amount: Amount, key: str) -> bool:
 
 def _offered(node: NodeState) -> Counter[Amount]:
     offered: Counter[Amount] = Counter()
-    if node.present:
-        offered[CPU] = node.host.cpu_milli
-        offered[MEMORY] = node.host.memory_mib
+    if not node.ready or node.cordoned:
+        return offered
+    offered[CPU] = node.host.cpu_milli
+    offered[MEMORY] = node.host.memory_mib
     for each in node.devices:
         device = each.device
-        if node.present and each.present and each.healthy:
+        if each.open:
             offered[WORTH, device.family] += DEVICE
             offered[WORTH, device.family, device.model] += DEVICE
             offered[SHARES, device.family] += device.slots

@@ -22,6 +22,7 @@ from apportion_schemas import (
     NodeObserved,
     NodeReported,
     PodChanged,
+    PodResized,
     Shape,
     Share,
 )
@@ -98,7 +99,7 @@ class Holdings:
             for pod in change.node.pods.values():
                 freed |= self.note(pod, again=True)
         if change.pod is not None:
-            freed |= self.note(change.pod, again=type(change.data) is PodChanged)
+            freed |= self.note(change.pod, again=type(change.data) in (PodChanged, PodResized))
         return freed
 
     def count(self, pods: int) -> bool:

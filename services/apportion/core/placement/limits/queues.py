@@ -14,9 +14,9 @@ from apportion.core.devices.catalogue import type_matches
 from apportion.core.ledger.handlers.change import Change
 from apportion.core.ledger.state import NodeState, PodState, State, queue_of
 from apportion.core.placement.limits import quotas
-from apportion.core.placement.limits.capacity import Capacity
+from apportion.core.placement.limits.capacity import OF_CAPACITY, Capacity
 from apportion.core.placement.limits.entitlements import UNLIMITED, Claim, Part, divide
-from apportion.core.placement.limits.holdings import NOTHING, OFFERS, Holdings
+from apportion.core.placement.limits.holdings import NOTHING, Holdings
 from apportion.core.placement.limits.quotas import (
     CPU,
     MEMORY,
@@ -30,7 +30,6 @@ from apportion.core.placement.limits.quotas import (
 from apportion.core.placement.limits.tree import OWN, ROOT, QueueTree
 from apportion_schemas import (
     ConfigurationChanged,
-    DeviceHealthChanged,
     PodGroupObserved,
     PodPlaced,
     QueueObserved,
@@ -95,7 +94,7 @@ class Queues(Holdings):
             self._learn()
         if not self.active:
             return freed
-        if change.node is not None and isinstance(data, (*OFFERS, DeviceHealthChanged)):
+        if change.node is not None and isinstance(data, OF_CAPACITY):
             self._capacity.touched[change.node.name] = change.node
             freed = freed or bool(self._reserved)
         if freed or (change.refused and type(data) is PodPlaced):
@@ -110,7 +109,8 @@ class Queues(Holdings):
     def note(self, pod: PodState, *, undone: bool = False, again: bool = False) -> bool:
         """Count a pod, or stop counting one that is gone. Return True if room was freed."""
         before = self._live.get(pod.uid)
-        live = self._state.pods.get(pod.uid) is pod and not pod.submitted.gates
+        live = self._state.pods.get(pod.uid) is pod
+        live = live and (pod.placement is not None or not pod.submitted.gates)
         name = self.account_of(pod) if live else ""
         if again or name != (before[0] if before is not None else ""):
             self._entitled = None
@@ -136,7 +136,8 @@ class Queues(Holdings):
             if self._entitled is not None and amount in self._measured:
                 for each in path:
                     now = self._held[each][amount]
-                    if max(now, now - times * much) > self._asked[each][amount]:
+                    asked = self._asked.get(each, NOTHING).get(amount, 0)
+                    if max(now, now - times * much) > asked:
                         self._entitled = None  # what it asks for is at least what it has
                         break
             inner = self._reserved.get(amount)
@@ -219,6 +220,10 @@ class Queues(Holdings):
         self.count_all()
         self._refresh()
         return self._capacity.estimate(pod)
+
+    def all_named(self) -> list[Amount]:
+        """Return the amounts that any queue names in what it deserves or is guaranteed."""
+        return [each for each in self._tree.names if each in self._measured]
 
     def named(self, name: str) -> tuple[Amount, ...]:
         """Return the amounts of which the queue says what it deserves."""

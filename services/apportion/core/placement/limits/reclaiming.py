@@ -41,10 +41,11 @@ class Reclaim:
             if other is not None and other is not pod and other.placement is None:
                 self._move(self._moved, other, 1)
         self._rights: dict[str, str] = {}  # what both queues have in common: the own queue below it
+        needed = [each for each in queues.all_named() if self._needs.get(each, 0)]
         for below, above in pairwise(self._own):
             if any(
                 self._used(below, each) + self._needs[each] > self._part(below, each).entitled
-                for each in self.wanted
+                for each in {*self.wanted, *needed}
             ):
                 break
             self._rights[above] = below
@@ -63,7 +64,7 @@ class Reclaim:
         path = self._queues.path_of(self._queues.account_of(unit[0]))
         branch = [name for name in path if name not in self._own]
         mine = self._rights.get(path[len(branch)]) if branch else None
-        if mine is None or not all(self._evictable(each, path) for each in unit):
+        if mine is None or not all(self._evictable(each, branch, path) for each in unit):
             return False
         taken = Counter[Amount]()
         for each in unit:
@@ -97,16 +98,14 @@ class Reclaim:
         have = self._used(mine, amount) + self._needs[amount]
         return left * self._part(mine, amount).entitled >= have * self._part(name, amount).entitled
 
-    def _evictable(self, pod: PodState, path: Sequence[str]) -> bool:
-        safe_s = 0
-        for name in path:
-            queue = self._state.queues.get(name)
-            if queue is not None and not queue.reclaimable:
-                return False
-            if queue is not None and not safe_s:
-                safe_s = queue.safe_s  # of the nearest queue that says so
+    def _evictable(self, pod: PodState, branch: Sequence[str], path: Sequence[str]) -> bool:
+        queues = self._state.queues
         if not pod.submitted.evictable:
             return False
+        if not all(queues[name].reclaimable for name in branch if name in queues):
+            return False
+        said = (queues[name].safe_s for name in path if name in queues)
+        safe_s = next((each for each in said if each), 0)  # of the nearest queue that says so
         until = (micros_of(pod.placed_time) or 0) + safe_s * 1_000_000
         if until > self._now:
             self.safe_until = min(until, self.safe_until or until)
@@ -125,8 +124,8 @@ class Reclaim:
         amounts = self._queues.taken(pod) if times < 0 else self._queues.needs(pod)
         for name in self._queues.path_of(self._queues.account_of(pod)):
             found = moved.setdefault(name, Counter())
-            for amount in self.wanted:
-                found[amount] += times * amounts.get(amount, 0)
+            for amount, much in amounts.items():
+                found[amount] += times * much
 
     def _used(
         self, name: str, amount: Amount, moved: dict[str, Counter[Amount]] | None = None

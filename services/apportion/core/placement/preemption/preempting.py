@@ -19,7 +19,13 @@ from apportion.core.placement.gangs import GangDeficit, deficit_of
 from apportion.core.placement.index.packed import Int64
 from apportion.core.placement.preemption.victims import DryRun, Lifted, Victims, eviction
 from apportion.core.placement.queueing.keys import gang_key, wants_key
-from apportion.core.placement.queueing.shape_queue import ShapeQueue, Turn, is_pending, refusal_of
+from apportion.core.placement.queueing.shape_queue import (
+    Reasons,
+    ShapeQueue,
+    Turn,
+    is_pending,
+    refusal_of,
+)
 from apportion.core.placement.queueing.waiting import Waiting
 from apportion.core.placement.refusals import Refusing
 from apportion.core.placement.reservations import Reservations
@@ -32,6 +38,7 @@ from apportion_schemas import (
     PodPlaced,
     PodRefused,
     PodSubmitted,
+    RefusalCode,
     VolumeClaimGone,
     VolumeClaimObserved,
 )
@@ -44,6 +51,8 @@ _COMES: Final = frozenset((PodSubmitted, PodAdopted))
 _OF_CLAIMS: Final = frozenset((VolumeClaimObserved, VolumeClaimGone))
 # events that begin or end a nomination
 _SETTLES: Final = frozenset((PodGone, PodPlaced, PodRefused, PodEvicted, PlacementVoided))
+# limits that other queues' pods may use up
+OF_OTHERS: Final = frozenset((RefusalCode.QUEUE_RESERVED, RefusalCode.QUEUE_CAPABILITY_EXCEEDED))
 FOUND_MAX: Final = 8  # nodes compared for each pod of a gang
 
 
@@ -208,6 +217,8 @@ class Preempting:
         self._highest = max(priorities, default=0)
         self._search: Search | None = None
         self._searched_at = -1
+        self._searched: set[str] = set()  # pods whose search ended at this revision
+        self._searched_for = -1
         self._in_vain: dict[bytes, _Vain] = {}
         self._claims = 0
         self._as_of = -1
@@ -239,8 +250,10 @@ class Preempting:
 
     def look_again(self) -> None:
         """Search again without a new event, because of the time or the set of pending pods."""
-        self._as_of = -1
+        self._as_of = self._searched_at = self._searched_for = -1
         self._gang_room.dry_run.safe_until = 0
+        if self._gang_room.dry_run.lends:
+            self._in_vain.clear()
 
     def _forget_gang(self, change: Change) -> None:
         # Failed searches may succeed now, for others if the gang's most important pod changed.
@@ -265,28 +278,36 @@ class Preempting:
         refused = self._given_up()
         if refused:
             return refused, True
+        if self._searched_for != self._state.revision:
+            self._searched_for = self._state.revision
+            self._searched.clear()
         for shape_queue in self._hopeful():
             if shape_queue.gang:
                 columns = self._finder.columns
                 columns.sync()
-                vain = self._in_vain.get(shape_queue.key)
-                if vain and (vain.generation, vain.seen) == (self._claims, columns.changed.end):
+                vain, as_of = self._in_vain.get(shape_queue.key), self._generation()
+                if vain and (vain.generation, vain.seen) == (as_of, columns.changed.end):
                     continue
                 evicted = self._gang_room.make(shape_queue)
                 if evicted:
                     return list(evicted), True
-                self._remember(shape_queue, _Vain(0, b"", self._claims, 0))
+                self._remember(shape_queue, _Vain(0, b"", as_of, 0))
                 continue
             pod = self._first_of(shape_queue)
-            if pod is None:
+            if pod is None or pod.uid in self._searched:
                 continue
             found = self._look_for(shape_queue, pod)
             if self._search is not None:
                 return [], True
             if found is not None:
                 return [eviction(self._state, each, pod, found) for each in found.pods], True
+            self._searched.add(pod.uid)
         self._as_of = self._state.revision
         return [], False
+
+    def _generation(self) -> int:
+        # What a gang's search depends on, apart from the nodes. With entitlements, that is all.
+        return self._state.revision if self._gang_room.dry_run.lends else self._claims
 
     def _given_up(self) -> list[PodEvicted | PodRefused]:
         # Report pods that fit nowhere although all their victims have ended.
@@ -305,16 +326,22 @@ class Preempting:
         return found
 
     def _hopeful(self) -> list[ShapeQueue]:
-        # Unschedulable shape queues that no limit keeps out, in their order.
+        # Unschedulable shape queues that an eviction may help, in their order.
         found: list[tuple[Turn, bytes, ShapeQueue]] = []
         for shape_queue in self._waiting.queue.unschedulable():
             head, reasons = shape_queue.head(self._state), shape_queue.reasons
             place = shape_queue.place(self._state)
-            if head is None or place is None or reasons is None or reasons.limit is not None:
+            if head is None or place is None or reasons is None or not self._may_help(reasons):
                 continue
             if self._gang_room.dry_run.lends or -head.rank > self._least:
                 found.append((place, shape_queue.key, shape_queue))
         return [shape_queue for _, _, shape_queue in sorted(found, key=lambda each: each[:2])]
+
+    def _may_help(self, reasons: Reasons) -> bool:
+        # An eviction does not change a limit, but frees what other queues use of it.
+        if reasons.limit is None:
+            return True
+        return self._gang_room.dry_run.lends and reasons.limit.exceeded.code in OF_OTHERS
 
     def _first_of(self, shape_queue: ShapeQueue) -> PodState | None:
         # The first pod of a shape queue that may preempt.

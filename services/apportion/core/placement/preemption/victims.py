@@ -196,7 +196,8 @@ class DryRun:
         # Leaving pods, and evictable ones by importance.
         priority, queue = pod.submitted.priority, queue_of(self._state, pod)
         leaving: list[PodState] = []
-        units: dict[str, Unit] = {}
+        own: dict[str, Unit] = {}
+        others: dict[str, Unit] = {}
         for each in node.pods.values():
             about = each.submitted
             lower, evicted = about.priority < priority, self._state.evictions.get(about.uid)
@@ -206,25 +207,30 @@ class DryRun:
                 if lower or evicted.reason == "reclaimed":
                     leaving.append(each)
                 continue
-            own = queue_of(self._state, each) == queue
-            if not (lower if own else reclaim is not None):
-                continue
-            if not about.group or not self._state.groups[about.group].together:
-                key, unit = about.uid, _unit([each])
-            elif about.group in units:
-                continue
-            else:
-                members = held(self._state.groups[about.group])
-                # A pod that was placed after its gang was evicted is evicted alone.
-                staying = [m for m in members if m.uid not in self._state.evictions]
-                key, unit = about.group, _unit(staying)
-            if not all(member.submitted.evictable for member in unit.pods):
-                continue
-            if len(unit.pods) > GANG_BATCH_MAX:  # evicted in one batch
-                continue
-            if (-unit.rank < priority) if own else (reclaim and reclaim.allows([unit.pods])):
-                units[key] = unit
-        return leaving, sorted(units.values())
+            mine = queue_of(self._state, each) == queue
+            if lower if mine else reclaim is not None:
+                self._add_unit(each, own if mine else others)
+        allowed = [unit for unit in own.values() if -unit.rank < priority and _may_go(unit)]
+        back: list[Unit] = []
+        for unit in sorted(others.values(), reverse=True):  # the least important first
+            alone = _may_go(unit) and self._of_one_queue(unit)
+            if alone and reclaim and reclaim.allows([*(each.pods for each in back), unit.pods]):
+                back.append(unit)
+        return leaving, sorted((*allowed, *back))
+
+    def _add_unit(self, pod: PodState, units: dict[str, Unit]) -> None:
+        # Add the pods that are evicted with this one, unless they are there.
+        name = pod.submitted.group
+        if not name or not self._state.groups[name].together:
+            units[pod.uid] = _unit([pod])
+        elif name not in units:
+            members = held(self._state.groups[name])
+            # A pod that was placed after its gang was evicted is evicted alone.
+            units[name] = _unit([m for m in members if m.uid not in self._state.evictions])
+
+    def _of_one_queue(self, unit: Unit) -> bool:
+        # Pods of a gang whose PodGroup is not known may name different queues.
+        return len({queue_of(self._state, pod) for pod in unit.pods}) == 1
 
     def _fits(self, pod: PodState, row: Int64) -> bool:
         class_ = self._finder.class_of(pod)
@@ -282,6 +288,11 @@ def _place_of(pod: PodState) -> Placement:
     if pod.placement is None:
         raise ValueError(f"pod {pod.uid} has no placement")
     return pod.placement
+
+
+def _may_go(unit: Unit) -> bool:
+    # A gang is evicted in one batch.
+    return len(unit.pods) <= GANG_BATCH_MAX and all(each.submitted.evictable for each in unit.pods)
 
 
 def _unit(pods: list[PodState]) -> Unit:

@@ -4,10 +4,13 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from apportion.core.explain.explainer import queue_answers
 from apportion.core.explain.why import why
 from apportion_schemas import (
+    DeviceConstraints,
+    NodeCordoned,
     PodEvicted,
     PodGone,
     PodSubmitted,
@@ -15,9 +18,9 @@ from apportion_schemas import (
     QueueShortage,
     RefusalCode,
 )
-from tests.support.fleet import rack
+from tests.support.fleet import observed, rack
 from tests.support.ledger_of import Ledger
-from tests.support.pods import ask, cards, gang, member, pod
+from tests.support.pods import ask, cards, gang, member, pod, shape, wants
 
 C = RefusalCode
 GPU = "nvidia.com/gpu"
@@ -317,3 +320,105 @@ def test_the_root_queue_and_unknown_parents_have_a_place_in_the_tree() -> None:
     assert running(ledger) == {"x1": 2, "root": 1}
     root, x1 = queue_answers(ledger.state, ["root", "x1"])
     assert (root.pods, x1.pods) == (3, 2)
+
+
+def test_volcanos_root_queue_does_not_keep_what_is_borrowed() -> None:
+    """Volcano's queue `root` has `reclaimable: false`, which says nothing about its children."""
+    ledger = Ledger(rack("n1", 4), queue("root", reclaimable=False))
+    ledger.play(queue("a", deserved=2), queue("b", deserved=2))
+    settle(ledger.submit(*in_queue("b", 4)))
+    settle(ledger.submit(*in_queue("a", 4)))
+    assert running(ledger) == {"a": 2, "b": 2}
+
+
+def test_what_is_borrowed_within_a_department_or_beside_a_guarantee_comes_back() -> None:
+    """A pod takes back what it deserves, also if the limit of its department or the guarantee of
+    another queue refuses it as long as others borrow."""
+    ledger = Ledger(rack("n1", 8), queue("d", deserved=4, capability=4))
+    ledger.play(queue("a", parent="d", deserved=2), queue("b", parent="d", deserved=2))
+    settle(ledger.submit(*in_queue("b", 4)))
+    settle(ledger.submit(*in_queue("a", 4)))
+    assert running(ledger) == {"a": 2, "b": 2}
+
+    ledger = Ledger(rack("n1", 10), queue("g", guarantee=2))
+    ledger.play(queue("a", deserved=4), queue("b", deserved=4))
+    settle(ledger.submit(*in_queue("b", 8)))
+    settle(ledger.submit(*in_queue("a", 4)))
+    assert running(ledger) == {"a": 4, "b": 4}
+
+
+def test_a_pod_takes_back_from_two_queues_on_one_node() -> None:
+    """If no single queue borrows enough on a node, several queues give back a part each."""
+    ledger = Ledger(rack("n1", 4), queue("a", deserved=2), queue("b", deserved=1))
+    ledger.play(queue("c", deserved=1))
+    for name in ("b", "c", "b", "c"):
+        ledger.submit(*in_queue(name, 1, first=len(ledger.state.pods))).settle()
+    settle(ledger.submit(pod("a-large", cards(2), queue="a")))
+    assert running(ledger) == {"a": 1, "b": 1, "c": 1}
+
+
+def test_hopeless_pods_do_not_keep_an_entitled_pod_waiting() -> None:
+    """On more nodes than one decision tries, pods that fit nowhere do not restart the search."""
+    ledger = Ledger(*(rack(f"n{number}", 1) for number in range(70)))
+    ledger.play(queue("a", deserved=35), queue("b", deserved=5), queue("c", deserved=30))
+    settle(ledger.submit(*in_queue("b", 70)))
+    ledger.submit(pod("x0", cards(2), queue="b"), pod("x1", cards(3), queue="b"))
+    settle(ledger.submit(*in_queue("c", 1)))
+    assert running(ledger) == {"b": 69, "c": 1}
+
+
+def test_a_gang_takes_back_as_soon_as_it_may() -> None:
+    """A gang's search is repeated when pods are no longer safe, or when its queue deserves more."""
+    ledger = Ledger(rack("n1", 2), queue("a", deserved=2), queue("b", safe_s=60))
+    ledger.engine.tell_time(_time(0))
+    ledger.submit(*in_queue("b", 2)).settle()
+    ledger.engine.tell_time(_time(30))
+    ledger.play(gang("team/job", 2, queue="a"))
+    ledger.submit(*(member(f"m{n}", cards(), queue="a") for n in range(2))).settle()
+    assert not evictions(ledger)
+    ledger.engine.tell_time(_time(61))
+    ledger.settle()
+    assert len(evictions(ledger)) == 2
+
+    ledger = Ledger(rack("n1", 2), queue("a", deserved=1), queue("b"))
+    ledger.submit(*in_queue("b", 2)).settle()
+    ledger.play(gang("team/job", 2, queue="a"))
+    ledger.submit(*(member(f"m{n}", cards(), queue="a") for n in range(2))).settle()
+    assert not evictions(ledger)
+    ledger.play(queue("a", deserved=2)).settle()
+    assert len(evictions(ledger)) == 2
+
+
+def test_queues_that_name_different_resources_do_not_evict_by_turns() -> None:
+    """A pod takes back only if it is within its entitlement of all that any queue names."""
+    ledger = Ledger(rack("n1", 8), observed("n1", cpu_milli=64_000))
+    ledger.play(queue("a", deserved=4), queue("b", deserved={"cpu": 64_000}))
+    heavy = [pod(f"a-{n}", queue="a", shape=wants(cards(), cpu_milli=16_000)) for n in range(4)]
+    light = [pod(f"b-{n}", queue="b", shape=wants(cards(), cpu_milli=8_000)) for n in range(8)]
+    settle(ledger.submit(*light))
+    settle(ledger.submit(*heavy))
+    before = len(evictions(ledger))
+    for round_ in range(3):
+        waiting = [each for each in light if each.uid not in ledger.state.pods]
+        again = [structs.replace(each, uid=f"{each.uid}/{round_}") for each in waiting]
+        settle(ledger.submit(*again))
+    assert len(evictions(ledger)) == before
+
+
+def test_nodes_that_take_no_pods_are_not_divided() -> None:
+    """Queues divide only nodes that are ready and not cordoned."""
+    ledger = Ledger(rack("n1", 4), rack("n2", 4), NodeCordoned(node="n2", by="ann", reason="x"))
+    ledger.play(queue("a", deserved=4), queue("b", deserved=4))
+    settle(ledger.submit(*in_queue("b", 8)))
+    settle(ledger.submit(*in_queue("a", 8)))
+    assert running(ledger) == {"a": 2, "b": 2}
+
+
+def test_a_full_model_name_asks_for_what_a_part_of_it_deserves() -> None:
+    """A pod that names a model takes back devices that its queue deserves by a part of the name."""
+    full = "NVIDIA-A100-SXM4-40GB"
+    ledger = Ledger(rack("n1", 1, model=full), queue("a", cards_deserved={"A100": 1}, weight=0))
+    settle(ledger.play(queue("b")).submit(*in_queue("b", 1)))
+    made = shape(cards(), devices=DeviceConstraints(use_types=(full,)))
+    settle(ledger.submit(pod("a-0", queue="a", shape=made)))
+    assert running(ledger) == {"a": 1}
