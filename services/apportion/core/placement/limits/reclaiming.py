@@ -45,7 +45,7 @@ class Reclaim:
         for below, above in pairwise(self._own):
             if any(
                 self._used(below, each) + self._needs[each] > self._part(below, each).entitled
-                for each in {*self.wanted, *needed}
+                for each in (*self.wanted, *needed)
             ):
                 break
             self._rights[above] = below

@@ -285,13 +285,16 @@ class Unclear(ValueError):
     """Raised if the annotation of a bound pod cannot be understood."""
 
 
+_NO_DEVICE: Final = ",,0,0"  # HAMi 2.5 writes it for a container without devices
+
+
 def records(segment: str, *, places: bool = False) -> Iterator[tuple[str, int, int]]:
     """Yield id, memory and cores of each device in text like `GPU-a,NVIDIA,3000,50:GPU-b,…:`.
 
     Raises Unclear if the text has another format. Only with `places` may an id end with the group
     and position of a MIG instance in brackets."""
     for text in segment.split(":"):
-        if not text:
+        if text in ("", _NO_DEVICE):
             continue
         parts = text.split(",")
         if len(parts) != _RECORD_FIELDS or not parts[0] or ("[" in parts[0] and not places):

@@ -96,11 +96,16 @@ def of_job(found: Document, at: str) -> int:
     return min(most, number("template.spec.completions", most)(found, at))
 
 
+UNBOUNDED: Final = (1 << 31) - 1  # the default of `maxReplicas` in KubeRay's CRD
+
+
 def of_workers(found: Document, at: str) -> int:
     """Return the replicas of a worker group of KubeRay, which are within its own limits."""
-    least, most = number("minReplicas", 0), number("maxReplicas", kube.REPLICAS_MAX)
     if found.get("suspend") is True:
         return 0
+    if found.get("maxReplicas") == UNBOUNDED:  # as the API server writes it
+        found = {**found, "maxReplicas": kube.REPLICAS_MAX}
+    least, most = number("minReplicas", 0), number("maxReplicas", kube.REPLICAS_MAX)
     return max(min(number("replicas", 0)(found, at), most(found, at)), least(found, at))
 
 

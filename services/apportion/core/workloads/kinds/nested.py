@@ -117,7 +117,7 @@ def _components(document: Document, _config: ManifestConfig) -> Iterator[Inner]:
 def _training(document: Document, config: ManifestConfig) -> Iterator[Inner]:
     """Yield the JobSet that Kubeflow Trainer makes of a TrainJob and its runtime."""
     named = part(document, "spec", "runtimeRef")
-    kind, name = named.get("kind", "ClusterTrainingRuntime"), named.get("name")
+    kind, name = str(named.get("kind", "ClusterTrainingRuntime")), named.get("name")
     runtime = config.named.get(f"{kind}/{name}")
     field = "spec.runtimeRef.name"
     if not isinstance(name, str):

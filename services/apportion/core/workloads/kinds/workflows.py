@@ -102,7 +102,10 @@ def _pod(
         for key in ("labels", "annotations")
     }
     read = pod | {
-        key: [{name: each.get(name) for name in ("name", "resources")} for each in pod.get(key, ())]
+        key: [
+            {name: each.get(name) for name in ("name", "resources")}
+            for _, each in entries(pod, key)
+        ]
         for key in ("containers", "initContainers")
     }
     for path, value in (*_texts(read, "spec"), *_texts(about, "metadata")):

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from apportion.core.workloads.adoption.recovery import recover, shares_of
-from apportion.core.workloads.dialects.dialect import BoundPod, Held
+from apportion.core.workloads.dialects.dialect import BoundPod, Held, records
 from apportion.core.workloads.dialects.names import DialectConfig, dialect_config
 from apportion_schemas import Ask, MigInstance
 from apportion_schemas.configuration import MigCount, MigGeometries, MigGroup
@@ -84,6 +84,12 @@ def test_F17_an_instance_is_charged_what_the_driver_makes(
     (share,) = shares_of(found.held, (ask(8000),), {"GPU-a": card}) or ()
     assert share.memory_mib == 9984
     assert share.instance == MigInstance(profile="2g.10gb", start=4, size=2)
+
+
+def test_F17_hami_2_5_names_no_device_of_a_container_without_one() -> None:
+    """HAMi 2.5 writes an empty record for a container without devices, such as a sidecar."""
+    assert list(records("GPU-a,NVIDIA,1000,10:")) == [("GPU-a", 1000, 10)]
+    assert list(records(",,0,0:")) == []
 
 
 def test_F17_our_annotations_name_no_instance_by_half() -> None:

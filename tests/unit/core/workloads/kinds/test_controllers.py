@@ -1,6 +1,7 @@
 """Tests of the pods and gangs that are read from kinds whose controllers create pods."""
 
 import copy
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -115,6 +116,7 @@ def test_suspended_documents(document: dict[str, Any]) -> None:
         ({"replicas": 3}, 3),
         ({"replicas": 3, "minReplicas": 4}, 4),
         ({"replicas": 3, "maxReplicas": 2}, 2),
+        ({"replicas": 3, "maxReplicas": 2_147_483_647}, 3),  # KubeRay's default
         ({"minReplicas": 1}, 1),
         ({}, 0),
         ({"replicas": 2, "numOfHosts": 4}, 8),
@@ -287,6 +289,20 @@ def test_I4_refusals(golden: Golden) -> None:
     errors = [refusal(document) for document, _ in WRONG]
     assert [error.field for error in errors] == [field for _, field in WRONG]
     golden({"each names its field": "\n".join(map(str, errors))})
+
+
+@pytest.mark.parametrize(
+    "wrong", ["x", 5, True, ["x"], {"a": "b"}], ids=["text", "number", "truth", "list", "object"]
+)
+def test_values_of_a_wrong_type_are_refused(wrong: Any) -> None:
+    """Whatever a field has, the document is refused with a field and a fix, or read without it."""
+    inner = {"name": "t", "container": {"image": "x"}, "initContainers": wrong}
+    for document in (
+        kind_of(ARGO, "Workflow", entrypoint="t", templates=[inner]),
+        train_job(runtimeRef={"kind": wrong, "name": "x"}),
+    ):
+        with suppress(ManifestError):
+            read(document)
 
 
 def test_a_runtime_with_a_topology_is_refused() -> None:

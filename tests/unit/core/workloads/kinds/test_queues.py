@@ -99,7 +99,7 @@ def test_cards_that_cannot_be_read_are_refused_by_their_annotation(
         ({}, None, 0),
     ],
 )
-def test_F20_quota_and_limit_of_a_kai_queue(
+def test_F22_quota_and_limit_of_a_kai_queue(
     gpu: dict[str, float], deserved: int | None, capability: int | None
 ) -> None:
     """A quota of KAI is deserved, and -1 is without a bound. Without a limit, the queue gets no
@@ -110,7 +110,7 @@ def test_F20_quota_and_limit_of_a_kai_queue(
     assert msgspec.json.decode(msgspec.json.encode(found), type=QueueObserved) == found
 
 
-def test_F20_cpu_and_memory_of_a_kai_queue() -> None:
+def test_F22_cpu_and_memory_of_a_kai_queue() -> None:
     """KAI counts CPU in thousandths, and memory in MB, which become MiB."""
     amounts = {"quota": 2000, "limit": 4000}
     found = read(kai(resources={"cpu": amounts, "memory": {"quota": 4096, "limit": 8192}}))
@@ -118,7 +118,7 @@ def test_F20_cpu_and_memory_of_a_kai_queue() -> None:
     assert found.capability == {"cpu": 4000, "memory": 7812, GPU_MILLI: 0}
 
 
-def test_F20_the_place_of_a_kai_queue_in_the_tree() -> None:
+def test_F22_the_place_of_a_kai_queue_in_the_tree() -> None:
     """Parent, priority, weight and minimum runtime of a KAI Queue are read. The weight is that of
     GPUs, and without one, the queue gets no surplus."""
     spec = {"parentQueue": "research", "priority": 7, "reclaimMinRuntime": "1h30m"}
