@@ -138,15 +138,7 @@ def segments_of(family: str) -> Recover:
     """Return a function that reads the devices of this family from HAMi's pod annotations."""
 
     def recover(pod: BoundPod, text: str) -> Iterator[Held]:
-        names: tuple[str, ...] = (*pod.init_containers, *pod.containers)
         listed = text.removesuffix(";").split(";")
-        if len(listed) < len(names):  # HAMi 2.10 leaves out the containers without devices
-            asks = (*pod.asks, *pod.borrowing)
-            asking = {ask.container for ask in asks if ask.family == family}
-            served = tuple(name for name in names if name in asking)
-            names = served if len(served) == len(listed) else names
-        if len(listed) > len(names):
-            raise Unclear
         cuts: dict[tuple[int, int], tuple[str, MigInstance]] = {}
         ours = family == nvidia.FAMILY
         instances = pod.annotations.get(MIG_ALLOCATIONS, "") if ours else ""
@@ -159,6 +151,7 @@ def segments_of(family: str) -> Recover:
         # Without the configured groups, the instances in `GPU-a[0-2]` cannot be known.
         places = ours and bool(pod.config.geometries)
         read = [list(records(each, places=places)) for each in listed]
+        names = _containers_of(pod, family, [bool(each) for each in read])
         known = {(at, i) for at, each in enumerate(read) for i, _ in enumerate(each)}
         if not cuts.keys() <= known:
             raise Unclear  # instances without a segment: more is allocated than can be read
@@ -171,6 +164,25 @@ def segments_of(family: str) -> Recover:
                 yield Held(name, family, device, -1, memory, cores, made, None if made else place)
 
     return recover
+
+
+def _containers_of(pod: BoundPod, family: str, used: list[bool]) -> tuple[str, ...]:
+    """Return the container of each segment; `used` says which segments have devices.
+
+    HAMi up to 2.8 has no segments of init containers, and 2.10 only those of containers with
+    devices. Raises Unclear if there are more segments than containers."""
+    every = (*pod.init_containers, *pod.containers)
+    asks = (*pod.asks, *pod.borrowing)
+    asking = {ask.container for ask in asks if ask.family == family}
+    served = tuple(name for name in every if name in asking)
+    for names in (every, tuple(pod.containers), served):
+        having = tuple(name for name, has in zip(names, used, strict=False) if has)
+        if len(used) <= len(names) and having == served:
+            return names
+    found = served if len(used) == len(served) else every
+    if len(used) > len(found):
+        raise Unclear
+    return found
 
 
 def _place(written: str) -> tuple[str, tuple[str, int] | None]:

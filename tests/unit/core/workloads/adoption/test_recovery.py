@@ -86,6 +86,28 @@ def test_F17_an_instance_is_charged_what_the_driver_makes(
     assert share.instance == MigInstance(profile="2g.10gb", start=4, size=2)
 
 
+@pytest.mark.parametrize(
+    ("containers", "asks", "text", "expected"),
+    [
+        (("app", "proxy"), "app", "GPU-a,NVIDIA,1000,10:;;", "app"),  # up to 2.8
+        (("a", "b"), "b", ";GPU-a,NVIDIA,1000,10:;", "b"),
+        (("app", "proxy"), "app", ";GPU-a,NVIDIA,1000,10:;;", "app"),  # 2.9
+        (("a", "b"), "b", ";;GPU-a,NVIDIA,1000,10:;", "b"),
+        (("a", "b"), "b", "GPU-a,NVIDIA,1000,10:;", "b"),  # 2.10
+    ],
+)
+def test_F17_a_pod_with_an_init_container_in_each_version_of_hami(
+    containers: tuple[str, ...], asks: str, text: str, expected: str
+) -> None:
+    """A share belongs to the container that requests it, whether or not the annotation has the init
+    containers and the containers without devices."""
+    notes = {"hami.io/vgpu-devices-allocated": text}
+    made = bound(notes, ask(1000, container=asks), containers=containers)
+    found = recover(made._replace(init_containers=("istio-init",)))
+    assert found is not None
+    assert [each.container for each in found.held] == [expected]
+
+
 def test_F17_hami_2_5_names_no_device_of_a_container_without_one() -> None:
     """HAMi 2.5 writes an empty record for a container without devices, such as a sidecar."""
     assert list(records("GPU-a,NVIDIA,1000,10:")) == [("GPU-a", 1000, 10)]
