@@ -71,8 +71,13 @@ class _Status(msgspec.Struct, frozen=True):
     phase: str = ""
 
 
+class _PodSpec(msgspec.Struct, frozen=True, rename="camel"):
+    node_name: str = ""
+
+
 class _Pod(msgspec.Struct, frozen=True):
     metadata: _Meta
+    spec: _PodSpec = _PodSpec()
     status: _Status = _Status()
 
     @property
@@ -135,9 +140,10 @@ class NodeLocks:
             if alive or len(owner) + 1 != _OWNER_PARTS:
                 continue
             pod = await self._pod(*owner)
-            if pod is not None and pod.status.phase not in ENDED:
+            elsewhere = pod is not None and pod.spec.node_name not in ("", name)  # of that name
+            if pod is not None and not elsewhere and pod.status.phase not in ENDED:
                 continue
-            if pod is not None:
+            if pod is not None and not elsewhere:
                 # Volcano's plugin goes by this annotation, even if the pod has failed.
                 left = {key: "" for key in pod.notes if key.endswith(_QUEUE)}
                 about = {"metadata": {"uid": pod.metadata.uid, "annotations": left}}

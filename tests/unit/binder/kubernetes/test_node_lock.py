@@ -39,11 +39,13 @@ class Cluster:
         self.locks = NodeLocks(self.api, ledger.state, SystemClock())
         self.node: NodeState = ledger.node()
 
-    async def create(self, *names: str) -> None:
-        """Create the node, and pods with these names."""
+    async def create(self, *names: str, node: str = "") -> None:
+        """Create the node, and pods with these names, on `node` if it is set."""
         await self._send("POST", NODES, kube_node("n1"))
         for name in names:
-            await self._send("POST", PODS, kube_pod(name, {}))
+            made = kube_pod(name, {})
+            made["spec"] |= {"nodeName": node} if node else {}
+            await self._send("POST", PODS, made)
 
     async def write(self, notes: dict[str, str | None]) -> None:
         """Write annotations of the node, as another scheduler or the plugin does."""
@@ -214,6 +216,17 @@ async def test_the_lock_of_a_pod_that_is_gone_is_released() -> None:
     await cluster.create("p")
     await cluster.take("gone")
     await cluster.locks.withdraw("n1")
+    assert LOCKS["hami"] not in await cluster.notes()
+
+
+async def test_the_lock_of_a_pod_that_came_back_elsewhere_is_removed() -> None:
+    """A pod of a StatefulSet may get another node under the same name. Its old lock is removed, and
+    its annotations stay."""
+    cluster = Cluster()
+    await cluster.create("p", node="n2")
+    await cluster.take("p")
+    notes = {"hami.io/bind-phase": "allocating", "hami.io/vgpu-devices-to-allocate": "GPU-a"}
+    assert notes.items() <= (await cluster.pod("p", notes, "Pending")).items()
     assert LOCKS["hami"] not in await cluster.notes()
 
 
