@@ -209,7 +209,8 @@ def test_who_would_be_beyond_a_quota_is_told_that(
     cluster.run("submit", "-f", "-", stdin=QUOTA.replace("MOST", "4000").encode())
     pods = cluster.json("get", "pods", "--namespace", "tight")["items"]
     with opened(browser, base) as page:
-        visit(page, f"#/whatif?lose={','.join({pod['node'] for pod in pods})}")
+        lost = {share["device"] for pod in pods for share in pod["shares"]}
+        visit(page, f"#/whatif?lose={','.join(sorted(lost))}")
         rows = page.locator("section", has_text="Displaced pods").locator("tr", has_text="tight/")
         expect(rows).to_have_count(2)
         expect(rows.last).to_contain_text("pending: its ResourceQuota gpus is short of ")
