@@ -123,8 +123,8 @@ def test_queue_usage_equals_a_full_count(steps: list[Step]) -> None:
     kept.activate()
     for change in changes(ledger, steps):
         kept.observe(change)
-    anew = Queues(ledger.state)
-    anew.activate()
+    fresh = Queues(ledger.state)
+    fresh.activate()
     for name in QUEUES:
-        assert kept.held(name) == anew.held(name)
-        assert kept.turn(name) == anew.turn(name)
+        assert kept.held(name) == fresh.held(name)
+        assert kept.turn(name) == fresh.turn(name)

@@ -265,21 +265,22 @@ def _cause(why: reads.Why) -> str:
             "rejected; see `apportion get nodes`"
         )
     said += f". {refused.spared}" if refused.spared else ""
-    said += f". {entitlement_words(refused.entitlement)}" if refused.entitlement else ""
+    entitlement = refused.entitlement
+    said += f". {entitlement_words(entitlement)}" if entitlement and entitlement.parts else ""
     return said + (f". Since then: {refused.since_text}" if refused.since_text else "")
 
 
 def entitlement_words(entitlement: reads.QueueEntitlement) -> str:
-    """Return a sentence about what the pod's queue is entitled to, and who must give it back."""
-    said = []
-    for part in entitlement.parts:
-        used, entitled = part_words(part, part.used), part_words(part, part.entitled)
-        said.append(f"uses all {entitled}" if used == entitled else f"uses {used} of {entitled}")
-    sentence = f"Its queue {entitlement.queue} {' and '.join(said)} that it is entitled to"
+    """Return what the pod's queue uses and is entitled to, and which queues use more than that."""
+    parts = entitlement.parts
+    used = " and ".join(part_words(part, part.used) for part in parts)
+    entitled = " and ".join(part_words(part, part.entitled) for part in parts)
+    sentence = f"Its queue {entitlement.queue} uses {used} and is entitled to {entitled}"
     if entitlement.takes_back and entitlement.borrowers:
-        first = entitlement.parts[0]
-        lent = [f"{each.queue} ({part_words(first, each.much)})" for each in entitlement.borrowers]
-        return f"{sentence}; queues that borrow give back what it needs: {listed(lent)}"
+        beyond = [
+            f"{each.queue} ({part_words(parts[0], each.much)})" for each in entitlement.borrowers
+        ]
+        return f"{sentence}; other queues use more than they are entitled to: {listed(beyond)}"
     return sentence
 
 

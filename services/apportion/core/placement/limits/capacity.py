@@ -36,11 +36,11 @@ from apportion_schemas import (
 from apportion_schemas.quantities import WHOLE
 
 # Events that may change what a node offers.
-OF_CAPACITY: Final = (
+OF_CAPACITY: Final = frozenset((
     DeviceCordoned, DeviceCordonLifted, DeviceHealthChanged, DevicesRegistered, DeviceUncordoned,
     NodeCordoned, NodeCordonLifted, NodeGone, NodeHeard, NodeObserved, NodeReported, NodeSilent,
     NodeUncordoned,
-)  # fmt: skip
+))  # fmt: skip
 
 
 class Capacity:

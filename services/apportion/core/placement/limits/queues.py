@@ -89,12 +89,12 @@ class Queues(Holdings):
     def observe(self, change: Change) -> bool:
         """Apply the fold's change. Return True if a queue may have more room."""
         data = change.data
-        freed = isinstance(data, QueueObserved | ConfigurationChanged)
+        freed = type(data) is QueueObserved or type(data) is ConfigurationChanged
         if freed:
             self._learn()
         if not self.active:
             return freed
-        if change.node is not None and isinstance(data, OF_CAPACITY):
+        if change.node is not None and type(data) in OF_CAPACITY:
             self._capacity.touched[change.node.name] = change.node
             freed = freed or bool(self._reserved)
         if freed or (change.refused and type(data) is PodPlaced):
@@ -165,11 +165,7 @@ class Queues(Holdings):
             for each in self.path_of(name):
                 if not much:
                     break
-                have, kept, most = (
-                    inner[each],
-                    self._guarantee(each, amount),
-                    self._most(each, amount),
-                )
+                have, most = inner[each], self._most(each, amount)
                 if have + much > most:
                     resource, unit = self._tree.names[amount]
                     shortage = QueueShortage(

@@ -28,7 +28,7 @@ def test_what_one_queue_does_not_ask_for_is_lent() -> None:
 
 
 def test_a_guarantee_is_never_lent() -> None:
-    """The idle part of a guarantee is nobody's surplus."""
+    """No other queue gets the idle part of a guarantee."""
     assert divided(40, Claim(5, guarantee=10), Claim(40)) == [5, 30]
 
 

@@ -72,7 +72,7 @@ def test_two_teams_divide_a_cluster_as_they_deserve() -> None:
 
 
 def test_a_team_borrows_what_another_one_does_not_use() -> None:
-    """A team may use the whole cluster while nobody else asks for it."""
+    """A team may use the whole cluster while no other team asks for it."""
     ledger = Ledger(rack("n1", 10), queue("a", deserved=7), queue("b", deserved=3))
     settle(ledger.submit(*in_queue("b", 20)))
     assert running(ledger) == {"b": 10}
@@ -115,7 +115,7 @@ def test_priority_does_not_protect_a_borrower() -> None:
 
 
 def test_a_pod_waits_if_no_one_borrows() -> None:
-    """A pod beyond its queue's entitlement evicts nobody."""
+    """A pod beyond its queue's entitlement evicts no pod."""
     ledger = Ledger(rack("n1", 4), queue("a", deserved=2), queue("b", deserved=2))
     settle(ledger.submit(*in_queue("a", 2), *in_queue("b", 2)))
     settle(ledger.submit(*in_queue("a", 1, first=9)))
@@ -291,12 +291,12 @@ def test_why_names_the_entitlement_and_who_borrows_it() -> None:
     ledger.submit(*in_queue("a", 8)).settle()
     pending = ledger.state.pods["b-15"]
     assert why(ledger.state, pending).sentence.endswith(
-        "Its queue b uses 10 GPUs of 3 GPUs that it is entitled to"
+        "Its queue b uses 10 GPUs and is entitled to 3 GPUs"
     )
     settle(ledger)
     (last,) = (each for each in ledger.state.pods.values() if each.uid == "a-7")
     assert why(ledger.state, last).sentence.endswith(
-        "Its queue a uses all 7 GPUs that it is entitled to"
+        "Its queue a uses 7 GPUs and is entitled to 7 GPUs"
     )
 
 
