@@ -2,8 +2,9 @@
 
 The victims have a lower priority, or their queues use what this pod's queue is entitled to. The pod
 is nominated to the node until they have ended: no other pod of the same or lower priority is placed
-there, and no pod of another queue if queues take back what they lend. Source: kube-scheduler's DefaultPreemption. Invariant: no pod is evicted
-twice, and none while pods that are already leaving free enough room."""
+there, and no pod of another queue if queues take back what they lend. Source: kube-scheduler's
+DefaultPreemption. Invariant: no pod is evicted twice, and none while pods that are already leaving
+free enough room."""
 
 from collections import deque
 from collections.abc import Iterable
