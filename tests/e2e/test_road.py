@@ -84,7 +84,8 @@ class Road:
 
     def _pod(self, name: str, system: str, labels: dict[str, str]) -> dict[str, Any]:
         count = 2 if self.chance.random() < 1 / 8 else 1
-        memory, cores = self.chance.randrange(300, 1500), self.chance.choice((0, 0, 5))
+        # often 1000, which the API server writes as "1k"
+        memory, cores = self.chance.randrange(300, 1500, 50), self.chance.choice((0, 0, 5))
         pod = kube_pod(
             name, _limits(system, count, memory, cores), labels=labels,
             annotations={"example.com/team": "research"},

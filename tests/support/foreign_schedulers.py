@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from random import Random
 from typing import Any, NamedTuple
 
+from apportion.core.workloads.dialects.amounts import quantity
 from tests.support.foreign_plugins import HAMI_LOCK, VOLCANO_LOCK
 from tests.support.kube_api import KubeApi
 from tests.support.polling import until
@@ -121,7 +122,9 @@ class ForeignScheduler:
         now, chosen = dict(used), []
         for container in pod["spec"]["containers"]:
             limits = container["resources"]["limits"]
-            count, memory, cores = (int(limits.get(name, 0)) for name in _ASKS[self.system])
+            # the API server writes 1000 as "1k"
+            asked = (quantity(limits.get(name, 0), name) for name in _ASKS[self.system])
+            count, memory, cores = map(int, asked)
             fitting = [
                 device
                 for device, card in cards.items()

@@ -14,6 +14,7 @@ from random import Random
 from types import TracebackType
 from typing import Any, Self
 
+from apportion.core.workloads.dialects.amounts import quantity
 from tests.support.fake_kubelet import FakeKubelet, Refused
 from tests.support.kube_api import NOW, KubeApi
 from tests.support.polling import until
@@ -109,7 +110,7 @@ class NodeKubelet:
             for container in pod["spec"]["containers"]:
                 limits = container["resources"].get("limits", {})
                 for resource in self.fake.amounts.keys() & limits.keys():
-                    asked = {container["name"]: int(limits[resource])}
+                    asked = {container["name"]: int(quantity(limits[resource], resource))}
                     await self.fake.admit(uid, name, resource, asked)
                     got[container["name"]] = {}
         except Refused as error:
