@@ -65,6 +65,7 @@ from apportion_schemas.operations import Policy as Policy
 from apportion_schemas.operations import PolicyChanged as PolicyChanged
 from apportion_schemas.operations import ResizeAsked as ResizeAsked
 from apportion_schemas.placement import GangShortage as GangShortage
+from apportion_schemas.placement import LimitsChecked as LimitsChecked
 from apportion_schemas.placement import MigInstance as MigInstance
 from apportion_schemas.placement import NearMiss as NearMiss
 from apportion_schemas.placement import PlacementVoided as PlacementVoided

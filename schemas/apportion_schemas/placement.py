@@ -295,6 +295,17 @@ class ResizeRefused(Payload, frozen=True):
     quota: QuotaShortage | None = None
 
 
+@event("limits.{kind}.{name}", "scheduler")
+class LimitsChecked(Payload, frozen=True):
+    """A scheduler placed pods within the limits of a queue or namespace, in the same batch.
+
+    Each of these events expects the previous one on its subject, so of two schedulers that check
+    the same limits at once, the server refuses one. Queue `root` stands for all queues."""
+
+    kind: Literal["queue", "namespace"]
+    name: Name
+
+
 class VolumeShortage(Payload, frozen=True):
     """The volume claim that keeps a pod from every node, and the claim's state.
 

@@ -13,6 +13,7 @@
     python -m tests.golden.record_ledger tests/golden/ledgers/v1-rules.jsonl
     python -m tests.golden.record_ledger tests/golden/ledgers/v1-intake.jsonl
     python -m tests.golden.record_ledger tests/golden/ledgers/v1-plugins.jsonl
+    python -m tests.golden.record_ledger tests/golden/ledgers/v1-limits.jsonl
 
 The file's name decides what is recorded:
 
@@ -29,6 +30,7 @@ The file's name decides what is recorded:
 - v1-rules: an enabled format, and events that are set aside
 - v1-intake: an agent that reports false facts
 - v1-plugins: devices that another system's device plugin registers
+- v1-limits: pods of a queue and a namespace that have limits, fenced against other schedulers
 
 Never record a ledger again: it stands for the ledgers that users have."""
 
@@ -545,7 +547,27 @@ async def register(bus: Bus, facts: Facts) -> None:
         await pens.write(DevicesRegistered(node="node-1", version=6))
 
 
+async def fence(bus: Bus, facts: Facts) -> None:
+    """Record pods of a queue and a namespace with limits: the scheduler fences their placements."""
+    pens = Pens(bus, facts)
+    async with services(bus, AGENT, SCHEDULER, BINDER):
+        await facts.count(NodeReported, 1)
+        await pens.write(
+            QueueObserved(queue="research", capability={"nvidia.com/gpu": 2}),
+            QuotaObserved(namespace="web", quota="gpus", hard={"nvidia.com/gpu": 1}),
+        )
+        await pens.write(*(pod(f"r-{n}", ask(2_000), queue="research") for n in range(3)))
+        await facts.count(SharesAllocated, 2)
+        await facts.count(PodRefused, 1)
+        await pens.write(*(pod(f"w-{n}", ask(2_000), namespace="web") for n in range(2)))
+        await facts.count(SharesAllocated, 3)
+        await facts.count(PodRefused, 2)
+        await pens.write(PodGone(uid="r-0", reason="finished"))
+        await facts.count(SharesAllocated, 4)
+
+
 SCENES = {
+    "v1-limits": fence,
     "v1-plugins": register,
     "v1-intake": lie,
     "v1-cordons": cordon,

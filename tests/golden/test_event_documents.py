@@ -38,6 +38,7 @@ SUBJECTS = {
         ("BudgetObserved BudgetGone", "cluster.budget.research.trainers"),
         ("PodPlaced PlacementVoided PodEvicted PodResized", f"placement.{NODE}"),
         ("PodRefused ResizeRefused", f"pending.{POD}"),
+        ("LimitsChecked", "limits.queue.research"),
         ("PodBound BindFailed", f"binding.{NODE}"),
         ("DeviceCordoned DeviceUncordoned DeviceCordonLifted", "operator.device.GPU-5d0f"),
         ("NodeCordoned NodeUncordoned NodeCordonLifted", f"operator.node.{NODE}"),

@@ -4,6 +4,7 @@ Invariants checked after every event:
 - the auditor's own fold satisfies core's invariants, and agrees with a second set of books;
 - the hash chain of placements is intact, and the writer had the right to write the event;
 - a gang is complete when it is first placed, and uses one device model;
+- no placement exceeds a limit of a queue or namespace that was known at its basis;
 - no pod is placed on a node or device that was already closed when the scheduler decided;
 - a new engine makes the same decisions from the same state.
 
@@ -21,6 +22,7 @@ from typing import Any, Final, Protocol
 from msgspec import structs
 
 from apportion.core.ledger import fold
+from apportion.core.ledger.audit import LimitsAudit
 from apportion.core.ledger.digest import digest
 from apportion.core.ledger.invariants import violations
 from apportion.core.ledger.moments import micros_of
@@ -96,6 +98,7 @@ class Auditor:
         self.shards: dict[bytes, Shard] = {}
         self.connections: Counter[str] = Counter()
         self.on_accepted: Accepted | None = None
+        self._limits = LimitsAudit(self.state)
         self._complain = complain
         self._now_s = now_s
         self._oldest = oldest
@@ -212,6 +215,9 @@ class Auditor:
         if isinstance(data, PodBound):
             self._bindings.setdefault((data.pod, data.attempt), record.revision)
         change = fold.apply(self.state, record.revision, event, digest=digest_)
+        exceeded = self._limits.take(event, change)
+        if exceeded and honest:
+            self._complain(f"revision {record.revision}: {exceeded}")
         if change.refused and honest:
             self._check_refused(record.revision, event, change.refused)
         if not change.refused:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec import structs
 
 from apportion.core.ledger.state import Phase
 from apportion.runtime.ledger.port import Draft, LedgerError
@@ -25,6 +26,9 @@ from apportion_schemas import (
     NodeUncordoned,
     PodGone,
     PolicyChanged,
+    QueueObserved,
+    QuotaGone,
+    QuotaObserved,
     encode,
     subject_of,
 )
@@ -36,6 +40,7 @@ from tests.simulation.loop import after_steps, rest
 from tests.simulation.processes import Process
 from tests.simulation.rogue import TIME, Rogue
 from tests.simulation.weather import Weather
+from tests.simulation.wishes import NAMESPACE
 from tests.support.memory_ledger import MemoryLedger
 from tests.support.memory_server import MemoryServer
 
@@ -60,6 +65,7 @@ class Chaos:
         self._weather = weather
         self._server = server
         self._chance: random.Random = weather.stream("chaos")
+        self._of_limits: random.Random = weather.stream("limits")
         self._rogue = Rogue(weather.stream("rogue"))
         self._hostile = Hostile(weather.stream("hostile"))
         self._operator = MemoryLedger(server, role="operator")
@@ -83,6 +89,7 @@ class Chaos:
             "device recovered": lambda: self._order("recover"),
             "cordon": self._cordon,
             "policy change": self._change_policy,
+            "limits changed": self._change_limits,
             "node not ready": self._node_ready,
             "let go by hand": self._let_go,
             **world.side.deeds,
@@ -293,6 +300,19 @@ class Chaos:
                 device_policy=choose(("binpack", "spread")),
             )
         )
+
+    def _change_limits(self) -> None:
+        """Change the limit or the guarantee of a queue, or the quota of all pods."""
+        chance = self._of_limits
+        name, most = chance.choice(("a", "b", "default")), {"nvidia.com/gpu": chance.randint(1, 6)}
+        if chance.random() < 0.4:
+            self.say(QuotaObserved(namespace=NAMESPACE, quota="cards", hard=most))
+        elif chance.random() < 0.3:
+            self.say(QuotaGone(namespace=NAMESPACE, quota="cards"))
+        else:
+            kind = chance.choice(("capability", "capability", "guarantee", ""))
+            limits = {kind: most} if kind else {}
+            self.say(structs.replace(QueueObserved(queue=name), **limits))
 
     def _let_go(self) -> None:
         """Report a pod as gone while it still runs, as an operator may do."""

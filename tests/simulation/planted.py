@@ -34,6 +34,7 @@ from apportion.core.placement.gang_models import NO_KINDS, GangModels
 from apportion.core.placement.gangs import GangDeficit
 from apportion.core.placement.index import columns
 from apportion.core.placement.index.columns import Columns, RowOrder
+from apportion.core.placement.limits.limits import Limits
 from apportion.core.placement.queueing import hints
 from apportion.core.placement.queueing.sharding import Shard
 from apportion.core.placement.queueing.waiting import Waiting
@@ -95,6 +96,11 @@ def _no_pod_fence(patch: Patch) -> None:
     numbers = itertools.count()
     real = cycle._id
     patch.setattr(cycle, "_id", lambda event, state: f"{real(event, state)}/{next(numbers)}")
+
+
+def _no_limit_fence(patch: Patch) -> None:
+    """Let two schedulers use up the same limit, each without knowing of the other's placements."""
+    patch.setattr(Limits, "fences", lambda _limits, _pod: iter(()))
 
 
 def _ack_before_effect(patch: Patch) -> None:
@@ -534,11 +540,13 @@ FORGED = {"forged snapshot": 1.0, "crash": 0.5}
 HOSTILE = {"hostile agent": 2.0}
 CROSSED = {"rogue event": 1.0, "unheard member": 0.6, "delayed delivery": 0.1}
 TRIMS = {"ledger trimmed": 1.0, "crash": 0.5}
+LIMITS = {"unheard member": 0.6, "limits changed": 0.3, "delayed delivery": 0.1}
 RACES = {"rogue event": 1.0, "policy change": 1.0, "cordon": 1.0, "delayed delivery": 0.1}
 
 PLANTED = (
     Planted("no node fence", _no_node_fence, 30, RACES, first=5),
     Planted("no pod fence", _no_pod_fence, 30, UNHEARD, first=1),
+    Planted("no fence of limits", _no_limit_fence, 20, LIMITS, first=75),
     Planted("ack before effect", _ack_before_effect, 80, first=5),
     Planted("cursor moved before publish", _cursor_before_publish, 20),
     Planted("failed bind forgotten", _failed_bind_forgotten, 10),

@@ -29,7 +29,7 @@ from apportion.runtime.ledger.reader import Reader, StateFold
 from apportion.runtime.process.config import Address, ServiceConfig
 from apportion.runtime.service import lifecycle
 from apportion.runtime.service.lifecycle import Service
-from apportion_schemas import decode
+from apportion_schemas import LimitsChecked, decode
 from tests.simulation.clocks import SkewedClock
 from tests.simulation.kube_network import KubeAccess
 from tests.simulation.network import FaultyLink
@@ -94,7 +94,7 @@ class SimulatedLedger(MemoryLedger):
 
         Appends with the same basis belong to one decision."""
         first = decode(drafts[0].payload, subject=drafts[0].subject)
-        decides = isinstance(first.data, DecisionEvent)
+        decides = isinstance(first.data, DecisionEvent | LimitsChecked)
         if decides and first.basis < self.acknowledged and first.basis != self.basis:
             self.complain(f"decided at {first.basis}, before its own at {self.acknowledged}")
         if decides and self.membership is not None:

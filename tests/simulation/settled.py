@@ -53,6 +53,7 @@ def _not_there(node: NodeState) -> Iterator[str]:
 def _unplaced(world: World) -> Iterator[str]:
     """Yield a problem for each pending pod that could be placed now."""
     state = world.auditor.state
+    limited = bool(state.queues or state.quotas)  # of which the books know nothing
     for event in decided(Engine(state)).events:
         # The reasons of a refusal may have changed since it was reported, but not the refusal.
         if not isinstance(event, PodRefused):
@@ -60,7 +61,7 @@ def _unplaced(world: World) -> Iterator[str]:
     for pod in state.pods.values():
         if pod.phase is Phase.PENDING and pod.backoff is not None and pod.refusal is None:
             yield f"pod {pod.uid} waits for the end of its pause"
-        if pod.phase is Phase.PENDING and not pod.submitted.group:
+        if pod.phase is Phase.PENDING and not pod.submitted.group and not limited:
             yield from _fits(pod, world.auditor.books)
 
 

@@ -53,7 +53,7 @@ class Folder:
 
     def __init__(self, weather: Weather, *, pods_max: int) -> None:
         self.deeds: dict[str, Callable[[], object]] = {}
-        self._wishes = Wishes(weather.stream("wishes"), pods_max=pods_max)
+        self._wishes = Wishes(weather.stream("wishes"), weather.stream("queues"), pods_max=pods_max)
         self._target = FailingTarget(weather)
 
     def access(self, name: str) -> None:

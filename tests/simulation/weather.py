@@ -67,6 +67,7 @@ IN_THE_CLUSTER = (
     "bound by another",
     "let go by hand",
 )
+OF_LIMITS = ("limits changed",)
 FROM_ANOTHER_SCHEDULER = ("slice of another scheduler",)
 FROM_A_RESIZE = ("pod shrunk",)
 KINDS = (
@@ -77,13 +78,14 @@ KINDS = (
     + FROM_A_NODE
     + WITH_A_STOLEN_KEY
     + FROM_A_FLOOD
+    + OF_LIMITS
     + ALWAYS
     + AT_THE_API
     + IN_THE_CLUSTER
     + FROM_ANOTHER_SCHEDULER
     + FROM_A_RESIZE
 )
-WITHOUT_A_CLUSTER = (*AT_THE_TARGET, "node not ready")
+WITHOUT_A_CLUSTER = (*AT_THE_TARGET, *OF_LIMITS, "node not ready")
 CLUSTER_SHARE = 0.25
 """The share of seeds with a cluster; the others have manifests, and nothing to bind to."""
 
@@ -119,6 +121,8 @@ class Weather:
             self._draw(self.stream("weather of a stolen key"), kind, 0.05, 0.5)
         for kind in FROM_A_FLOOD:
             self._draw(self.stream("weather of a flood"), kind, 0.02, 0.2)
+        for kind in OF_LIMITS:
+            self._draw(self.stream("weather of limits"), kind, 0.05, 0.5)
         if self.cluster is None:
             self.cluster = self.stream("mode").random() < CLUSTER_SHARE
         if self.cluster:

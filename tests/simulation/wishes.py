@@ -15,6 +15,7 @@ from tests.simulation.loop import rest
 LOOK_EVERY_S = 1.0
 NAMESPACE = "sim"
 UID_PREFIX = "u"
+QUEUES = ("", "", "a", "b")
 MEMORY_MIB = (1024, 2048, 4096, 8000, 12_000, 15_360)
 CORES = (0, 0, 10, 25, 30, 50, 100)
 
@@ -22,8 +23,9 @@ CORES = (0, 0, 10, 25, 30, 50, 100)
 class Wishes(Source):
     """The pods and gangs that all simulated users request."""
 
-    def __init__(self, chance: random.Random, *, pods_max: int) -> None:
+    def __init__(self, chance: random.Random, of_queues: random.Random, *, pods_max: int) -> None:
         self._chance = chance
+        self._of_queues = of_queues
         self._pods_max = pods_max
         self._pods: dict[str, PodDraft] = {}
         self._groups: dict[str, PodGroupObserved] = {}
@@ -88,7 +90,8 @@ class Wishes(Source):
         for draft in drafts:
             self._want(draft)
         least = size if self._chance.random() < 0.7 else size - 1
-        self._groups[name] = PodGroupObserved(group=name, min_available=least)
+        queue = self._of_queues.choice(QUEUES) or "default"
+        self._groups[name] = PodGroupObserved(group=name, min_available=least, queue=queue)
         self._members[name] = [f"{NAMESPACE}/{draft.name}" for draft in drafts]
 
     def _delete(self) -> None:
@@ -125,6 +128,7 @@ class Wishes(Source):
             dialect="plain",
             priority=self._chance.choice((0, 0, 0, 10)),
             group=group,
+            queue=self._of_queues.choice(QUEUES),
         )
 
     def _shape(self) -> Shape:

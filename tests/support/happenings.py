@@ -21,6 +21,7 @@ from apportion_schemas import (
     DeviceCordonLifted,
     DeviceHealthChanged,
     DeviceUncordoned,
+    LimitsChecked,
     NodeCordoned,
     NodeCordonLifted,
     NodeGone,
@@ -107,6 +108,7 @@ def _rest() -> Iterator[Payload]:
         for name in ("cards", "memory"):
             yield QuotaObserved(namespace=group, quota=name, hard={"nvidia.com/gpu": number})
             yield QuotaGone(namespace=group, quota=name)
+        yield LimitsChecked(kind="queue", name=group)
         yield PricesLearnt(pods=number, shapes=())
         yield ConfigurationChanged(by="b", configuration=Configuration(scheduler_names=(group,)))
         yield PolicyChanged(by=group)

@@ -50,7 +50,7 @@ HELD_BYTES: Final = 32 << 20  # of facts in memory before they go to a file
 DECIDED: Final[tuple[type[Payload], ...]] = tuple(
     row.payload
     for row in CATALOGUE
-    if row.channel in {"placement", "pending", "binding", "allocation", "usage", "intake"}
+    if row.channel in {"placement", "pending", "limits", "binding", "allocation", "usage", "intake"}
     or row.payload in {PodRejected, DifferenceFound, LedgerRebuilt, FormatEnabled, RevisionSetAside}
 )
 _HEAD: Final = struct.Struct(">dHI")

@@ -50,6 +50,7 @@ from apportion.runtime.process.metrics import Metrics
 from apportion_schemas import (
     AllocationFailed,
     BindFailed,
+    LimitsChecked,
     PlacementVoided,
     PodEvicted,
     PodPlaced,
@@ -246,16 +247,19 @@ class Cycle:
             decision = Decision(events=[event for _, event in chosen])
             for pod, event in chosen:
                 (decision.placed if isinstance(event, PodPlaced) else decision.reported).append(pod)
+            self.engine.fence(decision, decision.placed)
             return decision
         self._contention.look(others_wait=self.engine.others_wait)
         self.engine.keep_apart(apart=self._contention.apart)
         return self.engine.decide(events_max=events_max)
 
     async def _append(self, decision: Decision, reader: Reader[Change]) -> str:
-        drafts = fence(decision.events, self._state, self._publisher, self._fences)
+        drafts = fence(
+            (*decision.fences, *decision.events), self._state, self._publisher, self._fences
+        )
         outcome = UNKNOWN
-        # Placements of a gang, and evictions, are stored all or none.
-        together = (
+        # Placements of a gang or within limits, and evictions, are stored all or none.
+        together = bool(decision.fences) or (
             any(pod.submitted.group for pod in decision.placed)
             if decision.placed
             else any(isinstance(event, PodEvicted) for event in decision.events)
@@ -353,15 +357,20 @@ async def _serve_choices(ledger: Ledger, chosen: ExternalChoices, stir: Callable
 
 
 def fence(
-    events: Iterable[DecisionEvent], state: State, publisher: Publisher, fences: Fences
+    events: Iterable[DecisionEvent | LimitsChecked],
+    state: State,
+    publisher: Publisher,
+    fences: Fences,
 ) -> list[Draft]:
     """Return a fenced and chained draft for each event of one decision, in order."""
     chains: dict[str, str] = {}
     drafts, time = [], publisher.time()
 
-    def draft(event: DecisionEvent, expect: int | None = None) -> Draft:
+    def draft(event: DecisionEvent | LimitsChecked, expect: int | None = None) -> Draft:
         if isinstance(event, PodResized | ResizeRefused):
             cause = event.asked
+        elif isinstance(event, LimitsChecked):
+            cause = 0
         else:
             cause = state.pods[event.pod].submitted_revision
         return publisher.draft(
@@ -374,28 +383,36 @@ def fence(
         )
 
     for event in events:
+        if isinstance(event, LimitsChecked):
+            newest = state.limits_checked.get(f"{event.kind}/{event.name}", 0)
+            subject = "" if newest else subject_of(event)
+            expect = fences.expected(newest, folded=state.revision, subject=subject)
+            drafts.append(draft(event, expect))
+            continue
         if isinstance(event, PodRefused | ResizeRefused):
             drafts.append(draft(event))
             continue
-        node, expect = state.nodes[event.node], None
-        if node.name not in chains:
-            subject = "" if node.fence else subject_of(event)
-            expect = fences.expected(node.fence, folded=state.revision, subject=subject)
+        node = state.nodes[event.node]
+        known = node.name in chains
+        subject = "" if node.fence else subject_of(event)
+        expect = fences.expected(node.fence, folded=state.revision, subject=subject)
         if isinstance(event, PodPlaced):
             submitted = state.pods[event.pod].submitted
             devices = (held.device for held in node.devices)
             event = handed(event, submitted, devices)  # noqa: PLW2901
         chained = structs.replace(event, previous=chains.get(node.name, node.chain))
-        drafts.append(draft(chained, expect))
+        drafts.append(draft(chained, None if known else expect))
         chains[node.name] = sha256(drafts[-1].payload).hexdigest()
     return drafts
 
 
-def _id(event: DecisionEvent, state: State) -> str:
+def _id(event: DecisionEvent | LimitsChecked, state: State) -> str:
     """Return the event's message id. The ledger accepts an id once, so each attempt is placed once.
 
     Ids for an adopted pod include the revision of its submission, because it may have lost an
     earlier placement. An eviction's id includes the beneficiary, for which the pod is evicted."""
+    if isinstance(event, LimitsChecked):
+        return f"limits/{event.kind}/{event.name}/{state.revision}"
     pod = state.pods[event.pod]
     again = f"/{pod.submitted_revision}" if pod.adopted else ""
     match event:

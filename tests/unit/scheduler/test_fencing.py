@@ -9,7 +9,16 @@ from apportion.runtime.ledger.port import Draft
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.process.clock import SystemClock
 from apportion.scheduler.cycle import _id, fence
-from apportion_schemas import PlacementVoided, PodAdopted, PodEvicted, PodPlaced, decode
+from apportion_schemas import (
+    LimitsChecked,
+    PlacementVoided,
+    PodAdopted,
+    PodEvicted,
+    PodPlaced,
+    QueueObserved,
+    QuotaObserved,
+    decode,
+)
 from tests.support.fleet import gpu, node
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, placed, pod, share
@@ -71,19 +80,50 @@ def test_a_pod_is_evicted_for_another_once_in_each_life() -> None:
     assert "p1" not in ledger.state.evictions
 
 
+async def _never(_: Draft) -> Appended:
+    raise AssertionError("fencing appends nothing")
+
+
+PUBLISHER = Publisher("scheduler/test", SystemClock(), _never)
+
+
+def test_limits_are_fenced_by_their_last_check() -> None:
+    """An append that depends on limits begins with an event for each of them. It expects the last
+    such event, so the server refuses one of two schedulers that use the same limit at once."""
+    ledger = Ledger(
+        node("n1", gpu("g0", slots=4)),
+        QueueObserved(queue="ml", parent="lab", capability={"nvidia.com/gpu": 3}),
+        QuotaObserved(namespace="default", quota="gpus", hard={"nvidia.com/gpu": 3}),
+        pod("p1", ask(1000), queue="ml"),
+        pod("p2", ask(1000)),
+    )
+    decision = ledger.consider()
+    checks = [
+        LimitsChecked(kind="queue", name="lab"),
+        LimitsChecked(kind="namespace", name="default"),
+    ]
+    assert sorted(decision.fences, key=repr) == sorted(checks, key=repr)
+    drafts = fence((*checks, *decision.events), ledger.state, PUBLISHER, Fences())
+    assert [each.expect for each in drafts[:2]] == [0, 0]
+    ledger.play(*checks)
+    drafts = fence(checks, ledger.state, PUBLISHER, Fences())
+    newest = ledger.state.revision
+    assert [each.expect for each in drafts] == [newest - 1, newest]
+    assert [each.subject for each in drafts] == [
+        "apportion.v1.limits.queue.lab",
+        "apportion.v1.limits.namespace.default",
+    ]
+
+
 def test_what_is_decided_together_is_told_with_one_time_and_fenced_once() -> None:
     """All events of a decision have the same time. If two are about the same node, only the first
     is fenced, and the second contains the first one's digest."""
     ledger = Ledger(node("n1", gpu("g0")), pod("p1", ask(1000)), pod("p2", ask(1000)))
 
-    async def never(_: Draft) -> Appended:
-        raise AssertionError("fencing appends nothing")
-
-    publisher = Publisher("scheduler/test", SystemClock(), never)
     drafts = fence(
         [each for each in ledger.decide() if isinstance(each, PodPlaced)],
         ledger.state,
-        publisher,
+        PUBLISHER,
         Fences(),
     )
     first, second = (decode(each.payload, subject=each.subject) for each in drafts)

@@ -131,7 +131,7 @@ ROLES: Final = (
         name="scheduler",
         does="places pods, writes prices and snapshots, records which agents stop reporting",
         account="SCHEDULER",
-        appends=("placement.*", "pending.*", "policy.prices", "presence.*"),
+        appends=("placement.*", "pending.*", "limits.>", "policy.prices", "presence.*"),
         sends=(
             "apportion.beat.scheduler.>",
             # snapshots: any scheduler writes them and deletes old ones

@@ -11,6 +11,7 @@
 | identity | a placement's id is made of pod and attempt, so the server takes it once |
 | closed | no share is of a device that was closed at the decision's basis |
 | gang | a decision about a gang leaves it with as many pods as must run together, or held |
+| limit | no placement exceeds a limit of a queue or namespace that was known at its basis |
 | invariant | `invariants`: near each event, and everywhere at intervals and at the end |
 
 Events that contradict the state are legal and only counted. Revisions that an operator has set
@@ -29,6 +30,9 @@ from apportion.core.ledger.fold import PLACEMENT_SUBJECTS, Change
 from apportion.core.ledger.invariants import violations, violations_near
 from apportion.core.ledger.rules import SetAsideEvent
 from apportion.core.ledger.state import NodeState, State
+from apportion.core.placement.limits.capacity import OF_CAPACITY
+from apportion.core.placement.limits.limits import Limits
+from apportion.core.placement.queueing.hints import LIMITS_SET
 from apportion_schemas import (
     DeviceCordoned,
     DeviceCordonLifted,
@@ -38,6 +42,8 @@ from apportion_schemas import (
     NodeCordonLifted,
     NotEnabledEvent,
     PlacementVoided,
+    PodAdopted,
+    PodChanged,
     PodEvicted,
     PodGone,
     PodGroupObserved,
@@ -58,6 +64,8 @@ _BY_LOGIN = frozenset({NodeCordoned, NodeCordonLifted, DeviceCordoned, DeviceCor
 _ID = {PodPlaced: "placed", PlacementVoided: "voided", PodEvicted: "evicted"}
 _Chained = PodPlaced | PlacementVoided | PodEvicted | PodResized
 _DECISIONS = (PodPlaced, PlacementVoided, PodRefused, PodEvicted, PodResized, ResizeRefused)
+_USES_LIMITS = frozenset((PodPlaced, PodResized))
+_MOVES_LIMITS = LIMITS_SET | OF_CAPACITY | {PodAdopted, PodChanged, PodGroupObserved}
 
 
 class Violation(Struct, frozen=True):
@@ -76,6 +84,32 @@ class _Closed(NamedTuple):
 
     def at(self, revision: int) -> bool:
         return self.since <= revision and (self.until == 0 or revision < self.until)
+
+
+class LimitsAudit:
+    """Checks each placement of a state against the limits that were known at its basis.
+
+    It does not check one that a limit, or a use of it that no scheduler decides, has overtaken."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._limits = Limits(state)
+        self._moved = state.revision
+
+    def take(self, event: Event, change: Change) -> str:
+        """Check an event that was just folded. Return what is wrong, or an empty string."""
+        limits, kind, pod = self._limits, type(change.data), change.pod
+        if limits.active or kind in LIMITS_SET:
+            limits.observe(change)
+        if change.refused:
+            return ""
+        if kind in _MOVES_LIMITS or (kind in _USES_LIMITS and event.basis < self._moved):
+            self._moved = self._state.revision
+        elif kind is PodPlaced and limits.active and pod is not None and pod.placement is not None:
+            exceeded = limits.exceeded_with(pod, pod.placement, pod.placement.shares)
+            if exceeded is not None:
+                return f"pod {pod.uid} is placed although {exceeded.code.value} forbids it"
+        return ""
 
 
 class Auditor:
@@ -99,6 +133,7 @@ class Auditor:
         self._gangs: set[str] = set()
         self._gangs_evicted: set[str] = set()
         self._gang_moved: dict[str, int] = {}
+        self._limits = LimitsAudit(self.state)
         for node in self.state.nodes.values():
             self._note_closed(node)
 
@@ -142,6 +177,9 @@ class Auditor:
             change = fold.apply(self.state, revision, event, digest=digest)
             yield from _broken(violations_near(self.state, change))
             self._after(change)
+            exceeded = self._limits.take(event, change)
+            if exceeded:
+                yield "limit", exceeded
         self.checked += revision >= self._start
         if revision % self._full_every == 0:
             yield from _broken(violations(self.state))

@@ -52,7 +52,7 @@ from apportion_schemas import (
 )
 
 # Raise it when the meaning of these bytes changes, or what the fold makes of any event.
-FORMAT = 18
+FORMAT = 19
 MAGIC = b"apportion snapshot\n"
 _START = struct.Struct(">H")
 _LENGTH = struct.Struct(">I")
@@ -158,6 +158,7 @@ class _Head(Struct, array_like=True, tag=1):
     left: dict[str, None] = {}
     departed: dict[str, Departed] = {}
     gangs_left: dict[str, int] = {}
+    limits_checked: dict[str, int] = {}
     rules: Rules = msgspec.field(default_factory=Rules)
 
 

@@ -290,6 +290,7 @@ class State(Struct, eq=False):
     groups: dict[str, GroupState] = {}
     queues: dict[str, QueueObserved] = {}
     quotas: dict[str, dict[str, QuotaObserved]] = {}
+    limits_checked: dict[str, int] = {}  # newest revision by kind and name, as in `queue/root`
     failing: dict[str, str] = {}  # pod uid: why its placement will be voided
     rejected: dict[str, PodRejected] = {}  # pods that cannot be read, by uid
     node_of_device: dict[str, str] = {}

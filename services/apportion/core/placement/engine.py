@@ -4,6 +4,7 @@ The state changes only when a decision comes back from the ledger, so a refused 
 `retry`. Invariants: `decide` leaves the state as it was. The same state gives the same placements;
 only those of pending gangs may also depend on earlier events."""
 
+from collections.abc import Iterable
 from typing import Final
 
 from msgspec import Struct
@@ -36,6 +37,7 @@ from apportion.core.placement.reservations import Placed, Reservations
 from apportion.core.placement.resizing import Resizing
 from apportion.core.placement.waking import Waking
 from apportion_schemas import (
+    LimitsChecked,
     NamespaceGone,
     NamespaceObserved,
     NodeGone,
@@ -66,9 +68,10 @@ DecisionEvent = PodPlaced | PodRefused | PlacementVoided | PodEvicted | PodResiz
 
 
 class Decision(Struct):
-    """Events to append together or not at all."""
+    """Events to append together or not at all, after those of `fences`."""
 
     events: list[DecisionEvent] = []
+    fences: dict[LimitsChecked, None] = {}
     placed: list[PodState] = []
     reported: list[PodState] = []
     more: bool = False  # the decision ended early; call `decide` again
@@ -89,7 +92,7 @@ class Engine:
             state, self._finder, self._neighbours, self._reservations, self._refusing
         )
         self._queue = PendingQueue(state, self._limits.turn, now)
-        self._waiting = Waiting(state, self._queue)
+        self._waiting = Waiting(state, self._queue, self._limits.queue_fence)
         # gangs that may have held pods
         self._assembled = {name for name, group in state.groups.items() if group.held}
         self._waking = Waking(state, self._queue, self._finder, self._limits, self._reservations)
@@ -180,6 +183,12 @@ class Engine:
         self._waiting.observe(change)
         self._waking.observe(change, moved, freed)
 
+    def fence(self, decision: Decision, pods: Iterable[PodState]) -> None:
+        """Fence the limits that the decision about these pods depends on."""
+        if self._limits.active:
+            for pod in pods:
+                decision.fences.update(dict.fromkeys(self._limits.fences(pod)))
+
     def retry(self, decision: Decision) -> None:
         """Queue the pods of a decision again, because the decision could not be appended."""
         self._waking.note_freed()  # other pods may wait for the room that it had assumed
@@ -201,7 +210,10 @@ class Engine:
             return Decision(more=True)
         answer = self._resizing.decide() if self._state.resizes else None
         if answer is not None:
-            return Decision(events=[answer])
+            decision = Decision(events=[answer])
+            if isinstance(answer, PodResized):
+                self.fence(decision, [self._state.pods[answer.pod]])
+            return decision
         decision = Decision(events=self._voids(events_max))
         if self._assembled and not decision.events and self._assemble(decision, events_max):
             return decision
@@ -209,7 +221,7 @@ class Engine:
             decision.more = True
             return decision
         self._finder.classes.looks = 0
-        while len(decision.events) < events_max:
+        while len(decision.events) + len(decision.fences) < events_max:
             if not self._choose_queue(looks_max):
                 decision.more = True
                 break
@@ -224,6 +236,8 @@ class Engine:
         if not decision.events and not decision.more:
             evicted, decision.more = self._preempting.decide()
             decision.events.extend(evicted)
+            wanting = {each.beneficiary for each in evicted if isinstance(each, PodEvicted)}
+            self.fence(decision, (self._state.pods[uid] for uid in sorted(wanting)))
         return decision
 
     def _assemble(self, decision: Decision, events_max: int) -> bool:
@@ -315,6 +329,7 @@ class Engine:
             taken.add(found.pod)
         shape_queue.remove(taken)
         self._queue.wake(shape_queue)
+        self.fence(decision, (pod for pod, _ in placed))
 
     def _report(self, decision: Decision, events_max: int) -> None:
         if len(decision.events) >= events_max or not self._queue.to_report:

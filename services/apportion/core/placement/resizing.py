@@ -57,15 +57,7 @@ class Resizing:
         return None
 
     def _check_limits(self, pod: PodState, placed: Placement, shares: tuple[Share, ...]) -> None:
-        if not self._limits.active:
-            return
-        pod.placement = None  # check it like a new pod
-        self._limits.note(pod, undone=True)
-        try:
-            exceeded = self._limits.exceeded(pod, placed.node, shares)
-        finally:
-            pod.placement = placed
-            self._limits.note(pod, undone=True)
+        exceeded = self._limits.exceeded_with(pod, placed, shares) if self._limits.active else None
         if exceeded is not None:
             raise CannotResize("limit", queue=exceeded.queue, quota=exceeded.quota)
 

@@ -30,6 +30,8 @@ from apportion_schemas import (
     PodEvicted,
     PodGone,
     PodPlaced,
+    QueueObserved,
+    QuotaObserved,
     UnknownEvent,
     encode,
     subject_of,
@@ -316,6 +318,33 @@ def test_a_gang_that_changed_behind_the_decision() -> None:
     no violation."""
     ledger = of_a_gang().write(PodGone(uid="p2"))
     assert ledger.write(on("p1"), basis=4).checks() == []
+
+
+def limited(*first: Payload) -> Written:
+    """Return a ledger with two pending pods of a namespace that may use one GPU."""
+    quota = QuotaObserved(namespace="default", quota="gpus", hard={"nvidia.com/gpu": 1})
+    ledger = Written().write(rack("n1", 2)).write(pod("p1", ask(1000)), pod("p2", ask(1000)))
+    return ledger.write(quota).write(*first)
+
+
+def test_a_placement_beyond_a_limit(ledger: Written) -> None:
+    """Two placements within one limit are a violation if it has room for only one of them.
+
+    Both may have the same basis: two schedulers that decide at once must not pass it either."""
+    found = limited().write(on("p1"), on("p2", "n1-g1")).checks()
+    assert found == [(6, "limit")]
+    queue = QueueObserved(queue="default", capability={"nvidia.com/gpu": 1})
+    assert ledger.write(queue).write(on("p1")).write(on("p2", "n1-g1")).checks() == [(6, "limit")]
+
+
+def test_a_limit_that_came_after_the_decision() -> None:
+    """A placement may exceed a limit that did not exist at its basis, and one that pods exceed
+    that were placed without knowing it."""
+    ledger = limited()
+    ledger.write(on("p1"), basis=3)  # it was decided before the quota
+    assert ledger.write(on("p2", "n1-g1"), basis=4).checks() == []
+    ledger.write(pod("p3", ask(1000))).write(on("p3"))
+    assert ledger.checks() == [(8, "limit")]
 
 
 def test_a_contradiction_is_counted_and_allowed(ledger: Written) -> None:

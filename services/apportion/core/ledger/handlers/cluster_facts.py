@@ -15,6 +15,7 @@ from apportion_schemas import (
     DifferenceFound,
     FormatEnabled,
     LedgerRebuilt,
+    LimitsChecked,
     NamespaceGone,
     NamespaceObserved,
     PolicyChanged,
@@ -63,6 +64,12 @@ def _object_gone(context: Context, data: QuotaGone | BudgetGone | VolumeClaimGon
     objects.pop(getattr(data, name), None)
     if not objects:
         by_namespace.pop(data.namespace, None)
+    return Change(data)
+
+
+@folds(LimitsChecked)
+def _limits_checked(context: Context, data: LimitsChecked) -> Change:
+    context.state.limits_checked[f"{data.kind}/{data.name}"] = context.revision
     return Change(data)
 
 

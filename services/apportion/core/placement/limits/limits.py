@@ -1,11 +1,11 @@
 """Enforce the limits of queues and namespaces, which refuse a pod although nodes have room."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from apportion.core.devices.demand import Demand
 from apportion.core.ledger.handlers.change import Change
-from apportion.core.ledger.state import PodState, State
+from apportion.core.ledger.state import Placement, PodState, State
 from apportion.core.placement.index.asks import AskColumns
 from apportion.core.placement.index.device_kinds import FIRST_KIND
 from apportion.core.placement.limits import quotas
@@ -16,6 +16,7 @@ from apportion.core.placement.limits.reclaiming import Reclaim
 from apportion_schemas import (
     ConfigurationChanged,
     Device,
+    LimitsChecked,
     PodPlaced,
     QuotaGone,
     QuotaObserved,
@@ -151,6 +152,31 @@ class Limits:
         Without `node`, return a limit that it exceeds wherever it is placed."""
         found = self._queues.exceeded(pod, node, shares)
         return found or self._namespaces.exceeded(pod, node, shares)
+
+    def exceeded_with(
+        self, pod: PodState, placed: Placement, shares: Sequence[Share]
+    ) -> LimitExceeded | None:
+        """Return the limit that the placed pod exceeds with these shares, as if it were new."""
+        pod.placement = None
+        self.note(pod, undone=True)
+        try:
+            return self.exceeded(pod, placed.node, shares)
+        finally:
+            pod.placement = placed
+            self.note(pod, undone=True)
+
+    def queue_fence(self, pod: PodState) -> str:
+        """Return the queue whose pods only one scheduler may place at a time; empty if any may."""
+        return self._queues.fence(pod)
+
+    def fences(self, pod: PodState) -> Iterator[LimitsChecked]:
+        """Yield what must be appended with the pod's placement, so that no other scheduler uses
+        the same limits at the same time."""
+        queue = self._queues.fence(pod)
+        if queue:
+            yield LimitsChecked(kind="queue", name=queue)
+        if self._namespaces.limited(pod.submitted.namespace):
+            yield LimitsChecked(kind="namespace", name=pod.submitted.namespace)
 
     def kinds_beyond(
         self, pod: PodState, asks: Sequence[AskColumns], kinds: Sequence[Device]

@@ -71,6 +71,10 @@ class Queues(Holdings):
         """Return the queue, then those above it, and then `ROOT`."""
         return self._tree.path_of(name)
 
+    def fence(self, pod: PodState) -> str:
+        """Return the queue that fences the pod's placement (`QueueTree.fence`), or ""."""
+        return self._tree.fence(queue_of(self._state, pod))
+
     @property
     def lends(self) -> bool:
         """Return True if a queue deserves something, which it may take back."""

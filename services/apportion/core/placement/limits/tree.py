@@ -71,6 +71,15 @@ class QueueTree:
         path = self._paths.get(queue) or ((queue, ROOT) if queue != ROOT else (ROOT,))
         return path if queue == account else (account, *path)
 
+    def fence(self, queue: str) -> str:
+        """Return the queue whose pods only one scheduler may place at a time; empty if any may.
+
+        It is the one at the top above a limit, or `ROOT` if queues depend on each other's use."""
+        path = self.path_of(queue)
+        if self.lends or self.floors or self.keeps_order or ROOT in self.limits:
+            return ROOT
+        return path[-2] if any(each in self.limits for each in path) else ""
+
     def claims(self, name: str) -> Claims:
         """Return what a queue claims."""
         return self._claims.get(name, PLAIN)

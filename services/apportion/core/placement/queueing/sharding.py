@@ -36,11 +36,14 @@ class Shard:
 WHOLE: Final = Shard(frozenset(range(PARTS)))  # what a single scheduler owns
 
 
-def key_of(pod: PodState, *, limited: bool = False) -> str:
-    """Return the key whose hash decides which scheduler owns a pod: gang, namespace or uid.
+def key_of(pod: PodState, *, queue: str = "", limited: bool = False) -> str:
+    """Return the key whose hash decides which scheduler owns a pod: queue, gang, namespace or uid.
 
-    Pods whose decisions depend on each other, such as by affinity, have one owner."""
+    Pods whose decisions depend on each other, such as by affinity, have one owner. `queue` is the
+    one that fences the pod's placement; `limited` says if a quota limits the pod's namespace."""
     submitted = pod.submitted
+    if queue:
+        return f"queue {queue}"
     if limited:
         return submitted.namespace
     if submitted.group:

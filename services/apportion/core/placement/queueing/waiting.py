@@ -2,10 +2,12 @@
 
 Invariant: the queue has exactly the pending pods of our shard."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import PENDING, PodState, State
+from apportion.core.placement.queueing.hints import LIMITS_SET
 from apportion.core.placement.queueing.queue import PendingQueue
 from apportion.core.placement.queueing.shape_queue import is_pending, turn_of
 from apportion.core.placement.queueing.sharding import WHOLE, Shard, key_of, part_of
@@ -13,6 +15,7 @@ from apportion_schemas import (
     PlacementVoided,
     PodChanged,
     PodGone,
+    PodGroupObserved,
     PodPlaced,
     PodRefused,
     PodResized,
@@ -20,14 +23,21 @@ from apportion_schemas import (
     QuotaGone,
     QuotaObserved,
 )
+from apportion_schemas.quantities import Payload
+
+# events that may change which scheduler decides for a pod
+_MOVE_SHARDS: Final = LIMITS_SET | {PodGroupObserved}
 
 
 class Waiting:
     """All pending pods, of our shard and of others."""
 
-    def __init__(self, state: State, queue: PendingQueue) -> None:
+    def __init__(
+        self, state: State, queue: PendingQueue, queue_fence: Callable[[PodState], str]
+    ) -> None:
         self._state = state
         self.queue = queue  # pods of our shard
+        self._queue_fence = queue_fence  # see `Limits`
         self._part: dict[str, int] = {}
         self._pods: dict[int, dict[str, None]] = {}
         self._others: dict[str, None] = {}
@@ -60,8 +70,8 @@ class Waiting:
                     self.add(pod)
         elif kind is PodRefused:
             self._others.pop(data.pod, None)
-        elif kind is QuotaObserved or kind is QuotaGone:
-            self._regroup(data.namespace)
+        elif kind in _MOVE_SHARDS:
+            self._reshard(data)
 
     def add(self, pod: PodState) -> None:
         """Add a pending pod, unless another scheduler picks its node or the pod has gates."""
@@ -141,7 +151,26 @@ class Waiting:
         return self.shard is WHOLE or self.shard.owns(self._key_of(pod))
 
     def _key_of(self, pod: PodState) -> str:
-        return key_of(pod, limited=pod.submitted.namespace in self._state.quotas)
+        limited = pod.submitted.namespace in self._state.quotas
+        return key_of(pod, queue=self._queue_fence(pod), limited=limited)
+
+    def _reshard(self, data: Payload) -> None:
+        # Limits may be others now, or the gang's queue, and so the pods' scheduler.
+        if isinstance(data, QuotaObserved | QuotaGone):
+            self._regroup(data.namespace)
+        elif self.shard is not WHOLE:
+            pods = self._pending()
+            if isinstance(data, PodGroupObserved):
+                pods = iter(self._state.groups[data.group].pods.values())
+            self._move(pods)
+
+    def _move(self, pods: Iterable[PodState]) -> None:
+        for pod in list(pods):
+            known = self._part.get(pod.uid)
+            if known is not None and known != part_of(self._key_of(pod)):
+                self.queue.leave(pod)
+                self._forget(pod.uid)
+                self.add(pod)
 
     def _regroup(self, namespace: str) -> None:
         # While a namespace has a quota, its pods have their own shape queues and one scheduler.

@@ -23,7 +23,7 @@ def test_a_pattern_of_what_there_is_is_taken(prefix: str) -> None:
     [
         ("placement", r"'placement' matches no event; did you mean placement\.>\?"),
         ("*", r"did you mean \*\.>\?"),
-        ("placements.>", r"did you mean placement\.>\?"),
+        ("placements.>", r"did you mean placement\.>"),
         ("foo", r"known: adoption\.>, allocation\.>, .*, usage\.>, workload\.>"),
         ("apportion.v2.placement.>", "matches no event"),
         ("placement..>", "not a NATS subject; write one such as"),

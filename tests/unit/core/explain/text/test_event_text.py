@@ -21,6 +21,7 @@ from apportion_schemas import (
     DeviceConstraints,
     DeviceCordonLifted,
     DifferenceFound,
+    LimitsChecked,
     NodeConstraints,
     NodeCordonLifted,
     PodAdopted,
@@ -47,6 +48,8 @@ def sample(row: EventType) -> object:
             filled[field.encode_name] = _value(field.encode_name)
     if row.payload is ShareBreached:
         filled["code"] = "unheld"
+    if row.payload is LimitsChecked:
+        filled["kind"] = "queue"
     return msgspec.convert(msgspec.to_builtins(filled), row.payload)
 
 

@@ -16,6 +16,7 @@ from apportion_schemas import (
     FormatEnabled,
     LabelExpression,
     LedgerRebuilt,
+    LimitsChecked,
     NodeCordoned,
     NodeGone,
     NodeSilent,
@@ -51,7 +52,7 @@ HELPS_NOBODY = frozenset((
     PodGroupGone,  # its pods stay a gang
     BindFailed, BudgetGone, DeviceCordoned, DifferenceFound, LedgerRebuilt, FormatEnabled,
     RevisionSetAside, NodeCordoned, NodeSilent, PodBound, ResizeAsked, ResizeRefused, PodRejected,
-    ReportRefused, ShareBreached, SharesAllocated, UsageRecorded,
+    ReportRefused, LimitsChecked, ShareBreached, SharesAllocated, UsageRecorded,
 ))  # fmt: skip
 """Events that end no refusal. Every new event belongs here or in a row of the hints."""
 

@@ -15,6 +15,7 @@ from apportion_schemas import (
     PodPlaced,
     PodRefused,
     PreferredTerm,
+    QueueObserved,
     QuotaObserved,
 )
 from apportion_schemas.quantities import Payload
@@ -134,6 +135,31 @@ def test_a_gang_is_one_members() -> None:
         name: [f"g{number}" for number in range(6)] if name == owner("team/job", THREE) else []
         for name in THREE
     }
+
+
+def test_pods_within_one_limit_are_one_members() -> None:
+    """As soon as a queue has a limit, all its pending pods belong to one scheduler. Without the
+    limit, each pod has its own scheduler again."""
+    members = Members(THREE, rack("n1", 8))
+    members.submit(*(pod(uid, cards(9), queue="ml") for uid in UIDS))
+    apart = {name: members.engines[name].pending for name in THREE}
+    assert all(apart.values())
+    members.play(QueueObserved(queue="ml", capability={"nvidia.com/gpu": 3}))
+    owners = {name: 40 if name == owner("queue ml", THREE) else 0 for name in THREE}
+    assert {name: members.engines[name].pending for name in THREE} == owners
+    members.play(QueueObserved(queue="ml"))
+    assert {name: members.engines[name].pending for name in THREE} == apart
+
+
+def test_a_gang_follows_its_queue_to_another_member() -> None:
+    """If a PodGroup moves to a queue with a limit, the queue's scheduler decides for the gang."""
+    limits = [QueueObserved(queue=name, capability={"pods": 9}) for name in ("a", "b", "c", "d")]
+    members = Members(THREE, rack("n1", 1), *limits, gang("team/job", 2))
+    members.submit(member("g0", cards(9)), member("g1", cards(9)))
+    for name in ("a", "b", "c", "d"):
+        members.play(gang("team/job", 2, queue=name))
+        who = owner(f"queue {name}", THREE)
+        assert [each for each in THREE if members.engines[each].pending] == [who]
 
 
 def test_only_its_owner_voids_a_placement() -> None:

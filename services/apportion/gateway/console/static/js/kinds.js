@@ -53,6 +53,7 @@ export const KINDS = {
     "BudgetGone",
     "VolumeClaimObserved",
     "VolumeClaimGone",
+    "LimitsChecked",
     "PricesLearnt",
   ],
 };
