@@ -44,11 +44,12 @@ class Lane(NamedTuple):
 
 
 LANES = (
-    Lane("cli", ("tests/integration/cli",)),
+    Lane("cluster", ("tests/e2e",)),
     Lane("nats", ("tests/contracts", "tests/faults", "tests/gpu", "tests/integration")),
-    Lane("kubernetes", ("tests/contracts/kube", "tests/e2e", "tests/integration/kube")),
+    Lane("cli", ("tests/integration/cli",)),
     Lane("console", ("tests/integration/console",)),
     Lane("security", ("tests/security",)),
+    Lane("kubernetes", ("tests/contracts/kube", "tests/integration/kube")),
     Lane("simulation", ("tests/simulation",), computes=True),
     Lane("nodes", ("tests/integration/kubelet", "tests/integration/ledger")),
     Lane(
@@ -109,7 +110,7 @@ def commands(lane: Lane) -> Iterator[Sequence[str]]:
         yield ["make", "check"]
         return
     if (
-        lane.name in {"kubernetes", "containers", "security", "seldom"}
+        lane.name in {"cluster", "kubernetes", "containers", "security", "seldom"}
         and os.environ.get(REQUIRED) == "1"
     ):
         # Each returns at once if the build exists, and waits for a build in progress.
