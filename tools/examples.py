@@ -56,7 +56,9 @@ class Examples(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Verdict(NamedTuple):
-    """The result for one document. `row` is empty unless it is refused, `?` if undocumented."""
+    """The result for one document. `row` is empty unless the document is refused.
+
+    `?` is a refusal without a row on the page."""
 
     kind: str
     skipped: bool = False

@@ -138,7 +138,7 @@ async def test_a_pod_that_hami_bound_holds_its_card(world: KubeWorld) -> None:
 
 
 async def test_cards_of_which_nobody_says_who_has_them_are_not_offered(world: KubeWorld) -> None:
-    """If another scheduler's pod uses a GPU of a node but does not say which, one GPU is kept free.
+    """If another scheduler's pod uses an unknown GPU of a node, one GPU is kept free.
 
     A pending pod gets that GPU only when the other scheduler's pod ends."""
     await world.plane.apply(kube_node("n1"), kube_pod("p", ASKS_ONE, schedulerName="another"))

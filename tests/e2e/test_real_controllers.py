@@ -514,8 +514,8 @@ async def test_a_ray_cluster_with_autoscaling_starts_at_its_smallest_size(
 @needs(KUBERAY, BUILT)
 @pytest.mark.parametrize("kuberay", ["kai-scheduler"], indirect=True)
 async def test_pods_for_kai_are_noticed(world: KubeWorld, kuberay: str) -> None:
-    """While no scheduler serves KAI's name, doctor names it. Once Apportion serves it, the pods
-    wait for KAI's pod-grouper, whose PodGroup is their gang."""
+    """While no scheduler serves the name `kai-scheduler`, doctor reports it. Once Apportion serves
+    it, the pods wait until they are in a PodGroup, and form its gang."""
     await world.plane.apply(ray_cluster(1))
     pods = await until(lambda: pending(world, 2), "two pods")
     async with open_kube(world.plane.kubeconfig, None) as api:

@@ -98,7 +98,7 @@ def document(data: PodPlaced | PlacementVoided, **changes: object) -> bytes:
 
 
 def placement(pod: str, node: str = "node-a") -> PodPlaced:
-    """Return a placement on a device that does not exist. No scheduler has decided it."""
+    """Return a placement that no scheduler made, on a device that does not exist."""
     share = Share(container="main", device="GPU-none", memory_mib=16, cores=0)
     return PodPlaced(
         pod=pod,

@@ -106,7 +106,7 @@ def test_no_pod_is_missed_with_queues(steps: list[Step]) -> None:
 @SETTINGS
 @given(queued_histories())
 def test_pods_ending_in_a_queue_wake_the_next(steps: list[Step]) -> None:
-    """When a pod ends, the engine retries the pods that its queue's limits had kept out."""
+    """When a pod ends, the engine retries pods that are pending because of its queue's limits."""
     ledger = Ledger()
     follow(ledger, steps, within_limits)
     ledger.settle()

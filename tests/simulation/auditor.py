@@ -280,8 +280,9 @@ class Auditor:
     def _check_refused(self, revision: int, event: Event, why: str) -> None:
         """Report a problem if the fold refused an honest event that was already wrong at its basis.
 
-        An event may be refused if it only came late. `why` is the fold's reason. Events about pods
-        that a rogue has written about are not checked."""
+        The basis is the revision that the event's writer had read. An event that was right at its
+        basis may be refused, because a later event may contradict it. `why` is the fold's reason.
+        Events about pods that a rogue has written about are not checked."""
         data = event.data
         uid = getattr(data, "pod", "") or getattr(data, "uid", "")
         if uid in self._told_by_rogues:

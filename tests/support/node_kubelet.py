@@ -25,7 +25,7 @@ OF_PEERS = ("hami.io/vgpu-devices-allocated", "volcano.sh/vgpu-ids-new")
 FOREVER_S = 36_000.0
 LOOK_S = 0.2
 LOOK_AT_NODE = 10
-"""The node's status is compared every so many looks."""
+"""The number of looks after which the node's status is compared."""
 Given = list[tuple[str, str]]
 """Devices, and the memory limit of each; empty where a plugin sets none."""
 
@@ -71,7 +71,7 @@ class NodeKubelet:
             await self.fake.stop()
 
     def offer(self, amounts: dict[str, int]) -> None:
-        """Offer these amounts, each unit of which a plugin registers as a device of its own."""
+        """Offer these amounts. A plugin registers each unit as a separate device."""
         self._offered = amounts
 
     async def _look(self) -> bool:

@@ -80,10 +80,10 @@ class DeviceBackend(Protocol):
     ) -> MadeInstance:
         """Create the MIG instance `wanted`, or reuse it if this agent created it earlier.
 
-        Destroys this agent's conflicting instances, unless they are `needed` or in use. Raises
-        InTheWay if one of them is. Raises NotMade if the instance is impossible, has less memory
-        than `least_mib` (what the ledger charges for the share), or conflicts with a foreign
-        instance. Raises OSError if the agent cannot record the instance on disk."""
+        Destroys this agent's conflicting instances. Raises InTheWay if a conflicting instance is
+        `needed` or in use. Raises NotMade if the instance is impossible, has less memory than
+        `least_mib` (what the ledger charges for the share), or conflicts with a foreign instance.
+        Raises OSError if the agent cannot record the instance on disk."""
 
     async def keep_instances(self, device: str, needed: Collection[MigInstance]) -> Kept:
         """Destroy the device's MIG instances that this agent created and that are neither `needed`

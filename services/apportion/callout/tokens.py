@@ -131,7 +131,9 @@ class Tokens:
         return reviewed
 
     def charge(self, host: str, user: str) -> None:
-        """Count a refusal against the host, for example because an account has no role."""
+        """Count one refusal against the rate limit of the host, or of the user after `let_in`.
+
+        Call it if a valid token is refused, for example because its account has no role."""
         self._bucket_of(host, user).take(1, self._now())
 
     def let_in(self, host: str, user: str) -> None:

@@ -45,7 +45,7 @@ class Point(Struct, frozen=True):
 
 
 class Packed(Struct, frozen=True):
-    """The result of one run. Two runs with equal `decisions` (a SHA-256) decided alike."""
+    """The result of one run. Equal `decisions` (a SHA-256) mean that two runs decided the same."""
 
     allocated_percent: float
     pods: int

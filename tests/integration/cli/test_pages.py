@@ -37,7 +37,7 @@ REFUSED = {
     "apportion ledger trim ledger-1.jsonl",
     "apportion ledger set-aside 4711 --reason 'written by 2.1, which was withdrawn'",
 }
-"""Commands whose answer is bad news, so that their exit code is not 0."""
+"""Commands that report a problem, so their exit code is not 0."""
 UNSTABLE = (
     (re.compile(r"\d{4}-\d\d-\d\d(T\d\d:\d\d:\d\d(\.\d+)?Z)?"), "DATE"),
     (re.compile(r"\b\d\d:\d\d:\d\d(\.\d+)?Z?"), "TIME"),

@@ -373,8 +373,8 @@ def test_the_end_of_the_slider_is_now_however_long_the_past_was_shown(
 
 
 def test_links_of_the_navigation_keep_the_moment_that_is_shown(browser: Browser, base: str) -> None:
-    """Links of the navigation keep the time that the page shows, not the time at which the user
-    last followed the link."""
+    """Navigation links keep the time that the page shows now, not the time that it showed when the
+    link was last followed."""
     with opened(browser, base) as page:
         visit(page, "#/fleet?at=5")
         pages = page.get_by_role("navigation")

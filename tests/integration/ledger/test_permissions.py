@@ -37,7 +37,7 @@ EVENTS = {
     "operator.configuration": {"operator"},
     "unheard.of": set(),
 }
-"""Each subject and the role that may append to it."""
+"""Each subject, and the roles that may append to it."""
 
 NO_READERS = {"bootstrap", "admission"}
 """One only makes and trims the stream, the other reads the configuration alone."""
@@ -101,7 +101,7 @@ async def _may_listen(ledger: JetStreamLedger, subject: str) -> bool:
 
 @pytest.mark.parametrize("role", ROLES)
 async def test_a_role_appends_what_it_owns_and_nothing_else(bus: Bus, role: str) -> None:
-    """The server permits each event type to exactly one role."""
+    """The server lets a role append the events that it owns, alone or in a batch, and no others."""
     ledger = await bus.connect(role)
     for subject, writers in EVENTS.items():
         if role in writers:

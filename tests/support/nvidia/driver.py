@@ -279,7 +279,7 @@ class FakeDriver:
         )
 
     def end_process(self, pid: int) -> None:
-        """Remove a process that was added with `process` from all GPUs."""
+        """Remove from all GPUs a process that `process` added."""
         self._do("end_process", pid)
 
     def utilisation(self, card: int, sm_percent: int, memory_percent: int = 0) -> None:

@@ -466,7 +466,7 @@ HEALTH = (DeviceHealthChanged, NodeObserved, NodeReported, DevicesRegistered)
 
 
 class FailedDevices:
-    """Remembers the failed devices of each node, to report only devices that fail or recover.
+    """Remembers each node's failed devices, so that only new failures and recoveries are reported.
 
     A device has failed if it is unhealthy, or if its agent no longer reports it. Invariant: each
     failure is reported once, and a recovery only after its failure."""

@@ -47,7 +47,7 @@ def at_of(query: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Response(Protocol):
-    """An answer, as of http.client."""
+    """An answer, with the interface of `http.client.HTTPResponse`."""
 
     status: int
 
@@ -62,7 +62,7 @@ class Response(Protocol):
 
 
 class Connection(Protocol):
-    """A connection to a gateway, as of http.client."""
+    """A connection to a gateway, with the interface of `http.client.HTTPConnection`."""
 
     def request(
         self, method: str, url: str, body: bytes | None = ..., headers: Mapping[str, str] = ...

@@ -1,7 +1,8 @@
 """Drain nodes without Kubernetes, by ending pods and submitting them again.
 
-Invariant: a unit (a gang) ends and restarts in one atomic batch, fenced by the last event on each
-pod. So no pod is lost, runs twice, or is resubmitted after another client ended it."""
+Invariant: a unit (a gang or a single pod) ends and restarts in one atomic batch, fenced by the last
+event on each pod. So no pod is lost, runs twice, or is resubmitted after another client ended
+it."""
 
 from uuid import uuid4
 

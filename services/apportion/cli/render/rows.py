@@ -69,7 +69,7 @@ class Rows:
 
     @property
     def long(self) -> bool:
-        """Return True if there are so many rows that cells are not wrapped."""
+        """Return True if the table has too many rows to wrap cells."""
         return self.may_be_long and len(self._rows) >= LONG_ROWS
 
     def crowded(self, width: int) -> bool:

@@ -19,7 +19,7 @@ class Key(NamedTuple):
     """How to treat a configuration key of HAMi or Volcano that Apportion does not use."""
 
     why: str  # why these values have no effect
-    nothing: tuple[object, ...] = ()  # values without effect; empty: any value
+    accepted: tuple[object, ...] = ()  # values without effect; empty: any value
     fix: str = ""  # what to write instead of any other value
 
 
@@ -94,7 +94,7 @@ def _taken(
     for name, key in keys.items():
         if name not in part:
             continue
-        chart.expect(part[name], key.nothing, below(path, name), key.fix)
+        chart.expect(part[name], key.accepted, below(path, name), key.fix)
         passed.append(Passed(below(path, name), key.why))
     return {name: value for name, value in part.items() if name not in keys}
 

@@ -331,7 +331,7 @@ def never_fitting(found: WaitingFacts) -> Found | None:
 
 
 def starving(found: WaitingFacts) -> Found | None:
-    """Check for gangs that have been pending for long while later pods were placed."""
+    """Check for gangs that have been pending for a long time while later pods were placed."""
     if not found.starving:
         return ok("no gang has been pending for long")
     first = found.starving[0]

@@ -35,7 +35,8 @@ def came_late(said: schemas.Event, revision: int, gone: int) -> bool:
 def cluster_facts(state: State, *, late: Collection[int] = ()) -> facts.ClusterFacts:
     """Return facts about nodes, agents and drivers.
 
-    Refused events at revisions `late` are counted separately."""
+    `late` has the revisions of events that were refused only because they came too late. They are
+    counted separately."""
     there = [node for _, node in sorted(state.nodes.items()) if node.present]
     simulated = [node for node in there if node.reported and node.reported.simulated]
     drivers: dict[str, list[str]] = {}

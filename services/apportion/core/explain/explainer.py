@@ -215,8 +215,8 @@ class Explainer:
     def explained(self, pod: PodState, refused: PodRefused, *, brief: bool = False) -> Explained:
         """Return the refusal with the nearest nodes that could run the pod.
 
-        If no node could, return what each node lacks when empty. `brief` is for lists: the search
-        stops after `LISTED_LOOKS` nodes."""
+        If no node could, return what each node lacks when empty. `brief` is for lists: once this
+        explainer has searched `LISTED_LOOKS` nodes for all pods together, it searches no more."""
         found = self._found(pod, refused, brief=brief)
         return found._replace(shape=self.wishes(pod))
 

@@ -101,7 +101,9 @@ def devices_wanted(pod: PodState) -> int:
 
 
 def _kept_out(explainer: Explainer, pod: PodState) -> tuple[Hashable, ...]:
-    """Return a key for what blocks the pod other than devices, to group pods that wait alike."""
+    """Return a key for why the pod is pending, apart from devices.
+
+    Pending pods that request the same devices and have equal keys share a group."""
     refused = pod.refusal
     if refused is None:
         return ()

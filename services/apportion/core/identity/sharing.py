@@ -117,10 +117,10 @@ def _takes(account: str) -> Iterator[str]:
 
 
 def _said(account: str) -> Iterable[str]:
-    """Return what an account exports as streams: its broadcasts, and events that its roles write.
+    """Return the subjects that an account exports as NATS streams.
 
-    An account exports only messages that it sends, so that a subscriber gets each message once, on
-    any server of a cluster."""
+    These are its broadcasts (heartbeats and usage) and the events that its roles append. An account
+    exports only its own messages. Otherwise a subscriber in a cluster could get a message twice."""
     said = (*_SAID, f"{SUBJECTS}.")
     sent = (subject for role in ROLES if role.account == account for subject in _sent(role))
     return dict.fromkeys(subject for subject in sent if subject.startswith(said))

@@ -151,7 +151,7 @@ class Engine:
         return self._waiting.owns(pod)
 
     def limit_batches(self, gang_pods_max: int) -> None:
-        """Place at most so many pods of one gang in a batch, instead of what a server accepts."""
+        """Place at most this many pods of one gang in a batch, even if servers accept more."""
         self._gangs.batch_max = gang_pods_max
 
     def keep_apart(self, *, apart: bool) -> None:

@@ -212,9 +212,10 @@ class PlaceFinder:
         return sum(room)
 
     def kept_from(self, pod: PodState) -> tuple[str, ...]:
-        """Return the nodes nominated for pods of at least equal priority outside the pod's gang.
+        """Return the nodes nominated for other pods of at least equal priority.
 
-        If queues take back what they lent, also those nominated for pods of other queues."""
+        Pods of the same gang do not count. If a queue has `deserved`, include the nodes nominated
+        for lower-priority pods of other queues."""
         found = set()
         for uid, node in self._state.nominated.items():
             other = self._state.pods.get(uid)

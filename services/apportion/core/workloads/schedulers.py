@@ -1,7 +1,7 @@
 """Derive from a pod's `spec.schedulerName` which scheduler chooses its node.
 
 The names are in the ledger's configuration, or else in the options of watcher and webhook.
-Invariant: both use the same names, so they treat a pod alike."""
+Invariant: both use the same names, so they treat each pod in the same way."""
 
 from collections.abc import Collection
 from enum import Enum

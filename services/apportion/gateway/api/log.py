@@ -153,7 +153,9 @@ class Log:
 
 
 def narrowed(body: bytes, given: Mapping[str, str]) -> bytes:
-    """Filter a page again after redaction, which may have hidden a match. Raises RequestRefused."""
+    """Remove rows that match the filter only by redacted text, and cut the page to the limit.
+
+    Raises RequestRefused."""
     query = parsed(LogQuery, given)
     page, wanted, limit = _decode_page(body), filter_of(query), query.limit
     rows = tuple(

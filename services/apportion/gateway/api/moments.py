@@ -26,7 +26,7 @@ class Moments:
         self._now = now
 
     async def since(self, field: str, text: str) -> int:
-        """Return the revision at a point in time, or 1 if that is before the first event."""
+        """Return the revision at a point in time, or 1 if that time is before the first event."""
         try:
             return await self.revision(field, text)
         except RequestRefused as refused:
@@ -36,7 +36,9 @@ class Moments:
             raise
 
     async def revision(self, field: str, text: str) -> int:
-        """Return the newest revision at or before `text`. Raises RequestRefused, LedgerError."""
+        """Return the revision that `text` names, or the newest one at or before the time in it.
+
+        `field` is the parameter named in errors. Raises RequestRefused, LedgerError."""
         if not text:
             raise RequestRefused(400, field=field, rest=" is missing", fix=f"use {FORMS}")
         try:

@@ -43,8 +43,8 @@ _decode_time = from_outside(msgspec.json.Decoder(_Timed).decode)
 class _Span:
     """Delivers records up to a revision, then drops its reference to the receiver.
 
-    An error raised in a follower would keep the receiver in memory until a garbage collection,
-    which this process never runs. So errors are stored here, and `check` raises them."""
+    An error raised in `take` would keep the receiver in memory until a full garbage collection,
+    which is rare here. So `take` stores the error, and `check` raises it."""
 
     def __init__(self, deliver: Deliver, upto: int) -> None:
         self._deliver: Deliver | None = deliver

@@ -3,7 +3,8 @@
 A push consumer's sequence and heartbeats reveal lost deliveries. After a lost delivery, silence or
 reconnection, a new consumer starts after the last delivered record. Only the stream's leader
 decides what the ledger contains, because a restarted server may lack the newest records. Invariant:
-if the stream itself lacks a record, or changes the last delivered one, it raises LedgerHole."""
+if the stream lacks a record, or the last delivered record has changed, the subscription raises
+LedgerHole."""
 
 import asyncio
 import contextlib

@@ -327,7 +327,7 @@ class Watch:
                 self._following.reschedule(0)
 
     async def run(self) -> None:
-        """Keep the audience in sync until cancelled."""
+        """List and watch the objects, and pass every change to the `Audience`, until cancelled."""
         while True:
             try:
                 if not self._version or self._listed_s < self._doubted_s:

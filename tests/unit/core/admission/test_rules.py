@@ -332,9 +332,11 @@ def test_D4_each_variable_of_an_empty_environment_is_kept() -> None:
 
 
 def test_hamis_webhook_fills_in_what_the_plugins_of_vendors_read() -> None:
-    """Whole GPUs of Moore Threads get the amounts of all of their memory and cores. Several GPUs of
-    Iluvatar get all of their cores. Its containers with GPUs also get their name. What a manifest
-    has stays."""
+    """The webhook adds all memory and cores to requests for whole Moore Threads GPUs, and all cores
+    to requests for several Iluvatar GPUs.
+
+    It sets SOL_CONTINER_NAME to the container's name where a container requests Iluvatar GPUs.
+    Values in the manifest are kept."""
     env = [{"name": "SOL_CONTINER_NAME", "value": "own"}]
     one = {"iluvatar.ai/BI-V150-vgpu": "1", "iluvatar.ai/BI-V150.vMem": "8"}
     pod = pod_of(

@@ -159,9 +159,8 @@ def test_no_profile_holds_more_than_the_largest_that_a_card_reports() -> None:
 
 
 def test_instances_never_oversell_a_card_that_reports_less_than_its_profiles() -> None:
-    """If a MIG device reports less memory than its data sheet, its instances count as smaller too.
-
-    Seven small instances therefore still fit on it."""
+    """If a MIG device reports less memory than its data sheet, an instance counts for at most its
+    slices' part of the reported memory."""
     shy = gpu(model=A100_40, mode="mig", memory_mib=40000, physical_memory_mib=40000)
     small, half, most = (demand(asked, shy) for asked in (ask(1), ask(15000), ask()))
     assert isinstance(small, Demand)

@@ -95,7 +95,8 @@ def test_each_step_follows_from_the_ledger(
 
 
 def test_nodes_are_counted_by_what_allocates_their_devices() -> None:
-    """Nodes are grouped by the program that allocates their devices, and by the label.
+    """Nodes are grouped by the program that allocates their devices, by whether Apportion may place
+    pods there, and by the plugin's problem.
 
     A node whose agent only reports is `shadow`. A node without devices is left out."""
     nodes = [*theirs("n1"), *theirs("n10"), *theirs("n2", "volcano", allowed=True), *ours("n3")]

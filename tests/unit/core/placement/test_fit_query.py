@@ -214,7 +214,7 @@ def test_choices_share_the_columns_of_the_engine() -> None:
 
 def test_a_choice_waits_for_its_pod_and_for_its_scheduler() -> None:
     """If kube-scheduler chooses a node for a pod that is not submitted yet, the choice waits for
-    the pod. Only the scheduler that owns the pod decides it."""
+    the pod. Only the scheduler that owns the pod places or refuses it on the chosen node."""
     ledger = Asked(rack("n1"))
     ledger.chosen.choose("p", "n1")
     assert ledger.decided() == []

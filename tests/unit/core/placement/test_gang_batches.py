@@ -134,7 +134,8 @@ def test_another_scheduler_continues() -> None:
 
 
 def test_a_smaller_minimum_releases_the_held_pods() -> None:
-    """If the PodGroup's minimum becomes what is placed already, the held pods may be bound."""
+    """If the PodGroup's minimum is lowered to the number of placed pods, the held pods are
+    released."""
     ledger = started(7)
     ledger.decide()
     ledger.play(gang(min_available=3))

@@ -123,7 +123,7 @@ async def holds(check: Callable[[], bool], what: str) -> None:
 
 
 def write(folder: Path, name: str) -> None:
-    """Write a manifest that was last modified a minute ago."""
+    """Write a manifest file and set its modification time to one minute ago."""
     half_written = folder / f"{name}.part"
     half_written.write_text(POD.format(name=name))
     now_s = half_written.stat().st_mtime

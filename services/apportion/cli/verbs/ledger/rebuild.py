@@ -1,6 +1,7 @@
 """`apportion rebuild`: restore a lost ledger from the annotations of running pods.
 
-Invariants: a ledger with pods is not changed. A pod that a watcher adopts is not adopted twice."""
+Invariants: a ledger with pods is not changed. If a watcher adopts a pod at the same time, `rebuild`
+does not adopt it again."""
 
 import asyncio
 import contextlib

@@ -113,7 +113,8 @@ class AskColumns:
     def look(self, look: ScoreInput, times: Int64, noted: Int64) -> None:
         """Refuse the nodes whose host or devices lack room for the ask.
 
-        An ask for one device must fit `times` times. If `noted`, record which devices have room."""
+        `times` is the number of identical asks that must fit together; above 1, each is for one
+        device. If `noted`, record which devices have room."""
         columns = look.columns
         ask_loops.look(
             look.rows,

@@ -65,7 +65,7 @@ class Capacity:
         return moved
 
     def total(self, amount: Amount) -> int:
-        """Return how much of this amount there is."""
+        """Return the total of this amount on all counted nodes."""
         if amount[0] != MODEL:
             return self._sum[amount]
         return sum(much for each, much in self._sum.items() if _is_of(each, amount[1]))

@@ -239,7 +239,9 @@ class PriceTable:
         return self._read_to == len(columns.names)
 
     def read(self, columns: Columns) -> Readings:
-        """Return the values of all nodes after updating them; pass the same columns each time."""
+        """Bring the values of all nodes up to date and return them.
+
+        Pass the same columns in every call."""
         return self._read(columns, self.learn(), len(columns.names))
 
     def learn(self) -> Tables:

@@ -80,7 +80,9 @@ class PendingQueue:
         return self._held_back[0][0] if self._held_back else 0
 
     def due(self) -> list[PodState]:
-        """Remove and return pods whose backoff ended; a gang returns once all its backoffs have."""
+        """Remove and return the pods whose backoff has ended.
+
+        A gang's pods are due only when every backoff in the gang has ended."""
         found: list[PodState] = []
         while self._held_back and self._held_back[0][0] <= self.now:
             pod = self._state.pods.get(heappop(self._held_back)[1])

@@ -38,8 +38,8 @@ class Recovered(NamedTuple):
 def recover(pod: BoundPod) -> Recovered | None:
     """Return the devices in the pod's annotations; None if none can be read.
 
-    Of several annotations with devices of one family, the first that can be read counts. Of a pod
-    with devices of several vendors, all must be read."""
+    If several annotations have devices of one family, the first readable one counts. If a pod has
+    devices of several vendors, the annotations of all of them must be readable."""
     found: list[Held] = []
     evidence: list[str] = []
     for key, read in RECOVERS.items():

@@ -9,9 +9,11 @@ from apportion.core.workloads.document import ManifestError, below, shown
 AS_IN_CHART: Final = "write it as in HAMi's chart"
 
 
-def expect(value: object, nothing: tuple[object, ...], path: str, fix: str) -> None:
-    """Raise ManifestError if `nothing` has values and `value` is not one of them."""
-    if nothing and not any(value == each and type(value) is type(each) for each in nothing):
+def expect(value: object, accepted: tuple[object, ...], path: str, fix: str) -> None:
+    """Raise ManifestError if `value` is not one of the accepted values.
+
+    An empty tuple accepts any value."""
+    if accepted and not any(value == each and type(value) is type(each) for each in accepted):
         raise ManifestError(path, value, "is not supported", fix)
 
 

@@ -36,9 +36,10 @@ class NodeFacts(NamedTuple):
 
     @property
     def allowed(self) -> bool:
-        """Return True if an operator lets Apportion place pods on this node (`DEVICE_PLUGIN`).
+        """Return True if the node's label `DEVICE_PLUGIN` lets Apportion place pods there.
 
-        Of devices that a plugin only counts, HAMi's scheduler may choose the same ones."""
+        This is needed if a plugin reports only how many devices a node has, because HAMi's
+        scheduler could choose the same devices."""
         return self.labels.get(DEVICE_PLUGIN) in {"hami", "vendor"}
 
     def counted(self, name: str) -> int:

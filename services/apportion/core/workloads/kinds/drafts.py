@@ -145,7 +145,7 @@ def read_volcano_job(document: dict[str, Any], config: ManifestConfig) -> Manife
 
 
 def read_pod_group(document: dict[str, Any], config: ManifestConfig) -> Manifest:
-    """Read a Volcano PodGroup: the gang without pods, which are separate documents."""
+    """Read a Volcano PodGroup as a gang. Its pods are in other documents."""
     group = typed(document, kube.PodGroup)
     spec = group.spec
     unsupported.check(document.get("spec", {}), "spec", unsupported.POD_GROUP_SPEC)
@@ -166,7 +166,7 @@ def read_pod_group(document: dict[str, Any], config: ManifestConfig) -> Manifest
 
 
 def read_coscheduling_group(document: dict[str, Any], _config: ManifestConfig) -> Manifest:
-    """Read a PodGroup of the coscheduling plugin: the gang for pods with its label."""
+    """Read a PodGroup of the coscheduling plugin as the gang of the pods with its label."""
     group = typed(document, kube.CoschedulingPodGroup)
     observed = PodGroupObserved(
         group=gangs.name_of(group.metadata, gangs.COSCHEDULING), min_available=group.spec.min_member

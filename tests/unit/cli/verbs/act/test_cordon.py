@@ -62,8 +62,8 @@ def test_what_is_off_offer_for_another_reason(
 def test_who_uncordons_a_node_for_its_card_is_told(
     events: tuple[Payload, ...], device: str, said: str
 ) -> None:
-    """If `uncordon` names a node of which only devices are cordoned, it reports those devices. If
-    it names a device of a cordoned node, it reports the node."""
+    """If the node given to `uncordon` is not cordoned, the message lists its cordoned devices. If
+    the device given is not cordoned, the message names its node's cordon."""
     told = not_cordoned(detail_after(events), device)
     assert told.startswith(f"{device or 'n1'} is not cordoned")
     assert told.endswith(f" 7{said}")

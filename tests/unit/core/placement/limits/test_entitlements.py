@@ -49,7 +49,7 @@ def test_a_limit_bounds_all_parts() -> None:
 
 
 def test_if_all_deserve_more_than_there_is_all_are_scaled_down() -> None:
-    """280 and 120 of 40 are 28 and 12; what is guaranteed comes first."""
+    """Queues that deserve 280 and 120 of 40 devices get 28 and 12. Guarantees come first."""
     assert divided(40, Claim(99, deserved=280), Claim(99, deserved=120)) == [28, 12]
     assert divided(40, Claim(99, guarantee=10), Claim(99, deserved=90)) == [10, 30]
     assert divided(40, Claim(99, guarantee=60), Claim(99, guarantee=20)) == [30, 10]
@@ -74,7 +74,7 @@ CLAIMS = st.builds(
 
 @given(st.integers(0, 100), st.lists(CLAIMS, max_size=6))
 def test_parts_never_exceed_the_total_or_a_claim(total: int, claims: list[Claim]) -> None:
-    """All parts together are at most the total, and each is at most what is asked and the limit.
+    """The parts add up to at most the total, and no part exceeds its claim or its limit.
 
     Nothing is left while a queue with a weight asks for more, except idle guarantees."""
     parts = divided(total, *claims)

@@ -95,7 +95,7 @@ def test_a_team_takes_back_what_it_deserves() -> None:
 
 
 def test_nothing_is_evicted_without_news() -> None:
-    """When each team has what it is entitled to, nothing more is evicted, in either direction."""
+    """If each queue already uses what it deserves, new pods in either queue evict nothing."""
     ledger = Ledger(rack("n1", 10), queue("a", deserved=7), queue("b", deserved=3))
     settle(ledger.submit(*in_queue("b", 30)))
     settle(ledger.submit(*in_queue("a", 30)))
@@ -237,7 +237,8 @@ def test_a_guarantee_below_a_queue_counts_in_it() -> None:
 
 
 def test_an_ended_pod_of_another_queue_frees_what_is_not_guaranteed() -> None:
-    """A pod that others' guarantees kept out is tried again when any pod ends."""
+    """A pod that is pending because of other queues' guarantees is retried when a pod of any queue
+    ends."""
     ledger = Ledger(rack("n1", 4), queue("a", guarantee=1), queue("b"), queue("c"))
     settle(ledger.submit(*in_queue("c", 1)))
     settle(ledger.submit(*in_queue("b", 4)))
@@ -313,7 +314,7 @@ def test_queues_show_what_they_borrow_and_lend() -> None:
 
 
 def test_the_root_queue_and_unknown_parents_have_a_place_in_the_tree() -> None:
-    """Volcano's queue `root` is above all others, and a parent that does not exist counts too."""
+    """Volcano's queue `root` is above all others. A missing parent counts as a queue."""
     ledger = Ledger(rack("n1", 6), queue("root", capability=5), queue("x1", parent="x"))
     ledger.play(queue("x2", parent="x", guarantee=2), queue("y", parent="root", deserved=1))
     settle(ledger.submit(*in_queue("x1", 9), *in_queue("root", 1)))
@@ -323,7 +324,7 @@ def test_the_root_queue_and_unknown_parents_have_a_place_in_the_tree() -> None:
 
 
 def test_volcanos_root_queue_does_not_keep_what_is_borrowed() -> None:
-    """Volcano's queue `root` has `reclaimable: false`, which says nothing about its children."""
+    """Volcano's queue `root` has `reclaimable: false`, which does not apply to its children."""
     ledger = Ledger(rack("n1", 4), queue("root", reclaimable=False))
     ledger.play(queue("a", deserved=2), queue("b", deserved=2))
     settle(ledger.submit(*in_queue("b", 4)))

@@ -53,8 +53,8 @@ def test_what_was_rendered_is_read_back(name: str) -> None:
 
 
 def test_mig_instances_are_read_with_their_slices() -> None:
-    """HAMi writes the slices of MIG instances in an annotation of their own. The instances are read
-    with these slices."""
+    """Recovery reads MIG instances with their slices, which HAMi writes in a separate
+    annotation."""
     vector = msgspec.json.decode((VECTORS / "hami-mig.json").read_bytes(), type=Vector)
     found = recover(bound(vector.annotations, containers=("side", "main")))
     assert found is not None

@@ -42,8 +42,8 @@ def test_G12_containers_have_devices_of_different_vendors() -> None:
 
 
 def test_G12_devices_of_all_vendors_are_read_back_or_none() -> None:
-    """Of a bound pod with devices of two vendors, both annotations must be readable. Otherwise the
-    devices of one would look free."""
+    """If a bound pod has devices of two vendors, both annotations must be readable. Otherwise the
+    devices of one vendor would look free."""
     found = draft(pod(containers=[container("a", GPU), container("b", MLU)]))
     gpus = {"hami.io/vgpu-devices-allocated": "g0,NVIDIA,1000,0:;;"}
     mlus = {"hami.io/cambricon-mlu-devices-allocated": ";m0,MLU,1024,100:;"}

@@ -187,7 +187,7 @@ def test_the_leader_has_its_own_template() -> None:
 
 
 def test_what_a_workflow_gives_its_templates() -> None:
-    """The pod of a template has what the workflow sets, unless the template sets it itself."""
+    """A template's pod gets the workflow's settings, unless the template overrides them."""
     spec = workflow(
         nodeSelector={"a": "1"},
         schedulerName="apportion",

@@ -314,7 +314,8 @@ def test_the_old_annotation_of_a_class_goes_before_the_field() -> None:
 def test_terms_that_differ_in_one_list_are_one() -> None:
     """Node terms that differ only in one list of values are merged.
 
-    If too many terms for one event remain, the claim counts as usable on any node."""
+    If more terms remain than an event can hold, no terms are kept, and the claim counts as usable
+    on any node."""
     found = merged(
         (*within(ZONE, zone), *within("host", f"{zone}{number}"))
         for zone in "ab"

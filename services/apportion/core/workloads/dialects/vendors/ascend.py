@@ -291,9 +291,9 @@ def _check_nodes(section: object, path: str) -> str:
     for position, each in enumerate(chart.a_list(section, path)):
         here = f"{path}[{position}]"
         node = chart.an_object(each, here)
-        for key, (nothing, fix) in _NODE_KEYS.items():
+        for key, (accepted, fix) in _NODE_KEYS.items():
             if key in node:
-                chart.expect(node[key], nothing, below(here, key), fix)
+                chart.expect(node[key], accepted, below(here, key), fix)
         for key in node:
             if key not in _NODE_KEYS:
                 fix = "set options of a node under `nodeconfig`"

@@ -85,7 +85,7 @@ _decode_assigned = from_outside(msgspec.json.Decoder(dict[str, _Assigned]).decod
 
 
 class _Profile(NamedTuple):
-    """A profile of a device: its size, and its name, its id and the device's minor number."""
+    """A DRS profile of a GCU: its size, name and id, and the GCU's minor number."""
 
     size: int
     name: str

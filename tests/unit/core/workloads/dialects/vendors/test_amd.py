@@ -170,7 +170,8 @@ def test_a_quota_counts_percent() -> None:
 
 
 def test_the_lock_and_the_section() -> None:
-    """HAMi's plugin needs the node lock; AMD's own needs none. The chart's names are fixed."""
+    """HAMi's plugin needs the node lock; AMD's own needs none. In
+    HAMi's configuration, only the vendor's usual resource names are accepted."""
     for each in DIALECTS:
         assert {plugin: lock.key for plugin, lock in each.locks.items()} == {
             "hami": "hami.io/mutex.lock"

@@ -232,7 +232,8 @@ def test_counted_gcus() -> None:
 
 
 def test_vgcus_without_slices_or_next_to_slices() -> None:
-    """GCUs without slices are a problem. A node with DRS has no vGCUs, as in HAMi 2.10."""
+    """If a node reports GCUs but no slices, it offers no vGCUs, and `registration` returns a
+    problem. A node with DRS offers no vGCUs, as in HAMi 2.10."""
     found = registration(vendor_node({}, {CARDS: 2}))
     assert (found.devices, SLICES in found.problem) == ((), True)
     both = registration(vendor_node(SLICED.annotations, {DRS: 24, CARDS: 2, SLICES: 8}))
@@ -266,7 +267,8 @@ def test_pods_that_hami_has_placed() -> None:
     ],
 )  # fmt: skip
 def test_the_sections_of_three_charts(section: dict[str, str]) -> None:
-    """The names of HAMi's charts until 2.6, until 2.9 and of 2.10 are fixed."""
+    """In HAMi's configuration, only the resource names of its charts until 2.6, until 2.9 and of
+    2.10 are accepted."""
     left, passed = without_foreign({"enflame": section})
     assert (left, passed[0].path) == ({}, "enflame")
     for key in section:

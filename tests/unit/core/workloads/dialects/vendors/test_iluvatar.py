@@ -168,7 +168,8 @@ def test_locks() -> None:
 
 
 def test_sections_of_hamis_chart() -> None:
-    """The chart's names are accepted. Other names and unknown chips are refused."""
+    """The resource names of HAMi's chart are accepted. Other names and unknown chips are
+    refused."""
     check = DIALECTS[0].sections["iluvatars"]
     chip = {
         "chipName": "MR-V50",

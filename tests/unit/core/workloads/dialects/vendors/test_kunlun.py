@@ -29,7 +29,7 @@ def test_a_number_of_whole_xpus(number: int) -> None:
 
 @pytest.mark.parametrize(("number", "fix"), [(3, "2 or 4"), (5, "4 or 8"), (16, "write 8")])
 def test_other_numbers_are_refused(number: int, fix: str) -> None:
-    """No node hands out another number of XPUs together."""
+    """A request for another number of XPUs is refused, because no node allocates that number."""
     error = refused(pod({COUNT: number}))
     assert error.field == f'spec.containers[0].resources.limits["{COUNT}"]'
     assert fix in error.fix
@@ -125,7 +125,8 @@ def test_a_node_that_never_has_a_set() -> None:
 
 
 def test_the_section_of_hamis_chart() -> None:
-    """HAMi's configuration may have the section with the usual names only."""
+    """The vendor's section in HAMi's configuration is accepted only with the vendor's usual
+    resource names."""
     usual = {"resourceCountName": COUNT, "resourceVMemoryName": "kunlunxin.com/vxpu-memory"}
     SECTIONS["kunlun"](usual, "kunlun")
     with pytest.raises(ManifestError) as caught:

@@ -135,7 +135,8 @@ def test_the_containers_of_a_pod() -> None:
 
 
 def test_numbers_of_devices_by_instance_type() -> None:
-    """Trainium hands out 4, 8 or 16 devices together, and Inferentia any neighbours."""
+    """A pod that requests several devices gets a ring of 4, 8 or 16 on Trainium, and any number of
+    adjacent devices on Inferentia."""
     three = pod({COUNT: 3})
     trainium = place(ledger(NODE), "p", three)
     assert trainium.reasons("p") == {RefusalCode.MODULES_IN_USE: 1}
@@ -187,7 +188,8 @@ def test_whole_devices_are_read_back() -> None:
 
 
 def test_the_section_of_hamis_chart() -> None:
-    """HAMi's configuration may have the section with the usual names only."""
+    """The vendor's section in HAMi's configuration is accepted only with the vendor's usual
+    resource names."""
     SECTIONS["awsneuron"]({"resourceCountName": COUNT, "resourceCoreName": CORES}, "awsneuron")
     with pytest.raises(ManifestError) as caught:
         SECTIONS["awsneuron"]({"resourceCoreName": "a/b"}, "awsneuron")

@@ -84,7 +84,8 @@ def test_a_registration_that_cannot_be_read(kind: Kind) -> None:
 
 
 def test_the_section_of_hamis_chart(kind: Kind) -> None:
-    """HAMi's configuration may have the section with the usual name only."""
+    """The vendor's section in HAMi's configuration is accepted only if `resourceCountName` is the
+    vendor's usual resource name."""
     SECTIONS[kind.name]({"resourceCountName": kind.number}, kind.name)
     with pytest.raises(ManifestError) as caught:
         SECTIONS[kind.name]({"resourceCountName": "a/b"}, kind.name)
