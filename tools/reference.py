@@ -337,8 +337,8 @@ def settings_of(command: click.Command, context: click.Context) -> list[Setting]
 
 
 def _bounds(bounds: str) -> str:
-    """Return click's `1<=x<=9` or `x>=1` in words."""
-    if not bounds:
+    """Return click's `1<=x<=9` or `x>=1` in words; empty for `x>=0`, which readers expect."""
+    if bounds in {"", "x>=0"}:
         return ""
     lowest, _, highest = bounds.partition("<=x<=")
     return (

@@ -31,13 +31,17 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=20.0, help="of faults, in each round")
     parser.add_argument("--rate", type=float, default=40.0, help="pods per second")
     parser.add_argument(
-        "--only", default="", help="parts of the faults' names, by comma: no other kind is played"
+        "--only",
+        default="",
+        help="parts of the faults' names, separated by commas; other faults do not happen",
     )
     parser.add_argument("--forget", action="store_true", help="keep no folder of a wrong round")
     given = parser.parse_args()
     kinds = [kind for kind in KINDS if any(part in kind for part in given.only.split(","))]
     if not kinds:
-        parser.error(f"--only: no fault's name holds {given.only!r}; there are: {', '.join(KINDS)}")
+        parser.error(
+            f"--only: no fault's name contains {given.only!r}; the names are: {', '.join(KINDS)}"
+        )
     struck: Counter[str] = Counter()
     wrong = []
     done: list[Outcome] = []

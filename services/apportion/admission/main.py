@@ -59,7 +59,8 @@ LOOK_S: Final = 1.0
               show_envvar=True, metavar="HOST:PORT",
               help="Address that the webhook listens on (HTTPS).")  # fmt: skip
 @click.option("--fill-in", "scheduler", default=OURS[0], show_default=True, metavar="NAME",
-              help="schedulerName to set in pods that request a device and have none.")  # fmt: skip
+              help="schedulerName to set in pods that request a device but name no "
+              "scheduler.")  # fmt: skip
 @click.option("--scheduler-name", "schedulers", multiple=True, default=OURS, show_default=True,
               metavar="NAME", help="Check pods with this schedulerName. Use the same values as for "
               "the watcher. Repeatable."

@@ -82,8 +82,8 @@ _OPTIONS = (
         "--priority-namespace",
         "priority_namespaces",
         "NAMESPACE",
-        "Let containers of priority 0 (the highest) in this namespace take precedence over pods "
-        "of all namespaces, not only their own. '*': all namespaces. Repeatable.",
+        "Give containers with nvidia.com/priority 0 (high) in this namespace precedence over "
+        "containers of all namespaces, instead of only this one. '*': all namespaces. Repeatable.",
     ),
     many(
         "--unheld-namespace",

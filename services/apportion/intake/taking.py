@@ -260,7 +260,9 @@ class Holdings:
             event = await self._read(share.bound)
             found = await self._given(event) if event is not None else None
             if found is None or found[0] != share.pod:
-                return _no(f"revision {share.bound} did not bind pod {share.pod}")
+                return _no(
+                    f"revision {share.bound} is not a binding or adoption of pod {share.pod}"
+                )
             _keep(self._held, key, found[1])
         held = self._held[key]
         if held.name != f"{share.namespace}/{share.name}":

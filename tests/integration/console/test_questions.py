@@ -207,7 +207,7 @@ def test_the_page_of_a_pod_says_that_its_node_is_lost(
             visit(page, f"#/pod/default/{name}")
             expect(page.locator("h1")).to_contain_text("Placed on t4-1")
             health = page.locator("section", has=page.get_by_role("heading", name="Health"))
-            expect(health).to_contain_text("The agent of t4-1 has not reported, detected at")
+            expect(health).to_contain_text("The agent of t4-1 has stopped reporting (detected at")
             expect(health).not_to_contain_text(re.compile("healthy", re.IGNORECASE))
             expect(
                 page.locator("section", has=page.get_by_role("heading", name="History"))

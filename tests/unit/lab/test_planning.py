@@ -238,7 +238,7 @@ def test_a_manifest_that_asks_for_something_else_takes_the_place_of_what_waits()
     assert (only(answer).outcome, only(answer).node, only(answer).pending_since) == (
         "fits", "n2", since,
     )  # fmt: skip
-    said = f"default/big, replacing a pod pending since revision {since}, fits on n2"
+    said = f"default/big, replacing a pod that has been pending since revision {since}, fits on n2"
     assert only(answer).sentence.startswith(said)
     assert answer.after is not None
     assert (answer.after.placed, answer.after.waiting) == (2, 0), "it waits no more"

@@ -219,7 +219,7 @@ def _clear(
     for made in in_the_way:
         why = f"{named(made.cut)} occupies slices of {named(wanted)}"
         if made.cut in needed:
-            raise InTheWay(f"{why}, and another container on this node still has it")
+            raise InTheWay(f"{why}, and is still allocated to another container on this node")
         try:
             _destroy(made)
         except nvml.NVMLError_InUse:

@@ -214,8 +214,8 @@ class Agent:
         )
         self._contradictions = metrics.counter(
             "apportion_agent_contradictions_total",
-            "Reports of another agent about a node of this agent. Each agent must have its own "
-            "node.",
+            "Reports that another agent sent about this agent's node. Give every agent a --node of "
+            "its own.",
         )
         metrics.looked_up([_HUNG], self._hung)
 

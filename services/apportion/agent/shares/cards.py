@@ -267,8 +267,9 @@ class DriverLimits:
             try:
                 if not await self._backend.hold_memory(limit.device, folder, limit.memory):
                     without.add(limit.device)
-                    problem = f"the driver of {limit.device} has no memory limits for cgroups"
-                    self._log_once(problem)
+                    self._log_once(
+                        f"the driver of {limit.device} does not support memory limits for cgroups"
+                    )
             except NotMade as refused:
                 self._log_once(
                     f"{folder}: {refused}"

@@ -183,8 +183,8 @@ class SharePreparing:
                 continue
             if plan is not None and await asyncio.to_thread(self.hands.regions.resize, plan):
                 _log.info(
-                    "container %s of %s resized: memory limit changed now, cores limit for the "
-                    "next process",
+                    "resized container %s of %s: the new memory limit applies now, the new cores "
+                    "limit to processes started from now on",
                     container,
                     _name(claim),
                 )

@@ -189,7 +189,7 @@ class Sampling:
             aside = self._saved.with_name(self._saved.name + _BROKEN)
             with suppress(OSError):
                 self._saved.replace(aside)
-            _log.warning("cannot read %s, moved it to %s: %s", self._saved, aside, error)
+            _log.warning("cannot read %s (%s); moving it to %s", self._saved, error, aside)
         if not accounts or accounts[-1].ended_s:
             accounts.append(Account(self._wall_s()))
         return accounts

@@ -68,7 +68,7 @@ def engine_of(words: tuple[str, ...]) -> str:
         return ""
     if "run" not in words[1:]:
         raise Wrong(
-            f"`{' '.join(words[:2])}` starts no container; write `apportion run ... -- {name} run "
+            f"`{' '.join(words[:2])}` is not supported; write `apportion run ... -- {name} run "
             "IMAGE`"
         )
     return name

@@ -165,7 +165,7 @@ def node_state(node: NodeAnswer) -> Text:
     whole = Text("; ").join(said) if said else Text("ready", "green")
     if node.plugin and not node.gone:
         system = SYSTEMS.get(node.plugin, node.plugin)
-        problem = f" not offered: {node.plugin_problem}" if node.plugin_problem else ""
+        problem = f" cannot be read: {node.plugin_problem}" if node.plugin_problem else ""
         whole.append(clean(f"; devices of {system}'s plugin{problem}"), "red" if problem else "")
     if node.closed and not node.gone:
         closed = [f"device {device_words(each.device)} {each.cause}" for each in node.closed]
@@ -251,7 +251,7 @@ def queues(items: Iterable[QueueAnswer], _look: Look = PLAIN) -> Rows:
             for model, count in (queue.devices or {}).items()
         ]
         limits = _limits(queue.capability, queue.used)
-        limits += [f"at most {most:,} of {card}" for card, most in sorted(queue.cards.items())]
+        limits += [f"at most {most:,} x {card}" for card, most in sorted(queue.cards.items())]
         made.add_row(
             "  " * len(queue.above) + queue.queue, str(queue.weight),
             Text("open", "green") if queue.open else Text("closed", "yellow"),

@@ -500,7 +500,7 @@ def device_plugins(cluster: ClusterFacts) -> Found | None:
     unread = [(node, f" ({problem})") for node, _, problem in cluster.plugins if problem]
     if unread:
         return warning(
-            ("the devices of another system's plugin are not offered: ",
+            ("Apportion cannot read the devices that another system's plugin registers: ",
              *counted_nodes(unread, "node")),
             "start that plugin, or remove its annotation and run the agent there",
         )  # fmt: skip

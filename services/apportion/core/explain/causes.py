@@ -383,7 +383,7 @@ def _cordons(state: State, pod: PodState, room: Room) -> Iterator[tuple[str, rea
             yield f"{device_words(device)} of {where}", _device_off(state, device)
 
 
-LIMITED = "a pod over a limit evicts no other pod"
+LIMITED = "a pod that would exceed a limit cannot evict other pods"
 
 
 def spared_words(
@@ -443,7 +443,7 @@ def _rule(state: State, pod: PodState, other: PodState) -> str:
     if not pod.submitted.preempts:
         return "the preemptionPolicy of the pending pod is Never"
     if not other.submitted.evictable:
-        return "volcano.sh/preemptable: false forbids it"
+        return "volcano.sh/preemptable is false"
     queue = queue_of(state, pod)
     if queue_of(state, other) != queue:
         return f"a pod evicts only pods of its own queue ({queue})"

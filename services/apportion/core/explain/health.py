@@ -79,7 +79,7 @@ def unready(state: State, pod: PodState) -> str:
         return f"{node.name} has left the cluster"
     if not node.runs:
         return f"{node.name} is not ready"
-    return f"the agent of {node.name} has not reported, {found_silent(node.silent)}"
+    return f"the agent of {node.name} has stopped reporting ({found_silent(node.silent)})"
 
 
 def found_silent(time: str) -> str:

@@ -27,7 +27,7 @@ def violations(state: State) -> list[str]:
         if group.pods and not 0 < group.since <= state.revision:
             found.append(f"gang {name} has pods, but its age is revision {group.since}")
     found.extend(
-        f"gang {name} has pods, but is listed as without"
+        f"gang {name} has pods, but is listed as a gang without pods"
         for name in state.gangs_left
         if name in state.groups and state.groups[name].pods
     )

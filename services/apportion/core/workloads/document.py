@@ -221,7 +221,8 @@ def items_of(document: object) -> tuple[list[tuple[str, object]], ManifestError 
     if not isinstance(items, list):
         return [], ManifestError("items", items, "is not a list", "write a list of documents")
     if len(items) > LIST_ITEMS_MAX:
-        return [], ManifestError("items", items, "is too long", f"use at most {LIST_ITEMS_MAX}")
+        problem, fix = f"has {len(items):,} objects", f"use at most {LIST_ITEMS_MAX:,} objects"
+        return [], ManifestError("items", None, problem, fix)
     return [(f"items[{i}].", item) for i, item in enumerate(items)], None
 
 

@@ -168,7 +168,7 @@ def title(document: object) -> str:
 
 
 KINDS_TO_USE: Final = "Pod, Job, Deployment or another kind of docs/tasks/controllers.md"
-_MADE: Final = "makes its pods from other fields than pod templates, and is not supported"
+_MADE: Final = "is not supported, because it does not define its pods with pod templates"
 WITHOUT_TEMPLATES: Final = {
     ("sparkoperator.k8s.io", "SparkApplication"): _MADE,
     ("sparkoperator.k8s.io", "ScheduledSparkApplication"): _MADE,

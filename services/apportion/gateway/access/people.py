@@ -207,7 +207,7 @@ def read_rows(path: Path) -> dict[str, Row]:
         rows = msgspec.convert(tomllib.loads(path.read_text()), _File).token
         names = [row.name for row in rows]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"{twice[0]} is in it twice")
+            raise ValueError(f"token {twice[0]!r} is listed twice")
     except (OSError, ValueError, msgspec.ValidationError) as error:
         fix = f"it cannot be used: {error}; create tokens with `apportion token NAME`"
         raise ConfigError("--tokens", str(path), fix) from None

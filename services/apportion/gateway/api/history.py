@@ -89,8 +89,8 @@ MOMENT = Endpoint(
 TIMELINE = Endpoint(
     path="timeline", name="timeline", answer=TimelineAnswer, query=TimelineQuery,
     audience=Audience.TENANTS,
-    summary="Number of events by type and time, and marks: failures, recoveries, cordons, policy "
-    "and configuration changes",
+    summary="Event counts by type and time, and notable events: failures, recoveries, cordons, "
+    "policy and configuration changes",
 )  # fmt: skip
 POD_NAMES = Endpoint(
     path="history/pods/{name}", name="history", answer=PodNames, audience=Audience.TENANTS,

@@ -52,7 +52,7 @@ async def droppable(
     young = datetime.fromisoformat(info.ts) - timedelta(seconds=older_than_s)
     old = max(await stream.newest_stored_by(ledger.wire, young), first - 1)
     if old < last:
-        last, because = old, f"later events are newer than {older_than_s:g} s"
+        last, because = old, f"later events are less than {older_than_s:g} s old"
     begins, ends, record = await asyncio.to_thread(_span, archive, last)
     if ends < last:
         last, because = ends, f"the archive ends at {ends}"

@@ -96,6 +96,6 @@ class NodeSnapshots(Snapshots):
             ) from None
         if not state.rules.go_on(rules, state.revision):
             raise LedgerUnavailable(
-                "the intake has not read yet which events an operator has set aside"
+                "the intake has not yet read which events an operator has set aside"
             )
         return state

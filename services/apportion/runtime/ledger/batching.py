@@ -54,7 +54,7 @@ def check_draft(draft: Draft) -> None:
             "id", repr(draft.id[:120]), f"use 1 to {MAX_ID_CHARS} printable ASCII characters"
         )
     if draft.expect is not None and draft.expect < 0:
-        raise InvalidDraft("expect", str(draft.expect), "use a revision, 0 for an empty subject")
+        raise InvalidDraft("expect", str(draft.expect), "use a revision, or 0 for an empty subject")
     if len(draft.payload) > MAX_PAYLOAD_BYTES:
         raise PayloadTooLarge(f"the event for {subject}", len(draft.payload), MAX_PAYLOAD_BYTES)
 
@@ -78,7 +78,8 @@ def check_batch(drafts: Sequence[Draft]) -> dict[str, int]:
         if draft.expect is not None and draft.expect != first:
             raise InvalidDraft(
                 "expect",
-                f"{draft.expect} on {draft.subject}, but its first draft here expects {first}",
+                f"{draft.expect} on {draft.subject}, but the batch's first draft on that subject "
+                f"expects {first}",
                 "fence a subject by its first draft in the batch",
             )
     total = sum(len(draft.payload) for draft in drafts)

@@ -148,7 +148,8 @@ class Soundness:
                 self._note(look.drifted, ledger)
                 if look.lost > self._lost:
                     self._log.critical(
-                        "the ledger lost events, so a restarted service may halt; see recovery",
+                        "the ledger lost events, so a restarted service may halt; see "
+                        "docs/tasks/ledger-problems.md#the-ledger-lost-events",
                         records=look.lost,
                     )
                 self._lost = look.lost

@@ -108,7 +108,7 @@ async def test_a_container_that_is_nowhere_to_be_found_is_told_of_once(
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 3
     assert "see --cgroups" in said[0]
-    assert "has no memory limits" in said[1]
+    assert "does not support memory limits" in said[1]
     assert "GPU-gone" in said[2]
 
 

@@ -230,7 +230,7 @@ def test_lists_say_who_is_on_a_node_that_is_not_heard() -> None:
     shown = printed(
         tables.pods([pod_answer(ledger.state, ledger.pod(uid)) for uid in ("m0", "m1")])
     )
-    said = f"; the agent of {lost} has not reported, detected at "
+    said = f"; the agent of {lost} has stopped reporting (detected at "
     assert [said in line for line in shown.splitlines()[1:]] == [True, False]
     gangs = tables.gangs([gang_answer(ledger.state, "team/job", ledger.state.groups["team/job"])])
     assert f"2 placed; 1 on {lost} (not ready)" in printed(gangs)

@@ -104,7 +104,7 @@ CASES: list[tuple[str, str, Facts, str]] = [
         "device-plugins",
         "warning",
         cluster(plugins=(("n3", "hami", "it has 3 fields"),)),
-        "not offered: 1 node: n3 (it has 3 fields)",
+        "registers: 1 node: n3 (it has 3 fields)",
     ),
     (
         "second-scheduler",

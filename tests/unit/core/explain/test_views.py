@@ -126,8 +126,8 @@ def test_no_device_of_a_node_is_open_that_takes_nothing_new(closed: Payload) -> 
 
 
 def test_node_says_what_is_refused_of_its_agent() -> None:
-    """If the intake refused reports of a node's agent, the node's answer shows the newest of them
-    and its revision.
+    """If the intake refused several reports of a node's agent, the answer about the node shows the
+    newest refusal and its revision.
 
     The refused report is no longer shown once the ledger has a later report from the agent."""
     ledger = Ledger(rack("n1", 1))
@@ -172,7 +172,7 @@ def test_whoever_is_on_a_node_that_is_not_heard_says_so() -> None:
     lost = ledger.where("m0")
     ledger.play(NodeSilent(node=lost, grace_s=40))
     there, other = (pod_answer(ledger.state, ledger.pod(uid)) for uid in ("m0", "m1"))
-    assert there.unready.startswith(f"the agent of {lost} has not reported, detected at ")
+    assert there.unready.startswith(f"the agent of {lost} has stopped reporting (detected at ")
     assert other.unready == ""
     answer = gang_answer(ledger.state, "team/job", ledger.state.groups["team/job"])
     assert (answer.phases, answer.unready) == ({"placed": 2}, {lost: 1})

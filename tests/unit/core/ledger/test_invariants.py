@@ -73,7 +73,10 @@ BREAKS: list[tuple[str, Callable[[State], object]]] = [
     ("gang team/job has pod p2, which is not live", lambda s: s.pods.pop("p2")),
     ("pod p9 is held, but is not placed", lambda s: s.groups["team/job"].held.update(p9=None)),
     ("its age is revision 0", lambda s: setattr(s.groups["team/job"], "since", 0)),
-    ("team/job has pods, but is listed as without", lambda s: s.gangs_left.update({"team/job": 1})),
+    (
+        "team/job has pods, but is listed as a gang without pods",
+        lambda s: s.gangs_left.update({"team/job": 1}),
+    ),
     ("device g0 is on n1 and on n2", _offered_twice),
     ("indexed under another node", lambda s: s.node_of_device.pop("g0")),
     ("indexed under n2, which lacks it", lambda s: s.node_of_device.update(g0="n2")),

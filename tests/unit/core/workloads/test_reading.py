@@ -93,7 +93,8 @@ def test_list() -> None:
 
 
 @pytest.mark.parametrize(
-    ("items", "says"), [(1, "write a list of documents"), ([None] * 10_001, "at most 10000")]
+    ("items", "says"),
+    [(1, "write a list of documents"), ([None] * 10_001, "at most 10,000 objects")],
 )
 def test_bad_list(items: object, says: str) -> None:
     """A List that is invalid or too long is refused."""

@@ -318,7 +318,7 @@ def _say(outcome: Verified) -> None:
     for named in outcome.contradicting:
         out.say(f"revision {named.revision}: {named.type} had no effect: {named.reason}")
     for at, why in outcome.set_aside.items():
-        out.say(f"revision {at} is skipped, {why}")
+        out.say(f"revision {at} is skipped: set aside {why}")
     if not outcome.found:
         out.print(f"valid: {span}, {refused}{compared}\nstate {outcome.digest}")
     else:

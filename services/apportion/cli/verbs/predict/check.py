@@ -139,8 +139,8 @@ def _expanded(names: tuple[str, ...]) -> Iterator[str]:
         inside = [file for file in found if file.resolve().is_relative_to(path.resolve())]
         if len(inside) > FILES_MAX:
             raise click.UsageError(
-                f"{name}: has {len(inside)} manifests, more than {FILES_MAX}; name subfolders "
-                "instead"
+                f"{name}: has {len(inside)} manifests, more than {FILES_MAX}; pass its "
+                "subfolders instead"
             )
         if not inside:
             raise click.UsageError(f"{name}: has no manifests ({', '.join(sorted(SUFFIXES))})")

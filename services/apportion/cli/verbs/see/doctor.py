@@ -56,8 +56,8 @@ def command(
     """Check the ledger, its server, clocks, agents, schedulers and the cluster.
 
     The result of each check is ok, warning (works, but needs attention), broken, or unknown
-    (impossible to check because of a broken one). To also check a Kubernetes cluster, give
-    --kubernetes, --kubeconfig or --context.
+    (the doctor could not check it). To also check a Kubernetes cluster, give --kubernetes,
+    --kubeconfig or --context.
 
     Exit codes: 0 nothing is broken; 1 a check is broken; 3 ledger and gateway unreachable."""
     configure_logs(service="cli", level="error")

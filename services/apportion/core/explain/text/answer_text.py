@@ -152,7 +152,7 @@ def planned_with_text(pod: PlannedPod) -> PlannedPod:
     pod = structs.replace(pod, cause=cause)
     text, waits = _planned(pod), ""
     if pod.pending_since:
-        whose = "replacing a pod pending" if pod.replaces else "pending"
+        whose = "replacing a pod that has been pending" if pod.replaces else "pending"
         waits = f", {whose} since revision {pod.pending_since},"
     sentence = f"{pod.namespace}/{pod.name}{waits} {text}"
     return structs.replace(pod, text=text, sentence=sentence)
@@ -374,7 +374,7 @@ def placed_words(placed: reads.WhyPlaced) -> str:
     if of != against:
         said += f" because of {part} ({of} vs. {against})"
     elif part:
-        said += f" by less than 0.1 ({part})"
+        said += f" because of {part} (by less than 0.1)"
     elif second.total == score.total:
         said += " by name, as scores are equal"
     return f"{said}; {placed.fitting:,} of {words.nodes(nodes)} fit"

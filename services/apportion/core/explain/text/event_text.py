@@ -279,7 +279,8 @@ def _submitted(data: schemas.PodSubmitted) -> str:
 def _registered(data: schemas.DevicesRegistered) -> Pod:
     system = words.SYSTEMS.get(data.plugin, "")
     if data.problem:
-        return (f": the devices of {system}'s plugin are not offered: ", _said(data.problem))
+        said = f": Apportion cannot read the devices that {system}'s plugin registers: "
+        return (said, _said(data.problem))
     if not data.plugin:
         return (" no longer has devices of another system's plugin",)
     return (f": {system}'s device plugin registers {_models(data.devices)}",)
@@ -326,7 +327,7 @@ _FORMATS: dict[str, Callable[[Any], str | Part | Pod]] = {
     "silent": lambda s: f" has not reported for {s} s" if s > 1 else " is stopping",
     "ready": lambda ready: "ready" if ready else "not ready",
     "closed": lambda unschedulable: ", cordoned in Kubernetes" if unschedulable else "",
-    "labels": lambda labels: _labels(labels) or "none of its own",
+    "labels": lambda labels: _labels(labels) or "none except kubernetes.io/metadata.name",
     "amounts": lambda hard: listed([f"{name} {most:,}" for name, most in sorted(hard.items())]),
     "claim": words.VOLUME_CLAIMS.__getitem__,
     "container": lambda container: f" for container {container}" if container else "",
@@ -385,7 +386,7 @@ _LINES: dict[type, str] = {
     schemas.QueueObserved: "{:queue}",
     schemas.QuotaObserved: "quota {namespace}/{quota}: {hard:amounts}",
     schemas.NamespaceObserved: "namespace {namespace} has labels: {labels:labels}",
-    schemas.NamespaceGone: "namespace {namespace} no longer has labels of its own",
+    schemas.NamespaceGone: "namespace {namespace} was deleted, or lost its last label",
     schemas.VolumeClaimObserved: "claim {namespace}/{claim} {state:claim}",
     schemas.VolumeClaimGone: "claim {namespace}/{claim} is no longer mounted",
     schemas.QuotaGone: "quota {namespace}/{quota} was deleted",

@@ -208,7 +208,9 @@ def phrase(code: RefusalCode, *, never: bool = False) -> str:
 SEVERAL_ANY_MODE: Final = (
     "request one device per container, or set the annotation nvidia.com/vgpu-mode to mig"
 )
-PART_ANY_MODE: Final = "add a node that shares such devices, or request whole devices"
+PART_ANY_MODE: Final = (
+    "add a node whose devices are in a suitable sharing mode, or request whole devices"
+)
 
 
 def cure(
@@ -639,7 +641,7 @@ def limit_words(explained: Explained) -> str:
         case BeyondLimit(queue, quota, resource, most, needed, together):
             allowed, wanted = (of_resource(resource, of) for of in (most, needed))
             limit = f"its queue {queue}" if queue else f"its ResourceQuota {quota}"
-            needs = f"its gang needs {wanted} together" if together else f"the pod needs {wanted}"
+            needs = f"its gang needs {wanted} in total" if together else f"the pod needs {wanted}"
             return f"{limit} caps {resource} at {allowed}, but {needs}"
         case TooFewPlaces(needed, places, none):
             said = (

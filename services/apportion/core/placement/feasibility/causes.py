@@ -102,7 +102,7 @@ OF_NO_NODE: Final[tuple[Cause[Any], ...]] = (
     Cause(_C.QUEUE_CARDS_EXCEEDED, "the pod would exceed its queue's limit for this device model",
           "wait for pods of the queue to end, or raise its volcano.sh/card.quota", HELD_BY_QUEUE,
           kind=Kind.LIMIT, fix_when_empty="raise volcano.sh/card.quota of the queue"),
-    Cause(_C.QUEUE_RESERVED, "what is left of a resource is guaranteed to other queues",
+    Cause(_C.QUEUE_RESERVED, "the rest of the resource is guaranteed to other queues",
           "wait for pods of the queue to end, or lower the guarantee of other queues",
           HELD_BY_QUEUE, kind=Kind.LIMIT, fix_when_empty="lower the guarantee of other queues"),
     Cause(_C.QUEUE_FIRST_WAITS, "its queue keeps the order of its pods, and an earlier one waits",

@@ -75,7 +75,9 @@ VOLUME_FIELDS: Mapping[str, str] = {
 # of parts of `spec` that are otherwise read
 OTHER_FIELDS: Mapping[str, str] = {
     "resources.claims": _CLAIMS,
-    "tolerations[].tolerationSeconds": "how long the pod stays after the taint is added",
+    "tolerations[].tolerationSeconds": (
+        "applies only after placement: how long the pod stays once the taint is added"
+    ),
 }
 
 

@@ -43,7 +43,8 @@ class Own(NamedTuple):
 def labels_of(metadata: kube.Metadata, field: str) -> dict[str, str]:
     """Return a pod's labels. Raises ManifestError if there are too many, or one is not text."""
     if len(metadata.labels) > LABELS_MAX:
-        raise ManifestError(field, metadata.labels, "is too long", f"use at most {LABELS_MAX}")
+        problem, fix = f"has {len(metadata.labels)} labels", f"use at most {LABELS_MAX} labels"
+        raise ManifestError(field, None, problem, fix)
     return texts(metadata.labels, field)
 
 
@@ -95,7 +96,7 @@ def _together(terms: tuple[PodTerm, ...], field: str) -> tuple[PodTerm, ...]:
         dict.fromkeys(expression for term in terms for expression in term.pods.expressions)
     )
     if len(expressions) > EXPRESSIONS_MAX:
-        raise ManifestError(field, None, "is too long", f"use at most {EXPRESSIONS_MAX}")
+        raise _too_many(len(expressions), field)
     chosen = terms[0].pods.by_label
     pods = PodSelector(expressions=expressions, namespaces=namespaces, by_label=chosen)
     return tuple(PodTerm(pods=pods, topology_key=term.topology_key) for term in terms)
@@ -110,8 +111,9 @@ def _term(term: kube.PodAffinityTerm, field: str, own: Own) -> PodTerm:
     namespaces: tuple[str, ...] = ()  # an empty selector: all namespaces
     if selector is None or selector.match_labels or selector.match_expressions:
         if len(term.namespaces) > NAMESPACES_MAX:
-            fix = f"use at most {NAMESPACES_MAX}"
-            raise ManifestError(f"{field}.namespaces", term.namespaces, "is too long", fix)
+            problem = f"has {len(term.namespaces)} names"
+            fix = f"use at most {NAMESPACES_MAX} names"
+            raise ManifestError(f"{field}.namespaces", None, problem, fix)
         named = {dns_label(n, f"{field}.namespaces[{i}]") for i, n in enumerate(term.namespaces)}
         namespaces = tuple(sorted(named)) or (() if selector is not None else (own.namespace,))
     if selector is not None:
@@ -182,8 +184,13 @@ def _own_labels(
 def _bounded(found: tuple[LabelExpression, ...], field: str) -> tuple[LabelExpression, ...]:
     once = tuple(dict.fromkeys(found))
     if len(once) > EXPRESSIONS_MAX:
-        raise ManifestError(field, None, "is too long", f"use at most {EXPRESSIONS_MAX}")
+        raise _too_many(len(once), field)
     return once
+
+
+def _too_many(count: int, field: str) -> ManifestError:
+    problem, fix = f"has {count} expressions", f"use at most {EXPRESSIONS_MAX} expressions"
+    return ManifestError(field, None, problem, fix)
 
 
 def meet(labels: Mapping[str, str], expressions: Iterable[LabelExpression]) -> bool:

@@ -140,7 +140,8 @@ def selector(spec: kube.PodSpec, field: str) -> dict[str, str]:
     """Return the pod's `nodeSelector`. Raises ManifestError if it is too large or not text."""
     field = f"{field}.nodeSelector"
     if len(spec.node_selector) > SELECTOR_MAX:
-        raise ManifestError(field, spec.node_selector, "is too long", f"use at most {SELECTOR_MAX}")
+        problem = f"has {len(spec.node_selector)} labels"
+        raise ManifestError(field, None, problem, f"use at most {SELECTOR_MAX} labels")
     return texts(spec.node_selector, field)
 
 
@@ -217,8 +218,8 @@ def ports(spec: kube.PodSpec, field: str) -> tuple[HostPort, ...]:
                     protocol = cast("Any", port.protocol)
                     found[HostPort(port=number, protocol=protocol, ip=address)] = None
     if len(found) > PORTS_MAX:
-        fix = f"use at most {PORTS_MAX}"
-        raise ManifestError(f"{field}.containers", None, "uses too many host ports", fix)
+        problem, fix = f"uses {len(found)} host ports", f"use at most {PORTS_MAX} host ports"
+        raise ManifestError(f"{field}.containers", None, problem, fix)
     return tuple(found)
 
 

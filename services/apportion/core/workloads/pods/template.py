@@ -233,7 +233,7 @@ def _shape(
     encoded = msgspec.json.encode(shape)
     if len(encoded) > SHAPE_BYTES_MAX:
         problem = f"has {len(encoded)} bytes of requests and constraints"
-        raise ManifestError(field, None, problem, f"reduce them to {SHAPE_BYTES_MAX}")
+        raise ManifestError(field, None, problem, f"reduce them to at most {SHAPE_BYTES_MAX} bytes")
     try:
         return msgspec.json.decode(encoded, type=Shape)
     except msgspec.ValidationError as error:

