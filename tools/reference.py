@@ -139,10 +139,10 @@ def refusals() -> str:
     return page(
         "Refusals",
         """
-For anyone whose pod is pending. `apportion why` prints the cause and the fix. To see the code, use
-`apportion why POD --json`, the API or the ledger. A printed cause can name what the pod requires,
-such as `no device of type H100`. [Troubleshooting](../troubleshooting.md#pending-pods) has the
-messages that are not on this page.
+For anyone whose pod is pending. `apportion why` prints each cause with its fix, and how many nodes
+the cause rules out. To see the code, use `apportion why POD --json`, the API or the ledger. A
+printed cause can name what the pod requires, such as `no device of type H100`.
+[Troubleshooting](../troubleshooting.md#pending-pods) has the messages that are not on this page.
 
 If a code has a unit below it, the refusal also contains the needed and the available amount. Newer
 versions may add codes, so a client must accept unknown codes.
