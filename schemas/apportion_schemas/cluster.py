@@ -103,15 +103,21 @@ class NodeGone(Payload, frozen=True):
     node: Name
 
 
-@event("cluster.group.{group}", "watcher")
+@event("cluster.group.{group}", "watcher", born=2)
 class PodGroupObserved(Payload, frozen=True):
-    """A PodGroup: at least `min_available` (`minMember`) of its pods start, or none."""
+    """A PodGroup: at least `min_available` (`minMember`) of its pods start, or none.
+
+    The nodes with the same value of a label are a topology domain, such as a rack."""
 
     group: Name
     min_available: Natural
     min_tasks: dict[Name, Natural] = {}
     queue: Name = "default"
     priority: Priority = 0
+    required_level: Key | Literal[""] = ""  # label key: all pods must be in one such domain
+    preferred_level: Key | Literal[""] = (
+        ""  # label key: all pods are in one such domain if they fit
+    )
 
 
 @event("cluster.group.{group}", "watcher")

@@ -56,6 +56,7 @@ class RefusalCode(StrEnum):
     POD_AFFINITY_MISMATCH = "PodAffinityMismatch"
     POD_ANTI_AFFINITY = "PodAntiAffinity"
     TOPOLOGY_SPREAD_EXCEEDED = "TopologySpreadExceeded"
+    GANG_DOMAIN_TOO_SMALL = "GangDomainTooSmall"
     NO_SUCH_DEVICE = "NoSuchDevice"
     MODE_MISMATCH = "ModeMismatch"
     TYPE_MISMATCH = "TypeMismatch"
@@ -223,11 +224,16 @@ class NearMiss(Payload, frozen=True):
 
 
 class GangShortage(Payload, frozen=True):
-    """How many pods of a gang must start together, how many exist, and how many fit."""
+    """How many pods of a gang must start together, how many exist, and how many fit.
+
+    If the gang must be in one topology domain, `fitting` counts those that fit in the domain with
+    most room: that of the nodes whose label `level` is `domain`."""
 
     needed: Natural
     present: Natural
     fitting: Natural
+    level: Key | Literal[""] = ""
+    domain: Text = ""  # empty if no node has the label
 
 
 class QueueShortage(Payload, frozen=True):
@@ -315,7 +321,7 @@ class VolumeShortage(Payload, frozen=True):
     state: VolumeClaimState | Literal["in-use"]
 
 
-@event("pending.{pod}", "scheduler", born=2)
+@event("pending.{pod}", "scheduler", born=3)
 class PodRefused(Payload, frozen=True):
     """The scheduler found no node for the pod; `reasons` counts nodes per code.
 

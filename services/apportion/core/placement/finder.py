@@ -252,6 +252,15 @@ class PlaceFinder:
         """Return True if affinity or spread terms, of this pod or of others, restrict its nodes."""
         return self._neighbours.concern(pod.submitted) is not NO_CONCERN
 
+    def domain_ids(self, key: str) -> NDArray[np.int64]:
+        """Return the topology domain of each row, as a number; `NO_VALUE` without the label."""
+        self.columns.sync()
+        return self._domains.ids(self.columns, key)
+
+    def domain_name(self, key: str, row: int) -> str:
+        """Return the value of the topology label of a row's node; empty without the label."""
+        return _domain(self.columns.nodes[row], key) or ""
+
     def domains_by(self, keys: list[str]) -> NDArray[np.int64]:
         """Number the topology domains: nodes with equal values of all label keys share a number."""
         self.columns.sync()

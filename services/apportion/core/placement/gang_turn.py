@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from apportion.core.ledger.state import GroupState, PodState, State
 from apportion.core.placement.affinity.neighbours import Neighbours
 from apportion.core.placement.finder import PlaceFinder
+from apportion.core.placement.gang_levels import ANYWHERE, GangLevels
 from apportion.core.placement.gang_models import Choice
 from apportion.core.placement.gangs import GangDeficit, deficit_of, held
 from apportion.core.placement.index.board_loops import REFUSED
@@ -158,6 +159,7 @@ class GangTurn:
         # the newest reservation may be of this gang, and counts
         before = self._reservations.checkpoint()
         group = self._state.groups[shape_queue.gang]
+        self._levels = GangLevels(self._finder, group)
         waiting = [self._state.pods[turn.uid] for turn in shape_queue.live(self._state)]
         deficit = deficit_of(group)
         if deficit is None:
@@ -175,8 +177,14 @@ class GangTurn:
             self._finder.models.begin = {}
             return self._batch(group, placed, min(events_left, self.batch_max))
         reasons = self._reasons(refused, before, alone=bool(placed))
-        if deficit.pods > 1:
-            shortage = structs.replace(shortage, fitting=here + len(placed))
+        levels = self._levels
+        if deficit.pods > 1 or levels.required:
+            shortage = structs.replace(
+                shortage,
+                fitting=here + len(placed),
+                level=levels.required,
+                domain=levels.domain.name if levels.required else "",
+            )
             reasons = reasons._replace(gang=shortage)
         if reasons.limit is not None and len({pod.shape_key for pod in waiting}) > 1:
             reasons = reasons._replace(limit=reasons.limit._replace(seen=NEVER_SEEN))
@@ -195,10 +203,12 @@ class GangTurn:
         self._reservations.roll_back(before)
         self._reservations.met = False  # no pod was placed after all
         self._finder.models.begin = {}
-        if not alone or reasons.limit is not None:
+        bounded = bool(self._levels.required)
+        if not (alone or bounded) or reasons.limit is not None:
             return reasons
         # No eviction can free what the gang's own pods took. Keep the counts of anti-affinity and
-        # spread among the gang's pods, and count the nodes that have room, but of another model.
+        # spread among the gang's pods, and count the nodes that have room, but of another model or
+        # in a domain that has too little.
         among: dict[RefusalCode, int] = {
             code: reasons.counts[code] for code in APART if code in reasons.counts
         }
@@ -206,6 +216,8 @@ class GangTurn:
         fits = self._finder.class_of(refused).board.points != REFUSED
         if count := int((fits & others).sum()):
             among[OTHER_MODEL] = count
+        if bounded and (count := int((fits & ~self._finder.columns.vacant).sum())):
+            among[RefusalCode.GANG_DOMAIN_TOO_SMALL] = count
         return reasons._replace(counts=among | reasons.counts)
 
     def _batch(self, group: GroupState, placed: list[Placed], most: int) -> list[Placed]:
@@ -243,6 +255,26 @@ class GangTurn:
         return self._place(waiting, deficit, {})
 
     def _place_near(
+        self, waiting: list[PodState], deficit: GangDeficit, tries_max: int
+    ) -> tuple[list[Placed], PodState | None]:
+        # Tries one topology domain after the other, if the PodGroup names a level. If none has
+        # room for all pods, the result and the reservations are those of the best one.
+        levels, before = self._levels, self._reservations.checkpoint()
+        if not levels:
+            return self._place_among(waiting, deficit, tries_max)
+        best, most = ANYWHERE, -1
+        for domain in levels.domains(waiting, deficit):
+            levels.domain = domain
+            placed, refused = self._place_among(waiting, deficit, tries_max)
+            if refused is None:
+                return placed, None
+            self._reservations.roll_back(before)
+            if len(placed) >= most:
+                best, most = domain, len(placed)
+        levels.domain = best
+        return self._place_among(waiting, deficit, tries_max) if most >= 0 else ([], waiting[0])
+
+    def _place_among(
         self, waiting: list[PodState], deficit: GangDeficit, tries_max: int
     ) -> tuple[list[Placed], PodState | None]:
         placed, refused = self._place(waiting, deficit, {})
@@ -295,6 +327,9 @@ class GangTurn:
                 self._reservations.charge()
                 key = self._finder.key_of(pod)
                 among = bound.open if bound is not None and not bound.begun else None
+                rows = self._levels.domain.rows
+                if rows is not None:
+                    among = rows if among is None else among & rows
                 found = None if key in refused else self._finder.find(pod, among)
                 if found is None:
                     refused.setdefault(key, pod)

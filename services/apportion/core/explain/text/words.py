@@ -503,10 +503,13 @@ def gang(shortage: GangShortage) -> str:
         return (
             f"its gang needs {many(shortage.needed, 'pod')} to start, but has {shortage.present:,}"
         )
-    return (
-        f"its gang needs to place {many(shortage.needed, 'pod')} together, "
-        f"but only {shortage.fitting:,} can be placed"
-    )
+    said = f"its gang needs to place {many(shortage.needed, 'pod')} together"
+    if not shortage.level:
+        return f"{said}, but only {shortage.fitting:,} can be placed"
+    said += f" in one topology domain ({shortage.level})"
+    if not shortage.domain:
+        return f"{said}, but no node with this label has room"
+    return f"{said}, but only {shortage.fitting:,} fit in the best one, {shortage.domain}"
 
 
 def mixed_gang(group: str, models: dict[str, int]) -> str:

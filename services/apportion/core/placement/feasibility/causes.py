@@ -19,6 +19,7 @@ from apportion.core.placement.feasibility.descriptors import (
     LARGER,
     MOUNTED,
     NEAR,
+    OF_DOMAIN,
     PARTS,
     Cause,
     Kind,
@@ -48,6 +49,10 @@ OF_NEIGHBOURS: Final[tuple[Cause[Any], ...]] = (
     Cause(_C.TOPOLOGY_SPREAD_EXCEEDED,
           "the pod would exceed the maxSkew of its topology spread",
           "free capacity in domains with fewer pods, or raise maxSkew", NEAR),
+    # checked by `gang_turn`, because it depends on the gang's other pods
+    Cause(_C.GANG_DOMAIN_TOO_SMALL,
+          "node is in a topology domain without room for the whole gang",
+          "free devices in one domain, or require a larger topology level", OF_DOMAIN),
 )  # fmt: skip
 """Pod affinity, anti-affinity and spread; checked by `relations` for all nodes at once."""
 

@@ -92,6 +92,7 @@ MOUNTED: Final = (*CLAIMED, *HOST, Hint(events.NodeGone, SOME))
 FEWER: Final = _each(
     GANG, events.PodGroupObserved, events.PodPlaced, events.PodAdopted, events.PodChanged
 )
+OF_DOMAIN: Final = (*HOST, *DEVICE, *FEWER)
 COMPLETED: Final = (*FEWER, *_each(GANG, events.PodSubmitted, events.PlacementVoided))
 
 

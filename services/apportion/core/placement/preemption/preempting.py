@@ -117,9 +117,12 @@ class GangRoom:
     def make(self, shape_queue: ShapeQueue) -> list[PodEvicted]:
         """Return evictions that let the gang fit; none while it waits for earlier evictions."""
         waiting = [self._state.pods[turn.uid] for turn in shape_queue.live(self._state)]
-        deficit = deficit_of(self._state.groups[shape_queue.gang])
+        group = self._state.groups[shape_queue.gang]
+        deficit = deficit_of(group)
         if deficit is None or deficit.pods > GANG_BATCH_MAX or not deficit.met_by(waiting):
             return []
+        if group.observed is not None and group.observed.required_level:
+            return []  # evictions on several nodes would make no room in one topology domain
         if any(pod.uid in self._state.nominated for pod in waiting):
             return []
         found = self._evictions(waiting, deficit)

@@ -56,13 +56,11 @@ JOB_SPEC = (
     Unsupported("scheduling.resourceClaims", fix="request devices in resources.limits"),
 )
 KAI_POD_GROUP_SPEC = (
-    Unsupported("topologyConstraint", fix=_TOPOLOGY_FIX),
     Unsupported("subGroups[].topologyConstraint", fix=_TOPOLOGY_FIX),
     Unsupported("minSubGroup", fix="set minMember instead"),
     Unsupported("subGroups[].minSubGroup", fix="set minMember instead"),
 )
 KUBERNETES_POD_GROUP_SPEC = (
-    Unsupported("schedulingConstraints.topology"),
     Unsupported("parentCompositePodGroupName"),
     Unsupported("preemptionPolicy", fix="set it in the pods", values=("Never",)),
     Unsupported("resourceClaims", fix="request devices in resources.limits"),

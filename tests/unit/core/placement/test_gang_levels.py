@@ -1,0 +1,133 @@
+"""Tests of topology levels: a gang is placed in one domain, such as a rack, if it asks for that."""
+
+from typing import Any
+
+import pytest
+
+from apportion_schemas import PodSubmitted, RefusalCode
+from tests.support.fleet import observed, rack
+from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, cards, gang, member, pod
+
+C = RefusalCode
+RACK, BLOCK = "example.com/rack", "example.com/block"
+
+
+def cluster(**free: int) -> Ledger:
+    """Return a ledger with a rack of each name, which has so many nodes with one GPU each."""
+    ledger = Ledger()
+    for name, nodes in free.items():
+        for number in range(nodes):
+            at = f"{name}-{number:02}"
+            ledger.report(rack(at, 1), observed(at, labels={RACK: name, BLOCK: name[0]}))
+    return ledger
+
+
+def workers(count: int, first: int = 0) -> list[PodSubmitted]:
+    """Return members `m00`, `m01` and so on, which request one whole GPU each."""
+    return [member(f"m{n:02}", cards()) for n in range(first, first + count)]
+
+
+def racks(ledger: Ledger) -> set[str]:
+    """Return the racks with placed pods of the gang."""
+    pods = ledger.state.groups["team/job"].pods.values()
+    return {pod.placement.node[:-3] for pod in pods if pod.placement is not None}
+
+
+def test_a_gang_gets_the_smallest_rack_with_room_for_all() -> None:
+    """A gang of 16 that needs one rack takes one of those with 16 free GPUs: not the rack with 8,
+    and not the one with 20, which stays whole."""
+    ledger = cluster(a=8, b=20, c=16).play(gang(min_available=16, required_level=RACK))
+    ledger.submit(*workers(16)).settle()
+    assert racks(ledger) == {"c"}
+
+
+def test_a_rack_that_only_seems_to_have_room_is_not_the_last_one_tried() -> None:
+    """If the pods do not fit together into the rack with the least room, the next rack is tried."""
+    ledger = Ledger()
+    for name, devices in (("a", 3), ("b", 4)):
+        for number in range(2):
+            at = f"{name}-{number:02}"
+            ledger.report(rack(at, devices), observed(at, labels={RACK: name}))
+    ledger.play(gang(min_available=4, required_level=RACK))
+    pods = [member(f"m{n}", cards(1 if n < 2 else 2)) for n in range(4)]
+    ledger.submit(*pods, member("m4", cards(2))).settle()
+    assert len(racks(ledger)) == 1
+
+
+def test_a_gang_without_a_rack_for_all_is_refused() -> None:
+    """A gang that fits into no rack is pending although the cluster has room. The refusal names the
+    rack with most room, and how many pods fit there. It starts once a rack has room for all."""
+    ledger = cluster(a=3, b=2).play(gang(min_available=4, required_level=RACK))
+    ledger.submit(*workers(4)).settle()
+    refused = ledger.refusal("m00")
+    assert refused.reasons == {C.GANG_DOMAIN_TOO_SMALL: 5}
+    assert refused.gang is not None
+    assert (refused.gang.level, refused.gang.domain, refused.gang.fitting) == (RACK, "a", 3)
+    assert all(device.idle for node in ledger.state.nodes.values() for device in node.devices)
+    ledger.report(rack("a-03", 1), observed("a-03", labels={RACK: "a"})).settle()
+    assert racks(ledger) == {"a"}
+
+
+def test_a_gang_starts_when_a_pod_of_another_rack_ends() -> None:
+    """The gang is tried again when a rack other than the one in its refusal gets room."""
+    ledger = cluster(a=3, b=4).submit(pod("x", cards()), pod("y", cards())).settle()
+    on_b = [uid for uid in "xy" if ledger.where(uid).startswith("b")]
+    ledger.play(gang(min_available=4, required_level=RACK)).submit(*workers(4)).settle()
+    if on_b:
+        assert racks(ledger) == set()
+        ledger.gone(*on_b).settle()
+    assert racks(ledger) == {"b"}
+
+
+def test_nodes_without_the_label_are_in_no_domain() -> None:
+    """A required level excludes nodes without its label, also if no node has it."""
+    ledger = Ledger(rack("n1", 4), gang(min_available=2, required_level=RACK))
+    ledger.submit(*workers(2)).settle()
+    refused = ledger.refusal("m00")
+    assert refused.reasons == {C.GANG_DOMAIN_TOO_SMALL: 1}
+    assert refused.gang is not None
+    assert (refused.gang.level, refused.gang.domain) == (RACK, "")
+    ledger.report(observed("n1", labels={RACK: "a"})).settle()
+    assert ledger.where("m00") == "n1"
+
+
+def test_more_pods_of_the_gang_stay_in_its_domain() -> None:
+    """A pod that joins a running gang, or replaces one of its pods, gets a node of its domain."""
+    ledger = cluster(a=3, b=9).play(gang(min_available=2, required_level=RACK))
+    ledger.submit(*workers(2)).settle()
+    assert racks(ledger) == {"a"}
+    ledger.submit(*workers(2, first=2)).settle()
+    assert racks(ledger) == {"a"}
+    assert ledger.where("m03") == ""
+    ledger.gone("m00").settle()
+    assert ledger.where("m03").startswith("a-")
+
+
+@pytest.mark.parametrize(
+    ("preferred", "required", "free", "found"),
+    [
+        (RACK, "", {"a1": 2, "b1": 3}, {"b1"}),
+        (RACK, "", {"a1": 2, "b1": 2}, {"a1", "b1"}),  # falls back to all nodes
+        (RACK, BLOCK, {"a1": 2, "b1": 2, "b2": 2}, {"b1", "b2"}),  # and here to one block
+        (RACK, BLOCK, {"a1": 2, "b1": 3, "b2": 2}, {"b1"}),
+        (RACK, BLOCK, {"a1": 2, "b1": 2}, set()),
+    ],
+)
+def test_a_preferred_level_is_tried_first(
+    preferred: str, required: str, free: dict[str, int], found: set[str]
+) -> None:
+    """A gang gets a domain of its preferred level if one has room. If none has, it gets a domain of
+    the required level, or any nodes if there is none."""
+    levels: dict[str, Any] = {"preferred_level": preferred, "required_level": required}
+    ledger = cluster(**free).play(gang(min_available=3, **levels)).submit(*workers(3)).settle()
+    assert racks(ledger) == found
+
+
+def test_no_pod_is_evicted_for_a_gang_that_needs_a_domain() -> None:
+    """A gang with a required level evicts no pods: their places might be in several domains."""
+    ledger = cluster(a=2, b=2).submit(*(pod(f"p{n}", cards()) for n in range(4))).settle()
+    ledger.play(gang(min_available=2, required_level=RACK))
+    ledger.submit(*(member(f"m{n}", cards(), priority=1000) for n in range(2))).settle()
+    assert not ledger.state.evictions
+    assert racks(ledger) == set()
