@@ -104,20 +104,21 @@ async def test_a_gang_of_kubernetes_gets_a_smaller_minimum(world: KubeWorld) -> 
     assert minima == [3, 2]  # each change once, although several versions are served
 
 
-async def test_a_gang_of_kubernetes_with_a_topology_does_not_start(world: KubeWorld) -> None:
-    """Pods of a PodGroup with a topology constraint, which Apportion does not support, stay
-    pending."""
+async def test_a_gang_of_kubernetes_starts_in_one_topology_domain(world: KubeWorld) -> None:
+    """The pods of a PodGroup with a topology constraint start once a domain has room for all."""
     newest = served(world)[0]
     group = pod_group(
         f"{KUBERNETES}/{newest}",
-        schedulingPolicy={"gang": {"minCount": 1}},
+        schedulingPolicy={"gang": {"minCount": 2}},
         schedulingConstraints={"topology": [{"key": "example.com/rack"}]},
     )
-    await world.plane.apply(group, native("p0"))
-    watcher = await world.start("watcher")
-    await watcher.logged("spec.schedulingConstraints.topology")
-    await world.facts.count(PodSubmitted, 1)
-    assert world.facts.of(PodGroupObserved) == []  # without it, the gang does not start
+    await system(world)
+    await world.plane.apply(group, native("p0"), native("p1"))
+    await world.described("p0", "FailedScheduling", "no node with this label has room")
+    labels = {"metadata": {"labels": {"example.com/rack": "r1"}}}
+    path = "/api/v1/nodes/n1"
+    await asyncio.to_thread(world.plane.api.request, "PATCH", path, labels, merge=True)
+    await world.facts.count(PodBound, 2)
 
 
 async def test_I2_a_gang_of_kais_pod_grouper(world: KubeWorld) -> None:

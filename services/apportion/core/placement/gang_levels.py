@@ -73,15 +73,20 @@ class GangLevels:
         one_of = {wants_key(pod): pod for pod in waiting}
         for key, pod in one_of.items():
             capacity = self._finder.class_of(pod).capacity(columns)[labelled]
-            each = np.bincount(ids[labelled], capacity, count).astype(np.int64)
-            fitting += np.minimum(each, alike[key])
-            room += each
+            by_domain = np.bincount(ids[labelled], capacity, count).astype(np.int64)
+            fitting += np.minimum(by_domain, alike[key])
+            room += by_domain
         numbers = np.flatnonzero(fitting >= deficit.pods)
         if not len(numbers):
             numbers = np.array([fitting.argmax()]) if count and fitting.any() else numbers
-        found = [(int(room[each]), self._domain(level, ids, each)) for each in numbers.tolist()]
-        found.sort(key=lambda each: (each[0], each[1].name))
-        return [domain for _, domain in found[:DOMAINS_MAX]]
+        # those with room also for pods beyond the minimum, then those with room for most
+        found = []
+        for each in numbers.tolist():
+            beyond = len(waiting) - int(fitting[each])
+            domain = self._domain(level, ids, each)
+            found.append((beyond, int(room[each]), domain.name, domain))
+        found.sort(key=lambda each: each[:3])
+        return [each[3] for each in found[:DOMAINS_MAX]]
 
     def _domain(self, level: str, ids: NDArray[np.int64], number: int) -> Domain:
         rows = ids == number

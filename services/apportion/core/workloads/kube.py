@@ -231,10 +231,24 @@ class JobSchedulingPolicy(Kube, frozen=True):
     gang: JobGangPolicy | None = None
 
 
+class TopologyConstraint(Kube, frozen=True):
+    key: Annotated[Key, Meta(min_length=1)]
+
+
+class SchedulingConstraints(Kube, frozen=True):
+    topology: Annotated[list[TopologyConstraint], Meta(max_length=1)] = []
+
+    @property
+    def level(self) -> str:
+        """Return the label key of the level in which all pods must be; empty if there is none."""
+        return self.topology[0].key if self.topology else ""
+
+
 class JobScheduling(Kube, frozen=True):
     """How the pods of a Job are scheduled together, from Kubernetes 1.37."""
 
     scheduling_policy: JobSchedulingPolicy = JobSchedulingPolicy()
+    scheduling_constraints: SchedulingConstraints = SchedulingConstraints()
 
 
 class JobSpec(Kube, frozen=True):
@@ -291,7 +305,13 @@ class KaiSubGroup(Kube, frozen=True):
     parent: Text = ""
 
 
+class KaiTopology(Kube, frozen=True):
+    required_topology_level: Key = ""
+    preferred_topology_level: Key = ""
+
+
 class KaiGroupSpec(Kube, frozen=True):
+    topology_constraint: KaiTopology = KaiTopology()
     min_member: Natural | None = None
     queue: Text = ""
     priority_class_name: Text = ""
@@ -308,6 +328,7 @@ class SchedulingPolicy(Kube, frozen=True):
 
 class KubernetesGroupSpec(Kube, frozen=True):
     scheduling_policy: SchedulingPolicy = SchedulingPolicy()
+    scheduling_constraints: SchedulingConstraints = SchedulingConstraints()
     priority: Priority | None = None
     priority_class_name: Text = ""
 

@@ -7,7 +7,7 @@ import pytest
 from apportion_schemas import PodSubmitted, RefusalCode
 from tests.support.fleet import observed, rack
 from tests.support.ledger_of import Ledger
-from tests.support.pods import ask, cards, gang, member, pod
+from tests.support.pods import cards, gang, member, pod
 
 C = RefusalCode
 RACK, BLOCK = "example.com/rack", "example.com/block"

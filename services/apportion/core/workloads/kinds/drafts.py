@@ -85,6 +85,7 @@ def read_job(document: dict[str, Any], config: ManifestConfig) -> Manifest:
         group = PodGroupObserved(
             group=gangs.name_of(job.metadata, gangs.KUBERNETES),
             min_available=_job_gang(most if gang.min_count is None else gang.min_count, most),
+            required_level=spec.scheduling.scheduling_constraints.level,
         )
     template = read_template(
         spec.template,
@@ -186,6 +187,7 @@ def read_kubernetes_group(document: dict[str, Any], config: ManifestConfig) -> M
         group=gangs.name_of(group.metadata, gangs.KUBERNETES),
         min_available=gang.min_count if gang is not None else 1,
         priority=priority,
+        required_level=spec.scheduling_constraints.level,
     )
     return manifest_of("PodGroup", group.metadata, [], "", (observed,))
 
@@ -210,6 +212,8 @@ def read_kai_group(document: dict[str, Any], config: ManifestConfig) -> Manifest
         min_tasks=tasks,
         queue=dns_subdomain(spec.queue or "default", "spec.queue"),
         priority=config.priority_classes.get(spec.priority_class_name, 0),
+        required_level=spec.topology_constraint.required_topology_level,
+        preferred_level=spec.topology_constraint.preferred_topology_level,
     )
     return manifest_of("PodGroup", group.metadata, [], "", (observed,))
 

@@ -93,7 +93,7 @@ EXPECTED: Mapping[str, str] = {
 _POLICY = "nodes are scored by the cluster's policy"
 _TOGETHER = "tasks are neither co-located nor kept apart"
 _BUDGET = "jobs have no disruption budget; use a PodDisruptionBudget, which is honored if possible"
-_TOPOLOGY = "the pods of a gang can be in several domains; pin one with a nodeSelector"
+_TOPOLOGY = "only the topologyConstraint of the PodGroup that KAI's pod-grouper makes counts"
 # annotations of YuniKorn, KAI and Volcano (its `labels.go` and its plugins) without effect here
 ANNOTATIONS: Mapping[str, str] = {
     "yunikorn.apache.org/task-groups": "pods are placed one by one; use a PodGroup for a gang",

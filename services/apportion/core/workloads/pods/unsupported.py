@@ -51,10 +51,7 @@ VOLCANO_JOB_SPEC = (
 )
 POD_GROUP_SPEC = (Unsupported("networkTopology", fix=_TOPOLOGY_FIX), Unsupported("subGroupPolicy"))
 RUNTIME_POLICY = (Unsupported("volcano.networkTopology", fix=_TOPOLOGY_FIX),)
-JOB_SPEC = (
-    Unsupported("scheduling.schedulingConstraints.topology", fix=_TOPOLOGY_FIX),
-    Unsupported("scheduling.resourceClaims", fix="request devices in resources.limits"),
-)
+JOB_SPEC = (Unsupported("scheduling.resourceClaims", fix="request devices in resources.limits"),)
 KAI_POD_GROUP_SPEC = (
     Unsupported("subGroups[].topologyConstraint", fix=_TOPOLOGY_FIX),
     Unsupported("minSubGroup", fix="set minMember instead"),

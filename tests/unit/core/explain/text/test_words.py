@@ -97,6 +97,7 @@ def test_only_yes_or_no_codes_have_no_unit() -> None:
         RefusalCode.POD_AFFINITY_MISMATCH,
         RefusalCode.POD_ANTI_AFFINITY,
         RefusalCode.TOPOLOGY_SPREAD_EXCEEDED,
+        RefusalCode.GANG_DOMAIN_TOO_SMALL,
         # their amounts are those of the resource that the refusal names
         *LIMIT_CODES,
     }

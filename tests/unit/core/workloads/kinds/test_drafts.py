@@ -173,7 +173,7 @@ def test_pod_groups_of_other_apis(version: str) -> None:
     [
         (
             "scheduling.k8s.io/v1alpha2",
-            {"schedulingConstraints": {"topology": [{"key": "rack"}]}},
+            {"schedulingConstraints": {"topology": [{"key": "rack"}, {"key": "zone"}]}},
             "spec.schedulingConstraints.topology",
         ),
         (
@@ -282,9 +282,9 @@ def test_submitted() -> None:
             "the 1 pods that the Job runs at once",
         ),
         (
-            job(scheduling={"schedulingConstraints": {"topology": [{"key": "rack"}]}}),
-            "spec.scheduling.schedulingConstraints.topology",
-            "is not supported",
+            job(scheduling={"schedulingConstraints": {"topology": [{"key": ""}]}}),
+            "spec.scheduling.schedulingConstraints.topology[0].key",
+            "at least 1",
         ),
         (volcano_job(), "spec.tasks", "length of at least 1"),
         (volcano_job(task(replicas=2), minAvailable=3), "spec.minAvailable", "than the 2 pods"),
@@ -364,10 +364,29 @@ def test_I2_pod_groups_of_kai() -> None:
     assert gang_of(KAI).min_available == 1
 
 
+def test_the_topology_levels_of_a_pod_group() -> None:
+    """A PodGroup of Kubernetes may require a level, and one of KAI may also prefer one."""
+    levels = {"requiredTopologyLevel": "block", "preferredTopologyLevel": "rack", "topology": "t"}
+    kais = gang_of(KAI, minMember=2, topologyConstraint=levels)
+    assert (kais.required_level, kais.preferred_level) == ("block", "rack")
+    for version in ("v1alpha2", "v1beta1"):
+        said = {"schedulingConstraints": {"topology": [{"key": "rack"}]}}
+        assert gang_of(f"scheduling.k8s.io/{version}", **said).required_level == "rack"
+    (group,) = read(
+        job(
+            parallelism=2, completions=2,
+            scheduling={
+                "schedulingPolicy": {"gang": {}},
+                "schedulingConstraints": {"topology": [{"key": "rack"}]},
+            },
+        )
+    ).groups  # fmt: skip
+    assert group.required_level == "rack"
+
+
 @pytest.mark.parametrize(
     ("spec", "field"),
     [
-        ({"topologyConstraint": {"requiredTopologyLevel": "rack"}}, "spec.topologyConstraint"),
         ({"minSubGroup": 1}, "spec.minSubGroup"),
         (
             {"subGroups": [{"name": "a", "topologyConstraint": {"topology": "t"}}]},
@@ -376,7 +395,7 @@ def test_I2_pod_groups_of_kai() -> None:
     ],
 )
 def test_I2_what_a_pod_group_of_kai_may_not_say(spec: dict[str, Any], field: str) -> None:
-    """A PodGroup of KAI with a topology or with optional subgroups is refused."""
+    """A PodGroup of KAI with optional subgroups, or a topology of a subgroup, is refused."""
     metadata = {"name": "gang", "namespace": "team"}
     made = {"apiVersion": KAI, "kind": "PodGroup", "metadata": metadata, "spec": spec}
     assert refused(made).field == field
