@@ -303,7 +303,7 @@ class ResizeRefused(Payload, frozen=True):
 
 @event("limits.{kind}.{name}", "scheduler")
 class LimitsChecked(Payload, frozen=True):
-    """A scheduler placed pods within the limits of a queue or namespace, in the same batch.
+    """A scheduler checked the limits of a queue or namespace for decisions in the same batch.
 
     Each of these events expects the previous one on its subject, so of two schedulers that check
     the same limits at once, the server refuses one. Queue `root` stands for all queues."""

@@ -65,6 +65,7 @@ from apportion_schemas.decoding import from_outside
 
 BACK_OFF = BackOff(0.02, 5.0)
 REFUSALS_MAX = 10  # in a row: the last was about a single pod, after several seconds
+FENCES_FOR_EACH = 8  # at most so many events for each choice of kube-scheduler
 TAKEN, REFUSED, UNKNOWN = "taken", "refused", "unknown"
 # Events after which there may be something to decide: a pending pod may fit now, a pod is new, or
 # a failed placement must be voided.
@@ -242,7 +243,8 @@ class Cycle:
             self.engine.tell_time(_micros(self._clock))
         if not self._chosen.prepare():
             return Decision(more=True)
-        chosen = self._chosen.decide(self.engine.owns, events_max=events_max)
+        most = max(events_max // FENCES_FOR_EACH, 1) if self.engine.limited else events_max
+        chosen = self._chosen.decide(self.engine.owns, events_max=most)
         if chosen:
             decision = Decision(events=[event for _, event in chosen])
             for pod, event in chosen:
@@ -255,7 +257,7 @@ class Cycle:
 
     async def _append(self, decision: Decision, reader: Reader[Change]) -> str:
         drafts = fence(
-            (*decision.fences, *decision.events), self._state, self._publisher, self._fences
+            (*decision.events, *decision.fences), self._state, self._publisher, self._fences
         )
         outcome = UNKNOWN
         # Placements of a gang or within limits, and evictions, are stored all or none.
@@ -385,8 +387,7 @@ def fence(
     for event in events:
         if isinstance(event, LimitsChecked):
             newest = state.limits_checked.get(f"{event.kind}/{event.name}", 0)
-            subject = "" if newest else subject_of(event)
-            expect = fences.expected(newest, folded=state.revision, subject=subject)
+            expect = fences.expected(newest, folded=state.revision, subject=subject_of(event))
             drafts.append(draft(event, expect))
             continue
         if isinstance(event, PodRefused | ResizeRefused):

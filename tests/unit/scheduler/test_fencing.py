@@ -88,7 +88,7 @@ PUBLISHER = Publisher("scheduler/test", SystemClock(), _never)
 
 
 def test_limits_are_fenced_by_their_last_check() -> None:
-    """An append that depends on limits begins with an event for each of them. It expects the last
+    """An append that depends on limits ends with an event for each of them. It expects the last
     such event, so the server refuses one of two schedulers that use the same limit at once."""
     ledger = Ledger(
         node("n1", gpu("g0", slots=4)),
@@ -99,18 +99,18 @@ def test_limits_are_fenced_by_their_last_check() -> None:
     )
     decision = ledger.consider()
     checks = [
-        LimitsChecked(kind="queue", name="lab"),
+        LimitsChecked(kind="queue", name="ml"),
         LimitsChecked(kind="namespace", name="default"),
     ]
     assert sorted(decision.fences, key=repr) == sorted(checks, key=repr)
-    drafts = fence((*checks, *decision.events), ledger.state, PUBLISHER, Fences())
-    assert [each.expect for each in drafts[:2]] == [0, 0]
+    drafts = fence((*decision.events, *checks), ledger.state, PUBLISHER, Fences())
+    assert [each.expect for each in drafts[-2:]] == [0, 0]
     ledger.play(*checks)
     drafts = fence(checks, ledger.state, PUBLISHER, Fences())
     newest = ledger.state.revision
     assert [each.expect for each in drafts] == [newest - 1, newest]
     assert [each.subject for each in drafts] == [
-        "apportion.v1.limits.queue.lab",
+        "apportion.v1.limits.queue.ml",
         "apportion.v1.limits.namespace.default",
     ]
 

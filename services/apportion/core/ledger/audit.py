@@ -31,13 +31,13 @@ from apportion.core.ledger.invariants import violations, violations_near
 from apportion.core.ledger.rules import SetAsideEvent
 from apportion.core.ledger.state import NodeState, State
 from apportion.core.placement.limits.capacity import OF_CAPACITY
-from apportion.core.placement.limits.limits import Limits
-from apportion.core.placement.queueing.hints import LIMITS_SET
+from apportion.core.placement.limits.limits import LIMITS_SET, Limits
 from apportion_schemas import (
     DeviceCordoned,
     DeviceCordonLifted,
     Event,
     InvalidEvent,
+    LimitsChecked,
     NodeCordoned,
     NodeCordonLifted,
     NotEnabledEvent,
@@ -64,8 +64,7 @@ _BY_LOGIN = frozenset({NodeCordoned, NodeCordonLifted, DeviceCordoned, DeviceCor
 _ID = {PodPlaced: "placed", PlacementVoided: "voided", PodEvicted: "evicted"}
 _Chained = PodPlaced | PlacementVoided | PodEvicted | PodResized
 _DECISIONS = (PodPlaced, PlacementVoided, PodRefused, PodEvicted, PodResized, ResizeRefused)
-_USES_LIMITS = frozenset((PodPlaced, PodResized))
-_MOVES_LIMITS = LIMITS_SET | OF_CAPACITY | {PodAdopted, PodChanged, PodGroupObserved}
+_MOVES_LIMITS = LIMITS_SET | OF_CAPACITY | {PodAdopted, PodChanged, PodGroupObserved, PodResized}
 
 
 class Violation(Struct, frozen=True):
@@ -95,6 +94,7 @@ class LimitsAudit:
         self._state = state
         self._limits = Limits(state)
         self._moved = state.revision
+        self._late: dict[LimitsChecked, int] = {}  # newest placement decided without knowing it
 
     def take(self, event: Event, change: Change) -> str:
         """Check an event that was just folded. Return what is wrong, or an empty string."""
@@ -103,13 +103,19 @@ class LimitsAudit:
             limits.observe(change)
         if change.refused:
             return ""
-        if kind in _MOVES_LIMITS or (kind in _USES_LIMITS and event.basis < self._moved):
+        if kind in _MOVES_LIMITS:
             self._moved = self._state.revision
-        elif kind is PodPlaced and limits.active and pod is not None and pod.placement is not None:
-            exceeded = limits.exceeded_with(pod, pod.placement, pod.placement.shares)
-            if exceeded is not None:
-                return f"pod {pod.uid} is placed although {exceeded.code.value} forbids it"
-        return ""
+        if kind is not PodPlaced or not limits.active or pod is None or pod.placement is None:
+            return ""
+        fences = list(limits.fences(pod))
+        since = max((self._late.get(each, 0) for each in fences), default=0)
+        if event.basis < max(since, self._moved):  # without knowing the limits, or their use
+            self._late.update(dict.fromkeys(fences, self._state.revision))
+            return ""
+        exceeded = limits.exceeded_with(pod, pod.placement, pod.placement.shares)
+        if exceeded is None:
+            return ""
+        return f"pod {pod.uid} is placed although {exceeded.code.value} forbids it"
 
 
 class Auditor:

@@ -15,10 +15,9 @@ from apportion.core.placement.affinity.neighbours import Neighbours
 from apportion.core.placement.finder import PlaceFinder
 from apportion.core.placement.gang_turn import GangTurn
 from apportion.core.placement.index.columns import Columns
-from apportion.core.placement.limits.limits import Limits
+from apportion.core.placement.limits.limits import LIMITS_SET, Limits
 from apportion.core.placement.preemption.preempting import GangRoom, Preempting
 from apportion.core.placement.preemption.victims import DryRun
-from apportion.core.placement.queueing.hints import LIMITS_SET
 from apportion.core.placement.queueing.keys import affinity_key, plain_key
 from apportion.core.placement.queueing.queue import NO_CLOCK, PendingQueue
 from apportion.core.placement.queueing.shape_queue import (
@@ -68,7 +67,9 @@ DecisionEvent = PodPlaced | PodRefused | PlacementVoided | PodEvicted | PodResiz
 
 
 class Decision(Struct):
-    """Events to append together or not at all, after those of `fences`."""
+    """Events to append together or not at all. Those of `fences` are the last.
+
+    So a reader that has folded the fence of a limit has also folded what was placed within it."""
 
     events: list[DecisionEvent] = []
     fences: dict[LimitsChecked, None] = {}
@@ -92,7 +93,7 @@ class Engine:
             state, self._finder, self._neighbours, self._reservations, self._refusing
         )
         self._queue = PendingQueue(state, self._limits.turn, now)
-        self._waiting = Waiting(state, self._queue, self._limits.queue_fence)
+        self._waiting = Waiting(state, self._queue, self._limits)
         # gangs that may have held pods
         self._assembled = {name for name, group in state.groups.items() if group.held}
         self._waking = Waking(state, self._queue, self._finder, self._limits, self._reservations)
@@ -182,6 +183,11 @@ class Engine:
         freed = self._preempting.observe(change) or freed
         self._waiting.observe(change)
         self._waking.observe(change, moved, freed)
+
+    @property
+    def limited(self) -> bool:
+        """Return True if placements may need fences of limits."""
+        return self._limits.active
 
     def fence(self, decision: Decision, pods: Iterable[PodState]) -> None:
         """Fence the limits that the decision about these pods depends on."""

@@ -140,7 +140,11 @@ class PlaceFinder:
                 break
             first = first or exceeded
             asks = self.class_of(pod, without=without).asks
-            beyond |= self._limits.kinds_beyond(pod, asks, self.columns.kinds)
+            beyond |= self._limits.kinds_beyond(
+                pod,
+                [(each.demands, each.ask.count) for each in asks],
+                list(enumerate(self.columns.kinds, FIRST_KIND)),
+            )
             without |= beyond | self.columns.kinds_of(found.node, found.shares)
         if found is not None or first is None:
             return found, None

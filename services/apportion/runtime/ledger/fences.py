@@ -1,6 +1,7 @@
-"""Finds the revision to expect (the fence) on a subject whose newest record is gone.
+"""Finds the revision to expect (the fence) on a subject whose newest record the state lacks.
 
-After a trim or a loss of records, the server treats the subject as empty. Invariant: a writer never
+After a trim or a loss of records, the server treats the subject as empty. The fold may have skipped
+the newest record, or forgotten it. Invariant: a writer never
 appends past an event that it has not folded."""
 
 import asyncio
@@ -17,15 +18,15 @@ class Fences:
 
     def __init__(self) -> None:
         self._begins = 1
-        self._found: dict[str, int] = {}
+        self._found: dict[str, tuple[int, int]] = {}  # what was expected instead, by subject
         self._missing: set[int] = set()
         self._asking = asyncio.Lock()
 
     def expected(self, newest: int, *, folded: int, subject: str = "") -> int:
         """Return the revision to expect on `subject`, given the newest revision folded (or 0)."""
-        if not newest and subject in self._found:  # the state has forgotten its records
-            found = self._found[subject]
-            return found if found <= folded else 0
+        instead, found = self._found.get(subject, (-1, 0))
+        if instead == newest and found <= folded:  # a record without effect on the state
+            return found
         if newest in self._missing or newest < self._begins <= folded + 1:
             return 0
         return newest
@@ -40,7 +41,7 @@ class Fences:
                 if len(self._missing) >= MISSING_MAX:
                     self._missing.clear()
                 self._missing.add(refusal.expected)
-        elif refusal.found and not refusal.expected:
+        elif refusal.found:
             if len(self._found) >= FOUND_MAX:
                 self._found.clear()
-            self._found[refusal.subject] = refusal.found
+            self._found[refusal.subject] = refusal.expected, refusal.found

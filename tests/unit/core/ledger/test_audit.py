@@ -347,6 +347,15 @@ def test_a_limit_that_came_after_the_decision() -> None:
     assert ledger.checks() == [(8, "limit")]
 
 
+def test_a_late_placement_without_a_limit_hides_nothing() -> None:
+    """A placement decided before a limit came does not excuse later ones if it is within it."""
+    ledger = limited()
+    ledger.write(pod("other", ask(1000), namespace="web"))
+    ledger.write(on("other"), basis=3)
+    ledger.write(on("p1"), on("p2", "n1-g1"), basis=5)
+    assert ledger.checks() == [(8, "limit")]
+
+
 def test_a_contradiction_is_counted_and_allowed(ledger: Written) -> None:
     """Events that contradict the state are counted, but are no violation."""
     ledger.write(PodGone(uid="p1")).write(PodGone(uid="p1"))

@@ -56,3 +56,19 @@ async def test_many_refusals_ask_once_where_the_ledger_begins() -> None:
     await asyncio.gather(*(fences.refused(refusal, ledger) for refusal in refusals))
     assert ledger.asked == 1
     assert {fences.expected(revision, folded=revisions[-1]) for revision in revisions} == {0}
+
+
+async def test_a_newer_record_without_effect_is_expected_once_it_is_folded() -> None:
+    """If the fold skips the newest record of a subject, such as invalid bytes, a writer expects it
+    nevertheless. Otherwise no append on the subject could ever succeed again."""
+    server = MemoryServer()
+    ledger = MemoryLedger(server, role="watcher")
+    known, skipped = [(await ledger.append([draft("workload.a")]))[0] for _ in range(2)]
+    fences = Fences()
+    expected = fences.expected(known, folded=skipped, subject=A)
+    with pytest.raises(FenceRefused) as refused:
+        await ledger.append([draft("workload.a", expect=expected)])
+    await fences.refused(refused.value, ledger)
+    assert fences.expected(known, folded=known, subject=A) == known
+    assert fences.expected(known, folded=skipped, subject=A) == skipped
+    await ledger.append([draft("workload.a", expect=skipped)])

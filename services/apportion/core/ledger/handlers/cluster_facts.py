@@ -3,6 +3,8 @@
 These events change no node and place no pod. Invariant: the newest event about an object replaces
 all earlier facts about that object."""
 
+from typing import Final
+
 from msgspec import structs
 
 from apportion.core.configuration import check
@@ -28,6 +30,8 @@ from apportion_schemas import (
     VolumeClaimObserved,
 )
 from apportion_schemas.configuration import PolicyConfiguration
+
+CHECKED_MAX: Final = 10_000  # limits whose newest check the state keeps
 
 
 @folds(QueueObserved)
@@ -69,7 +73,11 @@ def _object_gone(context: Context, data: QuotaGone | BudgetGone | VolumeClaimGon
 
 @folds(LimitsChecked)
 def _limits_checked(context: Context, data: LimitsChecked) -> Change:
-    context.state.limits_checked[f"{data.kind}/{data.name}"] = context.revision
+    checked, name = context.state.limits_checked, f"{data.kind}/{data.name}"
+    checked.pop(name, None)  # the newest is last
+    checked[name] = context.revision
+    if len(checked) > CHECKED_MAX:
+        del checked[next(iter(checked))]
     return Change(data)
 
 

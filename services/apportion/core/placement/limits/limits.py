@@ -1,27 +1,32 @@
 """Enforce the limits of queues and namespaces, which refuse a pod although nodes have room."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from apportion.core.devices.demand import Demand
 from apportion.core.ledger.handlers.change import Change
 from apportion.core.ledger.state import Placement, PodState, State
-from apportion.core.placement.index.asks import AskColumns
-from apportion.core.placement.index.device_kinds import FIRST_KIND
 from apportion.core.placement.limits import quotas
 from apportion.core.placement.limits.holdings import Holdings
 from apportion.core.placement.limits.queues import Queues, Turn
 from apportion.core.placement.limits.quotas import LimitExceeded, NamespaceQuota
 from apportion.core.placement.limits.reclaiming import Reclaim
+from apportion.core.placement.limits.tree import ROOT
 from apportion_schemas import (
     ConfigurationChanged,
     Device,
     LimitsChecked,
     PodPlaced,
+    QueueObserved,
     QuotaGone,
     QuotaObserved,
     Share,
 )
+
+# events that set limits, or change what existing ones mean
+LIMITS_SET: Final = frozenset((QueueObserved, QuotaObserved, QuotaGone, ConfigurationChanged))
+
+Kinds = Sequence[tuple[int, Device]]  # with their numbers
 
 
 class Namespaces(Holdings):
@@ -165,34 +170,47 @@ class Limits:
             pod.placement = placed
             self.note(pod, undone=True)
 
-    def queue_fence(self, pod: PodState) -> str:
-        """Return the queue whose pods only one scheduler may place at a time; empty if any may."""
-        return self._queues.fence(pod)
+    @property
+    def owners(self) -> tuple[dict[str, str], bool]:
+        """Return a value that changes when `owner_key` of some pod may have changed."""
+        return self._queues.owners, bool(self._state.quotas)
+
+    def owner_key(self, pod: PodState) -> str:
+        """Return a key that pods with a common limit share; empty for a pod without limits.
+
+        If both queues and namespaces have limits, all limited pods share one."""
+        namespace, queue = pod.submitted.namespace, self._queues.owner(pod)
+        if self._state.quotas and self._queues.owners:
+            return f"queue {ROOT}" if queue or namespace in self._state.quotas else ""
+        if queue:
+            return f"queue {queue}"
+        return namespace if namespace in self._state.quotas else ""
 
     def fences(self, pod: PodState) -> Iterator[LimitsChecked]:
         """Yield what must be appended with the pod's placement, so that no other scheduler uses
         the same limits at the same time."""
-        queue = self._queues.fence(pod)
-        if queue:
+        for queue in self._queues.fences(pod):
             yield LimitsChecked(kind="queue", name=queue)
         if self._namespaces.limited(pod.submitted.namespace):
             yield LimitsChecked(kind="namespace", name=pod.submitted.namespace)
 
     def kinds_beyond(
-        self, pod: PodState, asks: Sequence[AskColumns], kinds: Sequence[Device]
+        self, pod: PodState, asks: Sequence[tuple[Sequence[object], int]], kinds: Kinds
     ) -> frozenset[int]:
-        """Return the kinds of device on which the pod would exceed a limit."""
+        """Return the numbers of the kinds of device on which the pod would exceed a limit.
+
+        `asks` are the demands by number of kind, and how many devices each ask is for."""
         found = set[int]()
         for accounts in (self._queues, self._namespaces):
             name = accounts.account_of(pod)
             if not accounts.limited(name):
                 continue
             accounts.count_all()
-            for kind, device in enumerate(kinds, FIRST_KIND):
-                for ask in asks:
-                    wanted = ask.demands[kind]
+            for kind, device in kinds:
+                for demands, count in asks:
+                    wanted = demands[kind]
                     if isinstance(wanted, Demand):
-                        more = quotas.of_demand(wanted, device, ask.ask.count)
+                        more = quotas.of_demand(wanted, device, count)
                         if accounts.beyond(name, more) is not None:
                             found.add(kind)
         return frozenset(found)

@@ -7,7 +7,7 @@ Devices are measured in thousandths (`quotas.WORTH`).
 Invariant: all of it follows from the state and the placements that the decision assumes."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from apportion.core.devices.catalogue import type_matches
@@ -61,6 +61,7 @@ class Queues(Holdings):
         self._measured: frozenset[Amount] = frozenset()
         self._families: dict[str, set[Amount]] = {}  # of the models that a key names
         self._turns: dict[str, tuple[Turn, ...]] = {}
+        self.owners: dict[str, str] = {}  # what `owner` returns for each queue with a limit
         self._learn()
 
     def account_of(self, pod: PodState) -> str:
@@ -71,9 +72,17 @@ class Queues(Holdings):
         """Return the queue, then those above it, and then `ROOT`."""
         return self._tree.path_of(name)
 
-    def fence(self, pod: PodState) -> str:
-        """Return the queue that fences the pod's placement (`QueueTree.fence`), or ""."""
-        return self._tree.fence(queue_of(self._state, pod))
+    def owner(self, pod: PodState) -> str:
+        """Return the queue whose pods one scheduler places together with this pod, or ""."""
+        return self._tree.owner(queue_of(self._state, pod))
+
+    def fences(self, pod: PodState) -> Iterator[str]:
+        """Yield the queues whose limits or entitlements the pod's placement depends on."""
+        if self._tree.entangled:
+            yield ROOT
+        for name in self.path_of(queue_of(self._state, pod)):
+            if name in self._limits and not (name == ROOT and self._tree.entangled):
+                yield name
 
     @property
     def lends(self) -> bool:
@@ -331,6 +340,8 @@ class Queues(Holdings):
         self._tree = QueueTree(self._state.queues, self._state.configuration)
         self._limits = {name: (quota,) for name, quota in self._tree.limits.items()}
         self._reserved = dict(self._tree.floors)
+        named = ("", *self._state.queues)  # any queue that does not exist is like the one named ""
+        self.owners = {name: owner for name in named if (owner := self._tree.owner(name))}
         self._at, self._held, self._live, self._asked = {}, {}, {}, {}
         self._capacity.models = self._tree.models
         self._capacity.moved = True

@@ -71,12 +71,18 @@ class QueueTree:
         path = self._paths.get(queue) or ((queue, ROOT) if queue != ROOT else (ROOT,))
         return path if queue == account else (account, *path)
 
-    def fence(self, queue: str) -> str:
-        """Return the queue whose pods only one scheduler may place at a time; empty if any may.
+    @property
+    def entangled(self) -> bool:
+        """Return True if what any queue may use depends on what other queues use."""
+        return bool(self.lends or self.floors or self.keeps_order)
 
-        It is the one at the top above a limit, or `ROOT` if queues depend on each other's use."""
+    def owner(self, queue: str) -> str:
+        """Return the queue whose pods one scheduler places, as they have a limit in common.
+
+        It is the one at the top above a limit, or `ROOT` if all queues are entangled. It is empty
+        if the queue has no limit."""
         path = self.path_of(queue)
-        if self.lends or self.floors or self.keeps_order or ROOT in self.limits:
+        if self.entangled or ROOT in self.limits:
             return ROOT
         return path[-2] if any(each in self.limits for each in path) else ""
 

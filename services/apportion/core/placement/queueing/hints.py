@@ -18,17 +18,7 @@ from apportion.core.placement.feasibility.descriptors import (
     Hint,
 )
 from apportion.core.placement.index.packed import Int64
-from apportion_schemas import (
-    ConfigurationChanged,
-    PodGroupObserved,
-    QueueObserved,
-    QuotaGone,
-    QuotaObserved,
-    RefusalCode,
-)
-
-# events that set limits, or change what existing ones mean
-LIMITS_SET: Final = frozenset((QueueObserved, QuotaObserved, QuotaGone, ConfigurationChanged))
+from apportion_schemas import PodGroupObserved, RefusalCode
 
 BY_REASON: Final[dict[RefusalCode, tuple[Hint, ...]]] = {
     code: cause.hints for code, cause in CAUSES.items()

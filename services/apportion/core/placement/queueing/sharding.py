@@ -36,16 +36,15 @@ class Shard:
 WHOLE: Final = Shard(frozenset(range(PARTS)))  # what a single scheduler owns
 
 
-def key_of(pod: PodState, *, queue: str = "", limited: bool = False) -> str:
-    """Return the key whose hash decides which scheduler owns a pod: queue, gang, namespace or uid.
+def key_of(pod: PodState, *, limited: str = "") -> str:
+    """Return the key whose hash decides which scheduler owns a pod: limit, gang, namespace or uid.
 
-    Pods whose decisions depend on each other, such as by affinity, have one owner. `queue` is the
-    one that fences the pod's placement; `limited` says if a quota limits the pod's namespace."""
+    Pods whose decisions depend on each other have one owner: those with a common limit, of a gang,
+    or of a namespace with affinity. `limited` is the key of pods with a limit (`Limits.owner_key`).
+    """
     submitted = pod.submitted
-    if queue:
-        return f"queue {queue}"
     if limited:
-        return submitted.namespace
+        return limited
     if submitted.group:
         return submitted.group
     if has_wishes(submitted.shape.pods) or submitted.volume_claims:

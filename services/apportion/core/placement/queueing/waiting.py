@@ -2,12 +2,12 @@
 
 Invariant: the queue has exactly the pending pods of our shard."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import PENDING, PodState, State
-from apportion.core.placement.queueing.hints import LIMITS_SET
+from apportion.core.placement.limits.limits import LIMITS_SET, Limits
 from apportion.core.placement.queueing.queue import PendingQueue
 from apportion.core.placement.queueing.shape_queue import is_pending, turn_of
 from apportion.core.placement.queueing.sharding import WHOLE, Shard, key_of, part_of
@@ -32,12 +32,11 @@ _MOVE_SHARDS: Final = LIMITS_SET | {PodGroupObserved}
 class Waiting:
     """All pending pods, of our shard and of others."""
 
-    def __init__(
-        self, state: State, queue: PendingQueue, queue_fence: Callable[[PodState], str]
-    ) -> None:
+    def __init__(self, state: State, queue: PendingQueue, limits: Limits) -> None:
         self._state = state
         self.queue = queue  # pods of our shard
-        self._queue_fence = queue_fence  # see `Limits`
+        self._limits = limits
+        self._owners = limits.owners
         self._part: dict[str, int] = {}
         self._pods: dict[int, dict[str, None]] = {}
         self._others: dict[str, None] = {}
@@ -151,29 +150,31 @@ class Waiting:
         return self.shard is WHOLE or self.shard.owns(self._key_of(pod))
 
     def _key_of(self, pod: PodState) -> str:
-        limited = pod.submitted.namespace in self._state.quotas
-        return key_of(pod, queue=self._queue_fence(pod), limited=limited)
+        return key_of(pod, limited=self._limits.owner_key(pod))
 
     def _reshard(self, data: Payload) -> None:
         # Limits may be others now, or the gang's queue, and so the pods' scheduler.
         if isinstance(data, QuotaObserved | QuotaGone):
             self._regroup(data.namespace)
-        elif self.shard is not WHOLE:
-            pods = self._pending()
-            if isinstance(data, PodGroupObserved):
-                pods = iter(self._state.groups[data.group].pods.values())
-            self._move(pods)
+        owners, before = self._limits.owners, self._owners
+        self._owners = owners
+        if self.shard is WHOLE:
+            return
+        if isinstance(data, PodGroupObserved):
+            self._move(self._state.groups[data.group].pods)
+        elif owners != before:
+            self._move(self._part)
 
-    def _move(self, pods: Iterable[PodState]) -> None:
-        for pod in list(pods):
-            known = self._part.get(pod.uid)
-            if known is not None and known != part_of(self._key_of(pod)):
+    def _move(self, uids: Iterable[str]) -> None:
+        for uid in list(uids):
+            part, pod = self._part.get(uid), self._state.pods[uid]
+            if part is not None and part != part_of(self._key_of(pod)):
                 self.queue.leave(pod)
-                self._forget(pod.uid)
+                self._forget(uid)
                 self.add(pod)
 
     def _regroup(self, namespace: str) -> None:
-        # While a namespace has a quota, its pods have their own shape queues and one scheduler.
+        # While a namespace has a quota, its pods have their own shape queues.
         if (namespace in self._state.quotas) == (namespace in self._limited):
             return
         self._limited ^= {namespace}

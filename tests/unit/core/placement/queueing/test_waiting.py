@@ -151,6 +151,21 @@ def test_pods_within_one_limit_are_one_members() -> None:
     assert {name: members.engines[name].pending for name in THREE} == apart
 
 
+def test_queues_and_namespaces_with_limits_have_one_member() -> None:
+    """If both queues and namespaces have limits, all their pods belong to one scheduler.
+
+    Otherwise two schedulers would place pods of one namespace and refuse each other's appends."""
+    limits = {"capability": {"nvidia.com/gpu": 3}}
+    members = Members(THREE, rack("n1", 1))
+    members.play(*(QueueObserved(queue=name, **limits) for name in "abcd"))
+    for number, queue in enumerate("abcd" * 5):
+        members.submit(pod(f"p{number}", cards(9), queue=queue, namespace="team"))
+    assert len([name for name in THREE if members.engines[name].pending]) > 1
+    members.play(QuotaObserved(namespace="team", quota="q", hard={"requests.nvidia.com/gpu": 4}))
+    pending = {name: members.engines[name].pending for name in THREE}
+    assert pending == {name: 20 if name == owner("queue root", THREE) else 0 for name in THREE}
+
+
 def test_a_gang_follows_its_queue_to_another_member() -> None:
     """If a PodGroup moves to a queue with a limit, the queue's scheduler decides for the gang."""
     limits = [QueueObserved(queue=name, capability={"pods": 9}) for name in ("a", "b", "c", "d")]
