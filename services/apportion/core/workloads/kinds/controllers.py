@@ -73,8 +73,17 @@ class Kind(NamedTuple):
     note: str = ""
 
 
-def number(field: str, default: int = 1, *, less: int = 0) -> Count:
-    """Return a function that reads the number at this field, less `less`."""
+def number(
+    field: str,
+    default: int = 1,
+    *,
+    less: int = 0,
+    at_least: int = 0,
+    at_most: int = kube.REPLICAS_MAX,
+) -> Count:
+    """Return a function that reads the number at this field, less `less`.
+
+    The function raises ManifestError if the number is out of range."""
 
     def read(found: Document, at: str) -> int:
         *path, name = field.split(".")
@@ -82,8 +91,8 @@ def number(field: str, default: int = 1, *, less: int = 0) -> Count:
         if type(value) is not int:
             fix = "write a whole number without quotes"
             raise ManifestError(below_path(at, field), value, "is not a whole number", fix)
-        if not 0 <= value <= kube.REPLICAS_MAX:
-            bound = "at least 0" if value < 0 else f"at most {kube.REPLICAS_MAX}"
+        if not at_least <= value <= at_most:
+            bound = f"at least {at_least}" if value < at_least else f"at most {at_most}"
             raise ManifestError(below_path(at, field), value, "is out of range", f"use {bound}")
         return max(value - less, 0)
 
@@ -303,6 +312,7 @@ def _pods(
     kind: Kind, document: Document, config: ManifestConfig, namespace: str
 ) -> Iterator[_Pods]:
     for role in kind.roles:
+        names: set[str] = set()
         for each in _objects(document, role.at):
             raw, field = _template(each, role.template)
             with errors_below(f"{field}."):
@@ -311,18 +321,23 @@ def _pods(
                 parts, raw["spec"], field=field, config=config, namespace=namespace
             )
             numbers = tuple(count(each.found, each.field) for count in role.counts)
-            yield _Pods(role, _name(role, each), template, numbers)
+            name, at = _name(role, each)
+            if name in names:
+                raise ManifestError(at, name, "is used twice", "rename one of them")
+            names.add(name)
+            yield _Pods(role, name, template, numbers)
 
 
-def _name(role: Role, each: _Object) -> str:
+def _name(role: Role, each: _Object) -> tuple[str, str]:
+    # The role's name, as it is in the names of pods, and its path.
     if "{role}" not in role.name:
-        return ""
+        return "", each.field
     name, field = each.key or each.found.get(role.role), each.field
     if not each.key:
         field = below_path(field, role.role)
     if not isinstance(name, str):
         raise ManifestError(field, name, "is missing or not text", "name it")
-    return dns_label(name.lower(), field)
+    return dns_label(name.lower(), field), field
 
 
 def _template(each: _Object, paths: str) -> tuple[Document, str]:

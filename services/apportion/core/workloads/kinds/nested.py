@@ -19,6 +19,7 @@ from apportion.core.workloads.kinds.controllers import (
     GANG_OF_RAY,
     POLICY_OF_RUNTIME,
     RAY,
+    number,
     stopped,
 )
 from apportion.core.workloads.pods import unsupported
@@ -96,12 +97,18 @@ def _ray_job(document: Document, config: ManifestConfig) -> Iterator[Inner]:
 
 def _roles(document: Document, _config: ManifestConfig) -> Iterator[Inner]:
     kind = ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet")
-    for i, role in entries(part(document, "spec"), "roles"):
+    whole = part(document, "spec")
+    unsupported.check(whole, "spec", unsupported.DISAGGREGATED_SET_SPEC)
+    slices, names = SLICES(whole, "spec"), set[str]()
+    for i, role in entries(whole, "roles"):
         spec = _object(role, "spec", f"spec.roles[{i}]")
-        slices = part(document, "spec").get("slices", 1)
-        for each in range(slices if type(slices) is int and 0 <= slices <= SLICES_MAX else 1):
-            suffix = f"-{each}-{role.get('name', i)}"
-            yield _spec(kind, document, f"spec.roles[{i}].spec", spec, suffix)
+        name = str(role.get("name", i))
+        if name in names:
+            field, fix = f"spec.roles[{i}].name", "rename one of them"
+            raise ManifestError(field, name, "is used twice", fix)
+        names.add(name)
+        for each in range(slices):
+            yield _spec(kind, document, f"spec.roles[{i}].spec", spec, f"-{each}-{name}")
 
 
 def _components(document: Document, _config: ManifestConfig) -> Iterator[Inner]:
@@ -204,7 +211,7 @@ def _none(_document: Document, _config: ManifestConfig) -> Iterator[Inner]:
     yield from ()
 
 
-SLICES_MAX: Final = 100
+SLICES: Final = number("slices", at_least=1, at_most=100)  # the limits of its CRD
 _RUN: Final = "one run is read"
 _STEPS: Final = "one pod of each template is read; Argo decides at run time how many there are"
 _OF_TRAIN_JOB: Final = "its pods are created by a TrainJob that names it"

@@ -52,6 +52,13 @@ VOLCANO_JOB_SPEC = (
 POD_GROUP_SPEC = (Unsupported("networkTopology", fix=_TOPOLOGY_FIX), Unsupported("subGroupPolicy"))
 RUNTIME_POLICY = (Unsupported("volcano.networkTopology", fix=_TOPOLOGY_FIX),)
 JOB_SPEC = (Unsupported("scheduling.resourceClaims", fix="request devices in resources.limits"),)
+DISAGGREGATED_SET_SPEC = (
+    Unsupported(
+        "placementPolicy.type",
+        fix="write the affinity into the pod templates",
+        values=("ExclusiveSlice", "ExclusiveTopology"),
+    ),
+)
 KAI_POD_GROUP_SPEC = (
     Unsupported("subGroups[].topologyConstraint", fix=_TOPOLOGY_FIX),
     Unsupported("minSubGroup", fix="set minMember instead"),

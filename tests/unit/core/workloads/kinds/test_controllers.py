@@ -186,6 +186,21 @@ def test_the_leader_has_its_own_template() -> None:
     assert selected == ["train-0", "train-1"]
 
 
+ROLES = [
+    {"name": name, "spec": leader_worker_set()} for name in ("decode", "prefill")
+]  # fmt: skip
+SET = "disaggregatedset.x-k8s.io/v1"
+
+
+@pytest.mark.parametrize("slices", [0, -1, 101, "2", 1.5, True])
+def test_slices_out_of_range(slices: object) -> None:
+    """A DisaggregatedSet has 1 to 100 slices; any other value is refused."""
+    two = read(kind_of(SET, "DisaggregatedSet", roles=ROLES, slices=2))
+    assert len(two.pods) == 2 * len(read(kind_of(SET, "DisaggregatedSet", roles=ROLES)).pods)
+    error = refusal(kind_of(SET, "DisaggregatedSet", roles=ROLES, slices=slices))
+    assert (error.field, error.value) == ("spec.slices", slices)
+
+
 def test_what_a_workflow_gives_its_templates() -> None:
     """A template's pod gets the workflow's settings, unless the template overrides them."""
     spec = workflow(
@@ -242,6 +257,36 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     (
         kind_of(LWS, "LeaderWorkerSet", **leader_worker_set(replicas=6000)),
         "spec",
+    ),
+    (kind_of(SET, "DisaggregatedSet", roles=[*ROLES, ROLES[0]]), "spec.roles[2].name"),
+    (
+        kind_of(
+            SET, "DisaggregatedSet", roles=ROLES, placementPolicy={"type": "ExclusiveSlice"}
+        ),
+        "spec.placementPolicy.type",
+    ),
+    (
+        kind_of(
+            "ray.io/v1",
+            "RayCluster",
+            **ray_cluster(
+                workerGroupSpecs=[
+                    {"groupName": name, "replicas": 1, "template": template()}
+                    for name in ("a", "A")
+                ]
+            ),
+        ),
+        "spec.workerGroupSpecs[1].groupName",
+    ),
+    (
+        kind_of(
+            "kubeflow.org/v1",
+            "PyTorchJob",
+            pytorchReplicaSpecs={
+                name: {"template": template()} for name in ("Worker", "worker")
+            },
+        ),
+        "spec.pytorchReplicaSpecs.worker",
     ),
     (kind_of("ray.io/v1", "RayJob", rayClusterSpec={}), "spec.rayClusterSpec.headGroupSpec"),
     (
