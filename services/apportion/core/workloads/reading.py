@@ -1,9 +1,10 @@
 """Read documents with the function for each kind, and report one outcome each.
 
 A document of a kind whose controller creates pods yields the pods that the controller would create.
-PriorityClasses and training runtimes apply to the pods in the same files; a PriorityClass does not
-override the configuration. Invariant: a bad document only raises a `ManifestError`. A document with
-a pod, or of one of our kinds in another version, is never skipped."""
+PriorityClasses, training runtimes and workflow templates apply to the pods in the same files; a
+PriorityClass does not override the configuration. Invariant: a bad document only raises a
+`ManifestError`. A document with a pod, or of one of our kinds in another version, is never
+skipped."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -174,7 +175,6 @@ WITHOUT_TEMPLATES: Final = {
     ("sparkoperator.k8s.io", "ScheduledSparkApplication"): _MADE,
     **{("tekton.dev", kind): _MADE for kind in ("Task", "TaskRun", "Pipeline", "PipelineRun")},
 }
-RUNTIMES: Final = ("ClusterTrainingRuntime", "TrainingRuntime")
 
 
 PRIORITY_CLASS: Final = "PriorityClass"
@@ -184,13 +184,13 @@ KUBERNETES_CLASSES: Final = "system-"
 
 
 def with_named(config: ManifestConfig, documents: Iterable[object]) -> ManifestConfig:
-    """Return the configuration plus the PriorityClasses and runtimes among these documents."""
+    """Return the configuration plus the PriorityClasses and the documents that others name."""
     items = [item for document in documents for _, item in items_of(document)[0]]
     made = dict(found for item in items if (found := class_of(item)) is not None)
     named = {
-        f"{kind}/{name}": item
+        nested.named_key(kind, nested.namespace_of(item), name): item
         for item in items
-        if (kind := part(item).get("kind")) in RUNTIMES
+        if (kind := part(item).get("kind")) in nested.NAMED
         and isinstance(name := part(item, "metadata").get("name"), str)
     }
     return msgspec.structs.replace(

@@ -9,8 +9,10 @@ from typing import Any, Final, NamedTuple
 from apportion.core.workloads.document import (
     ManifestError,
     below_path,
+    cleaned,
     dns_subdomain,
     entries,
+    errors_below,
     part,
 )
 from apportion.core.workloads.kinds import workflows
@@ -41,6 +43,9 @@ class Inner(NamedTuple):
     field: Callable[[str], str]
 
 
+# the kinds that other documents name
+CLUSTER_WIDE: Final = ("ClusterTrainingRuntime", "ClusterWorkflowTemplate")
+NAMED: Final = (*CLUSTER_WIDE, "TrainingRuntime", "WorkflowTemplate")
 Parts = Callable[[Document, ManifestConfig], Iterator[Inner]]
 
 
@@ -125,15 +130,7 @@ def _training(document: Document, config: ManifestConfig) -> Iterator[Inner]:
     """Yield the JobSet that Kubeflow Trainer makes of a TrainJob and its runtime."""
     named = part(document, "spec", "runtimeRef")
     kind, name = str(named.get("kind", "ClusterTrainingRuntime")), named.get("name")
-    runtime = config.named.get(f"{kind}/{name}")
-    field = "spec.runtimeRef.name"
-    if not isinstance(name, str):
-        raise ManifestError(field, name, "is missing or not text", "name a runtime")
-    if runtime is None:
-        problem = f"names a {kind} that is not among these files, so its pods are unknown"
-        fix = f"save it with `kubectl get {kind.lower()} NAME -o yaml`, and add the file with -f"
-        raise ManifestError(field, name, problem, fix)
-    spec = part(runtime, "spec")
+    spec = part(_find(document, config)(kind, name, "spec.runtimeRef.name"), "spec")
     jobs = [
         _job(document, spec, each)
         for _, each in entries(part(spec, "template", "spec"), "replicatedJobs")
@@ -198,13 +195,47 @@ def _patched(spec: Document, patch: Document) -> Document:
 
 
 def _workflow(at: str) -> Parts:
-    def parts(document: Document, _config: ManifestConfig) -> Iterator[Inner]:
+    def parts(document: Document, config: ManifestConfig) -> Iterator[Inner]:
         name = str(part(document, "metadata").get("name") or "")
-        for pod in workflows.pods(part(document, *at.split(".")), at):
+        spec = part(document, *at.split("."))
+        for pod in workflows.pods(spec, at, _find(document, config)):
             about = pod.metadata | _named(document, f"-{pod.name}", name)
             yield Inner(_made(("v1", "Pod"), about, pod.spec), pod.field)
 
     return parts
+
+
+def _find(document: Document, config: ManifestConfig) -> workflows.Find:
+    """Return a function that finds the documents that this document names."""
+    namespace = namespace_of(document)
+
+    def find(kind: str, name: object, field: str) -> Document:
+        if not isinstance(name, str):
+            raise ManifestError(field, name, "is missing or not text", f"name a {kind}")
+        found = config.named.get(named_key(kind, namespace, name))
+        if found is None:
+            whose = "" if kind in CLUSTER_WIDE else f" of namespace {namespace}"
+            where = f" -n {namespace}" if whose else ""
+            problem = (
+                f"names a {kind}{whose} that is not among these files, so its pods are unknown"
+            )
+            command = f"`kubectl get {kind.lower()} NAME{where} -o yaml`"
+            fix = f"save it with {command}, and add the file with -f"
+            raise ManifestError(field, name, problem, fix)
+        with errors_below(f"{kind} {name}: "):
+            return part(cleaned(found))
+
+    return find
+
+
+def named_key(kind: str, namespace: str, name: str) -> str:
+    """Return the key in `ManifestConfig.named` of a document that others name."""
+    return f"{kind}/{name}" if kind in CLUSTER_WIDE else f"{kind}/{namespace}/{name}"
+
+
+def namespace_of(document: object) -> str:
+    """Return the namespace of a document that is not cluster-wide."""
+    return str(part(document, "metadata").get("namespace") or "default")
 
 
 def _none(_document: Document, _config: ManifestConfig) -> Iterator[Inner]:

@@ -1,7 +1,8 @@
 """Find the pods that the templates of an Argo Workflow describe.
 
-Argo adds its own containers to each pod. Their amounts are in its configuration, and are not read.
-Invariant: an error names the field of the workflow that set the value."""
+A workflow may use templates of a WorkflowTemplate, or all that is in one. Argo adds its own
+containers to each pod. Their amounts are in its configuration, and are not read. Invariant: an
+error names the document and the field that set the value."""
 
 import re
 from collections import Counter
@@ -11,10 +12,16 @@ from typing import Any, Final, NamedTuple
 from apportion.core.workloads.document import ManifestError, below, entries, part
 
 Document = dict[str, Any]
+# Of a kind, a name and the path of that name; raises ManifestError without such a document.
+Find = Callable[[str, object, str], Document]
 DEPTH_MAX: Final = 20  # of templates within steps
-_MERGED: Final = ("nodeSelector", "affinity")
-_LISTED: Final = ("tolerations", "volumes", "resourceClaims")
-_PLAIN: Final = ("schedulerName", "hostNetwork")
+_POD_TYPES: Final = frozenset(("container", "containerSet", "script", "resource", "data"))
+_TYPES: Final = _POD_TYPES | {"dag", "steps", "suspend", "http", "plugin"}
+_REPLACED: Final = ("nodeSelector", "affinity", "tolerations", "resourceClaims", "schedulerName")
+# lists that Argo merges, each with the field that identifies an entry
+_MERGED: Final = {
+    "tolerations": "key", "volumes": "name", "initContainers": "name", "sidecars": "name",
+}  # fmt: skip
 _FILLED: Final = "{{"  # begins a value that Argo fills in
 _MAIN: Final = {"name": "main"}  # how Argo names a template's own container
 _CONTAINER: Final = re.compile(r"spec\.(?:containers|initContainers)\[\d+\]")
@@ -30,33 +37,132 @@ class TemplatePod(NamedTuple):
     field: Callable[[str], str]
 
 
-def pods(spec: Document, at: str) -> Iterator[TemplatePod]:
-    """Yield the pod of each template below the workflow's `spec`, which is at the path `at`."""
-    seen = Counter[str]()
-    for i, each in entries(spec, "templates"):
-        for field, template in _with_inline(f"{at}.templates[{i}]", each, 0):
-            whole = part(spec, "templateDefaults") | template
-            made = dict(_containers(whole, field))
-            if not made:
-                continue  # steps, a suspension, or a call by Argo's own agent
-            name = _NOT_A_NAME.sub("-", str(whole.get("name", "")).lower()).strip("-") or "pod"
-            seen[name] += 1
-            again = f"-{seen[name]}" if seen[name] > 1 else ""
-            yield _pod(spec, at, whole, field, made)._replace(name=name + again)
+class _Source(NamedTuple):
+    """The `spec` of a document with templates, and its path."""
+
+    spec: Document
+    at: str
 
 
-def _with_inline(field: str, template: Document, depth: int) -> Iterator[tuple[str, Document]]:
-    if depth > DEPTH_MAX:
-        fix = f"use at most {DEPTH_MAX} levels"
-        raise ManifestError(field, None, "has too many inline templates in each other", fix)
-    yield field, template
-    tasks = [(f"{field}.dag.tasks[{i}]", t) for i, t in entries(part(template, "dag"), "tasks")]
+class _Workflow(NamedTuple):
+    """A workflow: what is in its own `spec`, what it uses of others, and both together."""
+
+    own: _Source
+    source: _Source  # has the templates
+    spec: Document
+
+    def path(self, key: str) -> str:
+        """Return the path of the `spec` that has this field."""
+        return self.own.at if key in self.own.spec else self.source.at
+
+
+class _Found(NamedTuple):
+    field: str
+    template: Document
+    source: _Source  # has the templates that this one calls by name
+    depth: int = 0  # of inline templates
+
+
+def pods(spec: Document, at: str, find: Find) -> Iterator[TemplatePod]:
+    """Yield the pod of each template of the workflow whose `spec` is at the path `at`.
+
+    These are the templates in it, and those of other documents that they call."""
+    own = source = _Source(spec, at)
+    if "workflowTemplateRef" in spec:
+        if "templates" in spec:
+            problem = "are not allowed next to workflowTemplateRef"
+            raise ManifestError(f"{at}.templates", None, problem, "remove one of them")
+        field = f"{at}.workflowTemplateRef"
+        source = _source_of(part(spec, "workflowTemplateRef"), field, find)
+        spec = _merged(source.spec, spec)
+    workflow, seen = _Workflow(own, source, spec), Counter[str]()
+    defaults = part(spec, "templateDefaults")
+    for each in _templates(workflow, find):
+        other_types = _TYPES - each.template.keys()
+        if other_types >= _POD_TYPES:
+            continue  # steps, a suspension, or a call by Argo's own agent
+        mine = {key: value for key, value in defaults.items() if key not in other_types}
+        pod = _pod(workflow, _merged(mine, each.template), each.field)
+        seen[pod.name] += 1
+        again = f"-{seen[pod.name]}" if seen[pod.name] > 1 else ""
+        yield pod._replace(name=pod.name + again)
+
+
+def _source_of(ref: Document, field: str, find: Find) -> _Source:
+    kind = "ClusterWorkflowTemplate" if ref.get("clusterScope") is True else "WorkflowTemplate"
+    name = ref.get("name")
+    _check_filled(f"{field}.name", name)
+    return _Source(part(find(kind, name, f"{field}.name"), "spec"), f"{kind} {name}: spec")
+
+
+def _templates(workflow: _Workflow, find: Find) -> Iterator[_Found]:
+    """Yield the workflow's templates, each followed by those that only it calls."""
+    waiting = [*_listed(workflow.source)]
+    if not waiting:
+        raise ManifestError(f"{workflow.own.at}.templates", None, "has no templates", "add one")
+    known = {(workflow.source.at, str(each.template.get("name"))) for each in waiting}
+    hooks = _Found(workflow.path("hooks"), {"hooks": workflow.spec.get("hooks")}, workflow.source)
+    waiting = [hooks, *reversed(waiting)]
+    while waiting:
+        caller = waiting.pop()
+        if caller is not hooks:
+            yield caller
+        more = list[_Found]()
+        for at, call in _calls(caller.field, caller.template):
+            called, name = caller.source, call.get("template")
+            if inline := part(call, "inline"):
+                inline = {"name": call.get("name")} | inline
+                more.append(_Found(f"{at}.inline", inline, called, caller.depth + 1))
+                continue
+            if ref := part(call, "templateRef"):
+                name, called = ref.get("template"), _source_of(ref, f"{at}.templateRef", find)
+            if (called.at, str(name)) in known:
+                continue
+            known.add((called.at, str(name)))
+            found = [each for each in _listed(called) if each.template.get("name") == name]
+            if ref and not found:
+                field, kind = f"{at}.templateRef.template", called.at.partition(" ")[0]
+                _check_filled(field, name)
+                problem, fix = f"is not a template of this {kind}", "name one of its templates"
+                raise ManifestError(field, name, problem, fix)
+            more += found[:1]
+        if more and caller.depth >= DEPTH_MAX:
+            fix = f"use at most {DEPTH_MAX} levels"
+            raise ManifestError(
+                caller.field, None, "has too many inline templates in each other", fix
+            )
+        waiting += reversed(more)
+
+
+def _listed(source: _Source) -> Iterator[_Found]:
+    for i, each in entries(source.spec, "templates"):
+        yield _Found(f"{source.at}.templates[{i}]", each, source)
+
+
+def _calls(field: str, template: Document) -> Iterator[tuple[str, Document]]:
+    """Yield the tasks, steps and hooks of a template, with their paths."""
+    found = [(f"{field}.dag.tasks[{i}]", t) for i, t in entries(part(template, "dag"), "tasks")]
     steps: Any = template.get("steps")
     for i, group in enumerate(steps if isinstance(steps, list) else ()):
-        tasks += [(f"{field}.steps[{i}][{k}]", t) for k, t in entries({"all": group}, "all")]
-    for at, task in tasks:
-        if inline := part(task, "inline"):
-            yield from _with_inline(f"{at}.inline", {"name": task.get("name")} | inline, depth + 1)
+        found += [(f"{field}.steps[{i}][{k}]", t) for k, t in entries({"all": group}, "all")]
+    yield from found
+    for at, whole in ((field, template), *found):
+        for name, hook in part(whole, "hooks").items():
+            yield below(f"{at}.hooks", str(name)), part(hook)
+
+
+def _merged(under: Document, over: Document) -> Document:
+    """Return both objects as one, as Argo merges them. If both have a value, `over` wins."""
+    made = under | over
+    for key, mine in over.items():
+        other = under.get(key)
+        if isinstance(mine, dict) and isinstance(other, dict):
+            made[key] = _merged(other, mine)
+        elif key in _MERGED and isinstance(mine, list) and isinstance(other, list):
+            names = [part(each).get(_MERGED[key]) for each in mine]
+            rest = (each for each in other if part(each).get(_MERGED[key]) not in names)
+            made[key] = [*mine, *rest]
+    return made
 
 
 def _containers(template: Document, field: str) -> Iterator[tuple[str, Document]]:
@@ -71,18 +177,16 @@ def _containers(template: Document, field: str) -> Iterator[tuple[str, Document]
         yield f"{field}.sidecars[{i}]", each
 
 
-def _pod(
-    spec: Document, at: str, template: Document, field: str, made: dict[str, Document]
-) -> TemplatePod:
+def _pod(workflow: _Workflow, template: Document, field: str) -> TemplatePod:
+    spec, made = workflow.spec, dict(_containers(template, field))
     pod: Document = {"containers": [*made.values()]}
     if template.get("initContainers"):
         pod["initContainers"] = template["initContainers"]
-    for key in _MERGED:
-        pod[key] = part(spec, key) | part(template, key)
-    for key in _LISTED:
-        pod[key] = [each for whole in (spec, template) for _, each in entries(whole, key)]
-    pod |= {key: whole[key] for whole in (spec, template) for key in _PLAIN if key in whole}
-    pod["resources"] = part(spec, "podResources") | part(template, "podResources")
+    # The template's own value replaces that of the workflow.
+    pod |= {key: template.get(key) or spec.get(key) for key in _REPLACED}
+    pod["volumes"] = [each for whole in (spec, template) for _, each in entries(whole, "volumes")]
+    pod["hostNetwork"] = spec.get("hostNetwork")
+    pod["resources"] = template.get("podResources") or spec.get("podResources")
     classes = (template.get("priorityClassName"), spec.get("podPriorityClassName"))
     pod["priorityClassName"] = next((each for each in classes if each), "")
     fields = [*made]
@@ -95,8 +199,11 @@ def _pod(
             return where + path[found.end() :]
         path = path.removeprefix("spec.")
         key = re.split(r"[.\[]", path)[0]
-        return f"{field if key in template else at}.{path}"
+        return f"{field if template.get(key) else workflow.path(key)}.{path}"
 
+    if patch := template.get("podSpecPatch") or spec.get("podSpecPatch"):
+        problem, fix = "is merged into the pod by Argo at run time", "write its fields themselves"
+        raise ManifestError(of_workflow("podSpecPatch"), patch, problem, fix)
     about = {
         key: part(spec, "podMetadata", key) | part(template, "metadata", key)
         for key in ("labels", "annotations")
@@ -109,10 +216,16 @@ def _pod(
         for key in ("containers", "initContainers")
     }
     for path, value in (*_texts(read, "spec"), *_texts(about, "metadata")):
-        if _FILLED in value:
-            problem, fix = "is filled in by Argo at run time", "write a value to check it"
-            raise ManifestError(of_workflow(path), value, problem, fix)
-    return TemplatePod("", about, {key: each for key, each in pod.items() if each}, of_workflow)
+        _check_filled(of_workflow(path), value)
+    name = _NOT_A_NAME.sub("-", str(template.get("name", "")).lower()).strip("-") or "pod"
+    pod = {key: each for key, each in pod.items() if each}
+    return TemplatePod(name, about, pod, of_workflow)
+
+
+def _check_filled(field: str, value: object) -> None:
+    if isinstance(value, str) and _FILLED in value:
+        problem, fix = "is filled in by Argo at run time", "write a value to check it"
+        raise ManifestError(field, value, problem, fix)
 
 
 def _texts(value: object, at: str) -> Iterator[tuple[str, str]]:

@@ -51,7 +51,7 @@ class ManifestConfig(Struct, frozen=True, kw_only=True):
     schedulers: SchedulerNames = SchedulerNames()  # only for reports
     # Also read the pods that suspended workloads and templates would create, to check them.
     potential: bool = False
-    named: dict[str, Any] = {}  # documents that others name, by `kind/name`, as in `with_named`
+    named: dict[str, Any] = {}  # documents that others name, by `named_key`, as in `with_named`
 
 
 # Volcano's annotation, or else label: false if the pod may not be evicted for one of higher

@@ -215,12 +215,163 @@ def test_what_a_workflow_gives_its_templates() -> None:
         "sidecars": [container("side", {"cpu": 1})],
     }
     first, last = read(kind_of(ARGO, "Workflow", **spec)).pods
-    assert first.shape.node.selector == {"a": "1", "b": "2"}
+    assert first.shape.node.selector == {"b": "2"}
     assert last.shape.node.selector == {"a": "1"}
     assert (first.priority, last.priority) == (2_000_000_000, 2_000_001_000)
     assert first.containers == ("main", "side")
     assert {pod.scheduler_name for pod in (first, last)} == {"apportion"}
     assert {pod.shape.devices.use_types for pod in (first, last)} == {("A100",)}
+
+
+def test_the_defaults_of_templates() -> None:
+    """Defaults for containers are merged into the templates with a container, and make no pod of
+    other templates."""
+    defaults = {
+        "container": {"resources": {"limits": {"nvidia.com/gpucores": 50}}},
+        "sidecars": [container("side", {"cpu": 1})],
+    }
+    found = read(kind_of(ARGO, "Workflow", **workflow(templateDefaults=defaults))).pods
+    assert [(pod.name, pod.containers) for pod in found] == [
+        ("train-fit-1", ("main", "side")),
+        ("train-last", ("main", "side")),
+    ]
+    assert [pod.shape.asks[0].cores for pod in found] == [50, 100]
+
+
+def shared(kind: str = "WorkflowTemplate", **spec: Any) -> dict[str, Any]:
+    """Return a template of workflows, named `shared`, with other templates than `workflow`."""
+    made = workflow(**spec)
+    names = ("gpus", "other", "calls")
+    made["templates"] = [made["templates"][0] | {"name": name} for name in names[:2]]
+    made["templates"].append({"name": names[2], "steps": [[{"name": "s", "template": "other"}]]})
+    return kind_of(ARGO, kind, **made) | {"metadata": {"name": "shared", "namespace": "lab"}}
+
+
+def calling(**call: Any) -> dict[str, Any]:
+    """Return a Workflow with one step, and without a pod of its own."""
+    step = {"name": "step", **call}
+    templates = [{"name": "all", "steps": [[step, step]]}]
+    return kind_of(ARGO, "Workflow", entrypoint="all", templates=templates)
+
+
+WFT, CLUSTER = "WorkflowTemplate", "ClusterWorkflowTemplate"
+
+
+@pytest.mark.parametrize("kind", [WFT, CLUSTER])
+def test_a_workflow_of_a_template(kind: str) -> None:
+    """A Workflow that names a template has its pods. What both set is merged, and the Workflow
+    wins."""
+    made = shared(kind, nodeSelector={"a": "1", "b": "1"}, schedulerName="volcano")
+    ref = {"name": "shared", "clusterScope": kind == CLUSTER}
+    spec = {"workflowTemplateRef": ref, "nodeSelector": {"b": "2"}}
+    config = with_named(DEFAULT_CONFIG, [made])
+    for document in (
+        kind_of(ARGO, "Workflow", **spec),
+        kind_of(ARGO, "CronWorkflow", workflowSpec=spec),
+    ):
+        found = read(document, config).pods
+        assert [pod.name for pod in found] == ["train-gpus", "train-other"]
+        assert [pod.shape.node.selector for pod in found] == [{"a": "1", "b": "2"}] * 2
+        assert {pod.scheduler_name for pod in found} == {"volcano"}
+        assert all(pod.shape.asks for pod in found)
+
+
+@pytest.mark.parametrize("kind", [WFT, CLUSTER])
+def test_templates_of_other_documents(kind: str) -> None:
+    """The pods of a Workflow include those of the templates that its steps, tasks and hooks name,
+    and of the templates that these call. Each template is read once."""
+    ref = {"name": "shared", "clusterScope": kind == CLUSTER}
+    config = with_named(DEFAULT_CONFIG, [shared(kind)])
+    call = {"templateRef": ref | {"template": "calls"}}
+    hook = {"hooks": {"exit": {"templateRef": ref | {"template": "gpus"}}}}
+    names = {
+        "train-other": calling(**call),
+        "train-other train-gpus": calling(**call, **hook),
+        "train-fit-1 train-last train-gpus": kind_of(ARGO, "Workflow", **workflow(**hook)),
+    }
+    for wanted, document in names.items():
+        assert " ".join(pod.name for pod in read(document, config).pods) == wanted
+    task = {"name": "t", **call}
+    document = calling()
+    document["spec"]["templates"] = [{"name": "all", "dag": {"tasks": [task]}}]
+    assert [pod.name for pod in read(document, config).pods] == ["train-other"]
+
+
+def test_templates_that_call_each_other() -> None:
+    """Templates of two documents that call each other are each read once."""
+    ref = {"name": "shared", "template": "again"}
+    made = shared()
+    made["spec"]["templates"].append({"name": "again", "steps": [[{"templateRef": ref}]]})
+    document = calling(templateRef=ref)
+    assert read(document, with_named(DEFAULT_CONFIG, [made])).pods == ()
+
+
+@pytest.mark.parametrize(
+    ("document", "field", "value"),
+    [
+        (calling(templateRef={"name": "gone", "template": "x"}), "templateRef.name", "gone"),
+        (calling(templateRef={"template": "x"}), "templateRef.name", None),
+        (calling(templateRef={"name": "{{x}}", "template": "x"}), "templateRef.name", "{{x}}"),
+        (
+            calling(templateRef={"name": "shared", "template": "gone"}),
+            "templateRef.template",
+            "gone",
+        ),
+        (
+            calling(templateRef={"name": "shared", "template": "gpus", "clusterScope": True}),
+            "templateRef.name",
+            "shared",
+        ),
+        (
+            kind_of(ARGO, "Workflow", workflowTemplateRef={"name": "gone"}),
+            "spec.workflowTemplateRef.name",
+            "gone",
+        ),
+        (
+            kind_of(ARGO, "Workflow", **workflow(workflowTemplateRef={"name": "shared"})),
+            "spec.templates",
+            None,
+        ),
+        (kind_of(ARGO, "Workflow", entrypoint="x"), "spec.templates", None),
+        (kind_of(ARGO, "Workflow", **workflow(podSpecPatch="{}")), "spec.podSpecPatch", "{}"),
+    ],
+)
+def test_I4_references_of_workflows(document: dict[str, Any], field: str, value: object) -> None:
+    """A Workflow is refused, with the name, if it uses a template that is not in the same files or
+    if Argo changes its pods later."""
+    error = refusal(document, with_named(DEFAULT_CONFIG, [shared()]))
+    at = "" if field.startswith("spec") else "spec.templates[0].steps[0][0]."
+    assert (error.field, error.value) == (at + field, value)
+
+
+def test_errors_in_a_template_of_another_document() -> None:
+    """An error in a template of another document names that document."""
+    made = shared()
+    made["spec"]["templates"][1]["container"]["resources"] = {"limits": {"nvidia.com/gpu": "x"}}
+    error = refusal(
+        calling(templateRef={"name": "shared", "template": "other"}),
+        with_named(DEFAULT_CONFIG, [made]),
+    )
+    assert error.field == (
+        'WorkflowTemplate shared: spec.templates[1].container.resources.limits["nvidia.com/gpu"]'
+    )
+
+
+def test_named_documents_of_another_namespace() -> None:
+    """A TrainingRuntime and a WorkflowTemplate are used only in their own namespace."""
+    for namespace, is_used in (("lab", True), ("other", False)):
+        made = [runtime() | {"kind": "TrainingRuntime"}, shared()]
+        for each in made:
+            each["metadata"] = each["metadata"] | {"namespace": namespace}
+        config = with_named(DEFAULT_CONFIG, made)
+        for document in (
+            train_job(runtimeRef={"kind": "TrainingRuntime", "name": "train"}),
+            kind_of(ARGO, "Workflow", workflowTemplateRef={"name": "shared"}),
+        ):
+            if is_used:
+                assert read(document, config).pods
+            else:
+                assert "of namespace lab" in refusal(document, config).problem
 
 
 BAD_LIMIT = {"spec": {"containers": [container(limits={"nvidia.com/gpu": "x"})]}}
