@@ -190,7 +190,7 @@ def _lost_undo(patch: Patch) -> None:
 
     def roll_back(self: Reservations, checkpoint: int = 0) -> None:
         self._newest = None
-        del self._charged[checkpoint:]
+        del self.charged[checkpoint:]
 
     _override(patch, engine, Reservations, roll_back=roll_back)
 

@@ -100,7 +100,7 @@ class PlaceFinder:
         self.columns: Columns = reservations.columns
         self._domains = LabelColumns(_domain)
         self.volumes = Volumes(state)
-        self.models = GangModels(state, self.columns.kinds, FIRST_KIND)
+        self.models = GangModels(state, reservations, self.columns.kinds, FIRST_KIND)
         self.classes = ClassCache(state, self.columns)
         self._shard = WHOLE
         self.apart = False

@@ -6,13 +6,15 @@ other. Pods with the annotation `apportion.dev/gang-models: any` are not restric
 
 Invariant: while a gang has placed pods, more pods that select the same get only their model."""
 
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, NamedTuple
 
 import msgspec
 
 from apportion.core.devices.catalogue import product
 from apportion.core.ledger.handlers.adoption import UNKNOWN_MODEL
 from apportion.core.ledger.state import GroupState, PodState, State
+from apportion.core.placement.reservations import Reservations
 from apportion_schemas import Device, PodPlaced
 
 NO_KINDS: Final[frozenset[int]] = frozenset()
@@ -24,11 +26,21 @@ Choice = dict[Kin, str]
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 
+class _Seen(NamedTuple):
+    model: str
+    charged: int  # reservations that it includes
+    as_of: tuple[int, int]  # the state's revision, and how many reservations were undone
+
+
 class GangModels:
     """The device models that the pods of gangs may use, in one state with its reservations."""
 
-    def __init__(self, state: State, kinds: list[Device], first_kind: int) -> None:
+    def __init__(
+        self, state: State, reservations: Reservations, kinds: list[Device], first_kind: int
+    ) -> None:
         self._state = state
+        self._reservations = reservations
+        self._seen: dict[Kin, _Seen] = {}
         self._kinds = kinds
         self._first_kind = first_kind
         self._selections: dict[bytes, bytes] = {}
@@ -108,20 +120,39 @@ class GangModels:
             found = self._selections[pod.shape_key] = _encode((said, node.selector, node.required))
         return found
 
+    def forget(self) -> None:
+        """Look at all pods of a gang again, because a trial changed placements in the state."""
+        self._seen.clear()
+
     def _model_of(self, group: GroupState, kin: Kin) -> str:
-        # The model that the first placed pod of this kind uses; empty if none is placed.
+        # The model that the first placed pod of this kind uses; empty if none is placed. Within a
+        # decision, only pods that were placed since the last call can change an empty answer.
+        charged = self._reservations.charged
+        as_of = (self._state.revision, self._reservations.undone)
+        seen = self._seen.get(kin)
+        pods: Iterable[PodState] = group.pods.values()
+        if seen is not None and seen.as_of == as_of:
+            if seen.model:
+                return seen.model
+            pods = (pod for pod in charged[seen.charged :] if pod.submitted.group == kin[0])
+        model = next((found for pod in pods if (found := self._model_in(pod, kin))), "")
+        if len(self._seen) >= SELECTIONS_MAX:
+            self._seen.clear()
+        self._seen[kin] = _Seen(model, len(charged), as_of)
+        return model
+
+    def _model_in(self, pod: PodState, kin: Kin) -> str:
         _, family, selection = kin
-        for pod in group.pods.values():
-            placed = pod.placement
-            if placed is None or pod.submitted.any_model or self._selection(pod) != selection:
+        placed = pod.placement
+        if placed is None or pod.submitted.any_model or self._selection(pod) != selection:
+            return ""
+        by_id = self._state.nodes[placed.node].by_id
+        for share in placed.shares:
+            held = by_id.get(share.device)
+            if held is None or held.device.family != family:
                 continue
-            by_id = self._state.nodes[placed.node].by_id
-            for share in placed.shares:
-                held = by_id.get(share.device)
-                if held is None or held.device.family != family:
-                    continue
-                if held.device.model != UNKNOWN_MODEL:
-                    return product(family, held.device.model)
+            if held.device.model != UNKNOWN_MODEL:
+                return product(family, held.device.model)
         return ""
 
     def _without(self, family: str, model: str) -> frozenset[int]:

@@ -25,10 +25,11 @@ class Reservations:
         self.columns = columns
         self._limits = limits
         self._neighbours = neighbours
-        self._charged: list[PodState] = []
+        self.charged: list[PodState] = []  # only this class changes it
         self._newest: Placed | None = None
         self.met = False  # a reserved pod is one that others have affinity to
         self.version = 0  # changes with every charge or undo
+        self.undone = 0  # how many charges were undone
 
     def reserve(self, pod: PodState, placed: PodPlaced) -> None:
         """Assume this placement of the pod for the rest of the decision."""
@@ -50,20 +51,21 @@ class Reservations:
         if self._limits.active:
             self._limits.note(pod)
         self.columns.touch(node, placed.shares)
-        self._charged.append(pod)
+        self.charged.append(pod)
         self.version += 1
 
     def checkpoint(self) -> Int64:
         """Charge all reservations, and return their number, for a later `roll_back`."""
         self.charge()
-        return len(self._charged)
+        return len(self.charged)
 
     def roll_back(self, checkpoint: Int64 = 0) -> None:
         """Undo the reservations made since the checkpoint, newest first; by default all."""
         self._newest = None
         self.version += 1
-        while len(self._charged) > checkpoint:
-            pod = self._charged.pop()
+        while len(self.charged) > checkpoint:
+            pod = self.charged.pop()
+            self.undone += 1
             shares = fold.shares_of(pod)
             node = fold.unplace(self._state, pod)
             if self._neighbours is not None:

@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 
 from apportion.core.explain.views import gang_models
+from apportion.core.ledger.state import PodState
+from apportion.core.placement.gang_models import GangModels
 from apportion_schemas import DeviceConstraints, NodeConstraints, PodSubmitted, RefusalCode
 from tests.support.fleet import A100_40, A100_80, T4, V100, gpu, node, npu, observed, rack
 from tests.support.ledger_of import Ledger
@@ -162,3 +164,21 @@ def test_a_gang_evicts_pods_from_one_model_only() -> None:
     assert list(ledger.state.evictions) == ["V100-0"]
     ledger.gone("V100-0").settle()
     assert used(ledger) == {V100: 2}
+
+
+def test_the_model_of_a_gang_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a gang is placed, the scheduler looks for the gang's model in each pod about once,
+    also if the first pods have no devices of the family."""
+    looks = 0
+    original = GangModels._selection
+
+    def counted(self: GangModels, pod: PodState) -> bytes:
+        nonlocal looks
+        looks += 1
+        return original(self, pod)
+
+    monkeypatch.setattr(GangModels, "_selection", counted)
+    ledger = Ledger(rack("n1", 40, model=T4), rack("n2", 8, model=V100), gang(min_available=80))
+    ledger.submit(*(member(f"a{n}", priority=9) for n in range(40)), *workers(40)).settle()
+    assert used(ledger) == {T4: 40}
+    assert looks < 10 * 80

@@ -186,6 +186,7 @@ class DryRun:
 
     def _note(self, pod: PodState, placement: Placement, *, undone: bool) -> None:
         self._neighbours.note(pod)
+        self._finder.models.forget()
         if self._limits.active:
             self._limits.note(pod, undone=undone)
         self._finder.columns.touch(self._state.nodes[placement.node], placement.shares)
