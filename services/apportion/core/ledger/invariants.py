@@ -26,6 +26,9 @@ def violations(state: State) -> list[str]:
         found.extend(f"pod {uid} is held, but is not placed or is bound" for uid in _unheld(group))
         if group.pods and not 0 < group.since <= state.revision:
             found.append(f"gang {name} has pods, but its age is revision {group.since}")
+        highest = max((pod.submitted.priority for pod in group.pods.values()), default=None)
+        if highest not in (None, group.priority):
+            found.append(f"gang {name} has priority {group.priority}, but its pods {highest}")
     found.extend(
         f"gang {name} has pods, but is listed as a gang without pods"
         for name in state.gangs_left

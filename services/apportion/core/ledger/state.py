@@ -231,10 +231,10 @@ class PodState(Struct, eq=False, array_like=True, gc=False):
 class GroupState(Struct, eq=False):
     """A gang: its live pods by uid, and its PodGroup as Kubernetes has it, if known.
 
-    `since` and `priority` are the gang's place in the queue: the revision of its first submission,
-    and the highest priority of any pod that it has had. A pod that replaces another one inherits
-    the place. `held` are placed pods that are not bound yet, because the placements of the gang are
-    in several batches, of which the last one is missing."""
+    `since` and `priority` are the gang's place in the queue: the revision of its first submission
+    (or of the deletion of its PodGroup), and the highest priority of its pods. A pod that replaces
+    another one inherits the place. `held` are placed pods that are not bound yet, because the
+    placements of the gang are in several batches, of which the last one is missing."""
 
     observed: PodGroupObserved | None = None
     pods: dict[str, PodState] = {}

@@ -48,6 +48,8 @@ class PodGroupView(Marks):
         by_kind: dict[str, dict[str, PodGroupObserved]] = {kind: {} for kind in POD_GROUPS}
         self.declared = ChainMap(*by_kind.values())
         self.waiting: set[str] = set()  # Volcano creates no pods until these are admitted
+        # gangs with pods whose PodGroup was deleted, with their age at that time
+        self._ended: dict[str, int] = {}
         self.kinds = {
             kind: self._kind(POD_GROUPS[kind], groups, problem) for kind, groups in by_kind.items()
         }
@@ -77,10 +79,16 @@ class PodGroupView(Marks):
         """Yield events about gangs that the ledger lacks or has with other values."""
         for name in names:
             wanted, known = self.declared.get(name), self._state.groups.get(name)
-            if wanted is not None and (known is None or known.observed != wanted):
+            ended = self._ended.pop(name, None)
+            if ended is not None and known is not None and known.pods and known.since == ended:
+                self._ended[name] = ended  # until the ledger has it
+                if wanted is not None:
+                    self.mark(name)
+                yield PodGroupGone(group=name)
+            elif wanted is not None and (known is None or known.observed != wanted or ended):
                 yield wanted
             elif wanted is None and known is not None and known.observed and not known.pods:
-                yield PodGroupGone(group=name)  # with pods, it is forgotten with the last one
+                yield PodGroupGone(group=name)
             elif wanted is None and known is None and name in self._state.gangs_left:
                 yield PodGroupGone(group=name)  # so that a later gang of this name is a new one
 
@@ -109,7 +117,10 @@ class PodGroupView(Marks):
             key=lambda meta: "/".join(filter(None, (meta.namespace, api, meta.name))),
         )
 
-    def _changed(self, name: str, _before: object, now: object, _version: int) -> None:
+    def _changed(self, name: str, before: object, now: object, _version: int) -> None:
         if now is None:
             self.waiting.discard(name)
+            group = self._state.groups.get(name)
+            if before is not None and group is not None and name not in self.declared:
+                self._ended[name] = group.since
         self.mark(name)

@@ -128,6 +128,28 @@ def test_a_gang_that_was_lost_whole_keeps_its_age_in_kubernetes() -> None:
     assert (ledger.where("new0"), ledger.where("younger")) == ("", "n1")
 
 
+def test_a_gang_whose_podgroup_was_deleted_is_not_older_than_that() -> None:
+    """If a gang's PodGroup is deleted while the gang has pods, the pods that come later are not
+    older than the deletion."""
+    ledger = in_kubernetes(2)
+    ledger.play(gang()).submit(member("m0", cards()), member("m1", cards())).settle()
+    ledger.submit(pod("younger", cards(2))).play(PodGroupGone(group="team/job"), gang())
+    ledger.gone("m0", "m1").submit(member("new0", cards()), member("new1", cards())).settle()
+    assert (ledger.where("new0"), ledger.where("younger")) == ("", "n1")
+
+
+def test_a_gang_has_the_priority_of_its_live_pods() -> None:
+    """When the most important pod of a gang has ended, the gang has the priority of the most
+    important pod that is left."""
+    ledger = Ledger(rack("n1", 2), gang())
+    ledger.submit(member("leader", cards(), priority=5), member("worker", cards(), priority=1))
+    ledger.settle().submit(pod("other", cards(), priority=3, preempts=False))
+    ledger.submit(member("again", cards(), preempts=False)).gone("leader")
+    assert ledger.state.groups["team/job"].priority == 1
+    ledger.settle()
+    assert (ledger.where("other"), ledger.where("again")) == ("n1", "")
+
+
 def test_without_kubernetes_a_gang_ends_with_its_last_pod() -> None:
     """Without Kubernetes, a gang that is submitted again after its last pod has ended is new."""
     ledger = Ledger(rack("n1", 2), gang(), member("m0", cards()), member("m1", cards())).settle()

@@ -14,7 +14,7 @@ from apportion.core.workloads.pods.gangs import (
     KUBERNETES_VERSIONS,
 )
 from apportion.watcher.kubernetes.pod_groups import GROUPS
-from apportion_schemas import Configuration, PodGone, PodGroupGone, PodSubmitted
+from apportion_schemas import Configuration, PodGone, PodGroupGone, PodGroupObserved, PodSubmitted
 from tests.support.fleet import observed
 from tests.support.pods import member
 from tests.unit.watcher.kubernetes.followed_cluster import Cluster
@@ -46,17 +46,45 @@ def test_a_gang_that_never_gets_pods_is_forgotten_with_its_declaration(
 
 
 def test_a_gang_with_pods_outlives_its_declaration() -> None:
-    """If the PodGroup of a gang with pods is deleted, the watcher removes the gang only when its
-    last pod is gone."""
+    """If the PodGroup of a gang with pods is deleted, the watcher reports it once. The gang is
+    removed with its last pod. If a PodGroup of this name is created before that, its gang is
+    new."""
     cluster = Cluster()
+    cluster.ledger.play(observed(version=1))
     cluster.see("podgroups", pod_group())
     cluster.write(list(cluster.facts.groups(cluster.view.take().others[GROUPS])))
     cluster.ledger.submit(member("m0", group="default/job"))
     cluster.view.audiences["podgroups"].listing()
     cluster.view.audiences["podgroups"].listed(9)
-    assert list(cluster.facts.groups(cluster.view.take().others[GROUPS])) == []
+    (fact,) = cluster.facts.groups(cluster.view.take().others[GROUPS])
+    assert fact.data == PodGroupGone(group="default/job")
+    cluster.write([fact])
+    deleted = cluster.ledger.state.revision
+    assert list(cluster.facts.groups(["default/job"])) == []
+    cluster.see("podgroups", pod_group())
     cluster.ledger.gone("m0")
-    assert cluster.ledger.state.groups == {}
+    assert cluster.ledger.state.gangs_left == {"default/job": deleted}
+    cluster.write(list(cluster.facts.groups(cluster.view.take().others[GROUPS])))
+    cluster.ledger.submit(member("m1", group="default/job"))
+    assert cluster.ledger.state.groups["default/job"].since == deleted
+
+
+def test_a_gang_that_is_declared_again_at_once_is_new() -> None:
+    """If a PodGroup is deleted and created again while the gang has pods, the watcher reports
+    both."""
+    cluster = Cluster()
+    cluster.see("podgroups", pod_group())
+    cluster.write(list(cluster.facts.groups(cluster.view.take().others[GROUPS])))
+    cluster.ledger.submit(member("m0", group="default/job"))
+    cluster.view.audiences["podgroups"].gone(msgspec.json.encode(pod_group()))
+    cluster.see("podgroups", pod_group())
+    reported = []
+    while marked := cluster.view.take().others[GROUPS]:
+        facts = list(cluster.facts.groups(marked))
+        cluster.write(facts)
+        reported += [type(fact.data) for fact in facts]
+    assert reported == [PodGroupGone, PodGroupObserved]
+    assert cluster.ledger.state.groups["default/job"].since == cluster.ledger.state.revision - 1
 
 
 def test_a_gang_without_pods_loses_its_place_with_its_podgroup() -> None:

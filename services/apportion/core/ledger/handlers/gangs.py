@@ -1,14 +1,16 @@
 """Apply events about gangs: their PodGroups, their pods, and their place in the queue.
 
-A gang is dropped with its last pod. In a Kubernetes cluster its controller may then create all pods
-again, for example after their node failed. So the state keeps when the gang was first submitted,
-for the newest `GANGS_LEFT_MAX` such gangs, until the PodGroup is deleted.
+The priority of a gang is the highest of its live pods. Its age is that of its first pod, or of the
+deletion of its PodGroup if it had pods then: a PodGroup of the same name is a new gang. A gang is
+dropped with its last pod. In a Kubernetes cluster its controller may then create all pods again,
+for example after their node failed. So the state keeps the age for the newest `GANGS_LEFT_MAX` such
+gangs, until the PodGroup is deleted.
 
 A gang that one atomic batch cannot hold is placed in several. All placements but the last say that
 they are held: they count, but are not bound. With the last one, the fold releases them all.
 
-Invariants: a gang with pods has the revision of its first submission, and is not in `gangs_left`. A
-held pod is placed, and not bound."""
+Invariants: a gang with pods has an age and the highest priority of its pods, and is not in
+`gangs_left`. A held pod is placed, and not bound."""
 
 from collections import Counter
 from typing import Final
@@ -37,7 +39,11 @@ def part(state: State, pod: PodState) -> None:
     group = state.groups[name]
     del group.pods[pod.uid]
     group.held.pop(pod.uid, None)
-    if group.pods:
+    others = group.pods.values()
+    if others:
+        highest = group.priority
+        if all(each.submitted.priority < highest for each in others):
+            group.priority = max(each.submitted.priority for each in others)
         return
     del state.groups[name]
     if state.of_kubernetes and group.observed is not None:
@@ -96,9 +102,11 @@ def _group_observed(context: Context, data: PodGroupObserved) -> Change:
 
 @folds(PodGroupGone)
 def _group_gone(context: Context, data: PodGroupGone) -> Change:
-    """Forget the gang if it has no pods left; otherwise keep it with its PodGroup."""
+    """Forget the gang if it has no pods left; otherwise keep it, with a new age."""
     group = context.state.groups.get(data.group)
-    if group is not None and not group.pods:
+    if group is not None and group.pods:
+        group.since = context.revision
+    elif group is not None:
         del context.state.groups[data.group]
     context.state.gangs_left.pop(data.group, None)
     return Change(data)
