@@ -432,6 +432,8 @@ def _pod_adopted(context: _Context, data: PodAdopted) -> Change:
     node = node_of(state, data.node)
     hold(state, node, devices)
     settle(pod, node, data)
+    if data.submitted.group:
+        gangs.release_if_whole(state.groups[data.submitted.group])
     _judge(node)
     return Change(data, node=node, pod=pod)
 

@@ -7,7 +7,14 @@ from apportion.core.ledger.digest import digest
 from apportion.core.ledger.handlers.gangs import is_held
 from apportion.core.placement.engine import NOT_WHOLE, Engine
 from apportion.core.placement.preemption import victims
-from apportion_schemas import PlacementVoided, PodBound, PodPlaced, PodSubmitted, SharesAllocated
+from apportion_schemas import (
+    PlacementVoided,
+    PodAdopted,
+    PodBound,
+    PodPlaced,
+    PodSubmitted,
+    SharesAllocated,
+)
 from apportion_schemas.quantities import GANG_BATCH_MAX, Payload
 from tests.support.deciding import decided
 from tests.support.fleet import T4, V100, rack
@@ -142,6 +149,22 @@ def test_a_smaller_minimum_releases_the_held_pods() -> None:
     assert held(ledger) == []
     ledger.bound("m0").settle()
     assert all(ledger.where(f"m{n}") for n in range(7))
+
+
+def test_an_adopted_member_that_completes_the_gang_releases_it() -> None:
+    """If the missing members of a held gang are adopted, because they run already, the held pods
+    may be bound. As long as more are missing, they stay held."""
+    ledger = started(5)
+    ledger.decide()
+    ledger.gone("m3", "m4")
+    for n, left in ((3, ["m0", "m1", "m2"]), (4, [])):
+        name = next(device.device.id for device in ledger.node().devices if device.idle)
+        whole = (share(name, memory_mib=81920, cores=100),)
+        member_ = workers(1, first=n)[0]
+        ledger.play(PodAdopted(pod=f"m{n}", submitted=member_, node="n1", attempt=1, shares=whole))
+        assert held(ledger) == left
+    ledger.bound("m0").settle()
+    assert [ledger.where(f"m{n}") for n in range(3)] == ["n1"] * 3
 
 
 def test_a_gang_whose_evictions_need_several_batches_is_not_evicted(

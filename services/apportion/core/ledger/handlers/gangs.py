@@ -71,7 +71,7 @@ def hold(state: State, pod: PodState, *, more_follow: bool) -> None:
         return
     group.held[pod.uid] = None
     if not more_follow:
-        _release(group)
+        release_if_whole(group)
 
 
 def release(state: State, pod: PodState) -> None:
@@ -85,9 +85,9 @@ def is_held(state: State, pod: PodState) -> bool:
     return bool(pod.submitted.group) and pod.uid in state.groups[pod.submitted.group].held
 
 
-def _release(group: GroupState) -> None:
-    tasks, others = missing(group)
-    if not tasks and not others:
+def release_if_whole(group: GroupState) -> None:
+    """Release all held pods of a gang that has its minimum."""
+    if group.held and not any(missing(group)):
         group.held.clear()
 
 
@@ -95,8 +95,7 @@ def _release(group: GroupState) -> None:
 def _group_observed(context: Context, data: PodGroupObserved) -> Change:
     group = context.state.groups.setdefault(data.group, GroupState())
     group.observed = data
-    if group.held:
-        _release(group)
+    release_if_whole(group)
     return Change(data)
 
 
