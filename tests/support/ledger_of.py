@@ -14,7 +14,7 @@ from apportion.core.ledger.fold import Change
 from apportion.core.ledger.invariants import violations
 from apportion.core.ledger.rationale import placed_of
 from apportion.core.ledger.state import NodeState, PodState, State
-from apportion.core.placement.engine import Decision, Engine
+from apportion.core.placement.engine import EVENTS_MAX, Decision, Engine
 from apportion_schemas import (
     Event,
     PlacementVoided,
@@ -98,7 +98,7 @@ class Ledger:
         at = self.placement(uid)
         return self.play(PlacementVoided(pod=uid, node=at.node, attempt=at.attempt, reason=reason))
 
-    def decide(self, *, events_max: int = 256) -> list[Payload]:
+    def decide(self, *, events_max: int = EVENTS_MAX) -> list[Payload]:
         """Let the engine make one decision, fold its events, and return them."""
         events: list[Payload] = [*decided(self.engine, events_max=events_max).events]
         self.play(*events)

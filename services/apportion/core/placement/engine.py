@@ -52,7 +52,8 @@ from apportion_schemas import (
     ResizeRefused,
 )
 
-EVENTS_MAX: Final = 512  # per decision, which is one atomic batch; a gang may take more
+# Per decision, which is one atomic batch. A gang may take more, in the proportion of `batch_max`.
+EVENTS_MAX: Final = 512
 LOOKS_MAX: Final = 1 << 15  # per decision, twice: first to recheck waiting pods, then to place
 NOT_WHOLE: Final = "the rest of its gang does not fit any more"
 COUNTED_MAX: Final = 256  # pods or nodes that one decision counts for derived data
@@ -94,8 +95,8 @@ class Engine:
         )
         self._queue = PendingQueue(state, self._limits.turn, now)
         self._waiting = Waiting(state, self._queue, self._limits)
-        # gangs that may have held pods
-        self._assembled = {name for name, group in state.groups.items() if group.held}
+        # gangs that may have held pods, and whether those are being taken back
+        self._assembled = {name: False for name, group in state.groups.items() if group.held}
         self._waking = Waking(state, self._queue, self._finder, self._limits, self._reservations)
         self._resizing = Resizing(state, self._limits, self._waiting)
         dry_run = DryRun(state, self._finder, self._limits, self._neighbours, self._queue)
@@ -177,7 +178,7 @@ class Engine:
         elif node is not None and kind in _TELLS_OF_OTHERS:
             moved = self._neighbours.look_at(node)
         if kind is PodPlaced and change.data.held and pod is not None:
-            self._assembled.add(pod.submitted.group)
+            self._assembled[pod.submitted.group] = False
         counts = self._limits.active or kind in LIMITS_SET
         freed = counts and self._limits.observe(change)
         freed = self._preempting.observe(change) or freed
@@ -248,21 +249,23 @@ class Engine:
 
     def _assemble(self, decision: Decision, events_max: int) -> bool:
         # Continues with one gang of which only some batches are placed, before all other pods. If
-        # the rest does not fit any more, takes back what is placed. True if there is such a gang.
+        # the rest does not fit any more, takes back what is placed, in several decisions if needed.
+        # Then the gang is tried once more as a whole. True if there is such a gang.
         for name in sorted(self._assembled):
             group = self._state.groups.get(name)
             if group is None or not group.held:
-                self._assembled.discard(name)
+                del self._assembled[name]
                 continue
             placed = [self._state.pods[uid] for uid in group.held]
             if not self._waiting.owns(placed[0]):
                 continue
             self._queue.wake_gang(name)
             shape_queue = self._queue.of_gang(name)
-            if shape_queue is not None:
+            if shape_queue is not None and not self._assembled[name]:
                 self._serve(shape_queue, decision, events_max)
             self._reservations.roll_back()
             if not decision.events:
+                self._assembled[name] = True
                 decision.events.extend(_void(pod, NOT_WHOLE) for pod in placed[:events_max])
             return True
         return False
@@ -286,8 +289,10 @@ class Engine:
             self._waking.mark_unschedulable(shape_queue, behind(shape_queue.queue, ahead))
             return True
         if shape_queue.gang:
-            left = events_max - len(decision.events) if decision.events else self._gangs.batch_max
-            answer = self._gangs.take(shape_queue, left)  # for all that the gang lacks
+            # As `events_max`, it is smaller after the ledger refused a decision.
+            most = max(self._gangs.batch_max * min(events_max, EVENTS_MAX) // EVENTS_MAX, 1)
+            left = events_max - len(decision.events) if decision.events else most
+            answer = self._gangs.take(shape_queue, left, most)  # for all that the gang lacks
             if answer is None:
                 return False
             if isinstance(answer, Reasons):

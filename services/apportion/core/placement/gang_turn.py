@@ -151,11 +151,13 @@ class GangTurn:
         self._reservations = reservations
         self._refusing = refusing
 
-    def take(self, shape_queue: ShapeQueue, events_left: int) -> list[Placed] | Reasons | None:
+    def take(
+        self, shape_queue: ShapeQueue, events_left: int, most: int
+    ) -> list[Placed] | Reasons | None:
         """Reserve and return placements for all pods that the gang needs, or reasons to refuse.
 
-        Return None if they are more than `events_left`, and a batch of their own could hold more.
-        """
+        Return None if they are more than `events_left`, and a batch of their own could hold more,
+        which is `most`."""
         # the newest reservation may be of this gang, and counts
         before = self._reservations.checkpoint()
         group = self._state.groups[shape_queue.gang]
@@ -170,12 +172,12 @@ class GangTurn:
         )
         if not deficit.met_by(waiting):
             return Reasons({RefusalCode.GANG_INCOMPLETE: 0}, (), 0, shortage)
-        if deficit.pods > events_left and events_left < self.batch_max:
+        if deficit.pods > events_left and events_left < most:
             return None
         placed, refused = self._place_on_one_model(waiting, deficit)
         if refused is None:
             self._finder.models.begin = {}
-            return self._batch(group, placed, min(events_left, self.batch_max))
+            return self._batch(group, placed, min(events_left, most))
         reasons = self._reasons(refused, before, alone=bool(placed))
         levels = self._levels
         if deficit.pods > 1 or levels.required:

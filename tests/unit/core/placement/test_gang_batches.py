@@ -1,28 +1,38 @@
 """Tests of gangs that one atomic batch cannot hold: they are placed in several, all or none."""
 
+from typing import Any
+
 import pytest
 
 from apportion.core.ledger import snapshot
 from apportion.core.ledger.digest import digest
 from apportion.core.ledger.handlers.gangs import is_held
-from apportion.core.placement.engine import NOT_WHOLE, Engine
+from apportion.core.placement import engine as engine_module
+from apportion.core.placement.engine import EVENTS_MAX, NOT_WHOLE, Engine
+from apportion.core.placement.gang_turn import GangTurn
 from apportion.core.placement.preemption import victims
 from apportion_schemas import (
+    LabelExpression,
     PlacementVoided,
     PodAdopted,
     PodBound,
+    PodConstraints,
     PodPlaced,
+    PodSelector,
     PodSubmitted,
+    PodTerm,
     SharesAllocated,
 )
 from apportion_schemas.quantities import GANG_BATCH_MAX, Payload
 from tests.support.deciding import decided
-from tests.support.fleet import T4, V100, rack
+from tests.support.fleet import T4, V100, observed, rack
 from tests.support.ledger_of import Ledger
-from tests.support.pods import ask, cards, gang, member, pod, share
+from tests.support.pods import ask, cards, gang, member, pod, shape, share
 from tests.support.pods import placed as placement
 
 BATCH = 3
+RACK = "example.com/rack"
+RING = LabelExpression(key="app", operator="In", values=("ring",))
 
 
 def workers(count: int, first: int = 0) -> list[PodSubmitted]:
@@ -105,6 +115,76 @@ def test_what_is_placed_is_taken_back_if_the_rest_does_not_fit_any_more() -> Non
     assert not any(ledger.where(f"m{n}") for n in range(7))
     ledger.gone("thief").settle()
     assert all(ledger.where(f"m{n}") for n in range(7))
+    assert held(ledger) == []
+
+
+class CountedTurn(GangTurn):
+    """A turn that counts how often a gang was planned as a whole."""
+
+    planned = 0
+
+    def take(self, *given: Any) -> Any:
+        """Count the call."""
+        CountedTurn.planned += 1
+        return super().take(*given)
+
+
+def test_a_gang_is_taken_back_without_more_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gang whose rest does not fit any more is taken back in as many decisions as needed, without
+    a plan for each. Then it is planned once more, and waits until it may fit."""
+    ledger = started(7, pod("other", cards()), devices=8)
+    ledger.decide()
+    ledger.decide()
+    free = [device.device.id for device in ledger.node().devices if device.idle][:1]
+    ledger.submit(pod("thief", cards()))
+    whole = [share(name, memory_mib=81920, cores=100) for name in free]
+    ledger.play(placement("thief", shares=whole))
+    monkeypatch.setattr(engine_module, "GangTurn", CountedTurn)
+    engine = Engine(ledger.state)
+    planned = []
+    for _ in range(9):
+        CountedTurn.planned = 0
+        for event in decided(engine, events_max=1).events:
+            engine.observe(ledger.take(event))
+        planned.append(CountedTurn.planned)
+    assert not any(ledger.where(f"m{n}") for n in range(7))
+    assert planned == [1, 0, 0, 0, 0, 0, 1, 0, 0]
+
+
+def test_a_gang_that_was_taken_back_may_fit_elsewhere() -> None:
+    """A gang that was taken back is placed at once in another rack that has room for the whole
+    gang, although no other event could help it."""
+    ledger = Ledger()
+    for name, where in (("n1", "a"), ("n2", "b")):
+        ledger.play(rack(name, 7), observed(name, labels={RACK: where}))
+    together = PodConstraints(
+        affinity=(PodTerm(pods=PodSelector(expressions=(RING,)), topology_key=RACK),)
+    )
+    made = shape(cards(), pods=together)
+    ledger.play(gang(min_available=7))
+    ledger.submit(
+        *(member(f"m{n}", shape=made, labels={"app": "ring"}, namespace="team") for n in range(7))
+    )
+    ledger.engine.limit_batches(BATCH)
+    ledger.decide()
+    first = ledger.where("m0")
+    ledger.submit(pod("thief", cards()))
+    free = next(device.device.id for device in ledger.node(first).devices if device.idle)
+    whole = [share(free, memory_mib=81920, cores=100)]
+    ledger.play(placement("thief", first, shares=whole))
+    ledger.settle()
+    assert {ledger.where(f"m{n}") for n in range(7)} == {"n1", "n2"} - {first}
+    assert held(ledger) == []
+
+
+def test_the_batches_of_a_gang_shrink_with_the_decision() -> None:
+    """If a decision may have fewer events, because the ledger refused the last one, a batch of a
+    gang is smaller in the same way."""
+    ledger = started(16)
+    ledger.engine.limit_batches(16)
+    shrunk = [EVENTS_MAX >> refusals for refusals in (1, 2, 3, 9)]
+    assert [len(placed(ledger.decide(events_max=most))) for most in shrunk] == [8, 4, 2, 1]
+    ledger.settle()
     assert held(ledger) == []
 
 
