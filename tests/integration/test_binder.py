@@ -20,11 +20,13 @@ from apportion_schemas import (
     PlacementVoided,
     PodBound,
     PodGone,
+    PodGroupObserved,
     PodPlaced,
     SharesAllocated,
 )
 from tests.support.facts import Facts
 from tests.support.nats import Bus
+from tests.support.pods import member
 from tests.support.polling import until
 from tests.support.processes import ServiceProcess
 
@@ -187,6 +189,43 @@ async def test_a_slow_bind_is_not_handed_to_another(bus: Bus, facts: Facts) -> N
         assert await same.fetch(1, 1.5 * ACK_WAIT_S) == []
         target.let.set()
         await bound(facts, "p")
+        for loop in loops:
+            loop.cancel()
+
+
+async def test_more_held_pods_than_the_queue_gives_out(bus: Bus, facts: Facts) -> None:
+    """A gang with more held pods than the queue gives out at once is bound completely, as are the
+    pods placed after it: the last placement releases the gang although the queue still holds it
+    back."""
+    ledger, most, held = await bus.connect("binder"), 4, 20
+    queue = await ledger.work_queue(
+        "binder", [PLACEMENTS], ack_wait_s=ACK_WAIT_S, max_in_flight=most
+    )
+    cluster, metrics = StateFold(), Metrics()
+    reader = Reader(ledger, cluster, metrics=metrics)
+    names = [f"m{n}" for n in range(held)]
+    await facts.write(PodGroupObserved(group="default/gang", min_available=held + 1))
+    await facts.write(*(member(name, group="default/gang") for name in (*names, "last")))
+    async with GroupCommit(ledger) as commit, asyncio.TaskGroup() as group:
+        publisher = Publisher("binder", SystemClock(), commit.append)
+        binding = Binding(
+            cluster.state, LocalTarget(), publisher, clock=SystemClock(), metrics=metrics
+        )
+        loops = [
+            group.create_task(loop)
+            for loop in (reader.run(), binding.run(queue, reader), binding.hold())
+        ]
+        for name in names:
+            await facts.place(name, NODE, held=True)
+        full = "apportion_bindings_total", {"outcome": "waits for its turn"}
+        await facts.until(
+            lambda: (metrics.registry.get_sample_value(*full) or 0) > 2 * most, "held deliveries"
+        )
+        assert not facts.of(PodBound)
+        await facts.place("last", NODE)
+        await facts.submit("other")
+        await facts.place("other", NODE)
+        await bound(facts, *names, "last", "other")
         for loop in loops:
             loop.cancel()
 

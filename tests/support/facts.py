@@ -119,7 +119,13 @@ class Facts:
             await self.submit(uid)
 
     async def place(
-        self, uid: str, node: str, *devices: str, attempt: int = 1, name: str = ""
+        self,
+        uid: str,
+        node: str,
+        *devices: str,
+        attempt: int = 1,
+        name: str = "",
+        held: bool = False,
     ) -> int:
         """Append a placement with a small share of each device. `name` defaults to the pod's
         uid."""
@@ -136,6 +142,7 @@ class Facts:
                 ),
                 score=Score(node=node, total=1.0),
                 previous=self.chain(node),
+                held=held,
             )
         )
 

@@ -24,7 +24,8 @@ from apportion.runtime.service.session import Session, open_session
 
 DURABLE = "binder"
 PLACEMENTS = "apportion.v1.placement.>"
-# of all replicas together, because they share the queue's settings
+# Of all replicas together, because they share the queue's settings. Held pods of a gang may fill
+# it. The binder reads the last placement, which releases them, from the ledger and not from here.
 QUEUE_IN_FLIGHT_MAX = 4 * IN_FLIGHT_MAX
 
 
