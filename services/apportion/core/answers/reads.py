@@ -494,6 +494,7 @@ class WhyPlaced(Answer, frozen=True):
     shares: Everyone[tuple[HeldShare, ...]] = ()
     choice: str = ""  # how its devices were chosen within the node
     found_there: bool = False  # it ran there before this ledger existed
+    held: bool = False  # it is bound once enough pods of its gang are placed
 
 
 class WhyHeldBack(Answer, frozen=True):

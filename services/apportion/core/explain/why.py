@@ -15,6 +15,7 @@ from apportion.core.explain.text import words
 from apportion.core.explain.text.answer_text import why_with_text
 from apportion.core.explain.views import REJECTED, gang_answer
 from apportion.core.ledger.handlers.departures import awaited
+from apportion.core.ledger.handlers.gangs import is_held
 from apportion.core.ledger.moments import text_of
 from apportion.core.ledger.rationale import rationale_of
 from apportion.core.ledger.state import Phase, Placement, PodState, State
@@ -183,6 +184,7 @@ def _placed(state: State, pod: PodState, placement: Placement) -> reads.WhyPlace
         shares=tuple(held),
         choice=choice_words(state, pod, placement, rationale.score),
         found_there=not placement.rationale,
+        held=is_held(state, pod),
     )
 
 

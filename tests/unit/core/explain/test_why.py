@@ -207,6 +207,23 @@ def test_gang_that_waits_for_its_pods(golden: Golden, present: int) -> None:
     assert answer.gang.pods == present
 
 
+def test_a_held_pod_waits_for_its_gang(golden: Golden) -> None:
+    """The answer for a placed pod of a gang that needs several batches says that it is held, and
+    how many of how many pods are placed. Once the gang is whole, it is not held."""
+    ledger = Ledger(rack("n1", 8), gang("team/job", 5))
+    ledger.submit(*(member(f"m{n}", cards(1)) for n in range(5)))
+    ledger.engine.limit_batches(3)
+    ledger.decide()
+    answer = why(ledger.state, ledger.pod("m0"))
+    assert answer.placed
+    assert answer.placed.held
+    golden({"held": answer.sentence})
+    ledger.settle()
+    answer = why(ledger.state, ledger.pod("m0"))
+    assert answer.placed
+    assert not answer.placed.held
+
+
 def test_gang_that_does_not_fit(golden: Golden) -> None:
     """If a complete gang does not fit, the answer shows how many members would fit."""
     ledger = Ledger(rack("n1", 3), gang("team/job", 3)).submit(pod("holds", cards(1))).settle()

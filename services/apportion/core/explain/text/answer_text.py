@@ -324,6 +324,12 @@ def _place(why: reads.Why, placed: reads.WhyPlaced) -> str:
         said += f"{consequences(why.unready, why.phase, failed)}. It was placed on {where}"
     else:
         said = where + consequences(why.unready, why.phase, ())
+    if placed.held and why.gang is not None:
+        there = why.gang.pods - why.gang.phases.get("pending", 0)
+        said += (
+            f". It is bound once the rest of its gang is placed: {there:,} of "
+            f"{why.gang.min_available:,} pods are placed"
+        )
     if why.evicted is None:
         return said
     going = words.evicted_for(why.evicted, in_vain=why.evicted_in_vain)
