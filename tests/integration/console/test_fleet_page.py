@@ -369,7 +369,7 @@ def test_the_panel_tells_cores_slots_and_what_the_node_went_through(
             visit(page, "#/fleet?card=h100-1:0")
             panel = page.locator("#panel")
             held = card["cores"] - card["cores_free"]
-            expect(panel).to_contain_text(f"{held} of {card['cores']} cores")
+            expect(panel).to_contain_text(f"{held} % of the cores")
             taken = card["slots"] - card["slots_free"]
             expect(panel).to_contain_text(f"{taken} of {card['slots']} slots")
             expect(panel.locator(".mini")).to_contain_text("node h100-1 cordoned by")

@@ -409,7 +409,9 @@ def _of(state: State, pod: PodState, data: object, revision: int) -> Tale | None
         case PodBound():
             return _scheduled(pod, revision)
         case PodResized():
-            said = f"resized to {event_text.shares_words(data.shares)}; {event_text.CORES_LATER}"
+            families = event_text.families_of(about.shape.asks)
+            held = event_text.shares_words(data.shares, families)
+            said = f"resized to {held}; {event_text.CORES_LATER}"
             return _tale(about, "Resized", said, revision, kind="Normal")
     return None
 

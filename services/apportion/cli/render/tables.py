@@ -128,7 +128,7 @@ def placements(items: Iterable[PlacementAnswer], look: Look = PLAIN) -> Rows:
             str(placed.placed_revision), placed.namespace, placed.name,
             placed.node, phase(placed.phase), age(placed.placed_time, now),
             f"{placed.score.total:.1f}", *((placed.uid, str(placed.attempt)) if look.wide else ()),
-            shares_words(placed.shares),
+            shares_words(placed.shares, placed.families),
         )  # fmt: skip
     return made
 

@@ -157,6 +157,7 @@ class Side(Answer, frozen=True, omit_defaults=True):
     cards: Everyone[int | None] = None  # devices of a node that joined
     node: Everyone[str] = ""
     shares: Everyone[tuple[Share, ...]] = ()
+    families: dict[str, str] = {}  # of the devices of each container
     value: Everyone[str] = ""  # of limits, settings and the policy
 
 

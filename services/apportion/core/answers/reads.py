@@ -253,6 +253,7 @@ class PlacementAnswer(Answer, frozen=True):
     placed_time: Everyone[str]
     score: Everyone[schemas.Score]
     shares: Everyone[tuple[schemas.Share, ...]] = ()
+    families: dict[str, str] = {}  # of the devices of each container
     bound_revision: Everyone[int] = 0
     allocated_revision: Everyone[int] = 0
 

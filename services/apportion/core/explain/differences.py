@@ -14,7 +14,7 @@ import apportion_schemas as schemas
 from apportion.core.answers.past import READY, Side
 from apportion.core.devices.shares import DeviceState
 from apportion.core.explain.health import failure
-from apportion.core.explain.text.event_text import limit_name, policy_words, quota_name
+from apportion.core.explain.text.event_text import families_of, limit_name, policy_words, quota_name
 from apportion.core.explain.text.words import of_resource
 from apportion.core.ledger.state import NodeState, State
 from apportion.core.names import natural
@@ -31,11 +31,12 @@ class Held(NamedTuple):
     name: str
     node: str
     shares: tuple[schemas.Share, ...]
+    asks: tuple[schemas.Ask, ...]
 
     @property
     def side(self) -> Side:
         """Return the placement as one side of a difference, before or after."""
-        return Side(node=self.node, shares=self.shares)
+        return Side(node=self.node, shares=self.shares, families=families_of(self.asks))
 
 
 _NOTHING = Side()
@@ -92,7 +93,9 @@ def picture(state: State, part: Part | None = None) -> Picture:
     return Picture(
         revision=state.revision,
         placements={
-            uid: Held(pod.full_name, pod.placement.node, pod.placement.shares)
+            uid: Held(
+                pod.full_name, pod.placement.node, pod.placement.shares, pod.submitted.shape.asks
+            )
             for uid, pod in pods.items()
             if pod.placement is not None
         },

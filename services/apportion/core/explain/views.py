@@ -20,7 +20,7 @@ from apportion.core.explain.text.answer_text import (
     device_with_text,
     node_with_text,
 )
-from apportion.core.explain.text.event_text import rejection_words
+from apportion.core.explain.text.event_text import families_of, rejection_words
 from apportion.core.ledger.rationale import rationale_of
 from apportion.core.ledger.state import GroupState, NodeState, Phase, PodState, State, spec_digest
 from apportion.core.placement.feasibility.causes import ranked
@@ -136,6 +136,7 @@ def placement_answer(pod: PodState) -> reads.PlacementAnswer:
         placed_revision=pod.placed_revision,
         placed_time=pod.placed_time,
         shares=placed.shares,
+        families=families_of(pod.submitted.shape.asks),
         score=rationale_of(placed).score,
         bound_revision=pod.bound_revision,
         allocated_revision=pod.allocated_revision,

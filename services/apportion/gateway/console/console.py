@@ -14,6 +14,8 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
+from apportion.core.devices.catalogue import FAMILIES, PERCENT
+from apportion.core.explain.text.event_text import NPU_UNIT
 from apportion.core.explain.text.vocabulary import OUTCOMES, PHASES, STORY
 from apportion_schemas.operations import POLICIES
 
@@ -64,9 +66,13 @@ def served() -> dict[str, _File]:
 
 
 def vocabulary() -> bytes:
-    """Return the CLI's texts and the names of policies as a JavaScript module."""
+    """Return the CLI's texts, the names of policies and the units of cores as a JS module."""
     policies = tuple(POLICIES)
-    tables = {"PHASES": PHASES, "OUTCOMES": OUTCOMES, "STORY": STORY, "POLICIES": policies}
+    units = {each.name: each.unit for each in FAMILIES.values() if each.unit != PERCENT}
+    tables = {
+        "PHASES": PHASES, "OUTCOMES": OUTCOMES, "STORY": STORY, "POLICIES": policies,
+        "CORE_UNITS": units, "NPU_UNIT": NPU_UNIT,
+    }  # fmt: skip
     return b"".join(
         b"export const %s = %s;\n" % (name.encode(), msgspec.json.encode(words))
         for name, words in tables.items()

@@ -6,6 +6,8 @@ declare module "*/vocabulary.js" {
   export const OUTCOMES: Record<string, string>;
   export const POLICIES: string[];
   export const STORY: Record<string, string>;
+  export const CORE_UNITS: Record<string, string>;
+  export const NPU_UNIT: string;
 }
 
 interface EventTarget {

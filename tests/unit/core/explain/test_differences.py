@@ -6,6 +6,8 @@ from apportion.core.answers.past import Side
 from apportion.core.explain import differences
 from apportion.core.explain.differences import LISTS, SHOWN, Difference, Part, Picture, picture
 from apportion.core.explain.text.answer_text import side_words
+from apportion.core.explain.text.event_text import shares_words
+from apportion.core.explain.views import placement_answer
 from apportion.core.ledger import fold
 from apportion.core.ledger.state import State
 from apportion_schemas import (
@@ -23,8 +25,8 @@ from apportion_schemas import (
 )
 from apportion_schemas.quantities import Payload
 from tests.benchmarks.refold import life
-from tests.support.fleet import rack
-from tests.support.pods import placed, pod, share
+from tests.support.fleet import gpu, node, rack
+from tests.support.pods import ask, placed, pod, share
 
 TIME = "2026-01-01T00:00:00.000000Z"
 
@@ -65,6 +67,18 @@ def test_a_picture_stays_when_its_state_goes_on() -> None:
     [gone] = differences.placements(before, picture(state))
     assert (gone.key, gone.name, gone.now) == (uid, "team/train-0", Side())
     assert gone.was.node == "node-00000"
+
+
+def test_cores_have_the_unit_of_their_family() -> None:
+    """A placement on a GPU whose cores are counted is shown with their unit, not as percent."""
+    state = happen(State(), node("n1", gpu("g0", family="amd", cores=304)))
+    before = picture(state)
+    happen(state, pod("p", ask(3000, family="amd", cores=50)))
+    happen(state, placed("p", shares=[share("g0", 3000, 152)]))
+    [row] = differences.placements(before, picture(state))
+    assert side_words(row.now) == "n1: g0 3,000 MiB 152 compute units"
+    answer = placement_answer(state.pods["p"])
+    assert shares_words(answer.shares, answer.families) == "g0 3,000 MiB 152 compute units"
 
 
 def test_each_side_of_a_thing_is_a_row() -> None:

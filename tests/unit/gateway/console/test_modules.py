@@ -32,7 +32,8 @@ ROW = [
 
 def share(device: str, memory_mib: int, cores: int, template: str = "") -> dict[str, Any]:
     """Return a container's share as the API sends it."""
-    return {"device": device, "memory_mib": memory_mib, "cores": cores, "template": template}
+    amounts = {"memory_mib": memory_mib, "cores": cores, "template": template}
+    return {"container": "main", "device": device, **amounts}
 
 
 LAID = """const [widths, across] = given;
@@ -535,6 +536,7 @@ def test_every_type_of_event_has_a_chip(node: NodeModules) -> None:
         ([share("a", 30, 5), share("b", 30, 5)], "2 GPUs, 30 MiB, 5 % cores each"),
         ([share("a", 30, 5), share("a", 20, 0)], "1 GPU, 30 MiB, 5 % cores + 20 MiB"),
         ([share("a", 20, 0), share("a", 20, 0)], "1 GPU, 2 \N{MULTIPLICATION SIGN} 20 MiB"),
+        ([share("NPU-a", 20, 2)], "1 NPU, 20 MiB, 2 AI cores"),
     ],
 )
 def test_what_a_pod_holds_is_told_whole(

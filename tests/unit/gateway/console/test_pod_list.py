@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from apportion.core.devices.catalogue import FAMILIES, PERCENT
+from apportion.core.explain.text.event_text import cores_words
 from tests.support.node_modules import NodeModules
 
 LIST = "pages/pod_list.js"
@@ -99,3 +101,24 @@ def test_a_workload_counts_its_pods_by_phase(node: NodeModules) -> None:
     assert node.run(LIST, "return m.phaseCounts(given[0]);", pods) == [
         ["pending", 2], ["allocated", 2]
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("family", "words"),
+    [
+        ("nvidia", "50 % cores"),
+        ("amd", "50 compute units"),
+        ("mthreads", "50 cores"),
+        ("ascend310p", "50 AI cores"),
+        ("hygon", "50 % cores"),
+    ],
+)
+def test_cores_have_the_unit_of_their_family(node: NodeModules, family: str, words: str) -> None:
+    """The console shows the cores of a share in the unit of its family, like the CLI."""
+    known = FAMILIES[family]
+    shown = words.removesuffix(" cores") if known.unit == PERCENT else words
+    assert cores_words(50, family) == shown
+    shares = [{"container": "main", "device": "a", "memory_mib": 3000, "cores": 50}]
+    asks = [{"container": "main", "family": family}]
+    assert node.run("words.js", "return m.holds(...given);", shares, asks).endswith(f", {words}")
+    assert node.run("words.js", "return m.coresHeld(50, given[0]);", family) == shown

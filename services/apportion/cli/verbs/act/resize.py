@@ -16,7 +16,7 @@ from apportion.cli.exits import NotFound, Outdated, Unreachable
 from apportion.cli.render.output import console, plain, print_json
 from apportion.cli.usage import MIB, Verb
 from apportion.core.answers.reads import PodDetail
-from apportion.core.explain.text.event_text import CORES_LATER, shares_words
+from apportion.core.explain.text.event_text import CORES_LATER, families_of, shares_words
 from apportion.core.explain.text.vocabulary import PHASES
 from apportion.core.explain.text.words import resize_refused
 from apportion.core.ledger.rules import Rules
@@ -110,7 +110,7 @@ def command(
     if isinstance(said.answer, ResizeRefused):
         raise NotFound(f"{space}/{name} was not resized: {resize_refused(said.answer)}")
     if not as_json:
-        held = shares_words(said.answer.shares)
+        held = shares_words(said.answer.shares, families_of(found.pod.asks))
         console().print(plain(f"{space}/{name} resized to {held} at revision {said.revision}"))
         if said.cores_from_next_process:
             console().print(f"{CORES_LATER}; restart the process to apply them now")

@@ -94,7 +94,7 @@ def rows_of(name: str, rows: Sequence[DiffRow]) -> Rows:
 
 
 def _held(side: Side) -> str:
-    return shares_words(side.shares) if side.node else "-"
+    return shares_words(side.shares, side.families) if side.node else "-"
 
 
 def _event(row: DiffRow) -> tuple[str, str, str]:

@@ -205,7 +205,7 @@ def diff_with_text(row: DiffRow) -> DiffRow:
 def side_words(side: Side) -> str:
     """Return one side of a difference as text, as in `n1: GPU-1a2b3c4d 3,000 MiB`."""
     if side.node:
-        return f"{side.node}: {shares_words(side.shares)}"
+        return f"{side.node}: {shares_words(side.shares, side.families)}"
     if side.cards is not None:
         state = "" if side.state == READY else f", {side.state}"
         return f"joined, {words.many(side.cards, 'device')}{state}"

@@ -6,7 +6,7 @@ catalogue has a line (a test checks them all)."""
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from string import Formatter
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import apportion_schemas as schemas
 from apportion.core.answers.reads import Part, joined
@@ -14,6 +14,8 @@ from apportion.core.devices.catalogue import FAMILIES, PERCENT
 from apportion.core.explain.text import words
 from apportion.core.explain.text.words import LISTED, device_words, listed
 
+NPU: Final = "NPU-"  # begins the id of an NPU
+NPU_UNIT: Final = "AI core"
 # HAMi-core copies the limit at `cuInit`, so a running process keeps the old one
 CORES_LATER = "the new cores limit applies to processes started from now on"
 
@@ -150,10 +152,17 @@ def _piece(share: schemas.Share, family: str) -> str:
         return f"{share.instance.profile}@{share.instance.start}"
     if share.template:
         return share.template
+    cores = f" {cores_words(share.cores, family, share.device)}" if share.cores else ""
+    return f"{share.memory_mib:,} MiB{cores}"
+
+
+def cores_words(cores: int, family: str, device: str = "") -> str:
+    """Return an amount of cores in the unit of the family, as in `30 %` or `24 compute units`.
+
+    Without a `family`, the device's id decides between an NVIDIA GPU and an NPU."""
     known = FAMILIES.get(family)
-    unit = known.unit if known else "AI core" if share.device.startswith("NPU-") else PERCENT
-    cores = f"{share.cores} %" if unit == PERCENT else words.many(share.cores, unit)
-    return f"{share.memory_mib:,} MiB" + (f" {cores}" if share.cores else "")
+    unit = known.unit if known else NPU_UNIT if device.startswith(NPU) else PERCENT
+    return f"{cores} %" if unit == PERCENT else words.many(cores, unit)
 
 
 def ask_words(ask: schemas.Ask) -> str:

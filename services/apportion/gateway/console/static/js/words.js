@@ -2,7 +2,7 @@
 // events always come from the gateway.
 import { instant, many, num } from "./format.js";
 import { html } from "./html.js";
-import { PHASES } from "./vocabulary.js";
+import { CORE_UNITS, NPU_UNIT, PHASES } from "./vocabulary.js";
 import { namespaceColour } from "./colours.js";
 import { revisionWords } from "./moment.js";
 import { href } from "./route.js";
@@ -51,11 +51,14 @@ function memoryAsked({ profile, memory_mib: mib, memory_percent: percent }) {
 /** The display name of a phase. */
 export const phaseWord = phase => PHASES[phase] ?? phase;
 
-/** The shares of a pod, as in `2 GPUs, 3,000 MiB, 50 % cores each` or `1 GPU, 9,000 MiB + 2,000 MiB`. */
-export function holds(shares) {
+/**
+ * The shares of a pod, as in `2 GPUs, 3,000 MiB, 50 % cores each` or `1 GPU, 9,000 MiB + 2,000 MiB`.
+ * The families of the devices are in the pod's requests.
+ */
+export function holds(shares, asks = []) {
   if (!shares.length) return "";
   const devices = new Set(shares.map(share => share.device)).size;
-  const pieces = Map.groupBy(shares, piece);
+  const pieces = Map.groupBy(shares, share => pieceOf(share, asks));
   const each = pieces.size === 1 && shares.length === devices;
   const said = [...pieces]
     .map(([words, { length }]) => (length === 1 || each ? words : `${length} × ${words}`))
@@ -66,13 +69,26 @@ export function holds(shares) {
 
 const isNpu = ({ device }) => device.startsWith("NPU-");
 
-/** The cores of a share: a percentage on a GPU, as in `30 %`, and a count on an NPU. */
-export const coresHeld = share => (isNpu(share) ? num(share.cores) : `${share.cores} %`);
+/**
+ * An amount of cores in the unit of the family, as in `30 %` or `24 compute units`. Without a family,
+ * the device's id decides between an NVIDIA GPU and an NPU.
+ */
+export function coresHeld(cores, family, device = "") {
+  const unit = coreUnit(family, device);
+  return unit ? many(cores, unit) : `${cores} %`;
+}
 
-/** One share as text. The name of an NPU template stands for its cores. */
-function piece(share) {
-  const { memory_mib: mib, cores, template } = share;
-  const of = template || (cores ? `${coresHeld(share)} cores` : "");
+/** The unit in which the cores of a family are counted; empty if they are a percentage. */
+export const coreUnit = (family, device = "") =>
+  CORE_UNITS[family] ?? (!family && isNpu({ device }) ? NPU_UNIT : "");
+
+/**
+ * A share of a pod with these requests as text. The name of an NPU template stands for its cores.
+ */
+export function pieceOf({ memory_mib: mib, cores, template, device, container }, asks = []) {
+  const { family = "" } = asks.find(ask => ask.container === container) ?? {};
+  const noun = coreUnit(family, device) ? "" : " cores";
+  const of = template || (cores ? `${coresHeld(cores, family, device)}${noun}` : "");
   return [`${num(mib)} MiB`, of].filter(Boolean).join(", ");
 }
 

@@ -14,7 +14,7 @@ import {
   when,
 } from "../format.js";
 import { html, ICONS } from "../html.js";
-import { isTold, link, podName, receipt, told } from "../words.js";
+import { coresHeld, coreUnit, isTold, link, podName, receipt, told } from "../words.js";
 import { isLive, moment, shownTime } from "../moment.js";
 import { problemNote } from "../parts.js";
 import { href } from "../route.js";
@@ -85,6 +85,8 @@ function amounts(node, card, more = null) {
   const held = Math.min(1, granted(node, card));
   const use = used(node, card);
   const { device } = more ?? {};
+  const unit = coreUnit(device?.family);
+  const taken = device ? device.cores - device.cores_free : 0;
   return html`<div class="membar" aria-hidden="true">${bars(node, card)}</div>
     <div class="hc-m">
       <span><b>${num(mib * held)}</b> of ${num(mib)} MiB allocated</span
@@ -94,8 +96,8 @@ function amounts(node, card, more = null) {
       device
         ? html`<div class="hc-m">
             <span
-              ><b>${num(device.cores - device.cores_free)}</b> of
-              ${many(device.cores, "core")}</span
+              ><b>${unit ? num(taken) : coresHeld(taken, device.family)}</b> of
+              ${unit ? many(device.cores, unit) : "the cores"}</span
             ><span
               ><b>${num(device.slots - device.slots_free)}</b> of
               ${many(device.slots, "slot")}</span

@@ -471,7 +471,7 @@ class PodPage extends ListPage {
     const amounts = new Set(
       mine.map(device => `${num(own.get(device.device))} of ${num(device.memory_mib)} MiB`),
     );
-    const first = placed.shares[0]?.share;
+    const { share: first, family } = placed.shares[0] ?? {};
     return html`<section class="card">
       <h2>
         ${this.shareHead()}
@@ -492,7 +492,7 @@ class PodPage extends ListPage {
       <div class="kv">
         ${[...amounts].map(
           amount => html`<span>${mine.length > 1 ? "Each GPU" : "Memory"}</span><b>${amount}</b>`,
-        )}${first?.cores ? html`<span>Cores</span><b>${coresHeld(first)}</b>` : ""}
+        )}${first?.cores ? html`<span>Cores</span><b>${coresHeld(first.cores, family, first.device)}</b>` : ""}
         ${cards.length ? html`<span>On this node</span><b>${this.besideWords()}</b>` : ""}
       </div>
     </section>`;

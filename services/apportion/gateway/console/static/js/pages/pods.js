@@ -3,13 +3,13 @@ import { all, get } from "../api.js";
 import { duration, many, num, shortId } from "../format.js";
 import { $, $$, html, ICONS, mount, renew } from "../html.js";
 import {
-  coresHeld,
   holds,
   link,
   namespaceDot,
   nodeLink,
   phaseChip,
   phaseWord,
+  pieceOf,
   podName,
   wants,
 } from "../words.js";
@@ -279,7 +279,7 @@ const NONE = html`<span class="faint">–</span>`;
 
 function row(pod, now, lead = namespaceDot(pod.namespace), look = "name") {
   const began = beganOf(pod);
-  const has = holds(pod.shares) || (pod.asks.length ? wants(pod.asks) : pod.rejection);
+  const has = holds(pod.shares, pod.asks) || (pod.asks.length ? wants(pod.asks) : pod.rejection);
   const node = pod.node ? nodeLink(pod.node) : "";
   const trouble = troubles(pod);
   const said = trouble ? html`<span class="c-bad">${trouble}</span>` : "";
@@ -352,7 +352,7 @@ function groupRow({ kind, pods, namespace, name }, lead, look, now) {
 }
 
 function shareRow({ level, share, pods: [pod] }) {
-  const has = `${num(share.memory_mib)} MiB${share.cores ? `, ${coresHeld(share)} cores` : ""}`;
+  const has = pieceOf(share, pod.asks);
   return html`<tr>
     <td class="tree l${level}">
       <i class="leaf"></i><span class="faint">Share on</span>
