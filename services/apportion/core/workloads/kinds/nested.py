@@ -34,6 +34,8 @@ TRAINER: Final = "trainer.kubeflow.org/v1alpha1"
 JOB_SET: Final = ("jobset.x-k8s.io/v1alpha2", "JobSet")
 ARGO: Final = "argoproj.io/v1alpha1"
 STEP: Final = "trainer.kubeflow.org/trainjob-ancestor-step"
+# the values of this label
+STEPS: Final = ("trainer", "dataset-initializer", "model-initializer")
 
 
 class Inner(NamedTuple):
@@ -147,29 +149,38 @@ def _training(document: Document, config: ManifestConfig) -> Iterator[Inner]:
 
 
 def _job(document: Document, runtime: Document, job: Document) -> Document:
-    """Return a job of the runtime with what the TrainJob changes."""
+    """Return a job of the runtime with what Kubeflow Trainer and the TrainJob change."""
     trainer, policy = part(document, "spec", "trainer"), part(runtime, "mlPolicy")
     step = part(job, "template", "metadata", "labels").get(STEP)
     job_spec = dict(part(job, "template", "spec"))
     pod = dict(part(job_spec, "template"))
     pod_spec = dict(part(pod, "spec"))
-    launcher = part(policy, "mpi").get("runLauncherAsNode") is True
-    nodes = trainer.get("numNodes", policy.get("numNodes"))
-    is_node = step == "trainer" or job.get("name") == "node"
-    if is_node and type(nodes) is int:
-        count = nodes - 1 if launcher and job.get("name") == "node" else nodes
-        if not (launcher and job.get("name") == "launcher"):
-            job_spec |= {"parallelism": max(count, 0), "completions": max(count, 0)}
-    if (is_node or launcher) and (amounts := part(trainer, "resourcesPerNode")):
+    # With MPI, the nodes are in the job of that name, and the launcher may be one of them.
+    with_launcher = part(policy, "mpi").get("runLauncherAsNode") is True
+    is_trainer, is_node = step == STEPS[0], job.get("name") == "node"
+    nodes = trainer.get("numNodes")
+    count = policy.get("numNodes", 1) if is_trainer else job_spec.get("parallelism", 1)
+    if type(nodes) is int and (is_node if "mpi" in policy else is_trainer):
+        count = max(nodes - 1, 1) if with_launcher else nodes
+    job_spec |= {"parallelism": count, "completions": count}
+    if is_trainer or (is_node and with_launcher):
+        amounts = part(trainer, "resourcesPerNode")
         pod_spec["containers"] = [
-            each | {"resources": amounts} if each.get("name") == "node" else each
+            each | {"resources": _both(part(each, "resources"), amounts)}
+            if each.get("name") == "node"
+            else each
             for _, each in entries(pod_spec, "containers")
         ]
     for name, patch in _patches(document):
         if name == job.get("name"):
             pod_spec = _patched(pod_spec, patch)
     pod["spec"] = pod_spec
-    return job | {"template": {"spec": job_spec | {"template": pod}}}
+    made = job | {"template": {"spec": job_spec | {"template": pod}}}
+    return made | {"replicas": 1} if step in STEPS else made
+
+
+def _both(amounts: Document, others: Document) -> Document:
+    return {key: part(amounts, key) | part(others, key) for key in ("limits", "requests")}
 
 
 def _patches(document: Document) -> Iterator[tuple[object, Document]]:

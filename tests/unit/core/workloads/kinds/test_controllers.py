@@ -15,6 +15,7 @@ from apportion.core.workloads.reading import is_other, note_of, read_document, w
 from tests.support.controlled import (
     CONTROLLED,
     INERT,
+    jobs,
     kind_of,
     leader_worker_set,
     ray_cluster,
@@ -163,6 +164,38 @@ def test_the_gang_of_a_train_job(policy: str) -> None:
     """The pods of a TrainJob are a gang if its runtime has a policy for PodGroups."""
     config = with_named(DEFAULT_CONFIG, [runtime(podGroupPolicy={policy: {}})])
     assert gangs(read(train_job(), config)) == ({"lab/train": 2} if policy else {})
+
+
+@pytest.mark.parametrize(
+    ("launches", "nodes", "names"),
+    [
+        (True, 3, "launcher-0-0 node-0-0 node-0-1"),
+        (True, 1, "launcher-0-0 node-0-0"),
+        (True, None, "launcher-0-0 node-0-0"),
+        (False, 3, "launcher-0-0 node-0-0 node-0-1 node-0-2"),
+        (False, None, "launcher-0-0 node-0-0"),
+    ],
+)
+def test_the_nodes_of_an_mpi_train_job(*, launches: bool, nodes: int | None, names: str) -> None:
+    """With MPI, a TrainJob changes the number of pods of the job `node`, as Kubeflow Trainer does.
+
+    The launcher is one pod, which is one of the nodes if the runtime says so."""
+    [launcher] = jobs(label="trainer")
+    [node] = jobs()
+    node["template"]["spec"] = {"template": launcher["template"]["spec"]["template"]}
+    policy = {"numNodes": 1, "mpi": {"runLauncherAsNode": launches}}
+    made = runtime()
+    made["spec"]["mlPolicy"] = policy
+    made["spec"]["template"]["spec"]["replicatedJobs"] = [
+        launcher | {"name": "launcher", "replicas": 2},
+        node | {"replicas": 1},
+    ]
+    amounts = {"limits": {"nvidia.com/gpu": 1}}
+    trainer = {"resourcesPerNode": amounts} | ({"numNodes": nodes} if nodes else {})
+    found = read(train_job(trainer=trainer), with_named(DEFAULT_CONFIG, [made])).pods
+    assert [pod.name for pod in found] == [f"train-{name}" for name in names.split()]
+    requests = [bool(pod.shape.asks) for pod in found]
+    assert requests == [True, *([launches] * (len(found) - 1))]
 
 
 def test_what_a_train_job_changes() -> None:
