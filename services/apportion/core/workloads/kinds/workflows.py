@@ -18,6 +18,7 @@ DEPTH_MAX: Final = 20  # of templates within steps
 _POD_TYPES: Final = frozenset(("container", "containerSet", "script", "resource", "data"))
 _TYPES: Final = _POD_TYPES | {"dag", "steps", "suspend", "http", "plugin"}
 _REPLACED: Final = ("nodeSelector", "affinity", "tolerations", "resourceClaims", "schedulerName")
+_OF_CALLER: Final = ("nodeSelector", "affinity", "tolerations")
 # lists that Argo merges, each with the field that identifies an entry
 _MERGED: Final = {
     "tolerations": "key", "volumes": "name", "initContainers": "name", "sidecars": "name",
@@ -61,6 +62,7 @@ class _Found(NamedTuple):
     template: Document
     source: _Source  # has the templates that this one calls by name
     depth: int = 0  # of inline templates
+    caller: "_Found | None" = None  # the first template with a step or task that calls this one
 
 
 def pods(spec: Document, at: str, find: Find) -> Iterator[TemplatePod]:
@@ -82,7 +84,7 @@ def pods(spec: Document, at: str, find: Find) -> Iterator[TemplatePod]:
         if other_types >= _POD_TYPES:
             continue  # steps, a suspension, or a call by Argo's own agent
         mine = {key: value for key, value in defaults.items() if key not in other_types}
-        pod = _pod(workflow, _merged(mine, each.template), each.field)
+        pod = _pod(workflow, each, _merged(mine, each.template))
         seen[pod.name] += 1
         again = f"-{seen[pod.name]}" if seen[pod.name] > 1 else ""
         yield pod._replace(name=pod.name + again)
@@ -112,7 +114,7 @@ def _templates(workflow: _Workflow, find: Find) -> Iterator[_Found]:
             called, name = caller.source, call.get("template")
             if inline := part(call, "inline"):
                 inline = {"name": call.get("name")} | inline
-                more.append(_Found(f"{at}.inline", inline, called, caller.depth + 1))
+                more.append(_Found(f"{at}.inline", inline, called, caller.depth + 1, caller))
                 continue
             if ref := part(call, "templateRef"):
                 name, called = ref.get("template"), _source_of(ref, f"{at}.templateRef", find)
@@ -125,7 +127,7 @@ def _templates(workflow: _Workflow, find: Find) -> Iterator[_Found]:
                 _check_filled(field, name)
                 problem, fix = f"is not a template of this {kind}", "name one of its templates"
                 raise ManifestError(field, name, problem, fix)
-            more += found[:1]
+            more += (each._replace(caller=caller) for each in found[:1])
         if more and caller.depth >= DEPTH_MAX:
             fix = f"use at most {DEPTH_MAX} levels"
             raise ManifestError(
@@ -135,8 +137,16 @@ def _templates(workflow: _Workflow, find: Find) -> Iterator[_Found]:
 
 
 def _listed(source: _Source) -> Iterator[_Found]:
-    for i, each in entries(source.spec, "templates"):
-        yield _Found(f"{source.at}.templates[{i}]", each, source)
+    found = [
+        _Found(f"{source.at}.templates[{i}]", each, source)
+        for i, each in entries(source.spec, "templates")
+    ]
+    callers: dict[str, _Found] = {}
+    for caller in found:
+        for _, call in _calls(caller.field, caller.template):
+            callers.setdefault(str(call.get("template")), caller)
+    for each in found:
+        yield each._replace(caller=callers.get(str(each.template.get("name"))))
 
 
 def _calls(field: str, template: Document) -> Iterator[tuple[str, Document]]:
@@ -177,13 +187,17 @@ def _containers(template: Document, field: str) -> Iterator[tuple[str, Document]
         yield f"{field}.sidecars[{i}]", each
 
 
-def _pod(workflow: _Workflow, template: Document, field: str) -> TemplatePod:
-    spec, made = workflow.spec, dict(_containers(template, field))
+def _pod(workflow: _Workflow, found: _Found, template: Document) -> TemplatePod:
+    """Return the pod of a template, given with its defaults in `template`."""
+    spec, field, caller = workflow.spec, found.field, found.caller
+    made = dict(_containers(template, field))
     pod: Document = {"containers": [*made.values()]}
     if template.get("initContainers"):
         pod["initContainers"] = template["initContainers"]
-    # The template's own value replaces that of the workflow.
-    pod |= {key: template.get(key) or spec.get(key) for key in _REPLACED}
+    # The template's own value replaces that of its caller, and this one that of the workflow.
+    called = part(caller.template if caller is not None else None)
+    inherited = {key: called[key] for key in _OF_CALLER if called.get(key)}
+    pod |= {key: template.get(key) or (spec | inherited).get(key) for key in _REPLACED}
     pod["volumes"] = [each for whole in (spec, template) for _, each in entries(whole, "volumes")]
     pod["hostNetwork"] = spec.get("hostNetwork")
     pod["resources"] = template.get("podResources") or spec.get("podResources")
@@ -192,20 +206,26 @@ def _pod(workflow: _Workflow, template: Document, field: str) -> TemplatePod:
     fields = [*made]
 
     def of_workflow(path: str) -> str:
-        if found := _CONTAINER.match(path):
-            number = int(found[0].partition("[")[2][:-1])
-            whole = found[0].startswith("spec.containers")
+        if one := _CONTAINER.match(path):
+            number = int(one[0].partition("[")[2][:-1])
+            whole = one[0].startswith("spec.containers")
             where = fields[number] if whole else f"{field}.initContainers[{number}]"
-            return where + path[found.end() :]
+            return where + path[one.end() :]
         path = path.removeprefix("spec.")
         key = re.split(r"[.\[]", path)[0]
-        return f"{field if template.get(key) else workflow.path(key)}.{path}"
+        if template.get(key):
+            return f"{field}.{path}"
+        at = caller.field if caller is not None and key in inherited else workflow.path(key)
+        return f"{at}.{path}"
 
     if patch := template.get("podSpecPatch") or spec.get("podSpecPatch"):
         problem, fix = "is merged into the pod by Argo at run time", "write its fields themselves"
         raise ManifestError(of_workflow("podSpecPatch"), patch, problem, fix)
+    other = {} if found.source is workflow.source else found.source.spec
     about = {
-        key: part(spec, "podMetadata", key) | part(template, "metadata", key)
+        key: part(spec, "podMetadata", key)
+        | part(other, "podMetadata", key)
+        | part(template, "metadata", key)
         for key in ("labels", "annotations")
     }
     read = pod | {

@@ -256,6 +256,18 @@ def test_what_a_workflow_gives_its_templates() -> None:
     assert {pod.shape.devices.use_types for pod in (first, last)} == {("A100",)}
 
 
+def test_what_steps_give_the_templates_that_they_call() -> None:
+    """The pod of a template without a node selector has that of the steps that call it, before
+    that of the workflow."""
+    spec = workflow(nodeSelector={"a": "1"})
+    spec["templates"][1] |= {"nodeSelector": {"b": "2"}}
+    spec["templates"][1]["steps"].append([{"name": "s", "template": "Fit_1"}])
+    document = kind_of(ARGO, "Workflow", **spec)
+    assert [pod.shape.node.selector for pod in read(document).pods] == [{"b": "2"}] * 2
+    spec["templates"][1] |= {"nodeSelector": {"b": "{{x}}"}}
+    assert refusal(document).field == "spec.templates[1].nodeSelector.b"
+
+
 def test_the_defaults_of_templates() -> None:
     """Defaults for containers are merged into the templates with a container, and make no pod of
     other templates."""
@@ -328,6 +340,16 @@ def test_templates_of_other_documents(kind: str) -> None:
     document = calling()
     document["spec"]["templates"] = [{"name": "all", "dag": {"tasks": [task]}}]
     assert [pod.name for pod in read(document, config).pods] == ["train-other"]
+
+
+def test_the_metadata_of_templates_of_other_documents() -> None:
+    """A template of another document has the annotations for pods of that document, before those
+    of the workflow."""
+    notes = [{"annotations": {"nvidia.com/use-gputype": each}} for each in ("A100", "H100")]
+    document = calling(templateRef={"name": "shared", "template": "gpus"})
+    document["spec"]["podMetadata"] = notes[0]
+    [pod] = read(document, with_named(DEFAULT_CONFIG, [shared(podMetadata=notes[1])])).pods
+    assert pod.shape.devices.use_types == ("H100",)
 
 
 def test_templates_that_call_each_other() -> None:
