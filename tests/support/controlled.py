@@ -107,7 +107,7 @@ CONTROLLED: list[tuple[dict[str, Any], str, str]] = [
     (training("XGBoostJob", "xgbReplicaSpecs"), "-master-0 -worker-0 -worker-1", "train=3"),
     (training("PaddleJob", "paddleReplicaSpecs"), "-master-0 -worker-0 -worker-1", "train=3"),
     (training("JAXJob", "jaxReplicaSpecs"), "-master-0 -worker-0 -worker-1", "train=3"),
-    (training("MPIJob", "mpiReplicaSpecs"), "-launcher-0 -worker-0 -worker-1", "train=3"),
+    (training("MPIJob", "mpiReplicaSpecs"), "-launcher -worker-0 -worker-1", "train=3"),
     (
         training(
             "MPIJob",
@@ -115,7 +115,7 @@ CONTROLLED: list[tuple[dict[str, Any], str, str]] = [
             "kubeflow.org/v2beta1",
             runPolicy={"schedulingPolicy": {"minAvailable": 2, "queue": "team"}},
         ),
-        "-launcher-0 -worker-0 -worker-1",
+        "-launcher -worker-0 -worker-1",
         "train=2",
     ),
     (

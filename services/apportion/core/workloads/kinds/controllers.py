@@ -50,6 +50,7 @@ class Role(NamedTuple):
     counts: tuple[Count, ...] = ()
     name: str = "{name}-{0}"  # of a pod, with one number for each entry of `counts`
     role: str = "name"  # the field of the object that has the role's name; not for a map
+    alone: str = ""  # the name of a role whose only pod has no number
 
 
 class Gang(NamedTuple):
@@ -149,7 +150,12 @@ def _policy_of_runtime(document: Document) -> bool:
 
 
 def _training(specs: str, *versions: str) -> Kind:
-    role = Role(f"spec.{specs}{{}}", counts=(number("replicas"),), name="{name}-{role}-{0}")
+    role = Role(
+        f"spec.{specs}{{}}",
+        counts=(number("replicas"),),
+        name="{name}-{role}-{0}",
+        alone="launcher",  # of an MPIJob
+    )
     return Kind(
         versions or (KUBEFLOW,),
         (role,),
@@ -292,6 +298,8 @@ def read_controlled(document: Document, config: ManifestConfig) -> Manifest:
         task = each.name if gang is not None and gang.task else each.template.task
         for at in itertools.product(*map(range, each.numbers)):
             pod = each.role.name.format(*at, name=name, role=each.name)
+            if each.name and each.name == each.role.alone and each.numbers == (1,):
+                pod = f"{name}-{each.name}"
             template = each.template
             if gang is not None:
                 group = gang.gang.format(*at, name=name)
