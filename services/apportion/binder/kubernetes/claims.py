@@ -17,7 +17,6 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 import msgspec
-from msgspec import Struct
 
 from apportion.binder.binding import Failed
 from apportion.core.dra.names import claim_of, container_of
@@ -58,6 +57,7 @@ from apportion.runtime.kube.client import (
     pod_path,
 )
 from apportion.runtime.kube.examining import API, CLAIMS
+from apportion.runtime.kube.pods import find_pod
 from apportion.runtime.kube.watch import pages
 from apportion.runtime.ledger.reader import Reader
 from apportion.runtime.process.clock import Clock
@@ -370,11 +370,10 @@ class ClaimRelease:
         """Return True unless the consumer is a pod that has ended."""
         if consumer.resource != "pods" or consumer.uid in self._state.pods:
             return True
-        body = await self._api.find(pod_path(claim.metadata.namespace, consumer.name))
-        if body is None:
-            return False
-        pod = msgspec.json.decode(body, type=_Pod)
-        return pod.metadata.uid == consumer.uid and pod.status.phase not in ENDED
+        pod = await find_pod(self._api, claim.metadata.namespace, consumer.name)
+        return (
+            pod is not None and pod.metadata.uid == consumer.uid and pod.status.phase not in ENDED
+        )
 
     async def _let_go(self, claim: ResourceClaim, raw: bytes) -> None:
         path = _path(claim.metadata.namespace, claim.metadata.name)
@@ -392,19 +391,6 @@ class ClaimRelease:
             self._news.set()
         else:
             _log.info("claim %s released", claim.key)
-
-
-class _Meta(Struct, frozen=True):
-    uid: str = ""
-
-
-class _Status(Struct, frozen=True):
-    phase: str = ""
-
-
-class _Pod(Struct, frozen=True):
-    metadata: _Meta = _Meta()
-    status: _Status = _Status()
 
 
 def _path(namespace: str, name: str = "") -> str:

@@ -32,6 +32,7 @@ from apportion.runtime.kube.client import (
     KubeUnavailable,
     pod_path,
 )
+from apportion.runtime.kube.pods import find_pod
 from apportion.runtime.ledger.reader import Reader
 from apportion.runtime.process.clock import BackOff, Clock
 from apportion_schemas import PodGone, PodPlaced
@@ -59,7 +60,6 @@ _encode = msgspec.json.Encoder().encode
 
 class _Meta(msgspec.Struct, frozen=True, rename="camel"):
     resource_version: str
-    uid: str = ""
     annotations: dict[str, str] | None = None
 
 
@@ -67,26 +67,6 @@ class _Node(msgspec.Struct, frozen=True):
     metadata: _Meta
 
 
-class _Status(msgspec.Struct, frozen=True):
-    phase: str = ""
-
-
-class _PodSpec(msgspec.Struct, frozen=True, rename="camel"):
-    node_name: str = ""
-
-
-class _Pod(msgspec.Struct, frozen=True):
-    metadata: _Meta
-    spec: _PodSpec = _PodSpec()
-    status: _Status = _Status()
-
-    @property
-    def notes(self) -> dict[str, str]:
-        """Return the pod's annotations."""
-        return self.metadata.annotations or {}
-
-
-_decode_pod = from_outside(msgspec.json.Decoder(_Pod).decode)
 _decode_node = from_outside(msgspec.json.Decoder(_Node).decode)
 
 
@@ -139,7 +119,7 @@ class NodeLocks:
             alive = any(pod.full_name == "/".join(owner) for pod in node.pods.values())
             if alive or len(owner) + 1 != _OWNER_PARTS:
                 continue
-            pod = await self._pod(*owner)
+            pod = await find_pod(self._api, *owner)
             elsewhere = pod is not None and pod.spec.node_name not in ("", name)  # of that name
             if pod is not None and not elsewhere and pod.status.phase not in ENDED:
                 continue
@@ -217,16 +197,12 @@ class NodeLocks:
             return True
         if len(owner) + 1 != _OWNER_PARTS:
             return False
-        return await self._pod(*owner) is None
+        return await find_pod(self._api, *owner) is None
 
     async def _is_awaited(self, placed: PodPlaced) -> bool:
         """Return True if the plugin has yet to serve the pod."""
-        pod = await self._pod(placed.namespace, placed.name)
+        pod = await find_pod(self._api, placed.namespace, placed.name)
         return pod is not None and ALLOCATING in map(pod.notes.get, PHASES)
-
-    async def _pod(self, namespace: str, name: str) -> _Pod | None:
-        body = await self._api.find(pod_path(namespace, name))
-        return None if body is None else _decode_pod(body)
 
     async def _unlock(self, node: str, lock: Lock, owner: list[str]) -> None:
         """Remove the lock unless it names another pod than `owner`."""

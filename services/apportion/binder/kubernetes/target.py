@@ -37,9 +37,9 @@ from apportion.runtime.kube.client import (
     KubeUnavailable,
     pod_path,
 )
+from apportion.runtime.kube.pods import PodNow, read_pod
 from apportion.runtime.process.clock import BackOff, Clock
 from apportion_schemas import PodEvicted, PodPlaced, PodResized
-from apportion_schemas.decoding import from_outside
 
 FIRST = 16.0
 LEAST = 1.0
@@ -115,22 +115,6 @@ class Pace:
                 ahead.set_result(None)
 
 
-class _Meta(msgspec.Struct, frozen=True, rename="camel"):
-    uid: str = ""
-    deletion_timestamp: str | None = None
-    annotations: dict[str, str] | None = None
-
-
-class _Spec(msgspec.Struct, frozen=True, rename="camel"):
-    node_name: str = ""
-
-
-class _Pod(msgspec.Struct, frozen=True):
-    metadata: _Meta
-    spec: _Spec = _Spec()
-
-
-_decode_pod = from_outside(msgspec.json.Decoder(_Pod).decode)
 _log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
 
@@ -339,10 +323,10 @@ class KubernetesTarget:
             body = await self._api.get(pod_path(placed.namespace, placed.name))
         except KubeRefused as error:
             return Failed(str(error), final=False, unknown=error.status != NOT_FOUND)
-        return _found(placed, _decode_pod(body), refusal)
+        return _found(placed, read_pod(body), refusal)
 
 
-def _found(placed: PodPlaced, pod: _Pod, refusal: KubeRefused) -> Outcome | _Unclear:
+def _found(placed: PodPlaced, pod: PodNow, refusal: KubeRefused) -> Outcome | _Unclear:
     if pod.metadata.uid != placed.pod:
         return Failed("another pod has this name now", final=False)
     if not pod.spec.node_name:
@@ -351,7 +335,7 @@ def _found(placed: PodPlaced, pod: _Pod, refusal: KubeRefused) -> Outcome | _Unc
         return _Unclear(0.0)  # it changed while it was being bound
     if pod.spec.node_name != placed.node:
         return Failed(f"already bound to {pod.spec.node_name}: {refusal.message}", final=True)
-    attempt = (pod.metadata.annotations or {}).get(ATTEMPT)
+    attempt = pod.notes.get(ATTEMPT)
     if attempt != str(placed.attempt):
         return Failed(
             f"already bound to {placed.node} by "

@@ -6,17 +6,15 @@ runs. The watch is no proof, because it may be behind."""
 import logging
 from collections.abc import Iterable
 
-import msgspec
-
 from apportion.core.ledger.state import State
 from apportion.core.workloads.adoption.claims import ENDED
 from apportion.runtime.kube.client import KubeApi, KubeRefused, KubeUnavailable, pod_path
+from apportion.runtime.kube.pods import read_pod
 from apportion.runtime.process.clock import Clock
 from apportion.watcher.kubernetes.facts import Revisions
 from apportion.watcher.kubernetes.objects import PodView
 from apportion.watcher.kubernetes.view import ClusterView
 from apportion_schemas import PodGone, subject_of
-from apportion_schemas.decoding import from_outside
 
 DOUBTED_MAX = 50_000  # ends that a watcher remembers; the watch has long reported older ones
 
@@ -25,28 +23,6 @@ DOUBT_PAUSE_S = 1.0
 AGAIN_S = 130.0
 
 _log = logging.getLogger(__name__)
-
-
-class _Meta(msgspec.Struct, frozen=True):
-    uid: str = ""
-
-
-class _Spec(msgspec.Struct, frozen=True, rename="camel"):
-    node_name: str = ""
-
-
-class _Status(msgspec.Struct, frozen=True):
-    phase: str = ""
-
-
-class _Pod(msgspec.Struct, frozen=True):
-    metadata: _Meta
-    spec: _Spec = _Spec()
-    status: _Status = _Status()
-
-
-# a pod as the API server has it now, with the fields needed here
-read_pod = from_outside(msgspec.json.Decoder(_Pod).decode)
 
 
 class Doubts:

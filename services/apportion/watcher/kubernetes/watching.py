@@ -21,13 +21,14 @@ from apportion.core.workloads.pods.gangs import VERSIONS
 from apportion.core.workloads.pods.template import ManifestConfig
 from apportion.runtime.kube.client import KubeApi, KubeRefused, KubeUnavailable, pod_path
 from apportion.runtime.kube.examining import CLAIMS
+from apportion.runtime.kube.pods import find_pod, read_pod
 from apportion.runtime.kube.watch import Discovery, Watch, any_problem, newest_version
 from apportion.runtime.ledger.port import Ledger
 from apportion.runtime.ledger.publisher import Append, Publisher
 from apportion.runtime.ledger.reader import Reader
 from apportion.runtime.process.clock import Clock
 from apportion.runtime.process.metrics import Metrics
-from apportion.watcher.kubernetes.doubts import Doubts, read_pod
+from apportion.watcher.kubernetes.doubts import Doubts
 from apportion.watcher.kubernetes.facts import Fact, Facts, FactWriting, Revisions
 from apportion.watcher.kubernetes.ineffective import Ineffective
 from apportion.watcher.kubernetes.objects import ObjectReader, PodView
@@ -356,10 +357,9 @@ class KubernetesWatching:
             about = known.submitted if known else self._state.rejected.get(uid)
             if about is None:
                 continue
-            path = pod_path(about.namespace, about.name)
             try:
-                body = await self._api.find(path)
-                found = "" if body is None else read_pod(body).metadata.uid
+                there = await find_pod(self._api, about.namespace, about.name)
+                found = "" if there is None else there.metadata.uid
             except KubeRefused:
                 found = uid
             except KubeUnavailable:
