@@ -36,10 +36,10 @@ from apportion.runtime.ledger.port import (
     LedgerError,
     LedgerUnavailable,
     NotPermitted,
-    Record,
     Request,
 )
 from apportion.runtime.ledger.reader import Reader, StateFold
+from apportion.runtime.ledger.reading import read_to
 from apportion.runtime.process.clock import Clock
 from apportion.runtime.process.logs import get_logger
 from apportion.runtime.process.metrics import Metrics
@@ -174,9 +174,6 @@ class Showing:
         return msgspec.json.encode({"part": data})
 
 
-class _Done(Exception): ...
-
-
 class Attesting:
     """Attests snapshots, for one run of the intake."""
 
@@ -274,19 +271,7 @@ class Attesting:
 
     async def _folded(self, upto: int) -> State:
         cluster = StateFold(await self._snapshots.restore(at_most=upto), quiet=True)
-
-        def take(record: Record) -> None:
-            cluster.take(record)
-            if record.revision >= upto:
-                raise _Done
-
-        if cluster.state.revision < upto:
-            following = await self._ledger.follow(take, start=cluster.state.revision + 1)
-            try:
-                with contextlib.suppress(_Done):
-                    await following.join()
-            finally:
-                await following.stop()
+        await read_to(self._ledger, upto, cluster.take, start=cluster.state.revision + 1)
         return cluster.state
 
 

@@ -24,6 +24,7 @@ from apportion.runtime.jetstream.snapshots import Snapshots
 from apportion.runtime.ledger.archive import read_archive, read_said
 from apportion.runtime.ledger.moments import Moment, MomentError, parse_moment
 from apportion.runtime.ledger.port import Record
+from apportion.runtime.ledger.reading import read_while
 from apportion_schemas.decoding import from_outside
 
 TELL_EVERY: Final = 1_000
@@ -40,10 +41,6 @@ _decode_time = from_outside(msgspec.json.Decoder(_Timed).decode)
 
 class SpanInvalid(ValueError):
     """Raised if a span cannot be recorded; names its start or end, the value and the fix."""
-
-
-class _Enough(Exception):
-    """Raised to stop reading after the last record of the span."""
 
 
 class Wanted(NamedTuple):
@@ -93,16 +90,14 @@ async def read_ledger(
     start, upto = restored.revision, sys.maxsize if endless else limits.upto
     made = sink(restored, limits)
 
-    def deliver(record: Record) -> None:
+    def take(record: Record) -> bool:
         wants_more = made.take(record)
         if record.revision % TELL_EVERY == 0:
             tell(record.revision - start, upto - start)
-        if not wants_more:
-            raise _Enough
+        return wants_more
 
     if upto > start:
-        with contextlib.suppress(_Enough):
-            await (await ledger.follow(deliver, start=start + 1)).join()
+        await read_while(ledger, take, start=start + 1)
     return made
 
 

@@ -3,13 +3,12 @@
 Invariant: an event keeps its id through every retry, so no event is written twice."""
 
 import asyncio
-import contextlib
 import getpass
 import io
 import json
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 from uuid import uuid4
@@ -36,6 +35,7 @@ from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.process.clock import SystemClock
 from apportion.runtime.process.logs import configure_logs
 from apportion.runtime.process.reach import Reach
+from apportion.runtime.process.waiting import first_of
 from apportion_schemas import CATALOGUE, InvalidEvent, UnknownEvent
 from apportion_schemas.quantities import NAME_MAX, Payload
 
@@ -111,30 +111,8 @@ def with_ledger(reach: Reach, work: Callable[[JetStreamLedger], Coroutine[Any, A
     return run(opened())
 
 
-class _Read(Exception):
-    """Raised inside `read_to` to stop reading after the last record."""
-
-
-async def read_to(
-    ledger: JetStreamLedger, last: int, deliver: Callable[[Record], object], *, start: int = 1
-) -> None:
-    """Deliver the records from `start` to `last`. Raises LedgerError."""
-    if last < max(start, 1):
-        return
-
-    def take(record: Record) -> None:
-        deliver(record)
-        if record.revision >= last:
-            raise _Read
-
-    subscription = await ledger.follow(take, start=start)
-    with contextlib.suppress(_Read):
-        await subscription.join()
-    await subscription.stop()
-
-
 async def follow_until(
-    done: asyncio.Future[Any],
+    done: Awaitable[Any],
     ledger: JetStreamLedger,
     deliver: Callable[[Record], None],
     *,
@@ -142,17 +120,12 @@ async def follow_until(
     subjects: Sequence[str],
     timeout_s: float | None = None,
 ) -> None:
-    """Deliver records until the future `done` is set or a timeout passes. Raises LedgerError."""
+    """Deliver records until `done` ends or a timeout passes. Raises LedgerError."""
     following = await ledger.follow(deliver, start=start, subjects=subjects)
-    ended = asyncio.ensure_future(following.join())
     try:
-        await asyncio.wait({ended, done}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-        if ended.done():
-            ended.result()
+        await first_of(following.join(), done, timeout_s=timeout_s)
     finally:
-        done.cancel()
         await following.stop()
-        await asyncio.gather(ended, done, return_exceptions=True)
 
 
 async def by_now(reach: Reach) -> dict[str, int]:

@@ -104,7 +104,7 @@ class Awaited:
     async def _follow(self, ledger: JetStreamLedger, start: int, timeout_s: float) -> None:
         self._rules = await stream.read_rules(ledger.wire)
         await follow_until(
-            asyncio.ensure_future(self._all.wait()), ledger, self._deliver,
+            self._all.wait(), ledger, self._deliver,
             start=start or 1, subjects=(*SUBJECTS, RULES), timeout_s=timeout_s,
         )  # fmt: skip
 

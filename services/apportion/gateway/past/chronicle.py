@@ -22,6 +22,7 @@ from apportion.runtime.ledger.archive import (
 )
 from apportion.runtime.ledger.port import Record
 from apportion.runtime.process.logs import get_logger
+from apportion.runtime.process.waiting import first_of
 from apportion_schemas.decoding import from_outside
 
 SLICE_RECORDS = 500
@@ -162,17 +163,11 @@ class Chronicle:
     async def _read_ledger(self, deliver: Deliver, *, after: int, upto: int) -> None:
         span = _Span(deliver, upto)
         subscription = await self._ledger.follow(span.take, start=after + 1)
-        done = asyncio.ensure_future(span.done.wait())
-        ended = asyncio.ensure_future(subscription.join())
         try:
-            await asyncio.wait({done, ended}, return_when=asyncio.FIRST_COMPLETED)
-            if not span.done.is_set():
-                ended.result()
+            await first_of(span.done.wait(), subscription.join())
         finally:
             span.close()
             await subscription.stop()
-            done.cancel()
-            await asyncio.gather(done, ended, return_exceptions=True)
         span.check()
 
     async def records(self, revisions: Sequence[int]) -> list[Record]:

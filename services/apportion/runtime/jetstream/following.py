@@ -29,6 +29,7 @@ from apportion.runtime.ledger.port import (
 )
 from apportion.runtime.process.clock import BackOff, SystemClock
 from apportion.runtime.process.logs import get_logger
+from apportion.runtime.process.waiting import first_of
 from apportion_schemas import ConfigurationChanged
 from apportion_schemas.formats import VERSION_MAX
 
@@ -81,17 +82,9 @@ class Follower:
 
     async def caught_up(self) -> None:
         """Wait until all earlier records are delivered. Raises the error that stopped this."""
-        waiting = asyncio.ensure_future(self._caught_up.wait())
-        ended = asyncio.ensure_future(self.join())
-        try:
-            await asyncio.wait({waiting, ended}, return_when=asyncio.FIRST_COMPLETED)
-            if not self._caught_up.is_set():
-                ended.result()
-                raise LedgerUnavailable("stopped reading before the end of the ledger was reached")
-        finally:
-            for task in (waiting, ended):
-                task.cancel()
-            await asyncio.gather(waiting, ended, return_exceptions=True)
+        await first_of(self._caught_up.wait(), self.join())
+        if not self._caught_up.is_set():
+            raise LedgerUnavailable("stopped reading before the end of the ledger was reached")
 
     async def join(self) -> None:
         """Wait until stopped. Raises a LedgerError, or the error of `deliver`."""

@@ -18,6 +18,7 @@ from apportion.runtime.ledger.archive import ArchiveError, read_archive, read_op
 from apportion.runtime.ledger.port import LedgerError, Record
 from apportion.runtime.ledger.reader import Reader, StateFold
 from apportion.runtime.process.metrics import Metrics
+from apportion.runtime.process.waiting import first_of
 
 
 class CannotDrop(LedgerError):
@@ -96,18 +97,9 @@ async def _folded(ledger: JetStreamLedger, state: State) -> State:
     cluster = StateFold(state)
     reader = Reader(ledger, cluster, metrics=Metrics(), after=state.revision)
     last = await ledger.last_revision()
-    following = asyncio.create_task(reader.run())
-    caught_up = asyncio.create_task(reader.folds(last))
-    try:
-        await asyncio.wait({following, caught_up}, return_when=asyncio.FIRST_COMPLETED)
-        if following.done():
-            following.result()
-        if reader.halted:
-            raise CannotDrop(reader.halted)
-    finally:
-        for task in (following, caught_up):
-            task.cancel()
-        await asyncio.gather(following, caught_up, return_exceptions=True)
+    await first_of(reader.run(), reader.folds(last))
+    if reader.halted:
+        raise CannotDrop(reader.halted)
     return cluster.state
 
 

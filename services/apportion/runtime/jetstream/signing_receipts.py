@@ -3,7 +3,6 @@
 Invariant: a receipt continues the previous one on the same ledger. The state in a receipt is folded
 only from records, starting where the previous receipt ended."""
 
-import contextlib
 from collections.abc import Callable, Sequence
 
 from apportion.core.ledger import snapshot
@@ -18,6 +17,7 @@ from apportion.runtime.jetstream.stream import StreamInfo
 from apportion.runtime.jetstream.wire import STREAM
 from apportion.runtime.ledger.port import Record
 from apportion.runtime.ledger.reader import StateFold
+from apportion.runtime.ledger.reading import read_to
 from apportion.runtime.ledger.receipts import Found, Ledger, Receipts, check_signature
 
 TOLD_EVERY = 10_000
@@ -25,9 +25,6 @@ TOLD_EVERY = 10_000
 
 class CannotSign(Exception):
     """Error: some or all receipts could not be made. The message has the reason."""
-
-
-class _Done(Exception): ...
 
 
 async def sign(
@@ -62,9 +59,7 @@ async def sign(
         return receipts.write(key, Ledger(STREAM, info.created), tree, state, time())
 
     signing = _Signing(state, before, goal=info.state.last_seq, write=write, tell=tell)
-    with contextlib.suppress(_Done):
-        subscription = await ledger.follow(signing.take, start=state.revision + 1)
-        await subscription.join()
+    await read_to(ledger, info.state.last_seq, signing.take, start=state.revision + 1)
     return signing.made
 
 
@@ -88,7 +83,7 @@ class _Signing:
         self.made: list[Found] = []
 
     def take(self, record: Record) -> None:
-        """Add the next record to a receipt. Raises _Done after the last record."""
+        """Add the next record to a receipt."""
         self._cluster.take(record)
         state, before = self._cluster.state, self._before
         if record.revision % TOLD_EVERY == 0:
@@ -101,8 +96,6 @@ class _Signing:
         if record.revision >= self._goal or self._tree.size == SEGMENT_MAX:
             self.made.append(self._write(self._tree, state))
             self._tree = Tree()
-        if record.revision >= self._goal:
-            raise _Done
 
 
 async def _check_same(ledger: JetStreamLedger, info: StreamInfo, before: Checkpoint) -> None:

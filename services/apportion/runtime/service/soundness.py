@@ -13,6 +13,7 @@ from apportion.runtime.ledger.port import LedgerUnavailable, NotServed
 from apportion.runtime.process.clock import Clock
 from apportion.runtime.process.logs import Logger
 from apportion.runtime.process.metrics import Metrics
+from apportion.runtime.process.waiting import first_of
 
 LOOK_S: Final = 40.0  # a pause takes 50 to 100 % of it, so services check at different times
 LOOK_AGAIN_S: Final = 4.0
@@ -156,12 +157,7 @@ class Soundness:
             # Wait for the next check, or until enough was appended to make it due.
             wrong = self._drifted or self._outcome == "unserved" or self._free <= 0
             pause = self._clock.pause(LOOK_AGAIN_S if wrong else LOOK_S)
-            waits = [asyncio.ensure_future(each) for each in (pause, self._due.wait())]
-            try:
-                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for each in waits:
-                    each.cancel()
+            await first_of(pause, self._due.wait())
 
     def _note(self, drifted: tuple[str, ...], ledger: Examined) -> None:
         if drifted and drifted != self._drifted:

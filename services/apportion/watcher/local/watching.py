@@ -16,6 +16,7 @@ from apportion.runtime.ledger.port import Draft, DuplicateRefused, FenceRefused,
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader
 from apportion.runtime.ledger.starting import is_command
+from apportion.runtime.process.waiting import first_of
 from apportion.watcher.local.reconcile import (
     PREEMPTED,
     Fact,
@@ -123,7 +124,7 @@ class Watching:
         while True:
             await self._settle(reader, ledger)
             self._settled = True
-            await self._moved()
+            await first_of(self._source.changed(), self._stirred.wait())
 
     async def _settle(self, reader: Reader[Change], ledger: Ledger) -> None:
         before: list[Fact] = []
@@ -175,15 +176,3 @@ class Watching:
             for fact, appended in zip(facts, done, strict=True)
             if appended.already_there and isinstance(fact.data, PodSubmitted)
         ]
-
-    async def _moved(self) -> None:
-        waits = {
-            asyncio.create_task(self._source.changed()),
-            asyncio.create_task(self._stirred.wait()),
-        }
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-            await asyncio.gather(*waits, return_exceptions=True)

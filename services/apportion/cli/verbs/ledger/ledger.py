@@ -14,15 +14,7 @@ import click
 import msgspec
 
 from apportion.cli.client.connection import Where, asks_ledger
-from apportion.cli.client.ledger import (
-    by_whom,
-    open_ledger,
-    person,
-    read_to,
-    run,
-    with_ledger,
-    write_all,
-)
+from apportion.cli.client.ledger import by_whom, open_ledger, person, run, with_ledger, write_all
 from apportion.cli.exits import REFUSED, NotFound, Wrong
 from apportion.cli.render.output import console, plain, print_answer, print_json, say, warn
 from apportion.cli.usage import FILE, VerbGroup, reasoned
@@ -39,6 +31,7 @@ from apportion.runtime.jetstream.stream import StreamInfo
 from apportion.runtime.jetstream.wire import STREAM
 from apportion.runtime.ledger.archive import ArchiveError, ArchiveWriter
 from apportion.runtime.ledger.port import LedgerDrifted
+from apportion.runtime.ledger.reading import read_to
 from apportion.runtime.process.reach import Reach
 from apportion_schemas import CATALOGUE, EventError, FormatEnabled, RevisionSetAside, UnknownEvent
 from apportion_schemas.catalogue import BY_PAYLOAD

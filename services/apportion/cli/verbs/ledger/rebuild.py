@@ -11,15 +11,7 @@ import click
 import msgspec
 
 from apportion.cli.client.connection import Where, asks_ledger
-from apportion.cli.client.ledger import (
-    appending,
-    by_whom,
-    open_ledger,
-    person,
-    publish,
-    read_to,
-    run,
-)
+from apportion.cli.client.ledger import appending, by_whom, open_ledger, person, publish, run
 from apportion.cli.exits import NotFound, Unreachable
 from apportion.cli.render.output import console, print_json, warn
 from apportion.cli.usage import Verb
@@ -31,6 +23,7 @@ from apportion.core.workloads.adoption.claims import bound_claim
 from apportion.core.workloads.schedulers import OURS, scheduler_names
 from apportion.runtime.jetstream import stream
 from apportion.runtime.ledger.port import FenceRefused
+from apportion.runtime.ledger.reading import read_to
 from apportion.runtime.process.config import ConfigError
 from apportion.runtime.process.reach import Reach
 from apportion.runtime.service.options import KubeChoice, kube_choice, kubernetes_options

@@ -17,7 +17,7 @@ import msgspec
 from apportion.cli.client.completion import PODS
 from apportion.cli.client.connection import JSON, Where, asks_both, asks_ledger
 from apportion.cli.client.gateway_client import Gateway
-from apportion.cli.client.ledger import open_ledger, read_to, run, with_ledger
+from apportion.cli.client.ledger import open_ledger, run, with_ledger
 from apportion.cli.client.lookup import why_of
 from apportion.cli.exits import REFUSED, NotFound, Wrong
 from apportion.cli.render.output import print_json, progress, say
@@ -46,6 +46,7 @@ from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.signing_receipts import CannotSign, sign
 from apportion.runtime.ledger.archive import ArchiveError, read_archive
 from apportion.runtime.ledger.port import LedgerError, Record
+from apportion.runtime.ledger.reading import read_to
 from apportion.runtime.ledger.receipts import Found, Receipts, check_signature
 from apportion.runtime.process.clock import SystemClock, rfc3339
 from apportion.runtime.process.reach import Reach

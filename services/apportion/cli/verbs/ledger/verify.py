@@ -35,6 +35,7 @@ from apportion.runtime.ledger.archive import (
     read_span,
 )
 from apportion.runtime.ledger.port import LedgerHole, Record
+from apportion.runtime.ledger.reading import read_while
 from apportion.runtime.ledger.receipts import ReceiptCheck, Receipts
 from apportion.runtime.process.reach import Reach
 from apportion_schemas import UnknownEvent
@@ -74,10 +75,6 @@ class Verified(msgspec.Struct, frozen=True, omit_defaults=True):
     signed_at: str = ""
 
 
-class _Done(Exception):
-    """Raised by the reader's callback at the last revision of the range."""
-
-
 class _Verification:
     def __init__(
         self, auditor: Auditor, receipts: ReceiptCheck | None, *, start: int, last: int
@@ -95,8 +92,8 @@ class _Verification:
             receipts.goal = last
         self._tell = progress(last)
 
-    def take(self, record: Record) -> None:
-        """Check the next record. Raises _Done after the last one."""
+    def take(self, record: Record) -> bool:
+        """Check the next record. Return False after the last one."""
         if self.receipts is not None:
             self.hold(self.receipts.take(record))  # first, because it covers unreadable events too
         before = self.auditor.contradictions
@@ -105,7 +102,7 @@ class _Verification:
         except UnknownEvent as unknown:
             self.unknown = f"revision {record.revision} on {record.subject}: {unknown}"
             self.broken = True
-            raise _Done from None
+            return False
         if self.auditor.contradictions > before:
             refused = self.auditor.state.refused_events[-1]
             named = Contradiction(refused.revision, refused.subject, refused.reason)
@@ -119,8 +116,7 @@ class _Verification:
             self.note([Violation(record.revision, "snapshot", text)])
         if record.revision % TOLD_EVERY == 0:
             self._tell(record.revision)
-        if record.revision >= self.last > 0:
-            raise _Done
+        return not record.revision >= self.last > 0
 
     def note(self, violations: list[Violation]) -> None:
         """Store the violations until the report is full; drop the rest."""
@@ -274,9 +270,7 @@ async def _verify_ledger(
 async def _read(ledger: JetStreamLedger, verification: _Verification) -> None:
     start = verification.auditor.state.revision + 1
     try:
-        await (await ledger.follow(verification.take, start=start)).join()
-    except _Done:
-        return
+        await read_while(ledger, verification.take, start=start)
     except LedgerHole as hole:
         verification.broken = True
         verification.auditor.found["gap"] += 1
@@ -287,10 +281,9 @@ def _read_archives(paths: tuple[Path, ...], verification: _Verification) -> None
     try:
         for path in paths:
             for record in read_archive(path):
-                if record.revision > verification.auditor.state.revision:
-                    verification.take(record)
-    except _Done:
-        pass
+                known = verification.auditor.state.revision
+                if record.revision > known and not verification.take(record):
+                    return
     except (ArchiveError, OSError) as error:
         verification.broken = True
         verification.auditor.found["archive"] += 1

@@ -23,7 +23,6 @@ from apportion.core.workloads.lint.checking import checked
 from apportion.core.workloads.pods.template import DEFAULT_CONFIG, ManifestConfig
 from apportion.core.workloads.reading import nothing_taken_words, with_named
 from apportion.runtime.files.manifests import FILES_MAX, STANDARD_INPUT, SUFFIXES, Document, Problem
-from apportion_schemas import PodGroupObserved
 
 HELM = b"{{"
 HELM_LOOKED_AT = 1 << 20
@@ -174,8 +173,11 @@ def _look(document: Document, config: ManifestConfig, report: Report) -> None:
             source=source, line=line, name=name, pods=len(each.pods), asks=tuple(asks),
             dialect=", ".join(dict.fromkeys(pod.dialect for pod in each.pods)),
             node=tuple(dict.fromkeys(words for pod in each.pods if (words := _of_node(pod)))),
-            gangs=tuple(_of_gang(group) for group in each.groups), note=each.note,
-            notes=tuple(notes),
+            gangs=tuple(
+                f"{group.group}: at least {many(group.min_available, 'pod')} together"
+                for group in each.groups
+            ),
+            note=each.note, notes=tuple(notes),
         )  # fmt: skip
         report.documents.append(row)
 
@@ -183,10 +185,6 @@ def _look(document: Document, config: ManifestConfig, report: Report) -> None:
 def _more(gangs: tuple[str, ...]) -> Iterator[str]:
     if len(gangs) > LISTED:
         yield f"and {many(len(gangs) - LISTED, 'more gang')}"
-
-
-def _of_gang(group: PodGroupObserved) -> str:
-    return f"{group.group}: at least {many(group.min_available, 'pod')} together"
 
 
 def _of_node(pod: PodDraft) -> str:

@@ -7,11 +7,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import TimeoutError as TookTooLong
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 from urllib.parse import unquote
 
 import click
@@ -38,6 +38,7 @@ from apportion.runtime.ledger.port import (
     Record,
 )
 from apportion.runtime.process.reach import Reach
+from apportion.runtime.process.waiting import first_of
 from apportion_schemas import CATALOGUE, EventError, FormatEnabled, PodRejected, PodSubmitted
 from apportion_schemas.catalogue import token
 from apportion_schemas.decoding import from_outside
@@ -141,7 +142,10 @@ async def _tail(where: Where, subject: str, span: Span, limit: int | None, *, sh
             subscription = await ledger.follow(deliver, start=begin, subjects=(subject,))
             try:
                 followed = subscription.caught_up() if span.closed else subscription.join()
-                await _unless_turned_away(ledger, followed, where, reach)
+                saying = _say_unanswered(ledger.wire, where, reach)
+                denied = await first_of(followed, ledger.wire.turned_away(), saying)
+                if denied is not None:
+                    raise denied
             except _Moved:
                 continue
             except _Done:
@@ -149,27 +153,6 @@ async def _tail(where: Where, subject: str, span: Span, limit: int | None, *, sh
             finally:
                 await subscription.stop()
             return
-
-
-async def _unless_turned_away(
-    ledger: JetStreamLedger, followed: Coroutine[Any, Any, None], where: Where, reach: Reach
-) -> None:
-    """Run `followed` until it ends. Raises LedgerError if the login is denied, or _Moved."""
-    following = asyncio.ensure_future(followed)
-    turned_away = asyncio.ensure_future(ledger.wire.turned_away())
-    saying = asyncio.ensure_future(_say_unanswered(ledger.wire, where, reach))
-    try:
-        await asyncio.wait({following, turned_away, saying}, return_when=asyncio.FIRST_COMPLETED)
-        if following.done():
-            following.result()
-        elif turned_away.done():
-            raise turned_away.result()
-        else:
-            saying.result()
-    finally:
-        for task in (following, turned_away, saying):
-            task.cancel()
-        await asyncio.gather(following, turned_away, saying, return_exceptions=True)
 
 
 async def _say_unanswered(wire: Wire, where: Where, reach: Reach) -> None:
