@@ -265,14 +265,12 @@ class Attesting:
             if found is None:
                 self._tries[stored.key] += 1
                 return None
-            honest = await self._folded(stored.revision)
-            self._verdicts[stored.key] = await asyncio.to_thread(_same, found, honest)
+            upto = stored.revision
+            cluster = StateFold(await self._snapshots.restore(at_most=upto), quiet=True)
+            await read_to(self._ledger, upto, cluster.take, start=cluster.state.revision + 1)
+            same = await asyncio.to_thread(_same, found, cluster.state)
+            self._verdicts[stored.key] = same
         return self._verdicts.get(stored.key)
-
-    async def _folded(self, upto: int) -> State:
-        cluster = StateFold(await self._snapshots.restore(at_most=upto), quiet=True)
-        await read_to(self._ledger, upto, cluster.take, start=cluster.state.revision + 1)
-        return cluster.state
 
 
 def _same(left: State, right: State) -> bool:

@@ -7,7 +7,7 @@ is complete or absent, and exists only while its slot is in use."""
 import logging
 import re
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -53,7 +53,11 @@ class Specifications:
         """Write a CDI file per slot of a container; the first has the edits. Raises OSError."""
         self._folder.mkdir(parents=True, exist_ok=True)
         version, foreign = self._foreign(edits.cards)
-        whole = _merged([*foreign, _own(edits)])
+        # In order: our edits are last, so that our variables win.
+        whole: dict[str, list[Any]] = {name: [] for name in _PARTS}
+        for part in [*foreign, _own(edits)]:
+            for name in _PARTS:
+                whole[name] += [each for each in part.get(name) or () if each not in whole[name]]
         env = whole["env"]
         if len(foreign) > len(edits.cards) and f"{_VISIBLE}void" in env:
             # NVIDIA's edits have every device: its runtime must not add them a second time.
@@ -160,12 +164,3 @@ def _own(edits: Edits) -> Json:
             for mount in edits.mounts
         ],
     }
-
-
-def _merged(parts: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    # In order: our edits are last, so that our variables win.
-    whole: dict[str, list[Any]] = {name: [] for name in _PARTS}
-    for part in parts:
-        for name in _PARTS:
-            whole[name] += [each for each in part.get(name) or () if each not in whole[name]]
-    return whole

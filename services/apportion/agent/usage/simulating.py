@@ -168,7 +168,12 @@ class SimulatedUse:
                 due_s = min(FIRST_S, self._record_s) if found.first else self._record_s
                 now_s = self._wall_s()
                 if now_s - found.account.began_s >= due_s and not self._agent.lost(name):
-                    await self._close(name, found, now_s)
+                    found.account.ended_s = now_s
+                    if self._claims(name):
+                        self._open[name] = _Open(now_s, found.looked_s, first=False)
+                    else:
+                        del self._open[name]
+                    await publish_records(self._nodes[name], found.account, self._state.revision)
                     await self._clock.pause(1 / RECORDS_PER_S)
             await self._clock.pause(_LOOK_S)
 
@@ -182,14 +187,6 @@ class SimulatedUse:
         found.account.add(look, min(now_s - found.looked_s, LOOKS_MISSED_MAX * every_s))
         found.looked_s = now_s
         await send_sample(send, name, look, self._clock)
-
-    async def _close(self, name: str, found: _Open, now_s: float) -> None:
-        found.account.ended_s = now_s
-        if self._claims(name):
-            self._open[name] = _Open(now_s, found.looked_s, first=False)
-        else:
-            del self._open[name]
-        await publish_records(self._nodes[name], found.account, self._state.revision)
 
     def _claims(self, name: str) -> list[Claim]:
         node = self._state.nodes.get(name)

@@ -278,8 +278,12 @@ def memory_charged_mib(profile: MigProfile, device: Device) -> int:
 
 
 def _vnpu(ask: Ask, device: Device) -> Demand | RefusalCode:
-    if device.mig_sizes:
-        return _reported(ask, device)
+    if device.mig_sizes:  # only a part of exactly the requested size
+        for size in device.mig_sizes:
+            # `3g` has 3 of the device's cores, as Enflame's slices have.
+            if size.profile.startswith(f"{ask.cores}g"):
+                return Demand(size.memory_mib, ask.cores, ask.cores)
+        return RefusalCode.MODE_MISMATCH
     memory_mib = memory_needed_mib(ask, device)
     if memory_mib > device.memory_mib:
         return RefusalCode.TEMPLATE_NONE_FITS
@@ -297,13 +301,3 @@ def _vnpu(ask: Ask, device: Device) -> Demand | RefusalCode:
                     template=template.name,
                 )
     return _whole(device)
-
-
-def _reported(ask: Ask, device: Device) -> Demand | RefusalCode:
-    """Return the demand for a part of exactly the requested size, if the device's plugin has one.
-
-    A part whose name starts with `3g` has 3 of the device's cores, as Enflame's slices have."""
-    for size in device.mig_sizes:
-        if size.profile.startswith(f"{ask.cores}g"):
-            return Demand(size.memory_mib, ask.cores, ask.cores)
-    return RefusalCode.MODE_MISMATCH

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
-from apportion.core.ledger.state import Phase, State
+from apportion.core.ledger.state import Phase
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.snapshots import Snapshots
@@ -83,24 +83,19 @@ async def _needed(ledger: JetStreamLedger) -> tuple[int, str]:
     oldest = next((each.revision for each in reversed(sound) if not each.beginning), 0)
     oldest = oldest or sound[-1].revision
     last, because = oldest - 1, f"the oldest snapshot is of revision {oldest}"
-    state = await _folded(ledger, await snapshots.restore())
-    waiting = [pod.placed_revision for pod in state.pods.values() if pod.phase is Phase.PLACED]
+    cluster = StateFold(await snapshots.restore())
+    reader = Reader(ledger, cluster, metrics=Metrics(), after=cluster.state.revision)
+    await first_of(reader.run(), reader.folds(await ledger.last_revision()))
+    if reader.halted:
+        raise CannotDrop(reader.halted)
+    pods = cluster.state.pods.values()
+    waiting = [pod.placed_revision for pod in pods if pod.phase is Phase.PLACED]
     if waiting and min(waiting) <= last:
         last, because = (
             min(waiting) - 1,
             f"the placement at revision {min(waiting)} is not bound yet",
         )
     return last, because
-
-
-async def _folded(ledger: JetStreamLedger, state: State) -> State:
-    cluster = StateFold(state)
-    reader = Reader(ledger, cluster, metrics=Metrics(), after=state.revision)
-    last = await ledger.last_revision()
-    await first_of(reader.run(), reader.folds(last))
-    if reader.halted:
-        raise CannotDrop(reader.halted)
-    return cluster.state
 
 
 def _span(archive: Path, wanted: int) -> tuple[int, int, Record | None]:

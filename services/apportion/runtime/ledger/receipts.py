@@ -108,11 +108,8 @@ class Receipts:
 
     def checked(self, keys: Sequence[VerifyingKey]) -> Iterator[Found]:
         """Yield the verified receipts, oldest first. Raises ReceiptInvalid, OSError."""
-        return self._checked(self.paths(), keys)
-
-    def _checked(self, paths: Sequence[Path], keys: Sequence[VerifyingKey]) -> Iterator[Found]:
         before: Found | None = None
-        for path in paths:
+        for path in self.paths():
             found = _read(path)
             check_signature(found.receipt, keys, where=str(path))
             if before is not None:

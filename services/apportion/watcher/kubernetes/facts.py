@@ -307,16 +307,11 @@ class Facts:
                 data = self._observed(view)
                 if is_news(data, known):
                     yield self._fact(data)
-                yield from self._registered(name)
+                wanted = self._view.registered[name]
+                if is_news(wanted, (state and state.registered) or DevicesRegistered(node=name)):
+                    yield self._fact(wanted)
             elif known is not None:
                 yield self._fact(NodeGone(node=name))
-
-    def _registered(self, name: str) -> Iterator[Fact]:
-        wanted = self._view.registered[name]
-        state = self._state.nodes.get(name)
-        known = state.registered if state is not None else None
-        if is_news(wanted, known or DevicesRegistered(node=name)):
-            yield self._fact(wanted)
 
     def groups_of(self, uids: Iterable[str]) -> dict[str, None]:
         """Return the gangs of those pods in `uids` that need a placement."""

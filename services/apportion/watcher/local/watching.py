@@ -12,7 +12,7 @@ import msgspec
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import PodState, State
 from apportion.core.workloads.kinds.drafts import of_folder
-from apportion.runtime.ledger.port import Draft, DuplicateRefused, FenceRefused, Ledger
+from apportion.runtime.ledger.port import DuplicateRefused, FenceRefused, Ledger
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader
 from apportion.runtime.ledger.starting import is_command
@@ -68,29 +68,26 @@ class ByHand:
         ]
         if max(fences) > basis:
             return  # a newer event is not folded yet: check again after it
-        try:
-            await ledger.append(self._drafts(unit, fences, basis))
-        except (FenceRefused, DuplicateRefused):
-            return  # another client was faster, as the fold will show
-
-    def _drafts(self, unit: list[PodState], fences: list[int], basis: int) -> list[Draft]:
         # The new ones first: a gang is forgotten with the last of its pods.
         again = [
-            msgspec.structs.replace(pod.submitted, uid=str(uuid5(NAMESPACE_OID, pod.uid)))
-            for pod in unit
-            if not is_command(pod.submitted.owner)
+            msgspec.structs.replace(each.submitted, uid=str(uuid5(NAMESPACE_OID, each.uid)))
+            for each in unit
+            if not is_command(each.submitted.owner)
         ]
         drafts = [
             self._publisher.draft(each, event_id=f"{each.uid}/submitted", basis=basis, expect=0)
             for each in again
         ]
-        for pod, fence in zip(unit, fences, strict=True):
-            whom = self._state.evictions[pod.uid].beneficiary_name
-            gone = PodGone(uid=pod.uid, reason=f"{PREEMPTED} {whom}"[:TEXT_MAX])
+        for each, fence in zip(unit, fences, strict=True):
+            whom = self._state.evictions[each.uid].beneficiary_name
+            gone = PodGone(uid=each.uid, reason=f"{PREEMPTED} {whom}"[:TEXT_MAX])
             drafts.append(
-                self._publisher.draft(gone, event_id=f"{pod.uid}/gone", basis=basis, expect=fence)
+                self._publisher.draft(gone, event_id=f"{each.uid}/gone", basis=basis, expect=fence)
             )
-        return drafts
+        try:
+            await ledger.append(drafts)
+        except (FenceRefused, DuplicateRefused):
+            return  # another client was faster, as the fold will show
 
 
 class Watching:

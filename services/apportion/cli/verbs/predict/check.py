@@ -182,11 +182,6 @@ def _look(document: Document, config: ManifestConfig, report: Report) -> None:
         report.documents.append(row)
 
 
-def _more(gangs: tuple[str, ...]) -> Iterator[str]:
-    if len(gangs) > LISTED:
-        yield f"and {many(len(gangs) - LISTED, 'more gang')}"
-
-
 def _of_node(pod: PodDraft) -> str:
     node = pod.shape.node
     said = [of_resource("cpu", node.cpu_milli)] if node.cpu_milli else []
@@ -236,7 +231,10 @@ def _show_known(row: Row, out: Screen) -> None:
         out.say(f"  {row.dialect:<9} {ask}")
     for words in row.node:
         out.say(f"  {'node':<9} {words}")
-    for words in (*row.gangs[:LISTED], *_more(row.gangs)):
+    gangs = list(row.gangs[:LISTED])
+    if len(row.gangs) > LISTED:
+        gangs.append(f"and {many(len(row.gangs) - LISTED, 'more gang')}")
+    for words in gangs:
         out.say(f"  {'gang':<9} {words}")
     if row.note:
         out.say(f"  {'note':<9} {row.note}", "dim")
