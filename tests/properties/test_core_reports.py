@@ -124,7 +124,7 @@ def rests(
 def told(meters: Meters) -> tuple[Counted, Counted]:
     """Return the totals of the usage meters, in millionths of a device and in MiB."""
     cards, mib = Counted(), Counted()
-    for _, (row, model), sums in meters.cells():
+    for (_, (row, model)), sums in meters.cells.items():
         for part in Part:
             cards[row, model, part] += sums.cards[part]
             mib[row, model, part] += sums.mib[part]

@@ -34,8 +34,7 @@ _PLACES: Final = Decimal("0.000000001")
 
 def focus_rows(read: Reading, prices: Prices, account: str) -> Iterator[dict[str, str]]:
     """Yield a FOCUS record per row, model and period, in order of time. Raises `PriceError`."""
-    found = sorted(read.meters.cells(), key=lambda cell: cell[:2])
-    for step, (key, model), sums in found:
+    for (step, (key, model)), sums in sorted(read.meters.cells.items(), key=lambda cell: cell[0]):
         cards = sums.cards[Part.ALLOCATED]
         if not cards:
             continue

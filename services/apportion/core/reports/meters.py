@@ -3,11 +3,10 @@
 A device is a million parts (`CARD`), memory is in MiB, time in microseconds. Invariant: a meter's
 sum is its rate integrated over the period, and each microsecond counts in one step only."""
 
-from collections.abc import Iterator
 from enum import IntEnum
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 CARD: Final = 1_000_000
 ROWS_MAX: Final = 20_000
@@ -34,13 +33,8 @@ class TooMuch(ValueError):
 class Sums(Struct):
     """Device time for each `Part`: in millionths of a device and in MiB, times microseconds."""
 
-    cards: list[int]
-    mib: list[int]
-
-    @classmethod
-    def nothing(cls) -> "Sums":
-        """Return sums that are all zero."""
-        return cls([0] * PARTS, [0] * PARTS)
+    cards: list[int] = field(default_factory=lambda: [0] * PARTS)
+    mib: list[int] = field(default_factory=lambda: [0] * PARTS)
 
     def add(self, other: "Sums") -> None:
         """Add the sums of another row, model or step."""
@@ -53,9 +47,8 @@ class Meter(Struct):
     """The amounts that one row uses of one device model, and the totals up to the time `since`."""
 
     since: int
-    cards: list[int]
-    mib: list[int]
-    sums: Sums
+    rates: Sums = field(default_factory=Sums)
+    sums: Sums = field(default_factory=Sums)
 
     def settle(self, now: int) -> None:
         """Add up the device time since the last call, at the current rates."""
@@ -64,10 +57,10 @@ class Meter(Struct):
             return
         self.since = now
         for part in range(PARTS):
-            if self.cards[part]:
-                self.sums.cards[part] += self.cards[part] * passed
-            if self.mib[part]:
-                self.sums.mib[part] += self.mib[part] * passed
+            if self.rates.cards[part]:
+                self.sums.cards[part] += self.rates.cards[part] * passed
+            if self.rates.mib[part]:
+                self.sums.mib[part] += self.rates.mib[part] * passed
 
 
 class Meters:
@@ -82,7 +75,8 @@ class Meters:
         self._origin = start - start % self._step if step else start
         self._edge = self._origin + self._step
         self._meters: dict[Key, Meter] = {}
-        self._cells: dict[tuple[int, Key], Sums] = {}
+        # by the number of a step, from 0, and a row with a device model
+        self.cells: dict[tuple[int, Key], Sums] = {}
 
     def turn(self, key: Key, part: Part, cards: int, mib: int) -> None:
         """Add these amounts to a row's current usage of a model."""
@@ -90,10 +84,10 @@ class Meters:
         if meter is None:
             if len(self._meters) >= ROWS_MAX:
                 raise TooMuch(f"more than {ROWS_MAX:,} rows; group by something coarser")
-            meter = self._meters[key] = Meter(self.now, [0] * PARTS, [0] * PARTS, Sums.nothing())
+            meter = self._meters[key] = Meter(self.now)
         meter.settle(self.now)
-        meter.cards[part] += cards
-        meter.mib[part] += mib
+        meter.rates.cards[part] += cards
+        meter.rates.mib[part] += mib
 
     def go_to(self, moment: int) -> None:
         """Move the current time forward to `moment`, but not beyond the end of the period."""
@@ -109,11 +103,6 @@ class Meters:
         if self.end > self._edge - self._step:
             self._close(self.end)
             self._edge = self.end + self._step
-
-    def cells(self) -> Iterator[tuple[int, Key, Sums]]:
-        """Yield a step's number (from 0), a row with a device model, and the sums for these."""
-        for (step, key), sums in self._cells.items():
-            yield step, key, sums
 
     def step_of(self, moment: int) -> int:
         """Return the number of the step that contains `moment`."""
@@ -131,11 +120,11 @@ class Meters:
         for key, meter in list(self._meters.items()):
             meter.settle(edge)
             if any(meter.sums.cards) or any(meter.sums.mib):
-                self._cells[step, key] = meter.sums
-                meter.sums = Sums.nothing()
-            if not any(meter.cards) and not any(meter.mib):
+                self.cells[step, key] = meter.sums
+                meter.sums = Sums()
+            if not any(meter.rates.cards) and not any(meter.rates.mib):
                 del self._meters[key]
-        if len(self._cells) > CELLS_MAX:
+        if len(self.cells) > CELLS_MAX:
             raise TooMuch(
                 f"more than {CELLS_MAX:,} values (rows x steps); use longer steps or fewer rows"
             )

@@ -2,12 +2,14 @@
 
 Invariant: a total is the sum of its parts before rounding."""
 
+from collections import defaultdict
 from collections.abc import Iterable
 from decimal import Decimal
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 
+from apportion.core.answers.reads import fields_of
 from apportion.core.ledger.moments import HOUR, text_of
 from apportion.core.reports.accounts import Account
 from apportion.core.reports.answers import IdleAnswer, IdleRow, IdleShare, ReportAnswer, ReportRow
@@ -41,8 +43,8 @@ class Reading(Struct, frozen=True):
 
 
 class _Figures(Struct):
-    sums: Sums
-    used: UsedSums
+    sums: Sums = field(default_factory=Sums)
+    used: UsedSums = field(default_factory=UsedSums)
     cost: Decimal = Decimal(0)
     capacity_cost: Decimal = Decimal(0)
 
@@ -55,18 +57,18 @@ class _Figures(Struct):
 
 def report_answer(what: str, read: Reading, prices: Prices | None) -> ReportAnswer:
     """Return allocated time, used time and cost by row. Raises `PriceError` without a price."""
-    unpriced = _unpriced(prices, (model for _, (_, model), _ in read.meters.cells()))
+    unpriced = _unpriced(prices, (model for _, (_, model) in read.meters.cells))
     if unpriced and what == COST:
         raise PriceError(lacking_words(unpriced))
     prices = None if unpriced else prices
-    rows: dict[str, _Figures] = {}
-    steps: dict[tuple[int, str], _Figures] = {}
-    total = _figures()
-    for step, (key, model), sums in read.meters.cells():
-        for figures in (total, *_places(rows, steps, key, step)):
+    rows: defaultdict[str, _Figures] = defaultdict(_Figures)
+    steps: defaultdict[tuple[int, str], _Figures] = defaultdict(_Figures)
+    total = _Figures()
+    for (step, (key, model)), sums in read.meters.cells.items():
+        for figures in (total, rows[key], steps[step, key]):
             figures.add(model, sums, prices)
-    for step, (key, _), used in read.account.used.cells():
-        for figures in (total, *_places(rows, steps, key, step)):
+    for (step, (key, _)), used in read.account.used.cells.items():
+        for figures in (total, rows[key], steps[step, key]):
             figures.used.reported += used.reported
             figures.used.cards += used.cards
             figures.used.mib += used.mib
@@ -122,12 +124,7 @@ def idle_answer(read: Reading, prices: Prices | None) -> IdleAnswer:
             IdleShare(
                 key=each.row,
                 pod=each.name,
-                namespace=each.namespace,
-                uid=each.uid,
-                container=each.container,
-                device=each.device,
-                model=each.model,
-                node=each.node,
+                **fields_of(each, "namespace uid container device model node"),
                 start=text_of(each.start),
                 end=text_of(each.end),
                 hours=round((each.end - each.start) / HOUR, DIGITS),
@@ -154,17 +151,6 @@ def _begins(read: Reading) -> str:
 def _unpriced(prices: Prices | None, models: Iterable[str]) -> tuple[str, ...]:
     """Return the models without a price. While there are any, no cost is shown."""
     return () if prices is None else prices.lacking(models)
-
-
-def _figures() -> _Figures:
-    return _Figures(Sums.nothing(), UsedSums())
-
-
-def _places(
-    rows: dict[str, _Figures], steps: dict[tuple[int, str], _Figures], key: str, step: int
-) -> tuple[_Figures, _Figures]:
-    row = rows.get(key) or rows.setdefault(key, _figures())
-    return row, steps.get((step, key)) or steps.setdefault((step, key), _figures())
 
 
 def _row(key: str, figures: _Figures, *, whole: bool, money: bool, start: str = "") -> ReportRow:

@@ -4,7 +4,7 @@ If a report covers several steps, its usage is divided in proportion to time. A 
 record shows no core time and no core peak, or, if cores are not measured, no memory. Invariant: a
 record counts once, however steps divide it."""
 
-from collections.abc import Iterator
+from collections import defaultdict
 from typing import Final
 
 from msgspec import Struct
@@ -60,7 +60,7 @@ class Used:
         self._least = idle - idle // 60
         self._state, self._by, self._meters = state, by, meters
         self._rows: dict[str, str] = {}
-        self._cells: dict[tuple[int, Key], UsedSums] = {}
+        self.cells: defaultdict[tuple[int, Key], UsedSums] = defaultdict(UsedSums)  # by step
         self._idle: dict[_Share, Idle] = {}
         self._done: list[Idle] = []
 
@@ -94,11 +94,6 @@ class Used:
             self._add(used, (row, model), (began, now), (cards, most))
             self._watch(used, data.node, (row, model), (now, cards))
 
-    def cells(self) -> Iterator[tuple[int, Key, UsedSums]]:
-        """Yield the usage of each step, by row and model."""
-        for (step, key), sums in self._cells.items():
-            yield step, key, sums
-
     def idle(self) -> list[Idle]:
         """Return the idle periods that are long enough, most device time first."""
         for each in self._idle.values():  # the last report comes after the end of the share
@@ -117,7 +112,7 @@ class Used:
         while at < min(end, self._meters.end):
             step = self._meters.step_of(at)
             until = min(self._meters.edges(step)[1], end)
-            sums = self._cells.setdefault((step, key), UsedSums())
+            sums = self.cells[step, key]
             part = until - at
             if used.cores_seconds is not None:
                 sums.reported += cards * looked * part // whole

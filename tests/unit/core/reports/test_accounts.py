@@ -148,7 +148,7 @@ def test_steps_begin_with_the_clock_whenever_the_period_does() -> None:
     meters = Meters(3 * HOUR // 2, 5 * HOUR, 2 * HOUR)
     meters.turn(("a", "T4"), Part.ALLOCATED, 1, 0)
     meters.finish()
-    found = {step: sums.cards[Part.ALLOCATED] for step, _, sums in meters.cells()}
+    found = {step: sums.cards[Part.ALLOCATED] for (step, _), sums in meters.cells.items()}
     assert found == {0: HOUR // 2, 1: 2 * HOUR, 2: HOUR}
     assert [meters.edges(step) for step in found] == [
         (3 * HOUR // 2, 2 * HOUR), (2 * HOUR, 4 * HOUR), (4 * HOUR, 5 * HOUR),
