@@ -25,8 +25,9 @@ from apportion.core.answers.plans import (
     PlanRequest,
     Totals,
 )
-from apportion.core.answers.reads import WhyRefused
+from apportion.core.answers.reads import WhyRefused, fields_of
 from apportion.core.configuration import manifest_config
+from apportion.core.devices.cordons import cordoning
 from apportion.core.explain.causes import refused_answer, spared_words, waits_for
 from apportion.core.explain.explainer import Explainer
 from apportion.core.explain.health import failed_devices, unready
@@ -60,15 +61,7 @@ from apportion.runtime.files.manifests import (
     undeclared_queues,
 )
 from apportion.runtime.ledger.starting import is_command
-from apportion_schemas import (
-    DeviceCordoned,
-    NodeCordoned,
-    PodEvicted,
-    PodGone,
-    PodGroupObserved,
-    PodSubmitted,
-    RefusalCode,
-)
+from apportion_schemas import PodEvicted, PodGone, PodGroupObserved, PodSubmitted, RefusalCode
 
 PODS_MAX: Final = 5_000
 WAITING_NAMED: Final = 50
@@ -108,13 +101,7 @@ def plan_of(request: PlanRequest, state: State) -> Plan:
     return Plan(
         pods=tuple(wish.pods),
         groups=tuple(wish.groups.values()),
-        changes=Changes(
-            lose=request.lose,
-            drain=request.drain,
-            add=request.add,
-            policy=request.policy,
-            limits=tuple(wish.limits),
-        ),
+        changes=Changes(**fields_of(request, "lose drain add policy"), limits=tuple(wish.limits)),
         problems=tuple(map(str, problems)),
         warnings=(*wish.slips, *wish.notes.values(), *undeclared_queues(wish, state.queues)),
         passed_over=tuple(wish.passed_over),
@@ -605,12 +592,7 @@ def drain(
     Raises WishInvalid if a node or device is unknown, or if too many pods run there."""
     there: dict[str, PodState] = {}
     for target in targets(course.state, names):
-        node = target.node.name
-        course.apply(
-            DeviceCordoned(device=target.device, by=WHO, reason=REASON)
-            if target.device
-            else NodeCordoned(node=node, by=WHO, reason=REASON)
-        )
+        course.apply(cordoning(target.node.name, target.device, by=WHO, reason=REASON))
         there |= {pod.uid: pod for pod in target.pods()}
     displaced = list[Displaced]()
     for unit in _units(course.state, there.values()):

@@ -12,13 +12,6 @@ from apportion.core.answers.reads import CordonAnswer, NodeDetail
 from apportion_schemas import DeviceCordoned, NodeCordoned
 
 
-def cordoning(node: str, device: str, *, by: str, reason: str) -> NodeCordoned | DeviceCordoned:
-    """Build the event that cordons `device`, or `node` if `device` is empty."""
-    if device:
-        return DeviceCordoned(device=device, by=by, reason=reason)
-    return NodeCordoned(node=node, by=by, reason=reason)
-
-
 async def stands_now(where: Where, node: str, data: NodeCordoned | DeviceCordoned) -> int:
     """Return the revision of the cordon that `data` describes, or 0 if it is not in force.
 

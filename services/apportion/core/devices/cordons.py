@@ -7,6 +7,15 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from apportion_schemas import (
+    DeviceCordoned,
+    DeviceCordonLifted,
+    DeviceUncordoned,
+    NodeCordoned,
+    NodeCordonLifted,
+    NodeUncordoned,
+)
+
 
 class Stated(Protocol):
     """The fields that cordons have both in the ledger and in API answers."""
@@ -51,3 +60,33 @@ def reasons(cordons: tuple[Cordon, ...]) -> str:
 def cordon_words(cordons: Iterable[Stated]) -> str:
     """Format cordons for users, as in `fan replaced (ada, 2026-05-01T14:20:07Z); …`."""
     return "; ".join(f"{each.reason} ({each.by}, {each.time[:19]}Z)" for each in cordons)
+
+
+def spoken(cordons: Iterable[Stated]) -> str:
+    """Format cordons without their times, with their authors."""
+    return "; ".join(f"{each.reason} ({each.by})" for each in cordons)
+
+
+def cordoning(node: str, device: str, *, by: str, reason: str) -> NodeCordoned | DeviceCordoned:
+    """Build the event that cordons `device`, or `node` if `device` is empty."""
+    if device:
+        return DeviceCordoned(device=device, by=by, reason=reason)
+    return NodeCordoned(node=node, by=by, reason=reason)
+
+
+def lifting(
+    node: str, device: str, *, of: str, by: str, reason: str
+) -> NodeCordonLifted | DeviceCordonLifted:
+    """Build the event that removes the cordon of the user `of` from `device`, or from `node`."""
+    if device:
+        return DeviceCordonLifted(device=device, of=of, by=by, reason=reason)
+    return NodeCordonLifted(node=node, of=of, by=by, reason=reason)
+
+
+def uncordoning(
+    node: str, device: str, *, by: str, reason: str = ""
+) -> NodeUncordoned | DeviceUncordoned:
+    """Build the event that removes all cordons from `device`, or from `node`."""
+    if device:
+        return DeviceUncordoned(device=device, by=by, reason=reason)
+    return NodeUncordoned(node=node, by=by, reason=reason)

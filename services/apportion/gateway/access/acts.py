@@ -12,6 +12,7 @@ import msgspec
 from aiohttp import web
 
 from apportion.core.answers.access import ActAnswer, CordonRequest, LoginRequest, MeAnswer
+from apportion.core.devices.cordons import cordoning, lifting, spoken
 from apportion.gateway.access.gate import COOKIE, PERSON, Gate
 from apportion.gateway.access.people import READ_ALL, READ_DOCTOR, Person, Wish
 from apportion.gateway.api.answering import Handlers, json_response
@@ -21,7 +22,6 @@ from apportion.gateway.feed import Feed
 from apportion.runtime.ledger.port import LedgerError
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.process.logs import get_logger
-from apportion_schemas import DeviceCordoned, DeviceCordonLifted, NodeCordoned, NodeCordonLifted
 from apportion_schemas.decoding import from_outside
 from apportion_schemas.quantities import NAME_MAX, Payload
 
@@ -101,22 +101,18 @@ class Acts:
         if not known:
             error = f"no {kind.removesuffix('s')} {name} at revision {state.revision}"
             raise RequestRefused(404, error, field="name", fix=f"list them at {PREFIX}/{kind}")
+        node, device = (name, "") if kind == "nodes" else ("", name)
         if verb == "cordon":
-            if kind == "nodes":
-                return NodeCordoned(node=name, by=by, reason=asked.reason)
-            return DeviceCordoned(device=name, by=by, reason=asked.reason)
+            return cordoning(node, device, by=by, reason=asked.reason)
         cordons = (
             state.nodes[name].cordons if kind == "nodes" else state.device_cordons.get(name, ())
         )
         of = asked.of or by
         if of not in {each.by for each in cordons}:
-            others = "; ".join(f"{each.reason} ({each.by})" for each in cordons) or "none"
-            error = f"{of} has no cordon on {name}; cordons: {others}"
+            error = f"{of} has no cordon on {name}; cordons: {spoken(cordons) or 'none'}"
             fix = "set `of` to the user whose cordon to remove"
             raise RequestRefused(404, error, field="of", fix=fix)
-        if kind == "nodes":
-            return NodeCordonLifted(node=name, of=of, by=by, reason=asked.reason)
-        return DeviceCordonLifted(device=name, of=of, by=by, reason=asked.reason)
+        return lifting(node, device, of=of, by=by, reason=asked.reason)
 
 
 async def _asked(request: web.Request, *, needed: bool) -> CordonRequest:

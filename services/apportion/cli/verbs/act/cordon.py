@@ -1,21 +1,19 @@
 """`apportion cordon` and `uncordon`: close a device or node, and reopen it."""
 
-from collections.abc import Iterable
-
 import click
 import msgspec
 
 from apportion.cli.client.completion import TARGETS
 from apportion.cli.client.connection import Where, asks_both
-from apportion.cli.client.cordons import cordoning, cordons_of, node_now, stands_now
+from apportion.cli.client.cordons import cordons_of, node_now, stands_now
 from apportion.cli.client.ledger import by_whom, person, run, write
 from apportion.cli.client.lookup import find
 from apportion.cli.exits import NotFound
 from apportion.cli.render.output import print_answer, warn
 from apportion.cli.usage import Verb, reasoned
-from apportion.core.answers.reads import CordonAnswer, NodeDetail
+from apportion.core.answers.reads import NodeDetail
+from apportion.core.devices.cordons import cordoning, lifting, spoken, uncordoning
 from apportion.core.explain.text.words import device_words, listed
-from apportion_schemas import DeviceCordonLifted, DeviceUncordoned, NodeCordonLifted, NodeUncordoned
 from apportion_schemas.quantities import Payload
 
 OFF_NAMED = 4  # devices named that stay closed
@@ -93,20 +91,9 @@ def uncordon(
             f"{device or node} has no cordon by {lifted}; its cordons: {spoken(stated)}; "
             "remove one with --of NAME, or all with --all"
         )
-    data: Payload
+    data: Payload = lifting(node, device, of=lifted, by=who, reason=reason)
     if everybody:
-        data = (
-            DeviceUncordoned(device=device, by=who, reason=reason)
-            if device
-            else NodeUncordoned(node=node, by=who, reason=reason)
-        )
-        others = []
-    else:
-        data = (
-            DeviceCordonLifted(device=device, of=lifted, by=who, reason=reason)
-            if device
-            else NodeCordonLifted(node=node, of=lifted, by=who, reason=reason)
-        )
+        data, others = uncordoning(node, device, by=who, reason=reason), []
     revision = run(write(where.reach(), data, basis=detail.revision)).revision
     reasons = spoken(each for each in stated if each not in others)
     said = f"{device or node} uncordoned at revision {revision}: {reasons}"
@@ -140,11 +127,6 @@ def still_off(detail: NodeDetail, device: str) -> str:
         elif each.cordons and not device:
             said.append(f"{name} has its own cordon: {spoken(each.cordons)}")
     return f"still not schedulable: {listed(said, OFF_NAMED)}" if said else ""
-
-
-def spoken(cordons: Iterable[CordonAnswer]) -> str:
-    """Return the cordons' reasons with their authors, as text."""
-    return "; ".join(f"{each.reason} ({each.by})" for each in cordons)
 
 
 def _tell(data: Payload, revision: int | None, target: str, said: str, *, as_json: bool) -> None:

@@ -14,7 +14,7 @@ import msgspec
 
 from apportion.cli.client.completion import TARGETS
 from apportion.cli.client.connection import Where, asks_both
-from apportion.cli.client.cordons import cordoning, stands_now
+from apportion.cli.client.cordons import stands_now
 from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.client.ledger import (
     appending,
@@ -36,6 +36,7 @@ from apportion.cli.render.output import console, doubtful, plain, print_answer, 
 from apportion.cli.usage import SAY_WHY, Verb
 from apportion.core.answers.plans import PlanRequest
 from apportion.core.answers.reads import GangAnswer, NodeDetail, PodAnswer, Why
+from apportion.core.devices.cordons import cordoning
 from apportion.core.explain.text import words
 from apportion.core.explain.text.words import listed
 from apportion.runtime.jetstream.client import JetStreamLedger

@@ -2,9 +2,10 @@
 
 import pytest
 
-from apportion.cli.client.cordons import cordoning, stands_since
+from apportion.cli.client.cordons import stands_since
 from apportion.cli.verbs.act.cordon import not_cordoned, still_off
 from apportion.core.answers.reads import NodeDetail
+from apportion.core.devices.cordons import cordoning
 from apportion.core.explain.views import device_answers, node_answer
 from apportion_schemas import DeviceCordoned, DeviceHealthChanged, NodeCordoned
 from apportion_schemas.quantities import Payload
