@@ -234,6 +234,7 @@ class KubeletNode:
     ) -> None:
         self._agent = agent
         self._node = node
+        self._view = agent.view_of(node.name)
         self._dra = places.dra
         plugins = kubelet / "device-plugins"
         prepared = BootBook(places.state / CLAIMS, places.proc, str)
@@ -272,7 +273,7 @@ class KubeletNode:
         self.claims = ClaimDoor(
             node.name,
             kubelet,
-            agent.view_of(node.name),
+            self._view,
             devices=lambda: node.devices,
             preparing=lifecycle.preparing,
             specifications=specifications,
@@ -284,7 +285,7 @@ class KubeletNode:
     def _handing(self) -> Handing:
         return Handing(
             self._holders,
-            self._agent.view_of(self._node.name),
+            self._view,
             self.lifecycle.preparing.plan,
             devices=lambda: self._node.devices,
             families=lambda resource: self._count_names().get(resource, ()),
@@ -332,16 +333,14 @@ class KubeletNode:
         Otherwise they would look as if the kubelet were about to request their devices."""
         if not self._node.devices:
             return  # the ledger is not read yet
-        view = self._agent.view_of(self._node.name)
         for pod in await self._holders.of_others(self._count_names()) - self._answered:
-            if (claim := view.held.get(pod)) is not None:
+            if (claim := self._view.held.get(pod)) is not None:
                 self._answered.add(pod)
                 await self._agent.answer(claim, "")
 
     def _bare(self) -> Iterator[Breach]:
-        view = self._agent.view_of(self._node.name)
-        for claim in view.held.values():
-            if view.answers.get(claim.pod) != "":
+        for claim in self._view.held.values():
+            if self._view.answers.get(claim.pod) != "":
                 continue
             placed = claim.placed
             for share in placed.shares:

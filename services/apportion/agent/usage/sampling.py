@@ -8,7 +8,6 @@ import logging
 import zlib
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
@@ -23,7 +22,7 @@ from apportion.agent.usage.names import Names, Seen, families, samples
 from apportion.agent.usage.owners import Books
 from apportion.agent.usage.uses import Counted, Look, read, tell_pids, wrong_pids
 from apportion.runtime.files.atomic import write_whole
-from apportion.runtime.process.clock import Clock, rfc3339
+from apportion.runtime.process.clock import Clock, rfc3339, rfc3339_of
 from apportion.runtime.process.metrics import Metrics, Sample
 from apportion_schemas import DeviceUse, ShareUse, UnsharedUse, UsageSample
 from apportion_schemas.catalogue import token
@@ -77,20 +76,15 @@ class Sampling:
         self._accounts = [Account(0.0)]  # the last one is open
         self._closed = asyncio.Event()
         self._saved_s = 0.0
-        self._look = Look()
+        self.look = Look()  # the result of the last sample
         self._unshared: set[tuple[str, int]] = set()
         self._problem = ""
-
-    @property
-    def look(self) -> Look:
-        """Return the result of the last sample."""
-        return self._look
 
     def expose(self, metrics: Metrics, also: tuple[Names, ...]) -> None:
         """Export the last sample as metrics, also under other systems' names."""
 
         def found() -> Iterator[Sample]:
-            return samples(Seen(self._node.name, self._node.devices, self._look), also)
+            return samples(Seen(self._node.name, self._node.devices, self.look), also)
 
         metrics.looked_up(families(also), found)
 
@@ -108,8 +102,8 @@ class Sampling:
             now_s, account = self._clock.monotonic(), self._accounts[-1]
             if await self._looked():
                 passed_s = min(now_s - looked_s, LOOKS_MISSED_MAX * self._sample_s)
-                account.add(self._look, passed_s)
-                await send_sample(send, self._node.name, self._look, self._clock)
+                account.add(self.look, passed_s)
+                await send_sample(send, self._node.name, self.look, self._clock)
             looked_s = now_s
             if self._hour(self._wall_s()) != self._hour(account.began_s):
                 account.ended_s = self._wall_s()
@@ -118,7 +112,7 @@ class Sampling:
                     dropped = self._accounts.pop(1)  # the first is being sent
                     _log.warning(
                         "usage since %s is lost: it was not recorded in time",
-                        _time(dropped.began_s),
+                        rfc3339_of(dropped.began_s),
                     )
                 self._saved_s = -SAVE_S
                 self._closed.set()
@@ -141,14 +135,14 @@ class Sampling:
         claims = [claim for pod, claim in self._view.held.items() if pod in pods]
         readings = await asyncio.to_thread(read, self._regions, self._wall_s())
         counted = await asyncio.to_thread(Counted, claims, loads, self._books.owner)
-        self._look = counted.look(self._node.devices, readings)
-        if wrong := wrong_pids(readings, self._look.pids):
+        self.look = counted.look(self._node.devices, readings)
+        if wrong := wrong_pids(readings, self.look.pids):
             await asyncio.to_thread(tell_pids, self._regions, wrong)
         if self._limits is not None:
-            cgroups = self._look.cgroups
+            cgroups = self.look.cgroups
             await self._limits.hold(limits_of(claims, cgroups, self._node.devices))
         # Log a process that uses a GPU without a share, once.
-        found = {(each.device, each.pid): each for each in self._look.unshared}
+        found = {(each.device, each.pid): each for each in self.look.unshared}
         for key in found.keys() - self._unshared:
             each = found[key]
             _log.warning(
@@ -247,9 +241,5 @@ async def publish_records(node: Node, account: Account, basis: int) -> None:
     named = f"{node.name}/usage/{account.began_s:.0f}"
     for number, record in enumerate(account.records(node.name)):
         await node.publisher.publish(
-            record, event_id=f"{named}/{number}", basis=basis, time=_time(account.ended_s)
+            record, event_id=f"{named}/{number}", basis=basis, time=rfc3339_of(account.ended_s)
         )
-
-
-def _time(at_s: float) -> str:
-    return rfc3339(datetime.fromtimestamp(at_s, UTC))

@@ -91,8 +91,28 @@ class ManifestFolder(Source):
 
     async def observe(self, configuration: Configuration = DEFAULT) -> Observation:
         """Return the pods and gangs that the folder's files request now."""
-        if await asyncio.to_thread(self._look, configuration):
-            self._observation = self._gathered()
+        if not await asyncio.to_thread(self._look, configuration):
+            return self._observation
+        pods: dict[str, PodDraft] = {}
+        groups: dict[str, PodGroupObserved] = {}
+        owner: dict[str, str] = {}
+        conflicts: set[str] = set()
+        for path, file in sorted(self._files.items()):
+            for key, draft in file.pods.items():
+                if key in pods:
+                    conflicts.add(f"{path}: pod {key} is already in {owner[key]}; rename one")
+                else:
+                    pods[key], owner[key] = draft, path
+            for name, group in file.groups.items():
+                if groups.setdefault(name, group) != group:
+                    conflicts.add(f"{path}: gang {name} is declared twice, differently; keep one")
+        for conflict in sorted(conflicts - self._conflicts):
+            _log.error("%s", conflict)
+        self._conflicts = frozenset(conflicts)
+        self._seen |= pods.keys()
+        read = self._glimpsed.keys() <= self._files.keys()
+        whole = read and not any(file.doubtful for file in self._files.values())
+        self._observation = Observation(pods=pods, groups=groups, seen=self._seen, whole=whole)
         return self._observation
 
     async def changed(self) -> None:
@@ -148,28 +168,6 @@ class ManifestFolder(Source):
             _log.error("%s. Using its previous manifests", problem)
         self._folder_problem = problem
         return None if problem else found
-
-    def _gathered(self) -> Observation:
-        pods: dict[str, PodDraft] = {}
-        groups: dict[str, PodGroupObserved] = {}
-        owner: dict[str, str] = {}
-        conflicts: set[str] = set()
-        for path, file in sorted(self._files.items()):
-            for key, draft in file.pods.items():
-                if key in pods:
-                    conflicts.add(f"{path}: pod {key} is already in {owner[key]}; rename one")
-                else:
-                    pods[key], owner[key] = draft, path
-            for name, group in file.groups.items():
-                if groups.setdefault(name, group) != group:
-                    conflicts.add(f"{path}: gang {name} is declared twice, differently; keep one")
-        for conflict in sorted(conflicts - self._conflicts):
-            _log.error("%s", conflict)
-        self._conflicts = frozenset(conflicts)
-        self._seen |= pods.keys()
-        read = self._glimpsed.keys() <= self._files.keys()
-        whole = read and not any(file.doubtful for file in self._files.values())
-        return Observation(pods=pods, groups=groups, seen=self._seen, whole=whole)
 
 
 def _signature(path: Path) -> _Signature | None:
