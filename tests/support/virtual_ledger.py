@@ -11,9 +11,10 @@ from msgspec import structs
 
 from apportion.core.ledger.state import State
 from apportion.core.placement.engine import Engine
-from apportion.lab.recording import Limits, Recorded, Recording, seconds_of, time_of
+from apportion.lab.recording import Limits, Recorded, Recording, seconds_of
 from apportion.runtime.ledger.port import Record
 from apportion.runtime.ledger.reader import StateFold
+from apportion.runtime.process.clock import rfc3339_of
 from apportion_schemas import (
     Event,
     PlacementVoided,
@@ -58,7 +59,7 @@ class VirtualLedger:
             if isinstance(data, CHAINED):
                 chain = self.state.nodes[data.node].chain
                 data = structs.replace(data, previous=chain)  # noqa: PLW2901
-            event = Event(id="e", source="test", time=time_of(self.now_s), data=data)
+            event = Event(id="e", source="test", time=rfc3339_of(self.now_s), data=data)
             revision = self.state.revision + 1
             record = Record(revision, subject_of(data), encode(event))
             change = self._fold.apply(record, event)

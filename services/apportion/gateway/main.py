@@ -161,8 +161,7 @@ class Gateway:
     async def body(self, service: Service) -> None:
         """Run the gateway until cancelled."""
         measures = self._measures = self._measures or Measures(service.metrics)
-        ledger = await jetstream.connect(service.config.reach, name=service.name)
-        try:
+        async with await jetstream.connect(service.config.reach, name=service.name) as ledger:
             await jetstream.check_stream(ledger)
             service.watch(ledger)
             feed = Feed(await Snapshots(ledger.wire).restore())
@@ -185,8 +184,6 @@ class Gateway:
                 service.loop("past", lambda: life.begin_past(past))
                 service.loop("prices", life.look_at_prices)
                 await life.reader.run()
-        finally:
-            await ledger.close()
 
 
 class _Life:

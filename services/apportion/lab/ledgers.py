@@ -222,12 +222,9 @@ def record(source: str | Path | Sequence[Path], begin: str = "", end: str = "") 
         return read_archives(paths, wanted, Recording).finish()
 
     async def record_url() -> Recorded:
-        ledger = await jetstream.connect(source, name="apportion lab")
-        try:
+        async with await jetstream.connect(source, name="apportion lab") as ledger:
             await jetstream.check_stream(ledger)
             return (await read_ledger(ledger, wanted, Recording)).finish()
-        finally:
-            await ledger.close()
 
     with ThreadPoolExecutor(1) as beside:
         return beside.submit(lambda: asyncio.run(record_url())).result()

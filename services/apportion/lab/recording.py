@@ -9,7 +9,7 @@ import struct
 import tempfile
 import weakref
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final, NamedTuple
 
 from msgspec import Struct
@@ -23,6 +23,7 @@ from apportion.lab.meter import Meter
 from apportion.lab.planning import comes_again
 from apportion.runtime.ledger.port import Record
 from apportion.runtime.ledger.reader import StateFold
+from apportion.runtime.process.clock import rfc3339_of
 from apportion_schemas import (
     CATALOGUE,
     DifferenceFound,
@@ -182,8 +183,8 @@ class Recording:
                     self._ends[before] = limits.begin_s + ran_s
         return Recorded(
             span=Span(
-                from_revision=limits.after, from_time=time_of(limits.begin_s),
-                to_revision=limits.upto, to_time=time_of(limits.end_s),
+                from_revision=limits.after, from_time=rfc3339_of(limits.begin_s),
+                to_revision=limits.upto, to_time=rfc3339_of(limits.end_s),
                 seconds=round(limits.end_s - limits.begin_s, 6),
             ),
             begin_s=limits.begin_s, end_s=limits.end_s, state=self._state,
@@ -242,8 +243,3 @@ class Recording:
 def seconds_of(time: str) -> float:
     """Return an event's time in seconds since 1970."""
     return datetime.fromisoformat(time).timestamp()
-
-
-def time_of(at_s: float) -> str:
-    """Format seconds since 1970 as an event's time."""
-    return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="microseconds")[:-6] + "Z"

@@ -22,8 +22,9 @@ from apportion.lab.changes import Changes, lost_device, submitted_again
 from apportion.lab.course import Course, CourseFailed
 from apportion.lab.meter import Meter
 from apportion.lab.planning import comes_again
-from apportion.lab.recording import Fact, Recorded, time_of
+from apportion.lab.recording import Fact, Recorded
 from apportion.runtime.files.fleets import SimulatedNode
+from apportion.runtime.process.clock import rfc3339_of
 from apportion.runtime.solver import NoPrices, learn
 from apportion_schemas import (
     ConfigurationChanged,
@@ -151,7 +152,7 @@ class Replay:
         self._recorded = recorded
         self._otherwise = otherwise
         self._kept = kept
-        self._course = Course(recorded.beginning(), time=time_of(recorded.begin_s))
+        self._course = Course(recorded.beginning(), time=rfc3339_of(recorded.begin_s))
         self._now_s = recorded.begin_s
         self._ends: list[tuple[float, str]] = []
         self._left_s: dict[str, float] = {}
@@ -215,7 +216,7 @@ class Replay:
 
     def _pass(self, at_s: float) -> None:
         self._now_s = max(self._now_s, at_s)
-        self._course.time = time_of(self._now_s)
+        self._course.time = rfc3339_of(self._now_s)
         self._meter.advance(self._now_s)
 
     def _settle(self) -> None:

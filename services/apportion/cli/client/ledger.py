@@ -32,6 +32,7 @@ from apportion.runtime.ledger.port import (
     Record,
 )
 from apportion.runtime.ledger.publisher import Publisher
+from apportion.runtime.ledger.reading import following
 from apportion.runtime.process.clock import SystemClock
 from apportion.runtime.process.logs import configure_logs
 from apportion.runtime.process.reach import Reach
@@ -92,13 +93,10 @@ async def to_its_end(step: Coroutine[Any, Any, T]) -> T:
 async def open_ledger(reach: Reach, *, checked: bool = True) -> AsyncIterator[JetStreamLedger]:
     """Open the ledger until the block ends; logs go to standard error. Raises LedgerError."""
     say_troubles()
-    ledger = await jetstream.connect(reach, name="apportion cli")
-    try:
+    async with await jetstream.connect(reach, name="apportion cli") as ledger:
         if checked:
             await jetstream.check_stream(ledger)
         yield ledger
-    finally:
-        await ledger.close()
 
 
 def with_ledger(reach: Reach, work: Callable[[JetStreamLedger], Coroutine[Any, Any, T]]) -> T:
@@ -121,11 +119,8 @@ async def follow_until(
     timeout_s: float | None = None,
 ) -> None:
     """Deliver records until `done` ends or a timeout passes. Raises LedgerError."""
-    following = await ledger.follow(deliver, start=start, subjects=subjects)
-    try:
-        await first_of(following.join(), done, timeout_s=timeout_s)
-    finally:
-        await following.stop()
+    async with following(ledger, deliver, start=start, subjects=subjects) as subscription:
+        await first_of(subscription.join(), done, timeout_s=timeout_s)
 
 
 async def by_now(reach: Reach) -> dict[str, int]:

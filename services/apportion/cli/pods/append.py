@@ -6,7 +6,7 @@ a retry never stores it twice. A gang is declared in the batch of its first pods
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 from uuid import uuid4
 
@@ -25,6 +25,7 @@ from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.ledger.batching import Appended
 from apportion.runtime.ledger.port import Draft, Record
 from apportion.runtime.ledger.publisher import Publisher
+from apportion.runtime.ledger.reading import following
 from apportion_schemas import (
     Event,
     EventError,
@@ -73,11 +74,9 @@ def look_up(
     live: dict[str, PodAnswer] = {}
     if len(pods) <= ASK_ONE_BY_ONE:
         for pod in pods:
-            try:
+            with contextlib.suppress(NotFound):
                 found = gateway.ask("pods", pod.namespace, pod.name, answer=PodDetail).pod
-            except NotFound:
-                continue
-            live[f"{found.namespace}/{found.name}"] = found
+                live[f"{found.namespace}/{found.name}"] = found
         return basis, live
     wanted = {f"{pod.namespace}/{pod.name}" for pod in pods}
     for namespace in sorted({pod.namespace for pod in pods}):
@@ -129,7 +128,7 @@ def pods_of(
     ]
 
 
-def _ordered(wish: Wish) -> Iterable[PodGroupObserved | PodSubmitted]:
+def _ordered(wish: Wish) -> Iterator[PodGroupObserved | PodSubmitted]:
     """Yield each gang before its first pod. Gangs without pods come last."""
     left = dict(wish.groups)
     for pod in wish.pods:
@@ -141,9 +140,8 @@ def _ordered(wish: Wish) -> Iterable[PodGroupObserved | PodSubmitted]:
 
 
 def _batched(
-    payloads: Iterable[PodGroupObserved | PodSubmitted],
-) -> Iterable[tuple[PodGroupObserved | PodSubmitted, ...]]:
-    payloads = iter(payloads)
+    payloads: Iterator[PodGroupObserved | PodSubmitted],
+) -> Iterator[tuple[PodGroupObserved | PodSubmitted, ...]]:
     while batch := tuple(itertools.islice(payloads, BATCH)):
         yield batch
 
@@ -281,12 +279,9 @@ async def submission_of(ledger: JetStreamLedger, pod: PodAnswer) -> Submission:
         if isinstance(event.data, PodSubmitted | PodChanged | PodGone):
             found.append(event)
 
-    subjects = (subject_of_pod(pod.uid),)
-    following = await ledger.follow(take, start=await ledger.first_revision(), subjects=subjects)
-    try:
-        await following.caught_up()
-    finally:
-        await following.stop()
+    start, subjects = await ledger.first_revision(), (subject_of_pod(pod.uid),)
+    async with following(ledger, take, start=start, subjects=subjects) as subscription:
+        await subscription.caught_up()
     if found and isinstance(found[-1].data, PodGone):
         raise Ended(f"{pod.namespace}/{pod.name} has ended")
     if not found or not isinstance(found[0].data, PodSubmitted):

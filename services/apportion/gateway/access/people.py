@@ -15,6 +15,7 @@ from typing import Annotated, Generic, Literal, NamedTuple, Protocol, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
+from apportion.runtime.files.atomic import stamp_of
 from apportion.runtime.process.config import ConfigError
 
 KEPT_S = 30.0  # how long an answer is cached: a revoked right lasts no longer than this
@@ -156,7 +157,7 @@ class TokenFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._stamp = self._stamped()
+        self._stamp = stamp_of(path)
         self._rows = read_rows(path)
 
     async def person(self, token: str) -> Person | None:
@@ -179,15 +180,8 @@ class TokenFile:
             return bool(wish.namespace) and wish.namespace in row.namespaces
         return wish.verb in {"cordon", "uncordon"} and "cordon" in row.may and wish != READ_ALL
 
-    def _stamped(self) -> tuple[int, int, int]:
-        try:
-            found = self._path.stat()
-        except OSError:
-            return (0, 0, 0)
-        return (found.st_mtime_ns, found.st_size, found.st_ino)
-
     def _renew(self) -> None:
-        stamp = self._stamped()
+        stamp = stamp_of(self._path)
         if stamp == self._stamp:
             return
         self._stamp = stamp

@@ -37,6 +37,7 @@ from apportion.gateway.api.query import (
 from apportion.gateway.past.cells import binned
 from apportion.gateway.past.index import DEVICE, NODE, POD
 from apportion.gateway.past.past import Past
+from apportion.runtime.process.clock import rfc3339
 
 LIMIT_DEFAULT = 200
 BINS_DEFAULT = 200
@@ -276,4 +277,4 @@ def rfc3339_ns(ns: int) -> str:
     """Format a time in ns since 1970 as events do: UTC, in microseconds."""
     seconds, rest = divmod(ns, 1_000_000_000)
     time = datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest // 1_000)
-    return time.isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
+    return rfc3339(time)

@@ -1,8 +1,19 @@
-"""Writes files atomically, so that a crash or power failure leaves the old or the new content."""
+"""Writes files atomically, so that a crash or power failure leaves the old or the new content.
+
+Readers of a file that may be rewritten compare its stamp."""
 
 import os
 import tempfile
 from pathlib import Path
+
+
+def stamp_of(path: Path) -> tuple[int, int, int]:
+    """Return values that change when the file is rewritten; zeros if it cannot be read."""
+    try:
+        found = path.stat()
+    except OSError:
+        return (0, 0, 0)
+    return (found.st_mtime_ns, found.st_size, found.st_ino)
 
 
 def write_whole(path: Path, data: bytes, *, mode: int = 0o644) -> None:

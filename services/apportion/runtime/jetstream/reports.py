@@ -7,6 +7,7 @@ period is no longer in the ledger."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import csv
 import io
 import itertools
@@ -39,6 +40,7 @@ from apportion.runtime.ledger.archive import read_archive, read_said
 from apportion.runtime.ledger.moments import MomentError, parse_moment
 from apportion.runtime.ledger.port import Readable, Record, Subscription
 from apportion.runtime.ledger.reader import StateFold
+from apportion.runtime.ledger.reading import following
 from apportion_schemas import Event
 
 REPORTS: Final = ("usage", "cost", "idle")
@@ -246,14 +248,9 @@ async def history(ledger: Readable, after: int, limit: int) -> list[Dated]:
             raise _Enough
         records.append(Dated(record, subscription.stored_ns if subscription else 0))
 
-    try:
-        subscription = await ledger.follow(take, start=after + 1)
-        try:
+    with contextlib.suppress(_Enough):
+        async with following(ledger, take, start=after + 1) as subscription:
             await subscription.caught_up()
-        finally:
-            await subscription.stop()
-    except _Enough:
-        pass
     found = records.copy()
     records.clear()  # the ledger keeps the follower, whose callback refers to this list
     return found

@@ -19,6 +19,7 @@ import msgspec
 from kubernetes_asyncio import client, config
 from kubernetes_asyncio.config import kube_config
 
+from apportion.runtime.files.atomic import stamp_of
 from apportion.runtime.kube.kubeconfig import check_user
 from apportion.runtime.process.clock import Clock
 from apportion.runtime.process.config import ConfigError
@@ -314,18 +315,11 @@ class KubeconfigFile:
 
     def __init__(self, path: Path, context: str | None) -> None:
         self._path, self._context = path, context
-        self._seen = self._stamp()
-
-    def _stamp(self) -> tuple[int, int, int]:
-        try:
-            found = self._path.stat()
-        except OSError:
-            return (0, 0, 0)
-        return (found.st_mtime_ns, found.st_size, found.st_ino)
+        self._seen = stamp_of(path)
 
     async def newer(self) -> Any | None:
         """Return the new configuration, or None if it has not changed; see Renewal."""
-        stamp = self._stamp()
+        stamp = stamp_of(self._path)
         if stamp == self._seen:
             return None
         self._seen = stamp

@@ -17,6 +17,7 @@ from apportion.core.ledger.fold import PLACEMENT_SUBJECTS, Change
 from apportion.core.ledger.rules import RULES, Rules, SetAsideEvent, Superseded, missing, said_at
 from apportion.core.ledger.state import State
 from apportion.runtime.ledger.port import ALL_SUBJECTS, Readable, Record, Subscription
+from apportion.runtime.ledger.reading import following
 from apportion.runtime.process.metrics import Metrics
 from apportion_schemas import (
     CATALOGUE,
@@ -191,11 +192,8 @@ class Reader(Generic[C]):
             if said is not None and isinstance(said.data, RevisionSetAside):
                 self._fold.rules.heed(said.revision, said.data)
 
-        subscription = await self._ledger.follow(look, subjects=(RULES,))
-        try:
+        async with following(self._ledger, look, subjects=(RULES,)) as subscription:
             await subscription.join()
-        finally:
-            await subscription.stop()
 
     async def caught_up(self) -> None:
         """Wait until all events from before `run` are folded and our event formats are enabled."""

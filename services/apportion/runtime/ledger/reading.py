@@ -1,9 +1,25 @@
-"""Read a span of the ledger, and stop there."""
+"""Read the ledger for a while, or up to a revision, and stop there."""
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 
-from apportion.runtime.ledger.port import Readable, Record
+from apportion.runtime.ledger.port import ALL_SUBJECTS, Readable, Record, Subscription
+
+
+@asynccontextmanager
+async def following(
+    ledger: Readable,
+    deliver: Callable[[Record], None],
+    *,
+    start: int = 1,
+    subjects: Sequence[str] = (ALL_SUBJECTS,),
+) -> AsyncIterator[Subscription]:
+    """Deliver records from `start` on until the block ends. Raises LedgerError."""
+    subscription = await ledger.follow(deliver, start=start, subjects=subjects)
+    try:
+        yield subscription
+    finally:
+        await subscription.stop()
 
 
 class _Enough(Exception): ...
@@ -16,12 +32,9 @@ async def read_while(ledger: Readable, take: Callable[[Record], bool], *, start:
         if not take(record):
             raise _Enough
 
-    subscription = await ledger.follow(deliver, start=start)
-    try:
+    async with following(ledger, deliver, start=start) as subscription:
         with suppress(_Enough):
             await subscription.join()
-    finally:
-        await subscription.stop()
 
 
 async def read_to(

@@ -15,6 +15,11 @@ def rfc3339(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
 
 
+def rfc3339_of(at_s: float) -> str:
+    """Format seconds since 1970 as `rfc3339` does."""
+    return rfc3339(datetime.fromtimestamp(at_s, UTC))
+
+
 class Clock(Protocol):
     """The source of time for a service."""
 

@@ -97,11 +97,8 @@ async def _of_ledger(where: Where, monitor: str) -> tuple[LedgerFacts | None, st
     try:
         reach = where.reach()
         said: Mapping[str, Any] = await server_says(monitor)
-        ledger = await jetstream.connect(reach, name="apportion doctor")
-        try:
+        async with await jetstream.connect(reach, name="apportion doctor") as ledger:
             return await examine(ledger.wire, clock=SystemClock(), server_says=said), ""
-        finally:
-            await ledger.close()
     except Unreachable as error:
         return None, error.message
     except LedgerError as error:

@@ -37,6 +37,7 @@ from apportion.runtime.ledger.port import (
     LedgerUnavailable,
     Record,
 )
+from apportion.runtime.ledger.reading import following
 from apportion.runtime.process.reach import Reach
 from apportion.runtime.process.waiting import first_of
 from apportion_schemas import CATALOGUE, EventError, FormatEnabled, PodRejected, PodSubmitted
@@ -139,19 +140,17 @@ async def _tail(where: Where, subject: str, span: Span, limit: int | None, *, sh
             rules = await stream.read_rules(ledger.wire)
             if begin is None:
                 begin, end = await span.revisions(ledger)
-            subscription = await ledger.follow(deliver, start=begin, subjects=(subject,))
             try:
-                followed = subscription.caught_up() if span.closed else subscription.join()
-                saying = _say_unanswered(ledger.wire, where, reach)
-                denied = await first_of(followed, ledger.wire.turned_away(), saying)
-                if denied is not None:
-                    raise denied
+                async with following(ledger, deliver, start=begin, subjects=(subject,)) as there:
+                    followed = there.caught_up() if span.closed else there.join()
+                    saying = _say_unanswered(ledger.wire, where, reach)
+                    denied = await first_of(followed, ledger.wire.turned_away(), saying)
+                    if denied is not None:
+                        raise denied
             except _Moved:
                 continue
             except _Done:
                 pass
-            finally:
-                await subscription.stop()
             return
 
 

@@ -96,6 +96,8 @@ def _alone(change: Callable[Concatenate[Users, P], T]) -> Callable[Concatenate[U
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             return change(users, *args, **kwargs)
+        except OSError as failure:
+            raise UsersFailed(f"cannot write the users in {users.folder}: {failure}") from failure
         finally:
             os.close(lock)
 
@@ -163,17 +165,14 @@ class Users:
             ("agent", check_name(name), nodes)
             for name, nodes in (agents or {"agent": (EVERY_NODE,)}).items()
         ]
-        try:
-            if not self.ledger_key.exists():
-                write_whole(self.ledger_key, secrets.token_hex(32).encode(), mode=0o600)
-            made = tuple(
-                self._made(role, name, nodes, with_key=all_keys)
-                for role, name, nodes in wanted
-                if name not in there
-            )
-            return self._keep(Members((*found.members, *made), found.revoked))
-        except OSError as failure:
-            raise UsersFailed(f"cannot write the users in {self.folder}: {failure}") from failure
+        if not self.ledger_key.exists():
+            write_whole(self.ledger_key, secrets.token_hex(32).encode(), mode=0o600)
+        made = tuple(
+            self._made(role, name, nodes, with_key=all_keys)
+            for role, name, nodes in wanted
+            if name not in there
+        )
+        return self._keep(Members((*found.members, *made), found.revoked))
 
     def hand_out(self, folder: Path) -> None:
         """Copy each user's files into a subfolder of `folder` that has the user's name.
@@ -210,12 +209,9 @@ class Users:
             raise UsersFailed(f"name {name}: already exists; revoke it first, or choose another")
         if bool(nodes) != (role == "agent"):
             raise UsersFailed("--node: required for an agent and not allowed for other roles")
-        try:
-            member = self._made(role, name, tuple(nodes), with_key=True)
-            kept = tuple(each for each in found.revoked if each != name)
-            self._keep(Members((*found.members, member), kept))
-        except OSError as failure:
-            raise UsersFailed(f"cannot write the users in {self.folder}: {failure}") from failure
+        member = self._made(role, name, tuple(nodes), with_key=True)
+        kept = tuple(each for each in found.revoked if each != name)
+        self._keep(Members((*found.members, member), kept))
         return member
 
     @_alone
@@ -234,11 +230,8 @@ class Users:
                 f"added again; move its key, {self.key_of(name)}, elsewhere instead"
             )
         left = tuple(member for member in found.members if member.name != name)
-        try:
-            self._keep(Members(left, (*found.revoked, name)))
-            self.key_of(name).unlink(missing_ok=True)
-        except OSError as failure:
-            raise UsersFailed(f"cannot write the users in {self.folder}: {failure}") from failure
+        self._keep(Members(left, (*found.revoked, name)))
+        self.key_of(name).unlink(missing_ok=True)
         return gone
 
     def _made(
