@@ -10,7 +10,7 @@ import click
 from apportion.agent.places import Places
 from apportion.agent.usage.names import NAMES
 from apportion.agent.usage.sampling import RECORD_S, SAMPLE_S
-from apportion.runtime.service.options import Command, folder, many, seconds, switch
+from apportion.runtime.service.options import Command, folder, many, seconds, switch, with_options
 
 _OPTIONS = (
     folder("--kubelet", None, "Folder of the kubelet. The agent registers its device plugins "
@@ -115,7 +115,4 @@ def places_options(command: Command) -> Command:
         places = Places(**fields) if handed else None
         command(places=places, **given)
 
-    wrapped: Command = functools.update_wrapper(run, command)
-    for option in reversed(_OPTIONS):
-        wrapped = option(wrapped)
-    return wrapped
+    return with_options(functools.update_wrapper(run, command), *_OPTIONS)

@@ -19,7 +19,7 @@ from apportion.cli.usage import CONNECTION as CONNECTION_OPTIONS
 from apportion.cli.usage import FILE
 from apportion.runtime.process.reach import Reach
 from apportion.runtime.process.tls import NATS_TLS, forget_files
-from apportion.runtime.service.options import client_tls_options, keep
+from apportion.runtime.service.options import client_tls_options, keep, with_options
 
 CONNECTION = "connection.json"
 LOOK_S = 1.0
@@ -175,8 +175,7 @@ JSON: Option = click.option("--json", "as_json", is_flag=True, help="Print JSON.
 def connection_options(command: Command, *options: Option) -> Command:
     """Add `options` and --data to a command, but not to its --help."""
     others = {*getattr(command, "__click_params__", ())}
-    for option in reversed((*options, _DATA)):
-        command = option(command)
+    command = with_options(command, *options, _DATA)
     CONNECTION_OPTIONS.update({*command.__click_params__} - others)  # type: ignore[attr-defined]
     return command
 

@@ -15,7 +15,13 @@ from apportion.gateway.access.gate import PUBLIC_URL, Cursors, Gate, PublicUrl, 
 from apportion.gateway.access.people import Remembered, TokenFile, read_rows
 from apportion.gateway.api.endpoint import Endpoint
 from apportion.runtime.process.config import Address, ConfigError
-from apportion.runtime.service.options import Command, KubeChoice, kube_choice, kubernetes_options
+from apportion.runtime.service.options import (
+    Command,
+    KubeChoice,
+    kube_choice,
+    kubernetes_options,
+    with_options,
+)
 from apportion.runtime.service.own_machine import is_own_machine
 
 AUDIENCE = "apportion"
@@ -84,10 +90,7 @@ def login_options(command: Command) -> Command:
     def run(**given: Any) -> None:
         command(login={name: given.pop(name) for name in GIVEN}, **given)
 
-    wrapped: Command = functools.update_wrapper(run, command)
-    for option in reversed(_OPTIONS):
-        wrapped = option(wrapped)
-    return wrapped
+    return with_options(functools.update_wrapper(run, command), *_OPTIONS)
 
 
 def login_choice(

@@ -46,6 +46,13 @@ def keep(context: click.Context, parameter: click.Parameter, value: Path | None)
 Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
+def with_options(command: Command, *options: Option) -> Command:
+    """Add options to a command; its help shows them in this order."""
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 def folder(flag: str, default: str | None, meaning: str, **more: Any) -> Option:
     """Return an option that takes a folder."""
     kind = click.Path(file_okay=False, path_type=Path, **more)
@@ -137,10 +144,7 @@ def service_options(command: Command) -> Command:
             stop_with(str(error))
         command(config=config, **given)
 
-    wrapped: Command = functools.update_wrapper(run, command)
-    for option in reversed(_OPTIONS):
-        wrapped = option(wrapped)
-    return wrapped
+    return with_options(functools.update_wrapper(run, command), *_OPTIONS)
 
 
 def stop_with(error: str) -> NoReturn:

@@ -195,6 +195,4 @@ _OPTIONS = (
 
 def serving_tls_options(command: Command) -> Command:
     """Add the options of `served_files`: `tls_cert`, `tls_key` and `tls_client_ca`."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+    return options.with_options(command, *_OPTIONS)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import click
 
 from apportion.cli.client import completion
-from apportion.cli.client.connection import Command, Option, Where, asks_gateway
+from apportion.cli.client.connection import Option, Where, asks_gateway
 from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.client.listing import (
     DEVICES,
@@ -25,6 +25,7 @@ from apportion.cli.client.moments import AT, AT_LEAST, dated
 from apportion.cli.render.tables import Look
 from apportion.cli.usage import VerbGroup, known_elsewhere, once
 from apportion.core.explain.text.vocabulary import PENDING
+from apportion.runtime.service.options import with_options
 
 PHASES = (PENDING, "placed", "bound", "allocated", "rejected")
 ALIASES = {
@@ -141,12 +142,10 @@ LISTS = (
 )  # fmt: skip
 for _each in LISTS:
     _what = _each.kind.what
-    _verb: Command = partial(_list, _each.kind)
     _names: Option = click.argument(
         "names", nargs=-1, metavar=f"[{_each.metavar}]...", shell_complete=_each.complete
     )
-    for _option in reversed((*_each.options, _names, *_EVERY)):
-        _verb = _option(_verb)
+    _verb = with_options(partial(_list, _each.kind), *_each.options, _names, *_EVERY)
     command.command(
         _what, help=_each.help, epilog=f"Example:  apportion get {_what} {_each.example}".rstrip()
     )(_verb)

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from apportion.cli.client.connection import Command, Where, asks_both
+from apportion.cli.client.connection import Where, asks_both
 from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.client.moments import MOMENT
 from apportion.cli.exits import NotFound, Unreachable, Wrong
@@ -23,6 +23,7 @@ from apportion.core.reports.answers import IdleAnswer, ReportAnswer
 from apportion.core.reports.meters import TooMuch
 from apportion.core.reports.prices import EXAMPLE, PriceError
 from apportion.core.reports.rows import WrongBy, by_of
+from apportion.runtime.service.options import with_options
 
 FORMATS = ("table", "csv", "json", "focus")
 ACCOUNT = "apportion"
@@ -169,10 +170,8 @@ for _what, _example, _help, _short in (
      "\n\n\b\n" + indent(EXAMPLE, "  "), "Report the cost of allocated hours."),
     ("idle", "--by user --from -7d", "Report shares that were idle for an hour or more.", None),
 ):  # fmt: skip
-    _verb: Command = partial(_make, _what)
     _least = (_AT_LEAST,) if _what == "idle" else ()
-    for _option in reversed((*_OPTIONS, *_least, asks_both)):
-        _verb = _option(_verb)
+    _verb = with_options(partial(_make, _what), *_OPTIONS, *_least, asks_both)
     command.command(
         _what, help=_help, short_help=_short,
         epilog=f"Example:  apportion report {_what} {_example}",
