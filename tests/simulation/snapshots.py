@@ -15,7 +15,7 @@ from apportion.core.ledger import snapshot
 from apportion.core.ledger.rules import Rules, rules_of, said_at
 from apportion.core.ledger.snapshot import Taken
 from apportion.runtime.jetstream.object_store import BadObject, Entry
-from apportion.runtime.jetstream.snapshots import KEPT, Key, Snapshots, Stored, _digest
+from apportion.runtime.jetstream.snapshots import KEPT, Key, Snapshots, Stored
 from apportion.runtime.jetstream.wire import LostReply
 from apportion.runtime.ledger.port import LedgerUnavailable
 from tests.support.memory_ledger import MemoryLedger
@@ -182,7 +182,7 @@ class MemorySnapshots(Snapshots):
         entry = Entry(
             name=name, bucket="memory", nuid=name, size=len(data), chunks=1, digest=digest
         )
-        stored = Stored(taken.revision, _digest(record), entry)
+        stored = Stored(taken.revision, record.digest.hex(), entry)
 
         def put() -> None:
             self._shelf.held[taken.revision] = (stored, data)
@@ -199,5 +199,5 @@ class MemorySnapshots(Snapshots):
 
     async def _check_place(self, stored: Stored) -> None:
         record = self._server.records[stored.revision - 1]
-        if record is None or _digest(record) != stored.record:
+        if record is None or record.digest.hex() != stored.record:
             raise BadObject("the ledger has another record there")

@@ -27,14 +27,12 @@ from apportion.gateway.past.chronicle import time_of
 from apportion.gateway.past.past import Past
 from apportion.runtime.ledger.port import SUBJECT_PREFIX, Record
 from apportion_schemas import CATALOGUE, DeviceHealthChanged, EventError, PodEvicted
-from apportion_schemas.decoding import from_outside
 from apportion_schemas.quantities import NAME_MAX
 
 LIMIT_DEFAULT = 100
 READ_MAX = 20_000
 SLICE = 2_000
 _decode_page = msgspec.json.Decoder(LogPage).decode
-_decode = from_outside(msgspec.json.Decoder().decode)
 TYPES = frozenset(row.name for row in CATALOGUE)
 
 
@@ -141,13 +139,8 @@ class Log:
         revision = whole("revision", names["revision"], least=1, most=REVISION_MAX)
         first, last = await self._past.chronicle.span()
         for record in await self._past.chronicle.records([revision]):
-            try:
-                _decode(record.payload)
-                event = msgspec.Raw(record.payload)
-            except msgspec.DecodeError:
-                event = None
             row = row_of(record, Teller(self._past.index.name_of), self._past.indexer.rules)
-            return LogEntry(revision=last, row=row, event=event)
+            return LogEntry(revision=last, row=row, event=record.json)
         error, fix = f"no event at revision {revision}", f"use a revision from {first} to {last}"
         raise RequestRefused(404, error, field="revision", fix=fix)
 

@@ -7,7 +7,6 @@ import sqlite3
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import datetime
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +144,7 @@ class Indexer(StateFold):
         try:
             self._checkpoints.add(self.state)
             self._index.keep("cells", self.cells.encode())
-            self._index.keep("record", record_digest(self._newest))
+            self._index.keep("record", self._newest.digest)
             self._index.commit(revision)
         except OSError as error:
             _log.warning("no checkpoint written", revision=revision, error=str(error))
@@ -231,11 +230,6 @@ def _things(data: Any, change: Change, before: Any) -> Iterable[tuple[int, str]]
         shares = change.shares or ()
     for share in shares:
         yield DEVICE, share.device
-
-
-def record_digest(record: Record) -> bytes:
-    """Return a record's digest, which shows whether two histories contain the same record."""
-    return sha256(record.subject.encode() + b"\n" + record.payload).digest()
 
 
 def open_index(folder: Path, created: str) -> tuple[Index, Checkpoints]:

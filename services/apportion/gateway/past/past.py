@@ -9,7 +9,7 @@ from pathlib import Path
 from apportion.core.ledger.state import State
 from apportion.gateway.past.chronicle import Chronicle, open_archives
 from apportion.gateway.past.index import Index
-from apportion.gateway.past.indexing import Indexer, open_index, record_digest
+from apportion.gateway.past.indexing import Indexer, open_index
 from apportion.gateway.past.states import PastStates
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import JetStreamLedger
@@ -95,7 +95,7 @@ async def open_past(
         # If the index's newest event differs from the ledger's, the ledger was restored or
         # recreated. If the ledger has dropped that event, the stream's identity is enough.
         records = await chronicle.records([revision])
-        is_of = all(record_digest(r) == index.kept("record") for r in records)
+        is_of = all(each.digest == index.kept("record") for each in records)
         state = checkpoints.load(revision) if is_of else None
     if state is None:
         if revision:

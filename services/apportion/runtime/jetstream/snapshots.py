@@ -12,7 +12,6 @@ import asyncio
 import gc
 import secrets
 from collections.abc import Iterable
-from hashlib import sha256
 from typing import Final
 
 import msgspec
@@ -197,7 +196,7 @@ class Snapshots:
         record = await stream.read_record(self._wire, stored.revision)
         if record is None:
             raise BadObject("the ledger ends before it, because it was restored or recreated")
-        if _digest(record) != stored.record:
+        if record.digest.hex() != stored.record:
             raise BadObject(f"the ledger was recreated and has another record at {stored.revision}")
 
     async def save(self, taken: Taken) -> None:
@@ -207,7 +206,7 @@ class Snapshots:
             raise LedgerUnavailable(f"the ledger no longer has a record at {taken.revision}")
         name = f"{taken.revision:0{_DIGITS}}"
         nuid = f"{name}-{secrets.token_hex(8)}"
-        metadata = {_REVISION: name, _RECORD: _digest(record), _FORMAT: str(FORMAT)}
+        metadata = {_REVISION: name, _RECORD: record.digest.hex(), _FORMAT: str(FORMAT)}
         await self._bucket.put(name, nuid, taken.parts, metadata)
         # Keep the newest, the newest attested and our own; delete chunks of dead writers.
         written, attested = await self.written(), await self.attested()
@@ -233,10 +232,6 @@ async def _entries(bucket: Bucket) -> list[Stored]:
         if revision.isascii() and revision.isdecimal() and len(revision) <= _DIGITS:
             found.append(Stored(int(revision), entry.metadata.get(_RECORD, ""), entry))
     return sorted(found, key=lambda each: each.revision, reverse=True)
-
-
-def _digest(record: Record) -> str:
-    return sha256(record.subject.encode() + b"\n" + record.payload).hexdigest()
 
 
 def restored(data: bytearray) -> State:

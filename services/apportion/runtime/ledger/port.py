@@ -4,9 +4,12 @@ Services depend on this module and not on a client library. Invariants: an appen
 Each record is delivered once, in revision order. A gap is reported, never skipped."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from hashlib import sha256
 from typing import Protocol
 
 import msgspec
+
+from apportion_schemas.decoding import from_outside
 
 SUBJECT_PREFIX = "apportion.v1."
 ALL_SUBJECTS = "apportion.v1.>"
@@ -15,6 +18,7 @@ MAX_DRAFTS = 1_000  # the server's limit for one atomic batch
 MAX_PAYLOAD_BYTES = 1_044_480
 MAX_ID_CHARS = 512
 SHOWN_IDS = 3
+_decode = from_outside(msgspec.json.Decoder().decode)
 
 
 class Draft(msgspec.Struct, frozen=True, gc=False):
@@ -33,6 +37,20 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     revision: int
     subject: str
     payload: bytes
+
+    @property
+    def digest(self) -> bytes:
+        """Return a digest that shows whether two histories contain the same record."""
+        return sha256(self.subject.encode() + b"\n" + self.payload).digest()
+
+    @property
+    def json(self) -> msgspec.Raw | None:
+        """Return the payload as it is, or None if it is not JSON."""
+        try:
+            _decode(self.payload)
+        except msgspec.DecodeError:
+            return None
+        return msgspec.Raw(self.payload)
 
 
 class LedgerError(Exception):

@@ -42,7 +42,6 @@ from apportion.runtime.process.reach import Reach
 from apportion.runtime.process.waiting import first_of
 from apportion_schemas import CATALOGUE, EventError, FormatEnabled, PodRejected, PodSubmitted
 from apportion_schemas.catalogue import token
-from apportion_schemas.decoding import from_outside
 
 NAME_CELLS = 20
 UNANSWERED_S = 5.0
@@ -50,7 +49,6 @@ LOOK_S = 1.0
 ANSWER_S = 5.0
 NAMES_KEPT = 100_000
 Show = Callable[[Record, Rules], None]
-_decode = from_outside(msgspec.json.Decoder().decode)
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -189,12 +187,7 @@ def _as_json(record: Record, rules: Rules) -> None:
         rules.read(record.revision, record.subject, record.payload)
     except EventError as refused:
         error = str(refused)
-    try:
-        _decode(record.payload)
-        event = msgspec.Raw(record.payload)
-    except msgspec.DecodeError:
-        event = None
-    print_json(Shown(record.revision, record.subject, event, error), line=True)
+    print_json(Shown(record.revision, record.subject, record.json, error), line=True)
 
 
 def _in_words(teller: Teller) -> Show:
