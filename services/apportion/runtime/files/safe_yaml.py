@@ -252,14 +252,10 @@ def _at(event: Any, line: int, problem: str, fix: str) -> Malformed:
 
 @lru_cache(maxsize=1)
 def _composed(text: str) -> yaml.Node | None:
-    loader = _Loader(text)
     try:
-        node: yaml.Node | None = loader.get_single_node()
+        return yaml.compose(text, Loader=_Loader)
     except yaml.YAMLError:
         return None
-    finally:
-        loader.dispose()
-    return node
 
 
 @lru_cache(maxsize=DEPTH_MAX)
