@@ -5,8 +5,9 @@ the ledger. Invariant: it has the newest events without a gap, limited in number
 
 import asyncio
 import itertools
-from collections import OrderedDict, deque
+from collections import deque
 
+from apportion.core.bounded import remember
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import PodState, State
 from apportion.runtime.ledger.port import Record
@@ -34,7 +35,7 @@ class Feed(StateFold):
         self._window: deque[Record] = deque()
         self._window_bytes = 0
         self._pods: dict[str, dict[str, PodState]] = {}
-        self._gone: OrderedDict[str, str] = OrderedDict()
+        self._gone: dict[str, str] = {}
         self._waiting: asyncio.Event | None = None
         for pod in self.state.pods.values():
             self._pods.setdefault(pod.full_name, {})[pod.uid] = pod
@@ -50,9 +51,7 @@ class Feed(StateFold):
         elif isinstance(data, PodGone):
             named = self._pods[pod.full_name]
             del named[pod.uid]
-            self._gone[pod.uid] = pod.submitted.namespace
-            if len(self._gone) > GONE_PODS:
-                self._gone.popitem(last=False)
+            remember(self._gone, pod.uid, pod.submitted.namespace, most=GONE_PODS)
             if not named:
                 del self._pods[pod.full_name]
         self._note(record)

@@ -18,11 +18,12 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
+from apportion.core.bounded import remember
 from apportion.core.intake.answers import (
     EXPECTED,
     GROUP,
@@ -104,8 +105,6 @@ USED_MAX: Final = 4_096
 HELD_S: Final = 600.0  # how long a held report is remembered
 LATE_S: Final = 3_600  # clocks differ, and a container may outlive its pod for a while
 KEPT_MAX: Final = 4_096  # cached bindings, and cached ends of pods
-_Key = TypeVar("_Key")
-_Value = TypeVar("_Value")
 BASIS_WAIT_S: Final = 5.0  # how long an event waits until this process has read its basis
 AGAIN_S: Final = 1.0
 LATER_S: Final = 30.0
@@ -175,7 +174,7 @@ class Lane:
 
     def used_twice(self, event: Event, data: UsageRecorded) -> str:
         """Return an error if an earlier record has usage of the same share and time, or ""."""
-        ends_s = datetime.fromisoformat(event.time).timestamp()
+        ends_s = _seconds(event)
         for share in data.shares:
             key = share.pod, share.container, share.device, str(share.instance)
             before_s, identity = self._used.get(key, (0.0, ""))
@@ -186,10 +185,7 @@ class Lane:
                 )
         for share in data.shares:
             key = share.pod, share.container, share.device, str(share.instance)
-            self._used.pop(key, None)
-            self._used[key] = ends_s, event.id
-        while len(self._used) > USED_MAX:
-            del self._used[next(iter(self._used))]
+            remember(self._used, key, (ends_s, event.id), most=USED_MAX)
         return ""
 
     def idle(self, now_s: float) -> bool:
@@ -241,8 +237,8 @@ class Holdings:
     def __init__(self, state: State, ledger: Ledger) -> None:
         self._state = state
         self._ledger = ledger
-        self._held: OrderedDict[tuple[str, int], Held] = OrderedDict()
-        self._ended: OrderedDict[str, float] = OrderedDict()
+        self._held: dict[tuple[str, int], Held] = {}
+        self._ended: dict[str, float] = {}
 
     async def refusal(self, event: Event, doubt: Doubt) -> Refusal | None:
         """Return a refusal if a share in `doubt` is invalid, or None. Raises LedgerUnavailable."""
@@ -263,7 +259,7 @@ class Holdings:
                 return _no(
                     f"revision {share.bound} is not a binding or adoption of pod {share.pod}"
                 )
-            _keep(self._held, key, found[1])
+            remember(self._held, key, found[1], most=KEPT_MAX)
         held = self._held[key]
         if held.name != f"{share.namespace}/{share.name}":
             return misnamed(share, held.name)
@@ -302,7 +298,7 @@ class Holdings:
             event = await self._read(revision)
             if event is None or not isinstance(event.data, PodGone):
                 return None
-            _keep(self._ended, pod, _seconds(event))
+            remember(self._ended, pod, _seconds(event), most=KEPT_MAX)
         return self._ended[pod]
 
     async def _read(self, revision: int) -> Event | None:
@@ -313,12 +309,6 @@ class Holdings:
             return decode(record.payload, subject=record.subject)
         except EventError:
             return None
-
-
-def _keep(known: OrderedDict[_Key, _Value], key: _Key, value: _Value) -> None:
-    known[key] = value
-    if len(known) > KEPT_MAX:
-        known.popitem(last=False)
 
 
 def _no(why: str) -> Refusal:
@@ -627,10 +617,7 @@ class Refusals:
         now_s = self._clock.monotonic()
         if now_s - self._said.get(key, -QUIET_S) < QUIET_S:
             return
-        self._said.pop(key, None)
-        if len(self._said) >= SAID_MAX:
-            del self._said[next(iter(self._said))]
-        self._said[key] = now_s
+        remember(self._said, key, now_s, most=SAID_MAX)
         _log.error("report refused", node=node, cause=refusal.cause, why=refusal.why)
         if not self._waiting.full():
             message = refusal.why[:TEXT_MAX]

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from apportion.core.bounded import remember
 from apportion.core.configuration import check
 from apportion.core.ledger.agent_view import handed
 from apportion.core.ledger.rationale import placed_of
@@ -156,9 +157,7 @@ class NodeView:
 
     def give_up(self, key: _Key, placements: Iterable[PodPlaced]) -> None:
         """Remember the shares of voided placements, whose bindings may still take effect."""
-        self.voided[key] = {placed.shares for placed in placements}
-        if len(self.voided) > HELD_MAX:
-            del self.voided[next(iter(self.voided))]
+        remember(self.voided, key, {placed.shares for placed in placements}, most=HELD_MAX)
 
     async def bound_claim(self, pod: str) -> Claim:
         """Wait until the pod has a bound claim, and return the claim."""

@@ -19,6 +19,7 @@ from urllib.parse import quote
 import msgspec
 
 from apportion.binder.binding import Failed
+from apportion.core.bounded import remember
 from apportion.core.dra.names import claim_of, container_of
 from apportion.core.dra.pods import PodClaims
 from apportion.core.dra.requests import (
@@ -212,9 +213,7 @@ class VolumeBinding:
             raise _Impossible(f"no volume was provisioned for claim {name} on {one.node.name}")
         body = {"annotations": {SELECTED_NODE: one.node.name}}
         await self._patch(_claim_path(claim.metadata.namespace, name), claim.metadata, body)
-        self._chosen[key] = None
-        if len(self._chosen) > CHOSEN_MAX:
-            del self._chosen[next(iter(self._chosen))]
+        remember(self._chosen, key, None, most=CHOSEN_MAX)
 
     async def _patch(
         self, path: str, seen: Any, metadata: dict[str, Any], rest: dict[str, Any] | None = None

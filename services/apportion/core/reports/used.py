@@ -9,6 +9,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from apportion.core.bounded import remember
 from apportion.core.ledger.moments import HOUR, SECOND
 from apportion.core.ledger.state import PodState, State
 from apportion.core.reports.meters import CARD, Key, Meters
@@ -66,9 +67,7 @@ class Used:
 
     def leave(self, pod: PodState, row: str) -> None:
         """Remember the row of a pod that has ended, because its last hour is reported later."""
-        self._rows[pod.uid] = row
-        if len(self._rows) > ENDED_MAX:
-            del self._rows[next(iter(self._rows))]
+        remember(self._rows, pod.uid, row, most=ENDED_MAX)
 
     def take(self, data: UsageRecorded, now: int) -> None:
         """Add the usage in one hourly report, which was written at `now`."""

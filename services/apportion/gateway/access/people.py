@@ -6,7 +6,6 @@ within `KEPT_S`; only the digest of a token is stored."""
 import logging
 import time
 import tomllib
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from hashlib import sha256
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Annotated, Generic, Literal, NamedTuple, Protocol, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
+from apportion.core.bounded import remember
 from apportion.runtime.files.atomic import stamp_of
 from apportion.runtime.process.config import ConfigError
 
@@ -110,17 +110,14 @@ def _digest(token: str) -> str:
 class _Kept(Generic[T]):
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._of: OrderedDict[Hashable, tuple[T, float]] = OrderedDict()
+        self._of: dict[Hashable, tuple[T, float]] = {}
 
     def get(self, key: Hashable) -> T | None:
         value, until = self._of.get(key, (None, 0.0))
         return value if until > self._now() else None
 
     def put(self, key: Hashable, value: T, seconds: float) -> None:
-        self._of.pop(key, None)
-        self._of[key] = (value, self._now() + seconds)
-        if len(self._of) > KEPT_MAX:
-            self._of.popitem(last=False)
+        remember(self._of, key, (value, self._now() + seconds), most=KEPT_MAX)
 
 
 BYTES_MAX = 1 << 20

@@ -13,6 +13,7 @@ import msgspec
 
 from apportion.core.answers.past import MarkRow, WhoRow
 from apportion.core.answers.reads import Part
+from apportion.core.bounded import remember
 
 FORMAT = 6
 BUFFERED = 5_000
@@ -324,9 +325,7 @@ class Index:
         if found is None:
             cursor = self._db.execute("INSERT INTO things (kind, key) VALUES (?, ?)", (kind, key))
             found = int(cursor.lastrowid or 0)
-        self._ids[(kind, key)] = found
-        if len(self._ids) > NAMES_MAX:
-            del self._ids[next(iter(self._ids))]
+        remember(self._ids, (kind, key), found, most=NAMES_MAX)
         return found
 
     def _find(self, kind: int, key: str) -> int | None:

@@ -11,7 +11,6 @@ import enum
 import logging
 import socket
 import time
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import ExitStack, asynccontextmanager
 from ssl import SSLContext
@@ -21,6 +20,7 @@ import msgspec
 from aiohttp import web
 
 from apportion.core.answers.reads import ErrorAnswer
+from apportion.core.bounded import remember
 from apportion.runtime.process.config import Address, ConfigError
 from apportion.runtime.process.metrics import CONTENT_TYPE, Metrics
 from apportion.runtime.service.limits import (
@@ -61,7 +61,7 @@ class Connections:
         self.limits = limits
         self.at_once = AtOnce(limits.connections, each=limits.connections_each)
         self.watched: dict[asyncio.BaseTransport, Watched] = {}
-        self._silent: OrderedDict[str, None] = OrderedDict()
+        self._silent: dict[str, None] = {}
         self._ended = 0
         self._said_s = 0.0
 
@@ -78,9 +78,7 @@ class Connections:
         """Log, once per client, that an unused connection was closed; browsers open spare ones."""
         if address not in self._silent:
             _log.debug("closed connection from %s: no data for %g s", address, seconds)
-        self._silent[address] = None
-        if len(self._silent) > KNOWN_CLIENTS_MAX:
-            self._silent.popitem(last=False)
+        remember(self._silent, address, None, most=KNOWN_CLIENTS_MAX)
 
     def of(self, request: web.BaseRequest) -> Watched | None:
         """Return the connection of a request, or None if the connection is gone."""

@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 
 from msgspec import Struct
 
+from apportion.core.bounded import remember
+
 # clients with a remembered pace; a forgotten one starts with a full burst
 KNOWN_CLIENTS_MAX = 4_096
 NETWORK_BITS = 64  # of an IPv6 address; the client chooses the rest freely
@@ -180,15 +182,13 @@ class Pace:
         self._per_s = per_s
         self._burst = burst
         self._now = now
-        self._buckets: OrderedDict[str, Bucket] = OrderedDict()
+        self._buckets: dict[str, Bucket] = {}
 
     def allows(self, client: str) -> bool:
         """Return True if the client may send a request now."""
         if not self._per_s:
             return True
         now = self._now()
-        bucket = self._buckets.pop(client, None) or Bucket(self._per_s, self._burst, now)
-        self._buckets[client] = bucket
-        if len(self._buckets) > KNOWN_CLIENTS_MAX:
-            self._buckets.popitem(last=False)
+        bucket = self._buckets.get(client) or Bucket(self._per_s, self._burst, now)
+        remember(self._buckets, client, bucket, most=KNOWN_CLIENTS_MAX)
         return bucket.may_take(1, now)

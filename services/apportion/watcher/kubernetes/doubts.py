@@ -6,6 +6,7 @@ runs. The watch is no proof, because it may be behind."""
 import logging
 from collections.abc import Iterable
 
+from apportion.core.bounded import remember
 from apportion.core.ledger.state import State
 from apportion.core.workloads.adoption.claims import ENDED
 from apportion.runtime.kube.client import KubeApi, KubeRefused, KubeUnavailable, pod_path
@@ -44,10 +45,7 @@ class Doubts:
 
     def note(self, uid: str, revision: int) -> None:
         """Record that the ledger released the pod at this revision."""
-        self._uids.pop(uid, None)
-        self._uids[uid] = revision
-        if len(self._uids) > DOUBTED_MAX:
-            del self._uids[next(iter(self._uids))]
+        remember(self._uids, uid, revision, most=DOUBTED_MAX)
 
     async def resolve(self, uids: Iterable[str]) -> None:
         """Ask the API server about released pods, then adopt them or submit them again."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from apportion.core.bounded import remember
 from apportion.core.ledger.state import Phase, PodState, State
 from apportion.core.workloads.dialects.node_annotations import SIGNS
 from apportion.core.workloads.kinds.queues import KAI, KAI_QUEUE
@@ -253,9 +254,7 @@ class ClusterView:
             self.gone[uid] = DELETED
         elif before is not None and (before.ours or before.claim is not None):
             # A watcher may be submitting the pod just now: remember that it has left.
-            self._left[uid] = None
-            if len(self._left) > LEFT_MAX:
-                del self._left[next(iter(self._left))]
+            remember(self._left, uid, None, most=LEFT_MAX)
         for view in (before, now):
             if view is not None and view.node:
                 self.touched[view.node] = max(self.touched.get(view.node, 0), version)

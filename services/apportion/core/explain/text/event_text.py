@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import apportion_schemas as schemas
 from apportion.core.answers.reads import Part, joined
+from apportion.core.bounded import remember
 from apportion.core.devices.catalogue import FAMILIES, PERCENT
 from apportion.core.explain.text import words
 from apportion.core.explain.text.words import LISTED, device_words, listed
@@ -104,9 +105,7 @@ class Teller:
         return found or ""
 
     def _keep(self, pod: schemas.PodSubmitted) -> None:
-        self._shapes[pod.uid] = pod.shape, bool(pod.group)
-        if len(self._shapes) > SHAPES_MAX:
-            del self._shapes[next(iter(self._shapes))]
+        remember(self._shapes, pod.uid, (pod.shape, bool(pod.group)), most=SHAPES_MAX)
 
     def _remember(self, uid: str, name: str) -> None:
         if uid not in self._names:
