@@ -270,6 +270,7 @@ selectors = st.builds(
     ),
 )
 keys = st.sampled_from(("zone", "kubernetes.io/hostname"))
+levels = st.sampled_from(("",) * 5 + ("zone", "kubernetes.io/hostname", "rank"))
 near = st.builds(PodTerm, pods=selectors, topology_key=keys)
 relations = weighed(
     (3, st.just(PodConstraints())),
@@ -475,6 +476,8 @@ operations: st.SearchStrategy[Payload] = weighed(
             group=st.sampled_from(GANGS[-2:]),
             min_available=st.integers(0, 3),
             min_tasks=st.sampled_from(({}, {}, {"t": 1})),
+            required_level=levels,
+            preferred_level=levels,
         ),
     ),
 )
@@ -575,7 +578,10 @@ decisions = st.builds(
     events_max=st.sampled_from((256, 256, 3, 1)),
 )
 gang_steps = st.builds(
-    PodGroupObserved, group=st.sampled_from(GANGS[-2:]), min_available=st.integers(1, 3)
+    PodGroupObserved,
+    group=st.sampled_from(GANGS[-2:]),
+    min_available=st.integers(1, 3),
+    required_level=levels,
 )
 
 
