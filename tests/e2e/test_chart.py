@@ -106,6 +106,26 @@ def test_every_setting_has_its_rule() -> None:
     check(values, schema, "values")
 
 
+@pytest.mark.parametrize("settings", ["shadow=false", "shadow=true"])
+def test_every_pod_template_is_valid(settings: str) -> None:
+    """No template of a pod mounts a volume that it does not have, or has an annotation that the
+    chart's own policies allow only to the binder."""
+    with_all = f"{settings},agent.library.image=x,extender.enabled=true,receipts.enabled=true"
+    for (_, name), each in documents(rendered("--set", with_all)).items():
+        spec = each.get("spec", {})
+        template = spec.get("jobTemplate", {}).get("spec", spec).get("template", {})
+        if not isinstance(template, dict) or "spec" not in template:
+            continue
+        notes = template.get("metadata", {}).get("annotations", {})
+        assert not [key for key in notes if key.startswith("apportion.dev/")], name
+        pod = template["spec"]
+        claims = {claim["metadata"]["name"] for claim in spec.get("volumeClaimTemplates", ())}
+        volumes = {volume["name"] for volume in pod.get("volumes", ())} | claims
+        for container in (*pod.get("initContainers", ()), *pod["containers"]):
+            mounted = {mount["name"] for mount in container.get("volumeMounts", ())}
+            assert mounted <= volumes, name
+
+
 def test_what_is_ended_when_it_hangs_has_time_to_start() -> None:
     """Every container with a liveness probe has at least two minutes to start."""
     found = documents(rendered("--set", "extender.enabled=true"))
