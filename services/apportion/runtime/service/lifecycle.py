@@ -240,7 +240,9 @@ async def _serve(name: str, main: Body, config: ServiceConfig, guard: Guard | No
 
 async def _live(service: Service, main: Body) -> int:
     failures: collections.deque[float] = collections.deque()
+    waited = 0  # restarts in a row that waited for the ledger
     while True:
+        began = service.clock.monotonic()
         try:
             await service.run_body(main)
             return EXIT_OK
@@ -258,8 +260,11 @@ async def _live(service: Service, main: Body) -> int:
         while failures and failures[0] < now - RESTART_WINDOW_S:
             failures.popleft()
         if all(isinstance(cause, LedgerUnavailable) for cause in causes):
+            # each restart opens a connection, and the server limits those of a token
+            waited = waited + 1 if now - began < RESTART_WINDOW_S else 1
             service.log.warning("waiting for the ledger", error=str(causes[0]))
         else:
+            waited = 0
             failures.append(now)
             _log_failure(service, causes)
             if any(_is_hopeless(cause) for cause in causes):
@@ -271,7 +276,7 @@ async def _live(service: Service, main: Body) -> int:
                 return EXIT_ERROR
         service.metrics.restarts.inc()
         service.phase = f"restarting after an error: {causes[0]}"
-        await service.clock.pause(BACK_OFF.after(1 + len(failures)))
+        await service.clock.pause(BACK_OFF.after(1 + max(waited - 1, len(failures))))
 
 
 def _log_failure(service: Service, causes: list[BaseException]) -> None:

@@ -257,6 +257,30 @@ async def main(service):
     assert await process.exit_code() == EXIT_OK
 
 
+async def test_pauses_grow_while_the_ledger_is_absent(run: Run) -> None:
+    """Each restart in a row that waits for the ledger doubles the pause: the server limits how many
+    connections a token opens."""
+    process = await run(
+        """
+pauses = []
+class Pauses:
+    def after(self, failures):
+        pauses.append(failures)
+        return 0.0
+lifecycle.BACK_OFF = Pauses()
+async def main(service):
+    lives.append(1)
+    if len(lives) < 5:
+        raise LedgerUnavailable("nobody there")
+    service.log.info("there at last", pauses=pauses)
+    await asyncio.Event().wait()
+"""
+    )
+    assert (await process.logged("there at last"))["pauses"] == [1, 2, 3, 4]
+    process.child.terminate()
+    assert await process.exit_code() == EXIT_OK
+
+
 async def test_what_trying_again_cannot_mend_ends_at_once(run: Run) -> None:
     """If retries cannot solve an error, the process exits at once with exit code 78."""
     process = await run(
