@@ -696,12 +696,18 @@ class PlacedRow(Answer, frozen=True):
     namespace: str
     ours: int = 0
     others: int = 0
+    left: int = 0  # pods that Apportion has placed or not yet placed, with and without devices
 
 
 # In the order of a migration, and `conflict`, which comes first whenever it occurs
 MigrationStep = Literal[
     "conflict", "shadow", "label-node", "repair-plugin", "take-over-node", "move-namespace",
     "move-more", "stop-old-scheduler", "replace-plugins", "done",
+]  # fmt: skip
+# In the order of the way back
+BackStep = Literal[
+    "conflict", "restore-names", "bind-pods", "untaint-node", "return-node", "return-agent",
+    "return-namespace", "uninstall",
 ]  # fmt: skip
 
 
@@ -713,7 +719,11 @@ class MigrationAnswer(Answer, frozen=True):
     # `scheduler`: only Apportion, on devices that another plugin allocates. `agents`: only ours
     stage: Literal["shadow", "both", "scheduler", "agents"]
     step: MigrationStep
+    back: BackStep  # the next step if the cluster is to leave Apportion
     target: str = ""  # the node or namespace of the step
+    back_target: str = ""  # the node or namespace of that step
+    unbound: tuple[str, ...] = ()  # placed on nodes that another plugin serves, not bound yet
+    unbound_count: int = 0
     sources: tuple[SourceRow, ...] = ()
     namespaces: tuple[PlacedRow, ...] = ()  # those with most pods of other schedulers first
     scheduler_names: tuple[str, ...] = ()  # that Apportion serves

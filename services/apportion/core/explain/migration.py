@@ -8,9 +8,15 @@ from typing import Final, Literal, NamedTuple
 
 from msgspec import structs
 
-from apportion.core.answers.reads import MigrationAnswer, MigrationStep, PlacedRow, SourceRow
+from apportion.core.answers.reads import (
+    BackStep,
+    MigrationAnswer,
+    MigrationStep,
+    PlacedRow,
+    SourceRow,
+)
 from apportion.core.explain.text.words import LISTED
-from apportion.core.ledger.state import NodeState, PodState, State
+from apportion.core.ledger.state import PLACED, NodeState, PodState, State
 from apportion.core.names import natural
 from apportion.core.workloads.dialects.listing import domains
 from apportion.core.workloads.dialects.names import DialectConfig
@@ -19,6 +25,7 @@ from apportion.core.workloads.schedulers import OURS
 # A second scheduler counts as stopped once Apportion placed this many live pods after the last pod
 # that the other one bound.
 QUIET_PODS: Final = 10
+RESERVED: Final = ("scheduler", "apportion")  # the taint in docs/tasks/keep-plugins.md
 PLUGINS: Final = ("hami", "volcano", "vendor")
 _DOMAINS: Final = domains(DialectConfig())
 
@@ -50,11 +57,15 @@ def overtaken_pods(state: State) -> list[PodState]:
 
 
 def migration_answer(state: State) -> MigrationAnswer:
-    """Return the sources of devices, the pods by scheduler, the stage and the next step."""
+    """Return the sources of devices, the pods by scheduler, the stage and the next steps.
+
+    `back` is the next step for a cluster that is to leave Apportion."""
     sources, rows = _sources(state), _placed(state)
     ours, others = sum(row.ours for row in rows), sum(row.others for row in rows)
     overtaken = overtaken_pods(state)
+    unbound = _unbound(state)
     step = _step(state, sources, rows) if not overtaken else _Step("conflict")
+    back = _back(state, sources, rows) if not overtaken else _Back("conflict")
     foreign = any(row.source in PLUGINS for row in sources)
     stage: Literal["shadow", "both", "scheduler", "agents"]
     if not ours and (others or foreign):
@@ -68,6 +79,10 @@ def migration_answer(state: State) -> MigrationAnswer:
         stage=stage,
         step=step.code,
         target=step.target,
+        back=back.code,
+        back_target=back.target,
+        unbound=tuple(pod.full_name for pod in unbound[:LISTED]),
+        unbound_count=len(unbound),
         sources=sources,
         namespaces=rows,
         scheduler_names=state.configuration.scheduler_names or OURS,
@@ -121,6 +136,56 @@ def _step(state: State, sources: tuple[SourceRow, ...], rows: tuple[PlacedRow, .
     return shut or _Step("done")
 
 
+class _Back(NamedTuple):
+    code: BackStep
+    target: str = ""
+
+
+def _back(state: State, sources: tuple[SourceRow, ...], rows: tuple[PlacedRow, ...]) -> _Back:
+    """Return the next step away from Apportion. The old scheduler needs a node before pods."""
+    mine = [row for row in sources if row.placeable and row.source in {"hami", "volcano", "agent"}]
+    mine.sort(key=lambda row: row.source == "agent")  # which takes longer to give back
+    left = sorted((row for row in rows if row.left), key=lambda row: row.left)
+    closed = _reserved(state)
+    if not (mine or left or closed):
+        return _Back("uninstall")
+    names = state.configuration.scheduler_names
+    if not names or set(names) & set(OURS[1:]):
+        return _Back("restore-names")
+    if closed:
+        waits = any(pod.placement.node == closed for pod in _unbound(state) if pod.placement)
+        return _Back("bind-pods" if waits else "untaint-node", closed)
+    theirs = any(row.source in {"hami", "volcano"} and not row.placeable for row in sources)
+    if left and (theirs or not mine):
+        return _Back("return-namespace", left[0].namespace)
+    return _Back("return-agent" if mine[0].source == "agent" else "return-node", mine[0].first[0])
+
+
+def _unbound(state: State) -> list[PodState]:
+    """Return pods that Apportion placed on another plugin's devices, and has not bound yet.
+
+    The binder writes their devices on them, so the other scheduler does not count them before."""
+    return [
+        pod
+        for pod in state.pods.values()
+        if pod.phase is PLACED
+        and pod.placement is not None
+        and pod.submitted.shape.asks
+        and state.nodes[pod.placement.node].foreign_plugin
+    ]
+
+
+def _reserved(state: State) -> str:
+    """Return the first node with a plugin and the guide's taint, but without the label."""
+    closed = (
+        node.name
+        for node in state.nodes.values()
+        if node.foreign_plugin in {"hami", "volcano"} and not node.keeps_plugin and node.observed
+        if any((taint.key, taint.value) == RESERVED for taint in node.observed.taints)
+    )
+    return min(closed, key=natural, default="")
+
+
 def _sources(state: State) -> tuple[SourceRow, ...]:
     found: dict[SourceRow, list[NodeState]] = {}
     for node in state.nodes.values():
@@ -149,15 +214,16 @@ def _source(node: NodeState) -> SourceRow:
 
 
 def _placed(state: State) -> tuple[PlacedRow, ...]:
-    ours, others = Counter[str](), Counter[str]()
+    ours, others, left = Counter[str](), Counter[str](), Counter[str]()
     for pod in state.pods.values():
-        placed = pod.placement
+        placed, namespace = pod.placement, pod.submitted.namespace
+        # Our binder writes the attempt, 1 or more, on each pod; a lost ledger reads it again.
+        by_others = placed is not None and pod.adopted and not placed.attempt
+        left[namespace] += not by_others
         if placed is not None and pod.submitted.shape.asks:
-            # Our binder writes the attempt, 1 or more, on each pod; a lost ledger reads it again.
-            by_others = pod.adopted and not placed.attempt
-            (others if by_others else ours)[pod.submitted.namespace] += 1
+            (others if by_others else ours)[namespace] += 1
     rows = [
-        PlacedRow(name, ours=ours[name], others=others[name])
-        for name in sorted(ours.keys() | others.keys())
+        PlacedRow(name, ours=ours[name], others=others[name], left=left[name])
+        for name in sorted(ours.keys() | others.keys() | left.keys())
     ]
     return tuple(sorted(rows, key=lambda row: -row.others))

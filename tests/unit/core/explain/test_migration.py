@@ -12,13 +12,15 @@ from apportion_schemas import (
     DEVICE_PLUGIN,
     Configuration,
     ConfigurationChanged,
+    DeviceConstraints,
     DifferenceFound,
     PodAdopted,
+    Taint,
 )
 from apportion_schemas.quantities import Payload
 from tests.support.fleet import gpu, observed, rack, registered
 from tests.support.ledger_of import Ledger
-from tests.support.pods import ask, pod, share
+from tests.support.pods import ask, pod, shape, share
 
 CONFIGURED = ConfigurationChanged(
     by="a", configuration=Configuration(scheduler_names=("apportion",))
@@ -94,6 +96,51 @@ def test_each_step_follows_from_the_ledger(
     assert (answer.stage, answer.step, answer.target) == (stage, step, target)
 
 
+LABELLED = theirs("n1", allowed=True)
+OPEN = [*theirs("n1", allowed=True), *theirs("n2")]
+
+
+@pytest.mark.parametrize(
+    ("events", "back", "target"),
+    [
+        ([], "uninstall", ""),
+        ([*theirs("n1"), taken("a", "n1"), CONFIGURED], "uninstall", ""),
+        ([*OPEN, UNCONFIGURED], "restore-names", ""),
+        ([*OPEN, taken("m", "n1", attempt=1)], "restore-names", ""),
+        ([*OPEN, CONFIGURED, taken("m", "n1", attempt=1)], "return-namespace", "research"),
+        ([*OPEN, CONFIGURED, pod("pending")], "return-namespace", "default"),
+        ([*LABELLED, CONFIGURED, taken("m", "n1", attempt=1)], "return-node", "n1"),
+        ([*OPEN, *ours("n3"), CONFIGURED], "return-node", "n1"),
+        ([*theirs("n1"), *ours("n2"), CONFIGURED], "return-agent", "n2"),
+        ([*theirs("n1"), *ours("n2"), CONFIGURED, MINE], "return-namespace", "research"),
+        ([*ours("n2"), CONFIGURED, MINE], "return-agent", "n2"),
+        ([*theirs("n1"), CONFIGURED, taken("m", "n1", attempt=1)], "return-namespace", "research"),
+    ],
+)
+def test_each_step_back_follows_from_the_ledger(
+    events: list[Payload], back: str, target: str
+) -> None:
+    """The old scheduler gets a node before the pods of a namespace, and other nodes after them."""
+    answer = migration_answer(Ledger(*events).state)
+    assert (answer.back, answer.back_target) == (back, target)
+
+
+def test_a_node_is_given_back_when_its_pods_are_bound() -> None:
+    """When the label is gone, the taint stays until Apportion has bound the pods of the node."""
+    wants = shape(ask(1000), devices=DeviceConstraints(plugin="hami"))
+    ledger = Ledger(*OPEN, CONFIGURED, pod("a", shape=wants)).settle()
+    answer = migration_answer(ledger.state)
+    assert (answer.unbound, answer.unbound_count) == (("default/a",), 1)
+    assert (answer.back, answer.back_target) == ("return-namespace", "default")
+    taint = Taint(key="scheduler", value="apportion", effect="NoSchedule")
+    answer = migration_answer(ledger.play(observed("n1", taints=(taint,))).state)
+    assert (answer.back, answer.back_target) == ("bind-pods", "n1")
+    answer = migration_answer(ledger.bound("a").state)
+    assert (answer.unbound, answer.back, answer.back_target) == ((), "untaint-node", "n1")
+    answer = migration_answer(ledger.play(observed("n1")).state)
+    assert answer.back == "return-namespace"
+
+
 def test_nodes_are_counted_by_what_allocates_their_devices() -> None:
     """Nodes are grouped by the program that allocates their devices, by whether Apportion may place
     pods there, and by the plugin's problem.
@@ -120,8 +167,8 @@ def test_pods_are_counted_by_namespace_and_scheduler() -> None:
     answer = migration_answer(ledger.state)
     assert answer.namespaces == (
         PlacedRow("web", others=2),
-        PlacedRow("research", ours=1, others=1),
-        PlacedRow("default", ours=1),
+        PlacedRow("research", ours=1, others=1, left=1),
+        PlacedRow("default", ours=1, left=2),
     )
     assert (answer.step, answer.target) == ("move-more", "research")
 

@@ -9,7 +9,7 @@ from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.render.output import console, print_answer
 from apportion.cli.render.rows import Rows
 from apportion.cli.usage import VerbGroup
-from apportion.core.answers.reads import MigrationAnswer, MigrationStep, SourceRow
+from apportion.core.answers.reads import BackStep, MigrationAnswer, MigrationStep, SourceRow
 from apportion.core.explain.text.words import many
 
 STAGES: Final = {
@@ -93,6 +93,47 @@ STEPS: Final[dict[MigrationStep, Advice]] = {
     ),
     "done": Advice("nothing is left to move", "apportion doctor", "tasks/operate.md"),
 }
+BACK: Final[dict[BackStep, Advice]] = {
+    "conflict": STEPS["conflict"],
+    "restore-names": Advice(
+        "apply the configuration with schedulerNames: [apportion], so that Apportion leaves pods "
+        "with other names to the old scheduler, then start that scheduler and its webhook",
+        "apportion config apply cluster.json --reason 'back to the old scheduler'",
+        "tasks/migrate.md#how-to-go-back",
+    ),
+    "bind-pods": Advice(
+        "wait until Apportion has bound its pods on node {target}; until then, the old scheduler "
+        "does not count their devices: {unbound}",
+        "apportion get pods --node {target} --phase placed",
+        "tasks/keep-plugins.md#back-to-the-old-scheduler",
+    ),
+    "untaint-node": Advice(
+        "let the old scheduler place pods on node {target} again",
+        "kubectl taint node {target} scheduler=apportion:NoSchedule-",
+        "tasks/keep-plugins.md#back-to-the-old-scheduler",
+    ),
+    "return-node": Advice(
+        "stop placing pods on node {target}, so that the old scheduler can use it",
+        "kubectl label node {target} apportion.dev/device-plugin-",
+        "tasks/keep-plugins.md#back-to-the-old-scheduler",
+    ),
+    "return-agent": Advice(
+        "give node {target} back to the other device plugin",
+        "kubectl drain {target} --ignore-daemonsets --delete-emptydir-data",
+        "tasks/take-over-nodes.md#back-to-hami-or-volcano",
+    ),
+    "return-namespace": Advice(
+        "let the pods of namespace {target} name the old scheduler: without Apportion, a pod that "
+        "names it stays pending, also when a controller replaces one that runs now",
+        _SET_NAME,
+        "tasks/migrate.md#how-to-go-back",
+    ),
+    "uninstall": Advice(
+        "no pod and no node needs Apportion; uninstall it, or keep it in shadow mode",
+        "helm uninstall apportion --namespace apportion",
+        "tasks/migrate.md#how-to-go-back",
+    ),
+}
 _STOP_HAMI: Final = "kubectl -n kube-system scale deployment hami-scheduler --replicas=0"
 _STOP_VOLCANO: Final = "kubectl -n volcano-system scale deployment volcano-scheduler --replicas=0"
 
@@ -104,20 +145,21 @@ def command() -> None:
     Exit codes: 0 done; 3 gateway unreachable."""
 
 
-@command.command(epilog="Example:  apportion migrate status")
+@command.command(epilog="Example:  apportion migrate status --back")
+@click.option("--back", is_flag=True, help="Show the next step away from Apportion.")
 @asks_gateway
-def status(*, where: Where, as_json: bool) -> None:
+def status(*, where: Where, as_json: bool, back: bool) -> None:
     """Show how far the cluster has moved to Apportion, and the next safe step.
 
     Lists what allocates the devices of nodes, and which schedulers placed the live pods with
-    devices. Nothing is changed.
+    devices. With --back, lists the pods that need Apportion. Nothing is changed.
 
     Exit codes: 0 shown; 3 gateway unreachable."""
     answer = Gateway(where.gateway_url()).ask("migration", answer=MigrationAnswer)
-    print_answer(answer, lambda: _show(answer), as_json=as_json)
+    print_answer(answer, lambda: _show(answer, back=back), as_json=as_json)
 
 
-def _show(answer: MigrationAnswer) -> None:
+def _show(answer: MigrationAnswer, *, back: bool) -> None:
     out = console()
     sources = Rows(
         "DEVICES ALLOCATED BY", "APPORTION PLACES PODS", "NODES", "DEVICES", "SUCH AS",
@@ -128,18 +170,23 @@ def _show(answer: MigrationAnswer) -> None:
         sources.add_row(
             SOURCES[row.source], _placeable(row), f"{row.nodes:,}", devices, ", ".join(row.first)
         )
-    numbers = ("PODS BY APPORTION", "PODS BY OTHERS")
+    numbers = ("PODS THAT NEED APPORTION",) if back else ("PODS BY APPORTION", "PODS BY OTHERS")
     pods = Rows("NAMESPACE", *numbers, right=numbers)
-    for placed in answer.namespaces[:ROWS_SHOWN]:
-        pods.add_row(placed.namespace, f"{placed.ours:,}", f"{placed.others:,}")
+    counted = [
+        (row.namespace, (row.left,) if back else (row.ours, row.others))
+        for row in answer.namespaces
+    ]
+    counted = [(namespace, counts) for namespace, counts in counted if any(counts)]
+    for namespace, counts in counted[:ROWS_SHOWN]:
+        pods.add_row(namespace, *(f"{count:,}" for count in counts))
     for table in (sources, pods):
         if table.row_count:
             out.print(table)
             out.print()
-    if len(answer.namespaces) > ROWS_SHOWN:
-        out.say(f"and {many(len(answer.namespaces) - ROWS_SHOWN, 'more namespace')}; see --json")
+    if len(counted) > ROWS_SHOWN:
+        out.say(f"and {many(len(counted) - ROWS_SHOWN, 'more namespace')}; see --json")
     out.say(f"stage: {STAGES[answer.stage]}")
-    advice = advice_for(answer)
+    advice = back_advice_for(answer) if back else advice_for(answer)
     out.say(f"next:  {advice.words}", "bold", folds=True)
     out.say(f"       {advice.command}")
     out.say(f"       see {DOCS}{advice.link}", "dim")
@@ -147,19 +194,36 @@ def _show(answer: MigrationAnswer) -> None:
 
 def advice_for(answer: MigrationAnswer) -> Advice:
     """Return the advice for the answer's step, with its names filled in."""
+    return _filled(STEPS[answer.step], answer, answer.target)
+
+
+def back_advice_for(answer: MigrationAnswer) -> Advice:
+    """Return the advice for the answer's next step away from Apportion."""
+    return _filled(BACK[answer.back], answer, answer.back_target)
+
+
+def _filled(advice: Advice, answer: MigrationAnswer, target: str) -> Advice:
     known = {row.source for row in answer.sources}
-    row = next((row for row in answer.sources if answer.target in row.first), None)
-    more = answer.overtaken_count - len(answer.overtaken)
-    pods = ", ".join(answer.overtaken) + (f" and {more:,} more" if more > 0 else "")
+    row = next((row for row in answer.sources if target in row.first), None)
+    volcano = "volcano" in known and "hami" not in known
+    scheduler = next(iter(answer.scheduler_names), "")
+    if advice is BACK["return-namespace"]:
+        scheduler = "volcano" if volcano else "hami-scheduler"
     names = {
-        "target": answer.target,
+        "target": target,
         "plugin": row.source if row else "",
-        "pods": pods,
+        "pods": _first(answer.overtaken, answer.overtaken_count),
+        "unbound": _first(answer.unbound, answer.unbound_count),
         "names": ", ".join(answer.scheduler_names),
-        "scheduler": next(iter(answer.scheduler_names), ""),
-        "stop": _STOP_VOLCANO if "volcano" in known and "hami" not in known else _STOP_HAMI,
+        "scheduler": scheduler,
+        "stop": _STOP_VOLCANO if volcano else _STOP_HAMI,
     }
-    return Advice(*(text.format(**names) for text in STEPS[answer.step]))
+    return Advice(*(text.format(**names) for text in advice))
+
+
+def _first(names: tuple[str, ...], count: int) -> str:
+    more = count - len(names)
+    return ", ".join(names) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _placeable(row: SourceRow) -> str:

@@ -8,8 +8,14 @@ from typing import get_args
 import pytest
 from click.testing import CliRunner
 
-from apportion.cli.verbs.see.migrate import STEPS, command
-from apportion.core.answers.reads import MigrationAnswer, MigrationStep, PlacedRow, SourceRow
+from apportion.cli.verbs.see.migrate import BACK, STEPS, Advice, command
+from apportion.core.answers.reads import (
+    BackStep,
+    MigrationAnswer,
+    MigrationStep,
+    PlacedRow,
+    SourceRow,
+)
 from tests.support.answering import answering
 from tests.support.golden import Golden
 
@@ -19,6 +25,8 @@ HALF_WAY = MigrationAnswer(
     stage="both",
     step="move-more",
     target="web",
+    back="return-namespace",
+    back_target="web",
     sources=(
         SourceRow("agent", placeable=True, nodes=2, devices=16, first=("n1", "n2")),
         SourceRow("hami", placeable=True, nodes=1, devices=8, first=("n3",)),
@@ -26,7 +34,10 @@ HALF_WAY = MigrationAnswer(
         SourceRow("hami", placeable=False, problem="it has 3 fields", nodes=1, first=("n5",)),
         SourceRow("none", placeable=False, nodes=1200, first=("n6", "n7", "n8", "n9")),
     ),
-    namespaces=(PlacedRow("web", ours=1, others=1200), PlacedRow("research", ours=9)),
+    namespaces=(
+        PlacedRow("web", ours=1, others=1200, left=2),
+        PlacedRow("research", ours=9, left=9),
+    ),
     scheduler_names=("apportion",),
 )
 
@@ -46,11 +57,25 @@ def test_tables_stage_and_next_step(golden: Golden) -> None:
         target = "" if step in {"conflict", "shadow", "stop-old-scheduler", "done"} else "n4"
         names = ("web/a", "web/b") if step == "conflict" else ()
         answer = MigrationAnswer(
-            revision=9, stage="shadow", step=step, target=target, overtaken=names,
+            revision=9, stage="shadow", step=step, back="uninstall", target=target, overtaken=names,
             overtaken_count=7 if names else 0, scheduler_names=("apportion",),
             sources=HALF_WAY.sources[2:3],
         )  # fmt: skip
         said[step] = shown(answer).partition("next:  ")[2]
+    golden(said)
+
+
+def test_next_step_back(golden: Golden) -> None:
+    """With `--back`, the verb prints the pods that need Apportion, and the next step away."""
+    said = {"half way": shown(HALF_WAY, "--back")}
+    for step in get_args(BackStep):
+        target = "" if step in {"conflict", "restore-names", "uninstall"} else "n4"
+        answer = MigrationAnswer(
+            revision=9, stage="both", step="done", back=step, back_target=target,
+            overtaken=("web/a",), overtaken_count=1, unbound=("web/b", "web/c"),
+            unbound_count=5, scheduler_names=("apportion",), sources=HALF_WAY.sources[2:3],
+        )  # fmt: skip
+        said[step] = shown(answer, "--back").partition("next:  ")[2]
     golden(said)
 
 
@@ -60,10 +85,10 @@ def test_json_is_the_answer() -> None:
     assert (body["step"], body["target"], body["stage"]) == ("move-more", "web", "both")
 
 
-@pytest.mark.parametrize("step", get_args(MigrationStep))
-def test_each_step_leads_to_a_section_of_the_guide(step: MigrationStep) -> None:
+@pytest.mark.parametrize("advice", [*STEPS.values(), *BACK.values()])
+def test_each_step_leads_to_a_section_of_the_guide(advice: Advice) -> None:
     """Every step has an advice whose link leads to an existing page and heading."""
-    page, _, anchor = STEPS[step].link.partition("#")
+    page, _, anchor = advice.link.partition("#")
     text = (DOCS / page).read_text()
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     anchors = {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
