@@ -205,6 +205,8 @@ def _sources(state: State) -> tuple[SourceRow, ...]:
 
 def _source(node: NodeState) -> SourceRow:
     plugin, said = node.foreign_plugin, node.registered
+    if node.silent and said is not None:  # our agent has left the node to the plugin
+        plugin = plugin or said.plugin
     if plugin:
         problem = said.problem if said else ""
         return SourceRow(plugin, placeable=node.keeps_plugin and not problem, problem=problem)

@@ -14,6 +14,7 @@ from apportion_schemas import (
     ConfigurationChanged,
     DeviceConstraints,
     DifferenceFound,
+    NodeSilent,
     PodAdopted,
     Taint,
 )
@@ -97,6 +98,7 @@ def test_each_step_follows_from_the_ledger(
 
 
 LABELLED = theirs("n1", allowed=True)
+SILENT = NodeSilent(node="n1", grace_s=30)
 OPEN = [*theirs("n1", allowed=True), *theirs("n2")]
 
 
@@ -115,6 +117,16 @@ OPEN = [*theirs("n1", allowed=True), *theirs("n2")]
         ([*theirs("n1"), *ours("n2"), CONFIGURED, MINE], "return-namespace", "research"),
         ([*ours("n2"), CONFIGURED, MINE], "return-agent", "n2"),
         ([*theirs("n1"), CONFIGURED, taken("m", "n1", attempt=1)], "return-namespace", "research"),
+        (
+            [*ours("n1"), registered("n1", devices=(gpu("n1-g0"),)), CONFIGURED],
+            "return-agent",
+            "n1",
+        ),
+        (
+            [*ours("n1"), registered("n1", devices=(gpu("n1-g0"),)), CONFIGURED, SILENT],
+            "uninstall",
+            "",
+        ),
     ],
 )
 def test_each_step_back_follows_from_the_ledger(
