@@ -16,6 +16,7 @@ from tests.support.control_plane import CERTIFICATE_CRDS, ControlPlane, find_bin
 from tests.support.documented import blocks, calls, commands, pages, text_of
 from tests.support.helm import find_helm
 from tests.support.kube_objects import kube_node
+from tests.support.stand.hami import install_hami
 from tests.tidy.tree import ROOT
 
 pytestmark = pytest.mark.nightly
@@ -60,7 +61,8 @@ def crd(kind: str) -> dict[str, Any]:
 
 @contextmanager
 def cluster(folder: Path) -> Iterator[ControlPlane]:
-    """Run a cluster with one node, some namespaces, and the CRDs of the Prometheus Operator."""
+    """Run a cluster with one node, some namespaces, a Deployment, HAMi's chart, and the CRDs of the
+    Prometheus Operator."""
     found, reason = find_binaries()
     if found is None:
         pytest.skip(reason)
@@ -71,6 +73,8 @@ def cluster(folder: Path) -> Iterator[ControlPlane]:
             running.kubectl("create", "namespace", name)
         for account, space in ACCOUNTS:
             running.kubectl("create", "serviceaccount", account, "--namespace", space)
+        running.kubectl("create", "deployment", "chat", "--image=app", "--namespace", "research")
+        install_hami(running, folder)
         made = {
             "kind": "List",
             "apiVersion": "v1",

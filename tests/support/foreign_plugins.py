@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -105,13 +106,19 @@ class ForeignPlugin:
         return tuple(self._notes)
 
     async def start(self, kubelet: NodeKubelet) -> None:
-        """Register the devices in the node's annotations and with the kubelet, and serve them."""
-        await self._patch(f"/api/v1/nodes/{self.node}", {"metadata": {"annotations": self._notes}})
+        """Register with a simulated kubelet, as `register` does, and wait for its answer."""
         kubelet.offer({name: n for name, n in self._offered.items() if name != self.resource})
+        await self.register(kubelet.fake.folder / "device-plugins")
+        await kubelet.fake.offered(self.resource, self.units)
+
+    async def register(self, folder: Path) -> None:
+        """Register the devices in the node's annotations and with the kubelet, and serve them.
+
+        `folder` has the sockets of device plugins."""
+        await self._patch(f"/api/v1/nodes/{self.node}", {"metadata": {"annotations": self._notes}})
         self._dead, self._dies_at = False, ""
         self._door = OldPlugin(self.resource, self.units, self._answer)
-        await self._door.register(kubelet.fake.folder / "device-plugins")
-        await kubelet.fake.offered(self.resource, self.units)
+        await self._door.register(folder)
 
     async def stop(self) -> None:
         """Stop serving, as when the plugin's pod is deleted or killed."""

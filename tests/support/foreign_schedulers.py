@@ -52,8 +52,11 @@ class ForeignScheduler:
 
     def start(self) -> None:
         """Place pods from now on."""
-        looking = until(self._look, "the end", timeout_s=FOREVER_S, interval_s=LOOK_S)
-        self._running = asyncio.create_task(looking)
+        self._running = asyncio.create_task(self.run())
+
+    async def run(self) -> None:
+        """Place pods until cancelled."""
+        await until(self._look, "the end", timeout_s=FOREVER_S, interval_s=LOOK_S)
 
     async def stop(self) -> None:
         """Stop, and raise the error that ended the scheduler before, if any."""
@@ -100,7 +103,7 @@ class ForeignScheduler:
         notes = node["metadata"].get("annotations", {})
         labels = node["metadata"].get("labels", {})
         selected = pod["spec"].get("nodeSelector", {}).items() <= labels.items()
-        if node["spec"].get("unschedulable") or not selected:
+        if node["spec"].get("unschedulable") or not selected or _repelled(pod, node):
             return False
         chosen = self._chosen(pod, _registered(self.system, notes), used)
         if not chosen or not await self._locked(pod, node):
@@ -195,6 +198,20 @@ class ForeignScheduler:
 
     async def _request(self, method: str, path: str, body: Any = None) -> Any:
         return await asyncio.to_thread(self._api.request, method, path, body)
+
+
+def _repelled(pod: dict[str, Any], node: dict[str, Any]) -> bool:
+    """Return True if the pod does not tolerate a taint of the node, by key and value."""
+    tolerated = {
+        (each.get("key"), each.get("value")) for each in pod["spec"].get("tolerations", ())
+    }
+    taints = [
+        each for each in node["spec"].get("taints", ()) if each["effect"] != "PreferNoSchedule"
+    ]
+    return any(
+        tolerated.isdisjoint({(each["key"], each.get("value")), (each["key"], None), (None, None)})
+        for each in taints
+    )
 
 
 def _decoded(text: str) -> Iterator[tuple[str, int, int]]:

@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -19,11 +20,14 @@ from typing import Any, Final, Self
 import yaml
 
 from tests.support.control_plane import ROOT, ControlPlane
+from tests.support.cri.podman import HERE, Machine
 from tests.support.polling import WAIT_S, until
 from tests.support.ports import free_port
 
 HOME: Final = Path("/var/lib/kubelet")
 """A kubelet's device plugins are here, whatever its root folder is."""
+CDI: Final = Path("/var/run/cdi")
+"""The default folder of CDI files, which the runtime reads."""
 END_S: Final = 150
 """A runtime ends its containers one after the other, with up to ten seconds for each."""
 
@@ -41,25 +45,38 @@ def missing() -> str:
 class RealKubelet:
     """A real kubelet with its container runtime. `async with` starts and ends both."""
 
-    def __init__(self, plane: ControlPlane, binary: Path, folder: Path, node: str) -> None:
+    def __init__(
+        self, plane: ControlPlane, binary: Path, folder: Path, node: str, *,
+        options: tuple[str, ...] = (), machine: Machine = HERE, own: tuple[Path, ...] = (),
+    ) -> None:  # fmt: skip
+        """Configure the node. `options` are additional options of the kubelet.
+
+        The folders `own` of this machine are empty for the node's containers, in its own folder."""
         self.folder = folder
         self.node = node
         self.cdi = folder / "cdi"
         self.containers = folder / "containers"
         self._plane = plane
         self._binary = binary
+        self._options = options
+        self._machine = machine
+        self._mounts = {HOME: folder} | {path: self._of(path) for path in own}
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     async def __aenter__(self) -> Self:
         for each in (self.cdi, self.containers, self.folder / "device-plugins"):
             each.mkdir(parents=True)
-        HOME.mkdir(parents=True, exist_ok=True)
+        for there, here in self._mounts.items():
+            there.mkdir(parents=True, exist_ok=True)
+            here.mkdir(parents=True, exist_ok=True)
         (self.folder / "config.yaml").write_text(yaml.safe_dump(self._config()))
-        mount = f'mount --make-rprivate / && mount --bind {self.folder} {HOME} && exec "$@"'
+        binds = [f"mount --bind {here} {there}" for there, here in self._mounts.items()]
+        mount = " && ".join(["mount --make-rprivate /", *binds, 'exec "$@"'])
         runtime = ["/usr/bin/unshare", "--mount", "sh", "-c", mount, "sh", sys.executable]
         runtime += ["-m", "tests.support.cri.runtime", str(self._socket)]
         try:
-            self._spawn("runtime", [*runtime, str(self.containers), str(self.cdi)])
+            runtime += [str(self.containers), str(self.cdi), json.dumps(asdict(self._machine))]
+            self._spawn("runtime", runtime)
             await until(self._listens, "the runtime to listen")
             await self.start()
         except BaseException:
@@ -91,6 +108,7 @@ class RealKubelet:
             f"--hostname-override={self.node}",
             f"--root-dir={HOME}",
             f"--cert-dir={self.folder / 'pki'}",
+            *self._options,
         ]
         unknown = {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
         patch = ("patch", "node", self.node, "--subresource=status", "-p", json.dumps(unknown))
@@ -147,6 +165,10 @@ class RealKubelet:
             return int(file.read_text() or 0) if file.exists() else 0
 
         return await until(there, f"{pod}/{container} to run")
+
+    def _of(self, path: Path) -> Path:
+        """Return the node's own folder for this path."""
+        return self.cdi if path == CDI else self.folder / "own" / path.relative_to("/")
 
     @property
     def _socket(self) -> Path:

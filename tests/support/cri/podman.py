@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tests.support.containers import Podman
@@ -16,17 +17,61 @@ NODE: Final = 2
 """CRI's NamespaceMode for the node's own namespace."""
 
 
-def command_of(config: Any, env: Mapping[str, str], name: str) -> list[str]:
-    """Return the podman command that runs the container in the foreground."""
-    words = ["podman", "run", "--rm", f"--name={name}", "--network=host", "--pull=never"]
+@dataclass(frozen=True)
+class Machine:
+    """What podman adds to the containers of a node. By default, all are in the node's network."""
+
+    network: str = ""
+    """The podman network of pods that are not in the node's network."""
+    addresses: str = ""
+    """The first three bytes of the pods' addresses, such as `10.77.1`."""
+    images: dict[str, str] = field(default_factory=dict)
+    """Local images, by the beginning of the name that they replace."""
+    driver: dict[str, str] = field(default_factory=dict)
+    """Variables of the fake NVIDIA driver, for containers that ask for all devices."""
+    folders: tuple[str, ...] = ()
+    """Folders and files of the driver, for the same containers."""
+
+    def image(self, name: str) -> str:
+        """Return the local image for an image of a manifest."""
+        return next((to for start, to in self.images.items() if name.startswith(start)), name)
+
+
+HERE: Final = Machine()
+
+
+def command_of(
+    config: Any, sandbox: Any, env: Mapping[str, str], name: str, machine: Machine = HERE
+) -> list[str]:
+    """Return the podman command that runs the container in the foreground.
+
+    `sandbox` is the state of the container's pod, with its address."""
+    words = ["podman", "run", "--rm", f"--name={name}", "--pull=never"]
+    words += _network(sandbox, machine)
     words += _rights(config.linux.security)
+    if env.get("NVIDIA_VISIBLE_DEVICES") == "all":  # NVIDIA's runtime then adds the driver
+        env = machine.driver | dict(env)
+        words += [f"--volume={folder}:{folder}" for folder in machine.folders]
     words += [f"--env={key}={value}" for key, value in env.items()]
     for mount in config.mounts:
         mode = "ro" if mount.readonly else "rw"
         words.append(f"--volume={mount.host_path}:{mount.container_path}:{mode}")
     if config.command:
         words.append(f"--entrypoint={json.dumps(list(config.command))}")
-    return [*words, config.image.user_specified_image, *config.args]
+    return [*words, machine.image(config.image.user_specified_image), *config.args]
+
+
+def _network(sandbox: Any, machine: Machine) -> Iterator[str]:
+    if not machine.network or sandbox.state.linux.namespaces.options.network == NODE:
+        yield "--network=host"
+        return
+    yield f"--network={machine.network}"
+    yield f"--ip={sandbox.state.network.ip}"
+    for option, values in (
+        ("dns", sandbox.dns.servers), ("dns-search", sandbox.dns.searches),
+        ("dns-option", sandbox.dns.options),
+    ):  # fmt: skip
+        yield from (f"--{option}={value}" for value in values)
 
 
 def _rights(said: Any) -> Iterator[str]:
@@ -42,6 +87,18 @@ def _rights(said: Any) -> Iterator[str]:
         yield "--security-opt=no-new-privileges"
     if said.namespaces.pid == NODE:
         yield "--pid=host"
+
+
+async def execute(name: str, command: list[str]) -> tuple[int, bytes, bytes]:
+    """Run a command in the container. Return its exit code, output and error output."""
+    process = await asyncio.create_subprocess_exec(
+        *("podman", "exec", name, *command),
+        env=Podman().environment(),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, error = await process.communicate()
+    return process.returncode or 0, out, error
 
 
 async def end(name: str) -> None:

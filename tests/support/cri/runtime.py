@@ -17,14 +17,14 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import grpc
 
 from apportion.agent.kubelet.calls import OPTIONS, Call, serve
 from tests.support.containers import Podman
 from tests.support.cri import cri_pb2 as pb
-from tests.support.cri.podman import command_of, end
+from tests.support.cri.podman import HERE, NODE, Machine, command_of, end, execute
 
 READY, STOPPED = 0, 1
 CREATED, RUNNING, EXITED = 0, 1, 2
@@ -32,12 +32,21 @@ IMAGE: Final = "sha256:test"
 PLAIN: Final = "test:1"
 """The image whose containers run as local processes."""
 KILLED = 137
+FIRST, ADDRESSES = 10, 240
+"""The last bytes of the addresses of pods."""
 PATH = "/usr/local/bin:/usr/bin:/bin"
 _numbers = itertools.count(1)
 
 
 class Refused(Exception):
     """Raised if a container cannot be created; the message has the reason."""
+
+
+class Sandbox(NamedTuple):
+    """A pod's sandbox, which here is only a name, an address and the servers of its names."""
+
+    state: Any
+    dns: Any
 
 
 @dataclass
@@ -64,26 +73,37 @@ class Runtime:
 
     folder: Path
     cdi: Path
-    sandboxes: dict[str, Any] = field(default_factory=dict)
+    machine: Machine = HERE
+    sandboxes: dict[str, Sandbox] = field(default_factory=dict)
     containers: dict[str, Kept] = field(default_factory=dict)
 
     # -------------------------------------------------------------- sandboxes
 
     async def run_sandbox(self, request: Any, _: Any) -> Any:
-        """Create a pod's sandbox, which here is only a name."""
+        """Create a pod's sandbox, which here is only a name and an address."""
         config = request.config
         name = f"sandbox-{next(_numbers)}"
-        self.sandboxes[name] = pb.SandboxState(
+        own = self.machine.network and config.linux.security.options.network != NODE
+        ip = self._free_address() if own else "127.0.0.1"
+        state = pb.SandboxState(
             id=name,
             metadata=config.metadata,
             state=READY,
             created_at=time.time_ns(),
-            network=pb.Network(ip="127.0.0.1"),
+            network=pb.Network(ip=ip),
             linux=pb.LinuxStatus(namespaces=pb.Namespaces(options=config.linux.security.options)),
             labels=config.labels,
             annotations=config.annotations,
         )
+        self.sandboxes[name] = Sandbox(state, config.dns)
         return pb.SandboxId(id=name)
+
+    def _free_address(self) -> str:
+        """Return an address that no pod has; those that were given back are used last."""
+        taken = {each.state.network.ip for each in self.sandboxes.values()}
+        first = next(_numbers)
+        ends = (FIRST + (first + at) % ADDRESSES for at in range(ADDRESSES))
+        return next(ip for end in ends if (ip := f"{self.machine.addresses}.{end}") not in taken)
 
     async def stop_sandbox(self, request: Any, _: Any) -> Any:
         """Stop the sandbox and its containers."""
@@ -91,7 +111,7 @@ class Runtime:
             if kept.sandbox == request.id:
                 await self._stop(name)
         if request.id in self.sandboxes:
-            self.sandboxes[request.id].state = STOPPED
+            self.sandboxes[request.id].state.state = STOPPED
         return pb.Empty()
 
     async def remove_sandbox(self, request: Any, _: Any) -> Any:
@@ -101,7 +121,7 @@ class Runtime:
     async def sandbox_status(self, request: Any, context: Any) -> Any:
         if request.id not in self.sandboxes:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"no sandbox {request.id}")
-        return pb.SandboxStatus(status=self.sandboxes[request.id])
+        return pb.SandboxStatus(status=self.sandboxes[request.id].state)
 
     async def list_sandboxes(self, request: Any, _: Any) -> Any:
         """List the sandboxes that pass the filter."""
@@ -112,7 +132,7 @@ class Runtime:
                     id=each.id, metadata=each.metadata, state=each.state,
                     created_at=each.created_at, labels=each.labels, annotations=each.annotations,
                 )
-                for each in self.sandboxes.values()
+                for each, _ in self.sandboxes.values()
                 if _passes(each, said, each.id)
             ]
         )  # fmt: skip
@@ -151,7 +171,9 @@ class Runtime:
         command = [*kept.config.command, *kept.config.args]
         if not kept.plain:
             env = Podman().environment()
-            command = command_of(kept.config, kept.env, self._named(request.id))
+            sandbox = self.sandboxes[kept.sandbox]
+            name = self._named(request.id)
+            command = command_of(kept.config, sandbox, kept.env, name, self.machine)
         with kept.output.open("wb") as output:
             kept.process = await asyncio.create_subprocess_exec(
                 *command, env=env, stdout=output, stderr=output
@@ -192,6 +214,12 @@ class Runtime:
                 and (not said.sandbox or said.sandbox == kept.sandbox)
             ]
         )  # fmt: skip
+
+    async def execute(self, request: Any, _: Any) -> Any:
+        """Run a command in a container, as a probe does."""
+        name = self._named(request.container)
+        code, out, error = await execute(name, list(request.command))
+        return pb.Executed(stdout=out, stderr=error, exit_code=code)
 
     async def end(self) -> None:
         """End all processes of all containers."""
@@ -306,6 +334,7 @@ def calls_of(runtime: Runtime) -> dict[Call, Any]:
         (container + "RemoveContainer", pb.ContainerId, pb.Empty, runtime.remove),
         (container + "ContainerStatus", pb.ContainerId, pb.ContainerStatus, runtime.status),
         (container + "ListContainers", pb.ListContainers, pb.Containers, runtime.list_containers),
+        (container + "ExecSync", pb.ExecSync, pb.Executed, runtime.execute),
         (container + "ListContainerStats", pb.Empty, pb.Empty, _nothing),
         (container + "ListPodSandboxStats", pb.Empty, pb.Empty, _nothing),
         (image + "ListImages", pb.Empty, pb.Images, _images),
@@ -317,9 +346,9 @@ def calls_of(runtime: Runtime) -> dict[Call, Any]:
     return {Call(path, request, answer): function for path, request, answer, function in rows}
 
 
-async def main(socket: str, folder: Path, cdi: Path) -> None:
+async def main(socket: str, folder: Path, cdi: Path, machine: Machine) -> None:
     """Serve the kubelet as its container runtime, until SIGTERM."""
-    runtime = Runtime(folder, cdi)
+    runtime = Runtime(folder, cdi, machine)
     server = grpc.aio.server(options=OPTIONS)
     serve(server, calls_of(runtime))
     server.add_insecure_port(f"unix:{socket}")
@@ -332,4 +361,5 @@ async def main(socket: str, folder: Path, cdi: Path) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])))
+    socket, folder, cdi, machine = sys.argv[1:]
+    asyncio.run(main(socket, Path(folder), Path(cdi), Machine(**json.loads(machine))))
