@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from apportion.core.admission import OF_USERS
 from tests.support.control_plane import ControlPlane
 from tests.support.kube_objects import kube_node, kube_pod, share
 from tests.support.kube_world import KubeWorld
@@ -94,7 +95,8 @@ async def test_those_whose_job_it_is_go_on(world: KubeWorld) -> None:
         assert MESSAGES[OURS] in await forge(plane, ACCOUNTS["hami"], "bindings", OURS, ok=False)
         await plane.user("annotate", "pod", "p-change", "team=blue")
         await plane.user("label", "pod", "p-change", "team=blue")
-        wish = kube_pod("wish", share(), annotations={"volcano.sh/gpu-index": "0"})
+        wishes = {"volcano.sh/gpu-index": "0", **dict.fromkeys(OF_USERS, "any")}
+        wish = kube_pod("wish", share(), annotations=wishes)
         await plane.apply(wish)
         # No one else may remove an existing one either, not even by removing all annotations.
         said = await plane.user("annotate", "pod", "p-binding", f"{OURS}-", ok=False)

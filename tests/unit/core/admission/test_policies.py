@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from apportion.core.admission import OF_USERS
 from apportion.core.workloads.dialects import DialectConfig, hami, vcuda, volcano_share
 from apportion.core.workloads.dialects.listing import RECOVERS, claimed
 from apportion.core.workloads.dialects.vendors import ascend, cambricon
@@ -37,6 +38,12 @@ def test_whatever_is_read_back_as_held_is_guarded() -> None:
     missed = {key for key in RECOVERS if not re.fullmatch(pattern, key)}
     assert missed == {WISHED}
     assert not [key for key in PLAIN if re.fullmatch(pattern, key)]
+
+
+def test_the_annotations_of_users_are_the_webhooks() -> None:
+    """The admission policy lets users set the same annotations as the webhook."""
+    text = (POLICIES / "annotations.yaml").read_text("utf-8")
+    assert set(re.findall(r"k != '([^']+)'", text)) == set(OF_USERS)
 
 
 @pytest.mark.parametrize("module", [ascend, cambricon, hami, vcuda, volcano_share])
