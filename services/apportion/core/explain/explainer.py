@@ -411,6 +411,8 @@ class Explainer:
         found, shape = refused.gang, pod.submitted.shape
         if found is None or found.present < found.needed or shape.pods != PodConstraints():
             return refused, 0
+        if found.level:  # only nodes of one domain count
+            return refused, 0
         if self.wishes(pod) is None:
             return refused, 0
         about = f"places/{pod.submitted.group}/{pod.refused_revision}"

@@ -251,9 +251,7 @@ class GroupState(Struct, eq=False):
     def together(self) -> bool:
         """Return True if the pods must be placed together, or the PodGroup is not known yet."""
         said = self.observed
-        if said is None or said.min_available > 1:
-            return True
-        return bool(said.min_tasks or said.required_level or said.preferred_level)
+        return said is None or said.min_available > 1 or bool(said.min_tasks)
 
 
 class RefusedEvent(Struct, frozen=True):

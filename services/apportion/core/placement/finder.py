@@ -19,7 +19,7 @@ from apportion.core.placement.classes import ClassCache, PlacementClass
 from apportion.core.placement.gang_models import NO_KINDS, Choice, GangModels, Kin
 from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.index.device_kinds import FIRST_KIND
-from apportion.core.placement.index.labels import LabelColumns, label
+from apportion.core.placement.index.labels import NO_VALUE, LabelColumns, label
 from apportion.core.placement.limits.limits import Kept, Limits
 from apportion.core.placement.queueing.keys import limits_key, wants_key
 from apportion.core.placement.queueing.sharding import WHOLE, Shard
@@ -256,10 +256,14 @@ class PlaceFinder:
         """Return True if affinity or spread terms, of this pod or of others, restrict its nodes."""
         return self._neighbours.concern(pod.submitted) is not NO_CONCERN
 
-    def domain_ids(self, key: str) -> NDArray[np.int64]:
-        """Return the topology domain of each row, as a number; `NO_VALUE` without the label."""
+    def domain_ids(self, keys: list[str]) -> NDArray[np.int64]:
+        """Number the topology domains like `domains_by`; `NO_VALUE` for nodes that lack a label."""
         self.columns.sync()
-        return self._domains.ids(self.columns, key)
+        ids = np.stack([self._domains.ids(self.columns, key) for key in keys])
+        found: NDArray[np.int64] = np.where(
+            (ids == NO_VALUE).any(0), NO_VALUE, self.domains_by(keys)
+        )
+        return found
 
     def domain_name(self, key: str, row: int) -> str:
         """Return the value of the topology label of a row's node; empty without the label."""
@@ -278,10 +282,17 @@ class PlaceFinder:
         self._reservations.charge()
         concern = self._neighbours.concern(pod.submitted)
         class_: PlacementClass = self._class_of(pod, concern, without)
+        first = self._first_of(class_, pod)
+        if among is not None:
+            first = among if first is None else first & among
         while True:
-            first = self._first_of(class_, pod) if among is None else among
             best = class_.board.best(1 + RUNNERS_UP, first)
-            if not best or (among is not None and not among[best[0][0]]):
+            if among is not None and first is not None and not (best and first[best[0][0]]):
+                if first is among:
+                    return None
+                first = among
+                continue
+            if not best:
                 return None
             shares = assign(class_, self.columns, best[0][0])
             if shares is None:

@@ -16,7 +16,10 @@ from apportion.core.placement.gangs import GangDeficit
 from apportion.core.placement.index.labels import NO_VALUE
 from apportion.core.placement.queueing.keys import wants_key
 
-DOMAINS_MAX: Final = 64  # tried for one gang in one decision
+# Domains tried for one gang in one decision: half of them with the least room, half with the most.
+# They are fewer if the gang has many pods, because each try looks for a node for each pod.
+DOMAINS_MAX: Final = 64
+FINDS_MAX: Final = 2_048
 
 
 class Domain(NamedTuple):
@@ -47,25 +50,29 @@ class GangLevels:
     def domains(self, waiting: list[PodState], deficit: GangDeficit) -> list[Domain]:
         """Return the domains to try: those of the preferred level, then of the required one.
 
-        If no domain has room for all, return only the one with room for most; none if no node has
-        the label."""
-        wide = self._of(self.required, waiting, deficit) if self.required else [ANYWHERE]
-        if not self._preferred or self._preferred == self.required:
+        A preferred domain is within a required one. If no domain has room for all, return only the
+        one with room for most; none if no node has the label of the required level."""
+        wide = self._of([self.required], waiting, deficit) if self.required else [ANYWHERE]
+        if not wide or not self._preferred or self._preferred == self.required:
             return wide
-        return [*self._of(self._preferred, waiting, deficit), *wide]
+        levels = [each for each in (self.required, self._preferred) if each]
+        return [*self._of(levels, waiting, deficit), *wide]
 
-    def _of(self, level: str, waiting: list[PodState], deficit: GangDeficit) -> list[Domain]:
-        columns = self._finder.columns
-        ids = self._finder.domain_ids(level)
-        rows = [
-            columns.row_of(pod.placement.node)
+    def _of(self, levels: list[str], waiting: list[PodState], deficit: GangDeficit) -> list[Domain]:
+        # The nodes of a domain have equal values of all these labels.
+        columns, level = self._finder.columns, levels[-1]
+        ids = self._finder.domain_ids(levels)
+        placed = Counter(
+            int(ids[columns.row_of(pod.placement.node)])
             for pod in self._group.pods.values()
             if pod.placement is not None and pod.placement.node in columns
-        ]
-        if rows:  # stay where most pods are
-            counted = Counter(int(ids[row]) for row in rows)
-            (number, _), *_ = counted.most_common(1)
-            return [] if number == NO_VALUE else [self._domain(level, ids, number)]
+        )
+        if placed:
+            del placed[NO_VALUE]  # where nodes lost the label
+            if not placed or (len(placed) > 1 and self._group.held):
+                return []
+            (number, _), *_ = placed.most_common(1)
+            return [self._domain(level, ids, number)]
         labelled = ids != NO_VALUE
         count = int(ids.max(initial=NO_VALUE)) + 1
         fitting, room = np.zeros(count, np.int64), np.zeros(count, np.int64)
@@ -76,17 +83,20 @@ class GangLevels:
             by_domain = np.bincount(ids[labelled], capacity, count).astype(np.int64)
             fitting += np.minimum(by_domain, alike[key])
             room += by_domain
-        numbers = np.flatnonzero(fitting >= deficit.pods)
-        if not len(numbers):
-            numbers = np.array([fitting.argmax()]) if count and fitting.any() else numbers
-        # those with room also for pods beyond the minimum, then those with room for most
+        elastic = deficit.pods <= 1  # more pods may come: the domain with most room is first
         found = []
-        for each in numbers.tolist():
-            beyond = len(waiting) - int(fitting[each])
-            domain = self._domain(level, ids, each)
-            found.append((beyond, int(room[each]), domain.name, domain))
-        found.sort(key=lambda each: each[:3])
-        return [each[3] for each in found[:DOMAINS_MAX]]
+        for each in np.flatnonzero(fitting).tolist():
+            domain, fits = self._domain(level, ids, each), int(fitting[each])
+            order = -int(room[each]) if elastic else int(room[each])
+            found.append((fits < deficit.pods, len(waiting) - fits, order, domain.name, domain))
+        found.sort(key=lambda each: each[:4])
+        if found and found[0][0]:
+            return [found[0][-1]]
+        domains = [each[-1] for each in found if not each[0]]
+        most = min(max(FINDS_MAX // len(waiting), 2), DOMAINS_MAX)
+        if len(domains) > most:
+            domains = domains[: most - most // 2] + domains[-(most // 2) :]
+        return domains
 
     def _domain(self, level: str, ids: NDArray[np.int64], number: int) -> Domain:
         rows = ids == number

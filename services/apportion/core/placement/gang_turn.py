@@ -5,7 +5,7 @@ topology domain for all. If the others lack room there, the next try starts in a
 the same way, the first pod fixes the device model (see `gang_models`). A gang that one batch cannot
 hold is planned as a whole in each decision. Each decision places as many pods as a batch can hold,
 as held, and the last one releases them.
-Invariant: a refused gang leaves no reservation. A gang has at most twice `TRIES_MAX` tries."""
+Invariant: a refused gang leaves no reservation. The number of its tries has a limit."""
 
 from collections import Counter
 from typing import Final
@@ -174,7 +174,7 @@ class GangTurn:
             return Reasons({RefusalCode.GANG_INCOMPLETE: 0}, (), 0, shortage)
         if deficit.pods > events_left and events_left < most:
             return None
-        placed, refused = self._place_on_one_model(waiting, deficit)
+        placed, refused = self._place_in_one_domain(waiting, deficit)
         if refused is None:
             self._finder.models.begin = {}
             return self._batch(group, placed, min(events_left, most))
@@ -202,6 +202,9 @@ class GangTurn:
             self._finder.models.enforced = True
             reasons = reasons if mixed.limit is None else mixed  # no other model would help
         others = self._refusing.nodes_refused(refused, OTHER_MODEL)
+        counted = others.copy()
+        for code in APART if self._levels.required else ():
+            counted |= self._refusing.nodes_refused(refused, code)
         self._reservations.roll_back(before)
         self._reservations.met = False  # no pod was placed after all
         self._finder.models.begin = {}
@@ -218,7 +221,7 @@ class GangTurn:
         fits = self._finder.class_of(refused).board.points != REFUSED
         if count := int((fits & others).sum()):
             among[OTHER_MODEL] = count
-        if bounded and (count := int((fits & ~self._finder.columns.vacant).sum())):
+        if bounded and (count := int((fits & ~counted & ~self._finder.columns.vacant).sum())):
             among[RefusalCode.GANG_DOMAIN_TOO_SMALL] = count
         return reasons._replace(counts=among | reasons.counts)
 
@@ -231,13 +234,39 @@ class GangTurn:
         held = [(pod, structs.replace(event, held=True)) for pod, event in placed[:most]]
         return held if len(placed) > most else [*held[:-1], placed[-1]]
 
-    def _place_on_one_model(
+    def _place_in_one_domain(
         self, waiting: list[PodState], deficit: GangDeficit
+    ) -> tuple[list[Placed], PodState | None]:
+        # Tries one topology domain after the other, if the PodGroup names a level. If none has
+        # room for all pods, the result and the reservations are those of the best one.
+        levels, before = self._levels, self._reservations.checkpoint()
+        if not levels:
+            return self._place_on_one_model(waiting, deficit, TRIES_MAX)
+        domains = levels.domains(waiting, deficit)
+        tries_max = max(TRIES_MAX // max(len(domains), 1), 1)
+        best, most = ANYWHERE, -1
+        for domain in domains:
+            levels.domain = domain
+            self._finder.models.begin = {}
+            placed, refused = self._place_on_one_model(waiting, deficit, tries_max)
+            if refused is None:
+                return placed, None
+            self._reservations.roll_back(before)
+            if len(placed) >= most:
+                best, most = domain, len(placed)
+        levels.domain = best
+        self._finder.models.begin = {}
+        if most < 0:
+            return [], waiting[0]
+        return self._place_on_one_model(waiting, deficit, tries_max)
+
+    def _place_on_one_model(
+        self, waiting: list[PodState], deficit: GangDeficit, tries_max: int
     ) -> tuple[list[Placed], PodState | None]:
         # Tries one device model after the other. If none has room for all pods, the result and the
         # reservations are those of the model with room for most of them.
         before = self._reservations.checkpoint()
-        placed, refused = self._place_near(waiting, deficit, TRIES_MAX)
+        placed, refused = self._place_among(waiting, deficit, tries_max)
         mixed = self._finder.models.mixed(placed)  # the first pod itself may have several models
         if not placed or (refused is None and not mixed):
             return placed, refused
@@ -247,7 +276,7 @@ class GangTurn:
         most = -1 if mixed else len(placed)
         for choice in choices:
             self._finder.models.begin = choice
-            placed, refused = self._place_near(waiting, deficit, TRIES_MAX // len(choices))
+            placed, refused = self._place_among(waiting, deficit, tries_max // len(choices))
             if refused is None:
                 return placed, None
             self._reservations.roll_back(before)
@@ -255,26 +284,6 @@ class GangTurn:
                 best, most = choice, len(placed)
         self._finder.models.begin = best
         return self._place(waiting, deficit, {})
-
-    def _place_near(
-        self, waiting: list[PodState], deficit: GangDeficit, tries_max: int
-    ) -> tuple[list[Placed], PodState | None]:
-        # Tries one topology domain after the other, if the PodGroup names a level. If none has
-        # room for all pods, the result and the reservations are those of the best one.
-        levels, before = self._levels, self._reservations.checkpoint()
-        if not levels:
-            return self._place_among(waiting, deficit, tries_max)
-        best, most = ANYWHERE, -1
-        for domain in levels.domains(waiting, deficit):
-            levels.domain = domain
-            placed, refused = self._place_among(waiting, deficit, tries_max)
-            if refused is None:
-                return placed, None
-            self._reservations.roll_back(before)
-            if len(placed) >= most:
-                best, most = domain, len(placed)
-        levels.domain = best
-        return self._place_among(waiting, deficit, tries_max) if most >= 0 else ([], waiting[0])
 
     def _place_among(
         self, waiting: list[PodState], deficit: GangDeficit, tries_max: int

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from apportion_schemas import PodSubmitted, RefusalCode
-from tests.support.fleet import observed, rack
+from tests.support.fleet import T4, V100, observed, rack
 from tests.support.ledger_of import Ledger
 from tests.support.pods import cards, gang, member, pod
 
@@ -112,6 +112,8 @@ def test_more_pods_of_the_gang_stay_in_its_domain() -> None:
         (RACK, BLOCK, {"a1": 2, "b1": 2, "b2": 2}, {"b1", "b2"}),  # and here to one block
         (RACK, BLOCK, {"a1": 2, "b1": 3, "b2": 2}, {"b1"}),
         (RACK, BLOCK, {"a1": 2, "b1": 2}, set()),
+        (BLOCK, RACK, {"a1": 2, "a2": 2}, set()),  # no domain is larger than a required one
+        (RACK, "example.com/zone", {"a1": 3}, set()),  # no node has the required label
     ],
 )
 def test_a_preferred_level_is_tried_first(
@@ -122,6 +124,61 @@ def test_a_preferred_level_is_tried_first(
     levels: dict[str, Any] = {"preferred_level": preferred, "required_level": required}
     ledger = cluster(**free).play(gang(min_available=3, **levels)).submit(*workers(3)).settle()
     assert racks(ledger) == found
+
+
+def test_pods_that_come_one_by_one_get_the_rack_with_most_room() -> None:
+    """If a gang may start with one pod, its first pod goes to the rack with most room, because the
+    others must follow it."""
+    ledger = cluster(a=2, b=4).play(gang(min_available=1, required_level=RACK))
+    for worker in workers(4):
+        ledger.submit(worker).settle()
+    assert racks(ledger) == {"b"}
+    assert all(ledger.where(f"m{n:02}") for n in range(4))
+
+
+def test_the_largest_of_many_racks_is_tried() -> None:
+    """With more racks than one decision tries, those with most room are tried as well.
+
+    Here all racks seem to have room, but pods of 2 and of 4 GPUs fit together only in one."""
+    ledger = Ledger()
+    for number in range(70):
+        at = f"r{number:02}"
+        ledger.report(rack(at, 8 if number == 40 else 4), observed(at, labels={RACK: at}))
+    ledger.play(gang(min_available=2, required_level=RACK))
+    ledger.submit(member("m0", cards(4)), member("m1", cards(2))).settle()
+    assert {ledger.where("m0"), ledger.where("m1")} == {"r40"}
+
+
+def test_a_preferred_rack_has_one_model_for_all() -> None:
+    """A rack counts as having room if one of its models has room for the whole gang."""
+    ledger = Ledger()
+    for at, name, model in (
+        ("a-00", "a", T4), ("a-01", "a", V100), ("a-02", "a", V100), ("b-00", "b", T4),
+    ):  # fmt: skip
+        ledger.report(rack(at, 1, model=model), observed(at, labels={RACK: name}))
+    ledger.play(gang(min_available=2, preferred_level=RACK)).submit(*workers(2)).settle()
+    assert {ledger.where("m00"), ledger.where("m01")} == {"a-01", "a-02"}
+
+
+def test_a_pod_stays_in_the_rack_although_other_nodes_lost_the_label() -> None:
+    """A pod that joins a gang goes to the gang's rack even if most of its nodes left the rack."""
+    ledger = cluster(a=4).play(gang(min_available=3, required_level=RACK))
+    ledger.submit(*workers(3)).settle()
+    nodes = [ledger.where(f"m{n:02}") for n in range(3)]
+    ledger.report(observed(nodes[0], labels={}), observed(nodes[1], labels={}))
+    ledger.submit(*workers(1, first=3)).settle()
+    assert ledger.where("m03")
+
+
+def test_a_refusal_follows_the_level_of_the_pod_group() -> None:
+    """If the PodGroup gets another level, or a domain its label, the refusal says so."""
+    ledger = cluster(a1=1, a2=1).play(gang(min_available=3, required_level="example.com/zone"))
+    ledger.submit(*workers(3)).settle()
+    for level, domain in ((RACK, "a1"), (BLOCK, "a")):
+        ledger.play(gang(min_available=3, required_level=level)).settle()
+        refused = ledger.refusal("m00").gang
+        assert refused is not None
+        assert (refused.level, refused.domain) == (level, domain)
 
 
 def test_no_pod_is_evicted_for_a_gang_that_needs_a_domain() -> None:

@@ -507,9 +507,13 @@ def gang(shortage: GangShortage) -> str:
     if not shortage.level:
         return f"{said}, but only {shortage.fitting:,} can be placed"
     said += f" in one topology domain ({shortage.level})"
-    if not shortage.domain:
-        return f"{said}, but no node with this label has room"
-    return f"{said}, but only {shortage.fitting:,} fit in the best one, {shortage.domain}"
+    if shortage.domain:
+        return f"{said}, but only {shortage.fitting:,} fit in {shortage.domain}"
+    if shortage.fitting:
+        return (
+            f"{said}, but the nodes of its {many(shortage.fitting, 'placed pod')} lack this label"
+        )
+    return f"{said}, but no node with this label has room"
 
 
 def mixed_gang(group: str, models: dict[str, int]) -> str:

@@ -32,7 +32,9 @@ class Turn(NamedTuple):
     uid: str
 
 
-ReasonKey = tuple[frozenset[RefusalCode], tuple[str, str, int] | None, VolumeShortage | None]
+ReasonKey = tuple[
+    frozenset[RefusalCode], tuple[str, str, int] | None, VolumeShortage | None, tuple[str, str]
+]
 
 
 class Reasons(NamedTuple):
@@ -50,20 +52,25 @@ class Reasons(NamedTuple):
     def reason_key(self) -> ReasonKey:
         """Return a key of the reasons; a refusal is reported again only when this key changes."""
         quota = self.limit.exceeded.quota if self.limit is not None else None
-        return _reason_key(self.counts, quota, self.volume)
+        return _reason_key(self.counts, quota, self.volume, self.gang)
 
 
 def _reason_key(
-    counts: Iterable[RefusalCode], quota: QuotaShortage | None, volume: VolumeShortage | None
+    counts: Iterable[RefusalCode],
+    quota: QuotaShortage | None,
+    volume: VolumeShortage | None,
+    gang: GangShortage | None,
 ) -> ReasonKey:
-    # The codes without counts, the quota that could be raised, and the claim with its state.
+    # The codes without counts, the quota that could be raised, the claim with its state, and the
+    # topology domain.
     limit = None if quota is None else (quota.quota, quota.resource, quota.most)
-    return frozenset(counts), limit, volume
+    domain = ("", "") if gang is None else (gang.level, gang.domain)
+    return frozenset(counts), limit, volume, domain
 
 
 def reason_key_of(refused: PodRefused) -> ReasonKey:
     """Return the key of the reasons in a refusal, comparable with `Reasons.reason_key`."""
-    return _reason_key(refused.reasons, refused.quota, refused.volume)
+    return _reason_key(refused.reasons, refused.quota, refused.volume, refused.gang)
 
 
 def refusal_of(pod: PodState, reasons: Reasons) -> PodRefused:

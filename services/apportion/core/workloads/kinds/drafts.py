@@ -95,6 +95,11 @@ def read_job(document: dict[str, Any], config: ManifestConfig) -> Manifest:
         namespace=job.metadata.namespace,
     )
     name = job.metadata.name
+    level = spec.scheduling.scheduling_constraints.level
+    if gang is None and level:
+        field = "spec.scheduling.schedulingConstraints.topology"
+        fix = "set spec.scheduling.schedulingPolicy.gang"
+        raise ManifestError(field, level, "is not supported without a gang", fix)
     if group is not None:
         if template.group:
             field = "spec.scheduling.schedulingPolicy.gang"

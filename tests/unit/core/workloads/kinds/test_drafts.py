@@ -282,6 +282,11 @@ def test_submitted() -> None:
             "the 1 pods that the Job runs at once",
         ),
         (
+            job(scheduling={"schedulingConstraints": {"topology": [{"key": "rack"}]}}),
+            "spec.scheduling.schedulingConstraints.topology",
+            "is not supported without a gang",
+        ),
+        (
             job(scheduling={"schedulingConstraints": {"topology": [{"key": ""}]}}),
             "spec.scheduling.schedulingConstraints.topology[0].key",
             "at least 1",
