@@ -3,8 +3,9 @@
     python -m tests.benchmarks.verbs --json
 
 The cluster has 1,000 simulated nodes with 8,000 GPUs, and 3,000 pods. The services are real
-processes. Each verb runs `--times` times; its figures are the medians and the lines printed. The
-target is 0.4 CPU seconds, or 1.5 for verbs that print thousands of rows (`WHOLE`)."""
+processes. Each verb runs `--times` times. The result has its median duration, its median CPU time
+and the number of lines it printed. The target is 0.4 CPU seconds, or 1.5 for verbs that print
+thousands of rows (`WHOLE`)."""
 
 from __future__ import annotations
 

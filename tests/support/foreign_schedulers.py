@@ -34,7 +34,7 @@ _LOCK = {"hami": HAMI_LOCK, "volcano": VOLCANO_LOCK}
 
 
 class Card(NamedTuple):
-    """A device of a plugin's registration, or what is allocated of one."""
+    """Slots, memory and cores of a registered device: all of them, or the allocated part."""
 
     slots: int = 0
     memory: int = 0

@@ -56,7 +56,9 @@ class Terminal:
         wait_until(lambda: part.encode() in self._text, f"the screen to show {part!r}")
 
     def press(self, keys: str) -> None:
-        """Wait until the verb reads single keys, discard earlier input, and type these keys."""
+        """Wait until the verb reads single keys, and type these keys.
+
+        The verb discards earlier input."""
         wait_until(self._takes_keys, "the verb to take keys one at a time")
         os.write(self._screen, keys.encode())
 

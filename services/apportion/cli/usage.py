@@ -116,7 +116,7 @@ def options(command: click.Command, context: click.Context) -> Iterator[tuple[st
 def known_elsewhere(word: str) -> None:
     """If `word` is a kubectl verb, raise UsageError that names our verb for it."""
     if word in KUBECTL:
-        raise click.UsageError(f"no verb or list {word!r}; {KUBECTL[word]}")
+        raise click.UsageError(f"apportion has no {word!r}; {KUBECTL[word]}")
 
 
 def hinting(*, argument: str = "", renamed: Mapping[str, str] | None = None) -> type[click.Command]:

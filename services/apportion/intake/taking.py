@@ -271,7 +271,7 @@ class Holdings:
                 return Refusal("late", f"pod {share.pod} had ended before that time")
             until_s = min(until_s, ended_s)
         if share.seconds > max(until_s - held.since_s, 0) + LATE_S:
-            return _no(f"pod {share.pod} was not bound for {share.seconds:,} seconds")
+            return _no(f"pod {share.pod} was bound for less than the reported {share.seconds:,} s")
         return None
 
     async def _given(self, event: Event) -> tuple[str, Held] | None:
@@ -502,7 +502,7 @@ class Taking:
             appended = await self._append(draft)
         except DuplicateRefused as taken:
             # The agent was killed while it answered one claim twice, or it attacks us.
-            why = f"revision {taken.revision} has this id with other content"
+            why = f"revision {taken.revision} has the same message id but other content"
             answer = self._refused(lane.node, Refusal("late", why))
         else:
             self._count("duplicate" if appended.already_there else "appended")

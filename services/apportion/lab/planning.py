@@ -397,9 +397,10 @@ class _Answering:
         self, pod: PodState | None, about: PodSubmitted, *, was: str = "",
         waits: PodState | None = None,
     ) -> PlannedPod:  # fmt: skip
-        """Return the outcome of one pod. `pod` is None if it was evicted and not resubmitted.
+        """Return the planned outcome of the pod that `about` describes.
 
-        `waits` is the pending pod of the same name in the cluster, if any."""
+        `pod` is its state in the plan, or None if it was evicted and not resubmitted. `waits` is
+        the pod of the same name that is already pending in the cluster, if there is one."""
         made = PlannedPod(
             namespace=about.namespace, name=about.name, outcome="not-now", was=was,
             priority=about.priority, group=about.group,

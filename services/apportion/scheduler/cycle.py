@@ -3,9 +3,10 @@
     wake ──► decide ──► fence ──► append ──┬─ taken ──────────► fold up to it ──► decide …
                                           └─ refused, unknown ► fold up to now ─► retry …
 
-Each scheduler decides for its shard of the pods. Each placement has the SHA-256 of the previous
-message on its node. The first placement of a batch on a node also expects that message's revision
-(`Nats-Expected-Last-Subject-Sequence`). So the server refuses the batch if another came in between.
+Each scheduler decides for its shard of the pods. The first placement of a batch on a node expects
+the revision of the previous message on that node (`Nats-Expected-Last-Subject-Sequence`). The
+server refuses the batch if the node has a newer message. Each placement also contains the SHA-256
+of the previous message on its node.
 
 Invariants: only one decision is in progress. After an append, accepted or not, the scheduler folds
 up to the outcome before it decides again. A decision that a fence refused is retried with half as

@@ -103,7 +103,7 @@ def test_lists_of_what_is_named(up: Standalone) -> None:
         (
             "devices",
             "GPU-z",
-            "'GPU-z' is too little of a device id, which takes four characters after GPU-",
+            "'GPU-z' is too short: a device id needs at least four characters after GPU-",
         ),
     ],
 )

@@ -39,9 +39,10 @@ def _node(up: Standalone, name: str) -> str:
 
 
 def _waits(up: Standalone) -> tuple[float, float]:
-    """Return the total waiting time of both pods in seconds, first as recorded.
+    """Return two totals of the two pods' waiting times, in seconds.
 
-    The second number assumes that the scheduler places each pod instantly."""
+    The first is as recorded. The second is what is expected if the scheduler placed each pod
+    instantly."""
     lines = up.run("tail", "--from", "1", "--no-follow", "--json").stdout.splitlines()
     events = [json.loads(line)["event"] for line in lines]
 

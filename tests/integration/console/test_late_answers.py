@@ -18,8 +18,8 @@ def go(page: Page, address: str) -> None:
 
 
 def test_two_pages_of_one_moment_are_both_of_that(browser: Browser, base: str) -> None:
-    """If a user opens a past page and at once another page of the same time, the second shows that
-    time."""
+    """If a user opens a page at a past time, and another page at that time before the first has
+    loaded, the second page shows that time."""
     with opened(browser, base) as page:
         newest = page.request.get("/api/v1/revision").json()["revision"]
         visit(page, f"#/pods?at={newest}")

@@ -408,7 +408,7 @@ def test_enough_of_a_device_s_id_will_do() -> None:
         assert (change.device, change.node) == ("GPU-ffffffff-z", "n1")
     for name, problem in (
         ("GPU-0a1b2c3d", "2 device ids: GPU-0a1b2c3d-x, GPU-0a1b2c3d-y; write more of the id"),
-        ("GPU-fff", "too little of a device id"),
+        ("GPU-fff", "is too short: a device id needs"),
         ("GPU-ffff0", "no node or device"),
     ):
         with pytest.raises(WishInvalid, match=problem):

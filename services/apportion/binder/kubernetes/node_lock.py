@@ -228,7 +228,9 @@ class NodeLocks:
         return answer.ok
 
     async def _label(self, placed: PodPlaced) -> None:
-        """Set HAMi's label with the node's name; its plugin goes by the annotation."""
+        """Set the pod's label `hami.io/vgpu-node`, as HAMi's scheduler does.
+
+        Skip node names that are too long for a label: HAMi's plugin reads the annotation."""
         if len(placed.node) > LABEL_MAX:
             return
         meta = {"uid": placed.pod, "labels": {NODE_LABEL: placed.node}}

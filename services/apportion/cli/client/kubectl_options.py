@@ -101,7 +101,7 @@ def adapt(command: click.Command) -> click.Command:
 
 
 def _kept(param: click.Parameter) -> click.Parameter:
-    """Return the parameter. If it is a verb's own --kubeconfig or --context, the plugin uses it."""
+    """Return the parameter, or a copy that also sets its environment variable in `_VARIABLES`."""
     (variable,) = [_VARIABLES[name] for name in param.opts if name in _VARIABLES] or [""]
     if variable:
         param = copy.copy(param)

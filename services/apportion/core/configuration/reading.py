@@ -42,7 +42,9 @@ def passed_over(document: object) -> tuple[Passed, ...]:
 def _clean(document: object) -> dict[str, Any]:
     clean = cleaned(document)
     if not isinstance(clean, dict):
-        raise ManifestError(ROOT, document, "is not an object", "start it with nvidia:")
+        raise ManifestError(
+            ROOT, document, "is not an object", "write an object with keys such as nvidia"
+        )
     return clean
 
 

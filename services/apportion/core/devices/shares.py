@@ -95,7 +95,7 @@ def occupy(state: DeviceState, share: Share) -> None:
         ("template_cpu", cpu, state.template_cpu_free),
         ("slices", (mask & state.slices).bit_count(), 0),
         ("slices beyond the last", (mask >> MIG_SLICES).bit_count(), 0),
-        ("slices outside of its group", int(bool(mask) and leaves), 0),
+        ("slices of another MIG group", int(bool(mask) and leaves), 0),
         ("shares of another template", int(bool(of_all) and state.group not in ("", of_all)), 0),
     ):
         if needed > max(available, 0):  # available is negative if the device now offers less

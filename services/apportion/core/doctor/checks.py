@@ -247,7 +247,7 @@ def snapshots(ledger: LedgerFacts) -> Found | None:
         return broken(
             f"{many(ledger.snapshots_doubtful, 'snapshot')} not attested by an intake, so not used",
             "check /readyz and the logs of the intakes; if none runs, start one; otherwise the "
-            "snapshot may be forged: replace the schedulers' key and delete it",
+            "snapshot may be forged: replace the schedulers' key, then delete the snapshot",
         )
     if behind > LONG_EVENTS:
         return warning(

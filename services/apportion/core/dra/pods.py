@@ -82,7 +82,7 @@ class PodClaims:
         try:
             pod = _decode(raw)
         except msgspec.MsgspecError as error:
-            fix = f"use at most {CLAIMS_MAX}"
+            fix = f"use at most {CLAIMS_MAX} claims and {CONTAINERS_MAX} containers"
             raise ManifestError(_IN_PODS, None, f"is not valid ({error})", fix) from None
         self.pod = pod.metadata.uid
         self.namespace = pod.metadata.namespace

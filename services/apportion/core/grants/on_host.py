@@ -52,8 +52,8 @@ def on_host(made: Grant) -> Grant:
         path = next(path for inside, path in mounts.items() if inside.endswith(_LIBRARY))
         if any(each.isspace() or each == ":" for each in path):
             raise GrantRefused(
-                f"the agent's --library is {path!r}, but for the loader a space or colon ends a "
-                "path; move the file"
+                f"the agent's --library is {path!r}, but the dynamic loader ends a path at "
+                "a space or colon; move the file to a path without them"
             )
         env[PRELOAD] = path
     return Grant(Edits(env), region=made.region)

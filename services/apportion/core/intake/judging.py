@@ -159,7 +159,7 @@ def misnamed(share: ShareUsed, name: str) -> Refusal:
 
 def _too_much(used: ShareUsed | UnsharedUsed, node: NodeState) -> str:
     if used.seconds > USE_SECONDS_MAX:
-        return f"{used.seconds:,} s is more than two days"
+        return f"one report covers {used.seconds:,} s of usage; the maximum is two days"
     offered = node.by_id[used.device].device
     most_mib = int(MARGIN * max(offered.memory_mib, offered.physical_memory_mib))
     if used.memory_mib_seconds > most_mib * (used.seconds + ROUNDED_S):

@@ -127,7 +127,8 @@ def _device(node: NodeState, state: DeviceState, held: list[tuple[Share, bool]])
             yield f"{where}: MIG slices {mask:b} are allocated twice"
         occupied |= mask
         if mask and share.instance and share.instance.group != state.group:
-            yield f"{where}: an instance of group {share.instance.group!r} in {state.group!r}"
+            group = share.instance.group
+            yield f"{where}: a share's MIG instance is of group {group!r}, not {state.group!r}"
     if occupied != state.slices:
         yield f"{where}: MIG slices occupied are {state.slices:b}, but shares use {occupied:b}"
 

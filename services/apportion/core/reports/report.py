@@ -56,7 +56,9 @@ class _Figures(Struct):
 
 
 def report_answer(what: str, read: Reading, prices: Prices | None) -> ReportAnswer:
-    """Return allocated time, used time and cost by row. Raises `PriceError` without a price."""
+    """Return allocated time, used time and cost by row.
+
+    Raises PriceError if `what` is COST and a model has no price."""
     unpriced = _unpriced(prices, (model for _, (_, model) in read.meters.cells))
     if unpriced and what == COST:
         raise PriceError(lacking_words(unpriced))

@@ -78,7 +78,9 @@ class Cursors:
         return Fernet(urlsafe_b64encode(self._key))
 
     def seal(self, path: str, cursor: str) -> str:
-        """Encrypt a cursor of the list at `path`, but not a revision, which reveals nothing."""
+        """Encrypt a cursor of the list at `path`.
+
+        A cursor that is empty or a revision is returned unchanged, because it reveals nothing."""
         if not cursor or _is_revision(cursor):
             return cursor
         return self._fernet.encrypt(f"{path}\n{cursor}".encode()).decode()

@@ -211,7 +211,9 @@ def is_shown(endpoint: Endpoint, query: Mapping[str, str]) -> bool:
 
 
 def planned_namespaces(body: bytes) -> list[str]:
-    """Return the namespaces of a plan's manifests. The plan's answer names live pods there."""
+    """Return the namespaces of the planned pods.
+
+    The client must have read access to each, because the answer also names live pods there."""
     return sorted({pod["namespace"] for pod in msgspec.json.decode(body)["pods"]})
 
 

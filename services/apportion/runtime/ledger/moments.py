@@ -46,7 +46,7 @@ def parse_moment(text: str, now: datetime) -> Moment:
         if not 1 <= revision <= REVISION_MAX:
             raise MomentError(
                 f"revision {revision} does not exist",
-                "revisions start at 1, the beginning of the ledger",
+                f"use a revision from 1, the beginning of the ledger, to {REVISION_MAX}",
             )
         return Moment(revision=revision)
     try:

@@ -1,6 +1,7 @@
 """The cluster's volumes, and the volume claims through which pods mount them.
 
-Invariant: the ledger has a claim only if a pod of it, or of another scheduler, mounts it."""
+Invariant: the ledger has a claim only if a pod in the ledger, or a pod bound to a node in the
+cluster, mounts it."""
 
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -57,7 +57,7 @@ class Source:
 
     def uid(self, key: str, incarnation: int) -> str:
         """Return the uid of the pod's n-th incarnation (submission), counted from 1."""
-        raise LookupError(f"no manifest has pod {key} ({incarnation})")
+        raise LookupError(f"no manifest has submission {incarnation} of pod {key}")
 
     def incarnation(self, key: str, uid: str) -> int:  # noqa: ARG002 - no pod is ours
         """Return which submission of the pod has this uid, or 0 for a pod of another source."""

@@ -28,14 +28,14 @@ FLEET = Ledger(node("t4-1", gpu(CARD, index=0)))
     [
         ("t4-11", "pod 't4-11' has ever existed; did you mean t4-1?\n"),
         ("nosuch", "; list names with `apportion get pods`, "),
-        ("GPU-", "'GPU-' is too little of a device id; write more of the id\n"),
+        ("GPU-", "'GPU-' is too short; write more of the id\n"),
     ],
 )
 def test_history_says_what_may_be_meant_by_a_name_of_nothing(name: str, said: str) -> None:
     """For an unknown name, `history` suggests a similar node, a device by its full id, or a verb
     that lists names."""
     short = ErrorAnswer(
-        error="'GPU-' is too little of a device id", fix="write more of the id", field="device",
+        error="'GPU-' is too short", fix="write more of the id", field="device",
         code=AMBIGUOUS_DEVICE,
     )  # fmt: skip
     told = answers_of(FLEET) | without_pods(name) | {"history/devices/GPU-": short}

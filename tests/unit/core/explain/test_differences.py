@@ -187,7 +187,8 @@ def test_limits_that_changed() -> None:
 
 
 def test_a_queue_that_moved_in_the_tree() -> None:
-    """Each changed field of a queue's place in the tree is a row."""
+    """The diff has one row for each changed setting of a queue, such as parent, priority or
+    guarantee."""
     old = QueueObserved(queue="ml", parent="lab", deserved={"cpu": 4000}, cards_guarantee={"T4": 1})
     before = picture(state := happen(State(), old))
     new = QueueObserved(queue="ml", priority=3, reclaimable=False, fifo=True, safe_s=60)

@@ -348,7 +348,8 @@ def test_a_limit_that_came_after_the_decision() -> None:
 
 
 def test_a_late_placement_without_a_limit_hides_nothing() -> None:
-    """A placement decided before a limit came does not excuse later ones if it is within it."""
+    """A late placement, decided before a limit existed, excuses no later violation of the limit if
+    the limit does not apply to it."""
     ledger = limited()
     ledger.write(pod("other", ask(1000), namespace="web"))
     ledger.write(on("other"), basis=3)

@@ -221,8 +221,10 @@ def test_policy_and_queue_replace_what_was() -> None:
 
 
 def test_a_registered_device_is_offered_without_an_agent() -> None:
-    """A node offers the devices that another system's plugin registered, until the plugin leaves. A
-    device in use then stays, as not present."""
+    """A node offers the devices that another system's plugin registered.
+
+    When the plugin leaves, unused devices are removed. A device in use stays in the state, with
+    `present` False."""
     cards = (gpu("g0"), gpu("g1"))
     ledger = Ledger(observed("n1"), registered("n1", devices=cards), pod("p1"))
     ledger.play(placement("p1", shares=[share("g0")]))

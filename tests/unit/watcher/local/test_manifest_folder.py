@@ -113,7 +113,7 @@ async def test_what_stands_beside_workloads_is_passed_over_and_said(
 
 
 async def test_a_gang_comes_with_its_job(tmp_path: Path) -> None:
-    """A Job in the folder requests its pods and their gang."""
+    """A Volcano Job in the folder yields a pod per replica, and a gang with its `minAvailable`."""
     write(
         tmp_path,
         "job.yaml",

@@ -115,7 +115,9 @@ def _make(report: str, *, where: Where, as_json: bool, form: str, **given: Any) 
 def read_report(
     where: Where, report: str, form: str, given: Mapping[str, Any]
 ) -> ReportAnswer | IdleAnswer | str:
-    """Compute the report here; csv and focus return text. Raises the errors of `exits`."""
+    """Compute the report in this process, from the ledger. Return text if `form` is csv or focus.
+
+    Raises the errors of `exits`."""
     # Importing these takes a tenth of a second, which a report of the gateway's does not need.
     from apportion.cli.client.ledger import open_ledger, run
     from apportion.runtime.jetstream import reports

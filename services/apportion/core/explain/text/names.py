@@ -33,7 +33,7 @@ def unclear(name: str, found: Sequence[str]) -> str:
         return f"{name!r} is the beginning of {len(found)} device ids: {listed(list(found))}"
     if (match := _too_little(name)) is None:
         return ""
-    return f"{name!r} is too little of a device id, which takes four characters after {match[1]}"
+    return f"{name!r} is too short: a device id needs at least four characters after {match[1]}"
 
 
 def did_you_mean(name: str, known: Iterable[str], *, alike: float = ALIKE) -> str:

@@ -55,7 +55,9 @@ class FactColumns:
         self._prefer_among(rows if self.prefers else 0)
 
     def rebuild(self, columns: Columns, rows: Rows) -> bool:
-        """Evaluate these rows. Return True if the points of all other rows change as well."""
+        """Apply the filters of facts, such as labels, taints and volumes, to these rows.
+
+        Return True if the preference points of all other rows change as well."""
         needs, vacant = self._shape.node, columns.vacant[rows]
         allowed = columns.labels.allowed(columns, needs, rows)
         self.ranks[rows] = np.where(allowed, FITS, _LABELS_MISMATCH)

@@ -1,4 +1,5 @@
-"""Express the limits of queues and namespaces as bounds on amounts, and compute amounts.
+"""Express the limits of queues and namespaces as upper bounds, and compute what a pod uses of each
+limited resource.
 
 A limit on device memory or cores applies to all devices of the family. Exceptions for Volcano:
 `volcano.sh/gpu-number` counts only whole devices, `volcano.sh/gpu-memory` only partial ones.

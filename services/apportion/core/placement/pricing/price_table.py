@@ -229,7 +229,9 @@ class PriceTable:
         return list(zip(self.devices, self._of_kinds, strict=False))
 
     def prepare(self, columns: Columns, rows: Int64) -> bool:
-        """Compute one more table, or the values of `rows` more nodes. Return True if all exist."""
+        """Do one step. Return True when every node has a value.
+
+        A step builds a part of the tables or, once they exist, values up to `rows` more nodes."""
         known: Tables | None = self._tables
         if known is None:
             self._learn_kind()

@@ -88,7 +88,9 @@ class MigPlace(Struct, frozen=True):
 
 
 class RegisteredProfile(Struct, frozen=True):
-    """A MIG profile that HAMi's plugin offers (2.10 and newer), with the driver's places for it."""
+    """A MIG profile that HAMi's plugin (2.10 and newer) offers.
+
+    `placements` are the places on the GPU that the driver allows for it."""
 
     name: str
     memory_mib: int = field(name="memoryMB", default=0)

@@ -219,7 +219,8 @@ def _pod(workflow: _Workflow, found: _Found, template: Document) -> TemplatePod:
         return f"{at}.{path}"
 
     if patch := template.get("podSpecPatch") or spec.get("podSpecPatch"):
-        problem, fix = "is merged into the pod by Argo at run time", "write its fields themselves"
+        problem = "is merged into the pod by Argo at run time"
+        fix = "remove it, and set the patched fields in the workflow"
         raise ManifestError(of_workflow("podSpecPatch"), patch, problem, fix)
     other = {} if found.source is workflow.source else found.source.spec
     about = {

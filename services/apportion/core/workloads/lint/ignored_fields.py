@@ -34,7 +34,7 @@ POD_FIELDS: Mapping[str, str] = {
         " serviceAccountName shareProcessNamespace",
     ),
     "ephemeralContainers": "added to a running pod, and cannot request resources",
-    "evictionResponders": "called for an eviction request only, and Apportion creates none",
+    "evictionResponders": "called only for eviction requests, which Apportion does not create",
     "os": "kube-scheduler ignores it too; use a nodeSelector on kubernetes.io/os",
     "runtimeClassName": "the API server copies its overhead and node selector into the pod",
 }

@@ -52,7 +52,7 @@ def test_what_is_wrong_with_a_name() -> None:
         f"'GPU-1a2b3c4d' is the beginning of 2 device ids: {A}, {B}"
     )
     for short in ("GPU-1a", "GPU-"):
-        said = f"{short!r} is too little of a device id, which takes four characters after GPU-"
+        said = f"{short!r} is too short: a device id needs at least four characters after GPU-"
         assert unclear(short, meant(short, ALL)) == said
     assert not unclear("node-7", meant("node-7", ALL))
 

@@ -109,8 +109,8 @@ def test_F20_an_instance_has_the_memory_that_the_driver_reports() -> None:
 
 
 def test_F20_large_and_small_instances_fit_next_to_each_other() -> None:
-    """Instances of two slices are placed from the start, and those of four from the end, as in
-    HAMi. So one of the latter fits between two of the former."""
+    """Two-slice instances fill the GPU from the start, four-slice instances from the end, as in
+    HAMi. So a four-slice instance leaves room for a later two-slice one."""
     here = ledger(facts(migProfiles=PROFILES))
     for uid, memory_mib in (("p0", 9000), ("p1", 20000), ("p2", 9000)):
         place(here, uid, asking(memory_mib))
@@ -157,8 +157,9 @@ def test_F20_a_suffix_of_a_profile_is_another_profiles_name() -> None:
 
 
 def test_F20_up_to_2_9_an_instance_is_a_position_in_a_group() -> None:
-    """HAMi's plugin up to 2.9 divides a GPU by a group of `knownMigGeometries`. The pod's
-    annotation has the group and the position. A GPU keeps its group while pods use it."""
+    """HAMi's plugin up to version 2.9 divides a GPU into the MIG instances of one group of
+    `knownMigGeometries`. The pod's annotation has the group and the instance's position in it. A
+    GPU keeps its group while pods use it."""
     here = ledger(facts(CONFIG))
     here.play(ConfigurationChanged(by="ada", configuration=CONFIGURATION))
     place(here, "p0", asking(9000))

@@ -88,7 +88,8 @@ MADE = [
 
 @pytest.mark.parametrize("made", MADE, ids=lambda made: f"{made.controller}, {made.scheduler}")
 def test_gangs_of_controllers(made: Made) -> None:
-    """A pod is in the gang of the PodGroup that its controller creates, with its task and queue."""
+    """A pod is in the gang of the PodGroup that the pod's controller creates. The pod has its task,
+    and the gang has the PodGroup's queue."""
     document = pod(
         {"nvidia.com/gpu": 1}, made.annotations, schedulerName=made.scheduler, **made.pod
     )
