@@ -119,10 +119,8 @@ def test_F22_cpu_and_memory_of_a_kai_queue() -> None:
 
 
 def test_F22_the_place_of_a_kai_queue_in_the_tree() -> None:
-    """Parent, priority, weight and minimum runtime of a KAI Queue are read.
-
-    The weight is `overQuotaWeight` of the GPUs. A queue that does not set it has weight 0 and gets
-    no surplus."""
+    """Parent, priority, weight and minimum runtime of a KAI Queue are read. The weight is
+    `overQuotaWeight` of the GPUs. A queue that does not set it has weight 0 and gets no surplus."""
     spec = {"parentQueue": "research", "priority": 7, "reclaimMinRuntime": "1h30m"}
     found = read(kai({"limit": -1, "overQuotaWeight": 3}, **spec))
     assert found == QueueObserved(queue="ml", parent="research", priority=7, weight=3, safe_s=5400)
