@@ -104,7 +104,10 @@ class ServiceProcess:
             return status == 200
 
         what = f"{self.verb} to be ready"
-        await until(answers, what, timeout_s=timeout_s, interval_s=READY_INTERVAL_S)
+        try:
+            await until(answers, what, timeout_s=timeout_s, interval_s=READY_INTERVAL_S)
+        except AssertionError as late:
+            raise AssertionError(f"{late}; it says {self.reasons!r}, {self.log[-3:]}") from late
 
     async def get(self, path: str) -> tuple[int, str]:
         """Send one GET request to the service's health port. Return status and body."""

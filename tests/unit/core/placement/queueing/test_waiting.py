@@ -155,9 +155,8 @@ def test_queues_and_namespaces_with_limits_have_one_member() -> None:
     """If both queues and namespaces have limits, all their pods belong to one scheduler.
 
     Otherwise two schedulers would place pods of one namespace and refuse each other's appends."""
-    limits = {"capability": {"nvidia.com/gpu": 3}}
     members = Members(THREE, rack("n1", 1))
-    members.play(*(QueueObserved(queue=name, **limits) for name in "abcd"))
+    members.play(*(QueueObserved(queue=name, capability={"nvidia.com/gpu": 3}) for name in "abcd"))
     for number, queue in enumerate("abcd" * 5):
         members.submit(pod(f"p{number}", cards(9), queue=queue, namespace="team"))
     assert len([name for name in THREE if members.engines[name].pending]) > 1
