@@ -5,10 +5,12 @@ import contextlib
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import structs
 
+from apportion.agent.kubelet import kubelet_pb2 as pb
 from apportion.agent.shares.regions import SharedFile
 from apportion.core.grants.region import Region
 from apportion_schemas import (
@@ -311,6 +313,34 @@ async def test_a_kubelet_that_comes_later_is_found(bus: Bus, facts: Facts, folde
             await kubelet.offered(GPU, 10)
             await agent.ready()
         assert await agent.stop() == 0
+
+
+class StartingKubelet(FakeKubelet):
+    """Removes the socket of the plugin for GPUs when it first registers, and answers nevertheless.
+
+    A kubelet that starts at that moment does so."""
+
+    removed = False
+
+    async def _register(self, request: Any, context: Any) -> Any:
+        if request.resource_name == GPU and not self.removed:
+            (self._plugins / request.endpoint).unlink()
+            self.removed = True
+            return pb.Empty()
+        return await super()._register(request, context)
+
+
+async def test_a_socket_that_a_starting_kubelet_removes_is_made_again(
+    bus: Bus, facts: Facts, folder: Path
+) -> None:
+    """If a starting kubelet removes the agent's socket after the agent made it, the agent makes it
+    again and registers again. Otherwise no pod would get a GPU until the agent restarts."""
+    async with StartingKubelet(folder) as kubelet:
+        options = ["--node", NODE, "--simulate", "1xT4", "--kubelet", str(kubelet.folder)]
+        options += ["--cdi", str(kubelet.cdi), "--state", str(folder / "state")]
+        async with ServiceProcess("agent", bus.server.url_for("agent"), *options):
+            await facts.count(NodeReported, 1)
+            await kubelet.offered(GPU, 10)
 
 
 async def test_a_folder_with_too_long_a_name_is_named(

@@ -451,7 +451,10 @@ class FrontDoor:
                 found = _inodes(self._folder)
                 for resource, plugin in list(self._plugins.items()):
                     now = (found.get(plugin.endpoint, 0), found.get(_KUBELET, 0))
-                    if now[1] and now != known.get(resource):
+                    # A kubelet that starts while we register may remove our socket and answer
+                    # nevertheless. Its own new socket may have the inode of the old one.
+                    missing = not now[0]
+                    if now[1] and (missing or now != known.get(resource)):
                         known[resource] = await self._introduce(plugin)
                 await asyncio.sleep(SOCKET_LOOK_S)
         finally:
