@@ -1,8 +1,9 @@
 """Keep the pods of a gang in one topology domain, such as a rack, if its PodGroup asks for that.
 
-A level is a label key, and the nodes with the same value are a domain. Domains are tried in the
-order of their room, the one with the least first, so that a large one stays whole. Invariant: while
-a gang has placed pods, further pods only get nodes of their domain."""
+A level is a label key, and the nodes with the same value are a domain. The domain with the least
+room is tried first, so that a large one stays whole. If a gang may start with one pod, the domain
+with the most room is tried first, because further pods must follow. Invariant: while a gang has
+placed pods, further pods only get nodes of their domain."""
 
 from collections import Counter
 from typing import Final, NamedTuple

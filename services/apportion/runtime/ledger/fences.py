@@ -1,8 +1,8 @@
 """Finds the revision to expect (the fence) on a subject whose newest record the state lacks.
 
 After a trim or a loss of records, the server treats the subject as empty. The fold may have skipped
-the newest record, or forgotten it. Invariant: a writer never
-appends past an event that it has not folded."""
+the newest record, or forgotten it. Invariant: a writer never appends past an event that it has not
+folded."""
 
 import asyncio
 from typing import Final
@@ -14,7 +14,7 @@ MISSING_MAX: Final = 1_024  # records that are missing although the ledger begin
 
 
 class Fences:
-    """Remembers for a writer which records are gone from the server since a trim or a loss."""
+    """Remembers for a writer which records are gone from the server, or missing in the state."""
 
     def __init__(self) -> None:
         self._begins = 1

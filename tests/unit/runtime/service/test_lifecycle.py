@@ -246,7 +246,7 @@ lifecycle.BACK_OFF = lifecycle.BACK_OFF._replace(longest_s=0.01)
 async def main(service):
     lives.append(1)
     if len(lives) < 20:
-        raise LedgerUnavailable("nobody there")
+        raise LedgerUnavailable("no server")
     service.log.info("there at last")
     await asyncio.Event().wait()
 """
@@ -271,7 +271,7 @@ lifecycle.BACK_OFF = Pauses()
 async def main(service):
     lives.append(1)
     if len(lives) < 5:
-        raise LedgerUnavailable("nobody there")
+        raise LedgerUnavailable("no server")
     service.log.info("there at last", pauses=pauses)
     await asyncio.Event().wait()
 """
