@@ -44,9 +44,9 @@ from pathlib import Path
 
 from msgspec import structs
 
+from apportion.core.audit import Auditor
 from apportion.core.intake.answers import subject_of_node
 from apportion.core.ledger import snapshot
-from apportion.core.ledger.audit import Auditor
 from apportion.core.ledger.digest import digest
 from apportion.core.ledger.rationale import Rationale
 from apportion.core.ledger.rules import rules_of

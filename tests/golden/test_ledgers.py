@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from apportion.core.ledger.audit import Auditor, Violation
+from apportion.core.audit import Auditor, Violation
 from apportion.core.ledger.digest import canonical, digest
 from apportion.core.ledger.rules import Rules, rules_of, said_at
 from apportion.core.ledger.snapshot import restore, take

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from apportion.core.ledger.audit import Auditor, Violation
+from apportion.core.audit import Auditor, Violation
 from apportion.core.ledger.digest import canonical
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.snapshot import FORMAT, MAGIC, Taken, Taking, restore

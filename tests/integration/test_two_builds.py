@@ -44,7 +44,7 @@ TELL = """\
 import json, sys
 from collections import Counter
 from pathlib import Path
-from apportion.core.ledger.audit import Auditor
+from apportion.core.audit import Auditor
 from apportion.core.ledger.digest import digest
 from apportion.core.ledger.rules import rules_of
 from apportion.core.ledger.state import State

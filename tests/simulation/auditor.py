@@ -21,8 +21,8 @@ from typing import Any, Final, Protocol
 
 from msgspec import structs
 
+from apportion.core.audit import LimitsAudit
 from apportion.core.ledger import fold
-from apportion.core.ledger.audit import LimitsAudit
 from apportion.core.ledger.digest import digest
 from apportion.core.ledger.invariants import violations
 from apportion.core.ledger.moments import micros_of

@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from apportion.core.answers.visibility import OF_OTHERS, OTHERS
-from apportion.core.ledger.audit import Auditor, Violation
+from apportion.core.audit import Auditor, Violation
 from apportion.gateway.api.endpoint import Audience
 from apportion.gateway.main import ENDPOINTS
 from apportion.runtime.jetstream.reports import history

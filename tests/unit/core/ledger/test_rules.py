@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from apportion.core.audit import Auditor
 from apportion.core.ledger import fold
-from apportion.core.ledger.audit import Auditor
 from apportion.core.ledger.digest import canonical
 from apportion.core.ledger.rules import Rules, SetAsideEvent, Superseded, missing, rules_of, said_at
 from apportion.core.ledger.snapshot import restore, take

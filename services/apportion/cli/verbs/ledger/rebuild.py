@@ -15,9 +15,9 @@ from apportion.cli.client.ledger import appending, by_whom, open_ledger, person,
 from apportion.cli.exits import NotFound, Unreachable
 from apportion.cli.render.output import console, print_json, warn
 from apportion.cli.usage import Verb
+from apportion.core.audit import Auditor
 from apportion.core.configuration import manifest_config
 from apportion.core.explain.text.words import listed
-from apportion.core.ledger.audit import Auditor
 from apportion.core.ledger.state import State
 from apportion.core.workloads.adoption.claims import bound_claim
 from apportion.core.workloads.schedulers import OURS, scheduler_names

@@ -17,8 +17,8 @@ from apportion.cli.client.ledger import open_ledger, run
 from apportion.cli.exits import OUTDATED, REFUSED, NotFound, Wrong
 from apportion.cli.render.output import console, print_answer, progress
 from apportion.cli.usage import FILE, Verb, read_keys
+from apportion.core.audit import Auditor, Violation
 from apportion.core.explain.text.words import many
-from apportion.core.ledger.audit import Auditor, Violation
 from apportion.core.ledger.digest import digest
 from apportion.core.ledger.receipts import ReceiptInvalid
 from apportion.core.ledger.rules import rules_of

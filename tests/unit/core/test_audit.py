@@ -8,9 +8,9 @@ from typing import Any, Self
 import pytest
 from msgspec import structs
 
+from apportion.core.audit import Auditor, Violation
 from apportion.core.devices.shares import release
 from apportion.core.ledger import invariants
-from apportion.core.ledger.audit import Auditor, Violation
 from apportion.core.ledger.fold import HANDLERS, Change
 from apportion.core.ledger.handlers import departures
 from apportion.core.ledger.state import State
