@@ -71,7 +71,7 @@ def noted(ask: AskColumns, columns: Columns, row: int) -> list[bool]:
     """Return, for each device of the node at `row`, whether the device suffices for the request.
 
     The node's CPU and memory are ignored."""
-    alone = AskColumns(ask.ask, ask.constraints, ask.chain, ask.geometries, host_need=0)
+    alone = AskColumns(ask.ask, ask.constraints, ask.chain, ask.fleet, host_need=0)
     alone.rebuild(columns, columns.every)
     look = ScoreInput(columns, np.zeros(1, np.int32).data)
     look.rows, look.count = np.array([row]).data, 1
@@ -209,7 +209,7 @@ def test_evaluator_and_index_stop_a_node_at_the_same_filter(
     columns = Columns(state)
     columns.sync()
     for shape in wanted:
-        class_ = PlacementClass(shape, state.policy, None, columns.geometries)
+        class_ = PlacementClass(shape, state.policy, None, columns.fleet)
         class_.refresh(columns)
         ranks = node_ranks(class_, columns)
         for row, node in enumerate(columns.nodes):

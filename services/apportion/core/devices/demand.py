@@ -1,16 +1,16 @@
 """Compute what an ask (a container's device request) needs, and which MIG instances can serve it.
 
-A `Demand` depends on the ask and the type of device, never on what is free. So it is computed once
-per class of pods and type of device.
+A `Demand` depends on the ask, the type of device and facts of the whole fleet, never on what is
+free. So it is computed once per class of pods and type of device, until such a fact changes.
 
 `knownMigGeometries` allows groups of instances. Each instance of a group has fixed slices of its
 own. So a GPU in that group can have any subset of the instances, and pods that come and go do not
 fragment it. Invariant: the places of one group never overlap."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec import structs
 
@@ -149,7 +149,22 @@ def _starts(profiles: list[MigProfile]) -> list[int] | None:
     return found if stand(0, 0) else None
 
 
-Known = tuple[MigGeometries, ...]
+Geometries = tuple[MigGeometries, ...]
+
+
+class FleetFacts(NamedTuple):
+    """What a cluster has that decides how much of one device an ask needs."""
+
+    geometries: Geometries = ()
+    largest_gpu_mib: int = 0  # memory of the largest NVIDIA GPU, of any node; 0 is unknown
+
+
+NO_FACTS: Final = FleetFacts()
+
+
+def largest_gpu_mib(devices: Iterable[Device]) -> int:
+    """Return the memory of the largest NVIDIA GPU among these devices, in MiB; 0 without any."""
+    return max((each.memory_mib for each in devices if each.family == NVIDIA), default=0)
 
 
 class Demand(NamedTuple):
@@ -181,10 +196,10 @@ class Demand(NamedTuple):
                 yield place, charge
 
 
-def demand(ask: Ask, device: Device, known: Known = ()) -> Demand | RefusalCode:
+def demand(ask: Ask, device: Device, fleet: FleetFacts = NO_FACTS) -> Demand | RefusalCode:
     """Return what the ask needs on this type of device, or why it can never fit there."""
     if device.mode == "mig":
-        return _mig(ask, device, known)
+        return _mig(ask, device, fleet)
     if ask.profile:
         return RefusalCode.MODE_MISMATCH
     if ask.whole:
@@ -195,7 +210,7 @@ def demand(ask: Ask, device: Device, known: Known = ()) -> Demand | RefusalCode:
         return RefusalCode.MODE_MISMATCH
     # HAMi-core and MPS. 100 % of the cores needs the device exclusively; an ask for 0 % is refused
     # if all cores are in use (HAMi's `CardComputeUnitsExhausted`).
-    memory_mib = memory_needed_mib(ask, device)
+    memory_mib = memory_needed_mib(ask, device, fleet)
     if ask.cores == WHOLE:
         return Demand(memory_mib, device.cores, device.cores, alone=True)
     cores = ask.cores
@@ -204,13 +219,16 @@ def demand(ask: Ask, device: Device, known: Known = ()) -> Demand | RefusalCode:
     return Demand(memory_mib, max(cores, 1), cores)
 
 
-def memory_needed_mib(ask: Ask, device: Device) -> int:
-    """Return how much memory of this device the ask needs, in MiB."""
+def memory_needed_mib(ask: Ask, device: Device, fleet: FleetFacts = NO_FACTS) -> int:
+    """Return how much memory of this device the ask needs, in MiB.
+
+    An ask for more than every GPU of the fleet has is capped to the largest, so that it gets no
+    smaller one."""
     if ask.memory_mib is None:
         percent = WHOLE if ask.memory_percent is None else ask.memory_percent
         return device.memory_mib * percent // WHOLE
     if ask.cap_memory:
-        return min(ask.memory_mib, device.memory_mib)
+        return min(ask.memory_mib, max(fleet.largest_gpu_mib, device.memory_mib))
     return ask.memory_mib
 
 
@@ -219,18 +237,18 @@ def _whole(device: Device) -> Demand:
     return Demand(device.memory_mib, device.cores, device.cores, alone=True, template_cpu=cpu)
 
 
-def _mig(ask: Ask, device: Device, known: Known) -> Demand | RefusalCode:
-    options = _options(device, known)
+def _mig(ask: Ask, device: Device, fleet: FleetFacts) -> Demand | RefusalCode:
+    options = _options(device, fleet)
     if ask.profile:
         fitting = [place for place in options if place.profile.name == ask.profile]
     else:
         # By memory alone: cores do not influence the choice (HAMi's `selectMigCandidate`, Volcano's
         # `TryAddPod`).
-        needed_mib = _instance_needed_mib(ask, device)
+        needed_mib = _instance_needed_mib(ask, device, fleet)
         fitting = [place for place in options if place.profile.memory_mib >= needed_mib]
     whole = ask.memory_mib is None and ask.memory_percent in (None, WHOLE) and not ask.profile
     if ask.cap_memory and not ask.profile:  # capped to the memory of the device: the whole device
-        whole = whole or memory_needed_mib(ask, device) >= device.memory_mib
+        whole = whole or memory_needed_mib(ask, device, fleet) == device.memory_mib
     if not fitting and whole:  # the whole device is its largest instance
         most_mib = max((place.profile.memory_mib for place in options), default=0)
         fitting = [place for place in options if place.profile.memory_mib == most_mib]
@@ -245,27 +263,27 @@ def _mig(ask: Ask, device: Device, known: Known) -> Demand | RefusalCode:
     return Demand(min(charges), 0, 0, profile=profile, options=tuple(fitting), charges=charges)
 
 
-def _options(device: Device, known: Known) -> list[Place]:
-    if groups := groups_of(known, device.family, device.model, device.mig_sizes):
+def _options(device: Device, fleet: FleetFacts) -> list[Place]:
+    if groups := groups_of(fleet.geometries, device.family, device.model, device.mig_sizes):
         return [place for group in groups for place in group]
     profiles = mig_profiles(device.family, device.model, device.mig_sizes)
     return [place_at(profile, start) for profile in profiles for start in profile.starts]
 
 
-def _instance_needed_mib(ask: Ask, device: Device) -> int:
-    return device.physical_memory_mib if ask.whole else memory_needed_mib(ask, device)
+def _instance_needed_mib(ask: Ask, device: Device, fleet: FleetFacts) -> int:
+    return device.physical_memory_mib if ask.whole else memory_needed_mib(ask, device, fleet)
 
 
-def largest_part(ask: Ask, device: Device, known: Known = ()) -> tuple[int, int]:
+def largest_part(ask: Ask, device: Device, fleet: FleetFacts = NO_FACTS) -> tuple[int, int]:
     """Return the MiB that the ask needs, and the MiB of the device or its largest MIG instance.
 
     Both are 0 if the ask names a MIG profile."""
     if device.mode != "mig":
-        return memory_needed_mib(ask, device), device.memory_mib
+        return memory_needed_mib(ask, device, fleet), device.memory_mib
     if ask.profile:
         return 0, 0
-    sizes = (place.profile.memory_mib for place in _options(device, known))
-    return _instance_needed_mib(ask, device), max(sizes, default=0)
+    sizes = (place.profile.memory_mib for place in _options(device, fleet))
+    return _instance_needed_mib(ask, device, fleet), max(sizes, default=0)
 
 
 def memory_charged_mib(profile: MigProfile, device: Device) -> int:

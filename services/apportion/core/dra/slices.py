@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from apportion.core.devices.catalogue import mig_profiles
-from apportion.core.devices.demand import Known, Place, groups_of, memory_charged_mib, place_at
+from apportion.core.devices.demand import Geometries, Place, groups_of, memory_charged_mib, place_at
 from apportion.core.devices.shares import MIG_SLICES, DeviceState
 from apportion.core.dra.names import DRIVER, FAMILY, PUBLISHED, SHARED, card, partition
 from apportion_schemas import Device
@@ -21,7 +21,7 @@ TAINT: Final = {"key": f"{DRIVER}/scheduler", "value": "apportion", "effect": "N
 Json = dict[str, Any]
 
 
-def pool(node: str, devices: Iterable[DeviceState], known: Known = ()) -> list[Json]:
+def pool(node: str, devices: Iterable[DeviceState], known: Geometries = ()) -> list[Json]:
     """Return the specs of a node's slices. The generation of their pool is 0.
 
     A device that takes no new shares is left out."""
@@ -82,7 +82,7 @@ def _attributes(device: Device, profile: str = "") -> Json:
     return {name: {"string": value[:64]} for name, value in said.items()}
 
 
-def _places(device: Device, known: Known) -> list[Place]:
+def _places(device: Device, known: Geometries) -> list[Place]:
     groups = groups_of(known, device.family, device.model, device.mig_sizes)
     places = [place for group in groups for place in group] or [
         place_at(profile, start)
@@ -93,7 +93,7 @@ def _places(device: Device, known: Known) -> list[Place]:
     return list({(place.profile.name, place.start): place for place in places}.values())
 
 
-def _partitions(device: Device, known: Known) -> Iterator[Json]:
+def _partitions(device: Device, known: Geometries) -> Iterator[Json]:
     for place in _places(device, known):
         taken = range(place.start, place.start + place.profile.size)
         yield {

@@ -11,7 +11,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from apportion.core.devices.chains import Chain, chain
-from apportion.core.devices.demand import Known
+from apportion.core.devices.demand import NO_FACTS, FleetFacts
 from apportion.core.ledger.state import State
 from apportion.core.placement.affinity.relations import Relations
 from apportion.core.placement.feasibility import nodes as node_filters
@@ -57,7 +57,7 @@ class PlacementClass:
         shape: Shape,
         policy: PolicyChanged,
         price_table: PriceTable | None,
-        geometries: Known = (),
+        fleet: FleetFacts = NO_FACTS,
         *,
         relations: Relations | None = None,
         volumes: VolumeNeeds | None = None,
@@ -65,7 +65,7 @@ class PlacementClass:
     ) -> None:
         self.shape = shape
         self.relations = relations
-        self._geometries = geometries
+        self._fleet = fleet
         self._price_table: PriceTable | None = None
         self.needs = node_filters.needs(shape)  # filters that no index covers
         if volumes is not None and volumes.attached:
@@ -73,9 +73,7 @@ class PlacementClass:
         self._prefer_by(policy, price_table)
         host_need = packed.amounts(shape.node.memory_mib, shape.node.cpu_milli, 1)
         self.asks = [
-            AskColumns(
-                ask, shape.devices, self.chain, geometries, host_need=host_need, without=without
-            )
+            AskColumns(ask, shape.devices, self.chain, fleet, host_need=host_need, without=without)
             for ask in shape.asks
         ]
         # Every container requests one device, the same, on any NUMA node.
@@ -95,16 +93,16 @@ class PlacementClass:
         self._changed_seen: Int64 = BEFORE_ALL
 
     def follow(
-        self, policy: PolicyChanged, price_table: PriceTable | None, geometries: Known
+        self, policy: PolicyChanged, price_table: PriceTable | None, fleet: FleetFacts
     ) -> None:
-        """Use this policy, these prices and these MIG geometries; recompute all scores."""
+        """Use this policy, these prices and these facts of the fleet; recompute all scores."""
         same = self._policy is policy and self._price_table is price_table
-        if same and self._geometries is geometries:
+        if same and self._fleet is fleet:
             return
-        if self._geometries is not geometries:
-            self._geometries = geometries
+        if self._fleet is not fleet:
+            self._fleet = fleet
             for ask in self.asks:
-                ask.follow(geometries)
+                ask.follow(fleet)
         self._prefer_by(policy, price_table)
         self._begin_anew()
 
@@ -320,13 +318,13 @@ class ClassCache:
             price_table = self._price_table_now()
         found: PlacementClass | None = self._classes.pop(key, None)
         if found is not None:
-            found.follow(policy, price_table, columns.geometries)
+            found.follow(policy, price_table, columns.fleet)
         else:
             found = PlacementClass(
                 shape,
                 policy,
                 price_table,
-                columns.geometries,
+                columns.fleet,
                 relations=None if relate is None else relate(),
                 volumes=volumes,
                 without=without,

@@ -178,7 +178,7 @@ def _verdict(class_: PlacementClass, columns: Columns, row: int, code: RefusalCo
     devices = node.devices
     for ask in class_.asks:  # `devices_feasibility` with the demands that the class has cached
         needs = _needs(class_, ask, columns, row)
-        found = refused_ask(ask.ask, devices, needs, ask.geometries, range(len(devices)))
+        found = refused_ask(ask.ask, devices, needs, ask.fleet, range(len(devices)))
         if found is not None:
             return found
     # No ask lacks anything alone: the containers collide, so count the usable devices.
@@ -195,7 +195,7 @@ def _verdict(class_: PlacementClass, columns: Columns, row: int, code: RefusalCo
 def _needs(class_: PlacementClass, ask: AskColumns, columns: Columns, row: int) -> list[Need]:
     devices = columns.nodes[row].devices
     if ask.elsewhere is not None:  # kinds do not distinguish the devices that the pod names
-        rules = Rules(ask.geometries, ask.chain.idle_only)
+        rules = Rules(ask.fleet, ask.chain.idle_only)
         return [need_of(ask.ask, class_.shape.devices, held.device, rules) for held in devices]
     kinds = columns.kind[row].tolist()[HOST + 1 :]
     return [ask.demands[kind] for kind, _ in zip(kinds, devices, strict=False)]

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from apportion.core.devices.demand import Known
+from apportion.core.devices.demand import NO_FACTS, FleetFacts
 from apportion.core.ledger.handlers.change import Change
 from apportion.core.ledger.state import PodState, State
 from apportion.core.placement.feasibility.descriptors import GANG, REORDERED, SOME
@@ -36,7 +36,7 @@ class Unschedulable:
     Invariant: a queue that `helped` does not return fits on none of the nodes that changed."""
 
     def __init__(self) -> None:
-        self._as_of: tuple[int, int, Known] = (-1, 0, ())  # of rows, kinds and geometries
+        self._as_of: tuple[int, int, FleetFacts] = (-1, 0, NO_FACTS)  # of rows, kinds, fleet
         self._seen = 0
         self.clear()
 
@@ -84,7 +84,7 @@ class Unschedulable:
         """Return the keys of the shape queues that changed nodes may help; None means all."""
         seen, self._seen = self._seen, columns.changed.end
         before = self._as_of
-        self._as_of = (columns.generation, len(columns.kinds), columns.geometries)
+        self._as_of = (columns.generation, len(columns.kinds), columns.fleet)
         if not len(self):
             return []
         rows = columns.changed.since(seen)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from msgspec import structs
 
-from apportion.core.devices.demand import Demand, Known, demand
+from apportion.core.devices.demand import Demand, FleetFacts, Geometries, demand
 from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger.state import NodeState
 from apportion.core.workloads.adoption.claims import Claim, Wanted
@@ -19,7 +19,7 @@ from apportion_schemas.quantities import TEXT_MAX
 EVIDENCE = "what it asks for; nobody says what it has"
 
 
-def taken(claim: Claim, node: NodeState, known: Known = ()) -> PodAdopted | None:
+def taken(claim: Claim, node: NodeState, geometries: Geometries = ()) -> PodAdopted | None:
     """Return the event that charges devices to the pod; None while that is not possible.
 
     The node must have reported its devices, and the instances of a MIG device must be known. Until
@@ -46,7 +46,7 @@ def taken(claim: Claim, node: NodeState, known: Known = ()) -> PodAdopted | None
     for wanted in claim.wanted:
         left = devices.get(wanted.family, [])
         for device in left[: wanted.devices]:
-            rest = list(_rest(device, wanted, known))
+            rest = list(_rest(device, wanted, FleetFacts(geometries)))
             if not rest and device.device.mode == "mig":
                 return None
             shares += rest
@@ -65,7 +65,7 @@ def taken(claim: Claim, node: NodeState, known: Known = ()) -> PodAdopted | None
     )  # fmt: skip
 
 
-def _rest(state: DeviceState, wanted: Wanted, known: Known) -> Iterator[Share]:
+def _rest(state: DeviceState, wanted: Wanted, fleet: FleetFacts) -> Iterator[Share]:
     """Yield one share with all that is free on a device, or a share per free MIG instance."""
     device = state.device
     if state.slots_free < 1 or state.memory_free_mib < 1:
@@ -76,7 +76,7 @@ def _rest(state: DeviceState, wanted: Wanted, known: Known) -> Iterator[Share]:
             container=wanted.container, device=device.id, memory_mib=memory_mib, cores=cores
         )
         return
-    whole = demand(Ask(container=wanted.container, family=wanted.family), device, known)
+    whole = demand(Ask(container=wanted.container, family=wanted.family), device, fleet)
     if not isinstance(whole, Demand):
         return
     for place, charge in whole.free_places(state.taken, state.group, state.memory_free_mib):

@@ -19,7 +19,14 @@ from typing import Any, Final, NamedTuple, TypeVar
 from msgspec import structs
 
 from apportion.core.devices.chains import chain
-from apportion.core.devices.demand import Demand, Known, demand, largest_part
+from apportion.core.devices.demand import (
+    NO_FACTS,
+    Demand,
+    FleetFacts,
+    demand,
+    largest_gpu_mib,
+    largest_part,
+)
 from apportion.core.devices.sets import in_sets, whole_sets
 from apportion.core.devices.shares import DeviceState, release, template_cpu_of
 from apportion.core.ledger.host_usage import release_host
@@ -225,7 +232,7 @@ _NO_DEVICE: Final = RefusalCode.NO_SUCH_DEVICE
 class Rules(NamedTuple):
     """The cluster settings that filters read."""
 
-    geometries: Known = ()  # MIG geometries
+    fleet: FleetFacts = NO_FACTS
     idle_only: bool = False  # only idle devices count
 
 
@@ -261,7 +268,7 @@ def devices_feasibility(
         places: Sequence[int] = range(len(devices))
         if large_enough:
             places = [at for at, _ in usable(ask, shape.devices, devices, rules)]
-        refused = refused_ask(ask, devices, needs, rules.geometries, places)
+        refused = refused_ask(ask, devices, needs, rules.fleet, places)
         if refused is not None:
             return refused
         alone = len(shape.asks) == 1 and not shape.devices.numa_bind
@@ -281,7 +288,7 @@ def need_of(ask: Ask, constraints: DeviceConstraints, device: Device, rules: Rul
     refused = refused_kind(ask, constraints, device)
     if refused is not None and refused not in _WHICH_DEVICE:
         return refused
-    found = demand(ask, device, rules.geometries)
+    found = demand(ask, device, rules.fleet)
     if not isinstance(found, Demand):
         return found if refused is None or RANK[found] < RANK[refused] else refused
     if refused is not None:
@@ -303,7 +310,7 @@ def refused_ask(
     ask: Ask,
     devices: Sequence[DeviceState],
     needs: Sequence[Need],
-    geometries: Known,
+    fleet: FleetFacts,
     places: Sequence[int],
 ) -> Verdict | None:
     """Return why too few of the devices in `places` can serve the ask; None if enough can."""
@@ -317,7 +324,7 @@ def refused_ask(
             if refused is None:
                 continue
         else:
-            amounts = largest_part(ask, held.device, geometries) if need in UNCUT else (1, 0)
+            amounts = largest_part(ask, held.device, fleet) if need in UNCUT else (1, 0)
             refused = Verdict(need, *amounts)
         needed = refused.needed
         short = (needed - refused.available) / (needed or 1)
@@ -371,7 +378,15 @@ class Room:
         """Return the rules for pods of this shape in this cluster."""
         state = self._state
         devices = chain(shape.device_policy or state.policy.device_policy)
-        return Rules(state.configuration.nvidia.known_mig_geometries, devices.idle_only)
+        largest = 0
+        if any(ask.cap_memory for ask in shape.asks):
+            largest = self.once(("largest GPU", b""), self._largest_gpu_mib)
+        fleet = FleetFacts(state.configuration.nvidia.known_mig_geometries, largest)
+        return Rules(fleet, devices.idle_only)
+
+    def _largest_gpu_mib(self) -> int:
+        nodes = self._state.nodes.values()
+        return largest_gpu_mib(held.device for node in nodes for held in node.devices)
 
     def in_context(
         self, pod: PodState, refused: PodRefused, *, brief: bool = False

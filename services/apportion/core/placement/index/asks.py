@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from apportion.core.devices.catalogue import alike_number
 from apportion.core.devices.chains import Chain
-from apportion.core.devices.demand import SLICE_STATES, Demand, Known, demand
+from apportion.core.devices.demand import SLICE_STATES, Demand, FleetFacts, demand
 from apportion.core.devices.sets import in_sets
 from apportion.core.placement.feasibility.evaluator import refused_kind
 from apportion.core.placement.index import ask_loops, packed
@@ -34,7 +34,7 @@ class AskColumns:
         ask: Ask,
         constraints: DeviceConstraints,
         chain: Chain,
-        geometries: Known,
+        fleet: FleetFacts,
         *,
         host_need: int,
         without: frozenset[int] = frozenset(),
@@ -48,25 +48,25 @@ class AskColumns:
         self._count: Int64 = ask.count
         self.elsewhere: NDArray[np.bool_] | None = None  # excluded by uuid or index
         self._elsewhere: UInt8s = flags(_NOWHERE)
-        self._begin(geometries)
+        self._begin(fleet)
         self._flatten()
 
-    def follow(self, geometries: Known) -> None:
-        """Use these MIG geometries from now on, and recompute what depends on them."""
+    def follow(self, fleet: FleetFacts) -> None:
+        """Use these facts of the fleet from now on, and recompute what depends on them."""
         devices = self._devices
-        self._begin(geometries)
+        self._begin(fleet)
         for device in devices:
             self._learn(device)
         self._flatten()
 
-    def _begin(self, geometries: Known) -> None:
-        self.geometries = geometries
+    def _begin(self, fleet: FleetFacts) -> None:
+        self.fleet = fleet
         self._devices: list[Device] = []
         self.demands: list[Demand | RefusalCode] = [RefusalCode.NO_SUCH_DEVICE] * FIRST_KIND
         self.needs: list[int] = [packed.NEVER, self._host_need]  # packed, by kind
         self._charges = [0] * FIRST_KIND
         self._amounts = [0, 0, 0] * FIRST_KIND
-        self._cuts: Int64 = SLICE_STATES * (1 + GROUPS_MAX if geometries else 1)
+        self._cuts: Int64 = SLICE_STATES * (1 + GROUPS_MAX if fleet.geometries else 1)
         self.instance_fits = np.ones((FIRST_KIND, self._cuts), np.bool_)
         self.cuts_instances = False
 
@@ -163,7 +163,7 @@ class AskColumns:
     def _learn(self, device: Device) -> None:
         anywhere = structs.replace(self.constraints, use_ids=(), nouse_ids=(), indexes=())
         known: Demand | RefusalCode | None = refused_kind(self.ask, anywhere, device)
-        known = known or demand(self.ask, device, self.geometries)
+        known = known or demand(self.ask, device, self.fleet)
         if len(self.demands) in self._without:
             known = RefusalCode.GANG_MODEL_MISMATCH  # limits do not report the kinds they exclude
         if self.chain.idle_only and isinstance(known, Demand):

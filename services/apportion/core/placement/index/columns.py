@@ -12,7 +12,13 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from apportion.core.devices.catalogue import alike_number
-from apportion.core.devices.demand import Known, cut_state, groups_of
+from apportion.core.devices.demand import (
+    NO_FACTS,
+    FleetFacts,
+    cut_state,
+    groups_of,
+    largest_gpu_mib,
+)
 from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger.state import NodeState, State
 from apportion.core.placement.feasibility.nodes import PREFERABLY_NOT, closed
@@ -159,8 +165,8 @@ class Columns:
             self._touched[name] = Touch(node, None)
         self._any_anew = True
         self._state = state
-        self.geometries = self._configured = state.configuration.nvidia.known_mig_geometries
-        self._cut_otherwise = False
+        self.fleet = NO_FACTS
+        self._seen_of_fleet: tuple[object, object] = (None, None)
         self._of_kubernetes = state.of_kubernetes
         self.allocate(0, 1)
 
@@ -191,11 +197,6 @@ class Columns:
 
     def sync(self) -> None:
         """Update the rows of all touched nodes; the cost is proportional to touched devices."""
-        geometries = self._state.configuration.nvidia.known_mig_geometries
-        if geometries is not self._configured:  # a new configuration may have the same geometries
-            self._configured = geometries
-            self._cut_otherwise = geometries != self.geometries
-            self.geometries = geometries if self._cut_otherwise else self.geometries
         # nodes that only agents report are gone
         if self._state.of_kubernetes != self._of_kubernetes:
             self._of_kubernetes = self._state.of_kubernetes
@@ -218,9 +219,21 @@ class Columns:
                 row: Int64 = row_of[name]
                 self._refresh(row, touch.node, touch.shares)
                 self.changed.append(row)
-        if self._cut_otherwise:
-            self._cut_otherwise = False
-            _cut_anew(self)
+        self._sync_fleet()
+
+    def _sync_fleet(self) -> None:
+        # `fleet` stays the same object until a fact changes, so that classes compare by identity.
+        geometries = self._state.configuration.nvidia.known_mig_geometries
+        offered, (was, before) = self.offered(), self._seen_of_fleet
+        if geometries is was and offered is before:
+            return
+        self._seen_of_fleet = geometries, offered
+        fleet = FleetFacts(geometries, largest_gpu_mib(filter(None, offered)))
+        if fleet != self.fleet:
+            cut_otherwise = geometries != self.fleet.geometries
+            self.fleet = fleet
+            if cut_otherwise:
+                _cut_anew(self)
 
     def changed_from(self, begin: Int64) -> Int64:
         """Put the rows changed since that log position into `some`, each once; return how many."""
@@ -364,7 +377,7 @@ class Columns:
             amounts = packed.free_amounts(state)
             self.free[row, at] = amounts
             self.slices[row, at] = state.taken
-            self.cut[row, at] = _cut(state, self.geometries)
+            self.cut[row, at] = _cut(state, self.fleet)
             self.closed[row, at] = _shut(state)
             if _is_odd(state, amounts):
                 self._odd.add(row)
@@ -386,7 +399,7 @@ class Columns:
                 self._odd.add(row)
                 odd = True
                 self.slices[row, at] = state.taken
-                self.cut[row, at] = _cut(state, self.geometries)
+                self.cut[row, at] = _cut(state, self.fleet)
                 self.closed[row, at] = _shut(state)
             memory_mib += packed.memory_of(amounts) - packed.memory_of(before)
             cores += packed.compute_of(amounts) - packed.compute_of(before)
@@ -425,7 +438,7 @@ def _cut_anew(columns: Columns) -> None:
         state = columns.nodes[row].devices[at - 1]
         key = (columns.kind.item(row, at), state.taken, state.group)
         if key not in known:
-            known[key] = _cut(state, columns.geometries)
+            known[key] = _cut(state, columns.fleet)
         columns.cut[row, at] = known[key]
     for row in dict.fromkeys(rows):
         columns.changed.append(row)
@@ -448,14 +461,14 @@ def _sum_free(sums: NDArray[np.int64], node: NodeState) -> None:
     sums[CORES_FREE] = sum(state.cores_free for state in node.devices)
 
 
-def _cut(state: DeviceState, geometries: Known) -> int:
+def _cut(state: DeviceState, fleet: FleetFacts) -> int:
     taken = state.taken
     if state.group and not taken:
         return alike_number(state.device.family, state.group)
-    if not taken or not geometries:
+    if not taken or not fleet.geometries:
         return taken
     device = state.device
-    groups = groups_of(geometries, device.family, device.model)
+    groups = groups_of(fleet.geometries, device.family, device.model)
     return cut_state(taken, state.group, groups)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import structs
 
-from apportion.core.devices.demand import Known
+from apportion.core.devices.demand import Geometries
 from apportion.core.workloads.adoption.placement_annotations import ATTEMPT, SHARES, read_shares
 from apportion.core.workloads.adoption.recovery import recover, shares_of
 from apportion.core.workloads.dialects import Container, ManifestError, nvidia
@@ -76,7 +76,9 @@ class Claim(NamedTuple):
     doubted: tuple[str, ...] = ()  # annotations that are not trusted
     unclear: bool = False
 
-    def on(self, node: str, devices: Mapping[str, Device], known: Known = ()) -> PodAdopted | None:
+    def on(
+        self, node: str, devices: Mapping[str, Device], known: Geometries = ()
+    ) -> PodAdopted | None:
         """Return the event that adopts the pod on this node; None while its devices are unknown."""
         shares = self.shares
         if shares is None and self.held:

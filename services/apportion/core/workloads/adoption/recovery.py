@@ -12,7 +12,7 @@ import msgspec
 from apportion.core.devices.catalogue import FAMILIES, counts_cores, mig_profiles
 from apportion.core.devices.demand import (
     Demand,
-    Known,
+    Geometries,
     demand,
     generated,
     groups_of,
@@ -60,7 +60,7 @@ def recover(pod: BoundPod) -> Recovered | None:
 
 
 def shares_of(
-    held: Iterable[Held], asks: Sequence[Ask], devices: Mapping[str, Device], known: Known = ()
+    held: Iterable[Held], asks: Sequence[Ask], devices: Mapping[str, Device], known: Geometries = ()
 ) -> tuple[Share, ...] | None:
     """Return the pod's shares of the node's devices; None if one of them cannot be determined."""
     by_index = {(device.family, device.index): device for device in devices.values()}
@@ -95,7 +95,7 @@ def shares_of(
 
 
 def _placed(
-    each: Held, place: tuple[str, int], device: Device | None, known: Known
+    each: Held, place: tuple[str, int], device: Device | None, known: Geometries
 ) -> Share | None:
     if device is None:
         return None

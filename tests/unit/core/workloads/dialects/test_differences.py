@@ -686,6 +686,22 @@ def test_G17_more_memory_than_a_gpu_has_is_all_of_it() -> None:
     assert placed(pod(limits), node("n1", failed)).reasons("p") == {RefusalCode.DEVICE_UNHEALTHY: 1}
 
 
+def test_G17_memory_is_capped_at_the_largest_gpu_of_the_cluster() -> None:
+    """With Volcano's names, no GPU is too small for a request that a larger GPU of the cluster can
+    serve, on the same node or another. Without a larger GPU, the smaller one is used."""
+    limits = {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 100_000}
+    small = gpu("small", memory_mib=15_360, physical_memory_mib=15_360)
+    large = gpu("large", memory_mib=40_960, physical_memory_mib=40_960)
+    ledger = placed(pod(limits), node("n1", small, large))
+    assert [(each.device, each.memory_mib) for each in ledger.shares("p")] == [("large", 40_960)]
+    ledger.submit(submitted("later", own(100_000, cap_memory=True))).settle()
+    assert ledger.reasons("later") == {RefusalCode.MEMORY_INSUFFICIENT: 1}
+    ledger.gone("p").play(node("n1", small)).settle()
+    assert [(each.device, each.memory_mib) for each in ledger.shares("later")] == [
+        ("small", 15_360)
+    ]
+
+
 @pytest.mark.parametrize("percent", [101, -1])
 def test_G17_a_percentage_that_is_none_is_refused(percent: int) -> None:
     """A percentage of memory above 100 or below 0 is refused with a message."""
