@@ -239,7 +239,7 @@ async def test_one_from_the_future_or_of_another_ledger_is_set_aside(
     state = await snapshots.restore()
     assert state.revision == 0
     said = capsys.readouterr().out
-    assert "the ledger ends before it" in said
+    assert "the ledger ends before revision" in said
     assert "another record at 3" in said
 
 

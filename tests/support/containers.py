@@ -122,9 +122,9 @@ def skip_unless_here() -> None:
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Lock the cache until the block ends.
+    """Lock the cache folder of images and containers until the block ends.
 
-    Otherwise, concurrent test runs would remove each other's containers."""
+    Without the lock, concurrent test runs would remove each other's containers."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "lock").open("w") as lock:
         try:

@@ -409,10 +409,11 @@ def fence(
 
 
 def _id(event: DecisionEvent | LimitsChecked, state: State) -> str:
-    """Return the event's message id. The ledger accepts an id once, so each attempt is placed once.
+    """Return the event's message id. The ledger accepts each id once.
 
-    Ids for an adopted pod include the revision of its submission, because it may have lost an
-    earlier placement. An eviction's id includes the beneficiary, for which the pod is evicted."""
+    So each attempt of a pod is placed at most once. For an adopted pod, the ids of evictions and
+    voids include the revision at which it was submitted, because a pod can be adopted again with
+    the same attempt number. The id of an eviction also names the pod that gets the room."""
     if isinstance(event, LimitsChecked):
         return f"limits/{event.kind}/{event.name}/{state.revision}"
     pod = state.pods[event.pod]

@@ -23,8 +23,8 @@ ANN = ("--by", "ann")
 
 
 class Lagging(NamedTuple):
-    """A ledger, and a gateway that lags behind it. The gateway reads through a proxy that passes on
-    no later events."""
+    """A ledger, and a gateway that lags behind it because the proxy between them passes on no more
+    events."""
 
     facts: Facts
     proxy: Proxy

@@ -1,6 +1,6 @@
-"""Read cordons from the ledger, for `cordon`, `uncordon` and `drain`.
+"""Read cordons from the gateway, for `cordon`, `uncordon` and `drain`.
 
-Invariant: cordons are read as of the ledger's end, because a stale gateway may miss changes."""
+Invariant: the answer is as of the ledger's end, because an older one may lack changes."""
 
 import asyncio
 

@@ -97,7 +97,7 @@ def command(
         raise click.UsageError("--library requires --gpus local")
     if os.environ.get(TOKENS_ENV) and not os.environ.get(TOKEN_ENV):
         raise click.UsageError(
-            f"{TOKENS_ENV} enables a login for the gateway, which `up` also uses; put a token with "
+            f"{TOKENS_ENV} is set, so the gateway requires a token, also from `up`; put a token with "
             f"access to all namespaces into a file, and set {TOKEN_ENV}=FILE"
         )
     kept_in = (data or default_data()).absolute()

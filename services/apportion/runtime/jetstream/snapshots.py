@@ -195,7 +195,10 @@ class Snapshots:
     async def _check_place(self, stored: Stored) -> None:
         record = await stream.read_record(self._wire, stored.revision)
         if record is None:
-            raise BadObject("the ledger ends before it, because it was restored or recreated")
+            raise BadObject(
+                f"the ledger ends before revision {stored.revision} of the snapshot, because it was"
+                " restored or recreated"
+            )
         if record.digest.hex() != stored.record:
             raise BadObject(f"the ledger was recreated and has another record at {stored.revision}")
 

@@ -131,7 +131,7 @@ class Amount(NamedTuple):
                 n for n in counts if n > self.value
             ]
             fix = f"write {' or '.join(map(str, near[:2]))}"
-            raise self.refusal("devices are never handed out together", fix)
+            raise self.refusal("is not a number of devices that one container can have", fix)
         return self.value
 
     def memory_mib(self, unit_mib: int) -> int | None:

@@ -72,7 +72,7 @@ class HamiDevice(NamedTuple):
         return of_family(self.family, self.names, unit_mib=self.unit_mib, clamps=True)
 
     def read(self, container: Container, amounts: Amounts, _: DialectConfig) -> Ask | None:
-        """Return the container's ask; None if it requests no number of these devices."""
+        """Return the container's ask; None if its number of devices is missing or 0."""
         count, memory, cores = (amounts.get(name) for name in self.names)
         if count is None or count.value == 0:
             return None

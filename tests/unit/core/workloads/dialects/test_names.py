@@ -30,7 +30,8 @@ def test_a_configuration_that_cannot_be_meant(document: dict[str, object], says:
 
 
 def test_every_known_name_is_claimed() -> None:
-    """Every resource name that requests devices is known, and is no extended resource of a node."""
+    """The resource names of all dialects are claimed, so they never count as extended resources of
+    a node."""
     names = claimed(DialectConfig())
     assert {"nvidia.com/gpu", "nvidia.com/gpumem-percentage", "nvidia.com/priority"} <= names
     assert {"volcano.sh/vgpu-number", "volcano.sh/gpu-memory"} <= names
