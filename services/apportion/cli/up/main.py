@@ -97,8 +97,8 @@ def command(
         raise click.UsageError("--library requires --gpus local")
     if os.environ.get(TOKENS_ENV) and not os.environ.get(TOKEN_ENV):
         raise click.UsageError(
-            f"{TOKENS_ENV} is set, so the gateway requires a token, also from `up`; put a token with "
-            f"access to all namespaces into a file, and set {TOKEN_ENV}=FILE"
+            f"{TOKENS_ENV} is set, so the gateway requires a token, also from `up`; put a token "
+            f"with access to all namespaces into a file, and set {TOKEN_ENV}=FILE"
         )
     kept_in = (data or default_data()).absolute()
     simulated = (

@@ -367,7 +367,7 @@ async def _configuration(kubeconfig: Path | None, context: str | None) -> Any:
         raise ConfigError(
             "--kubeconfig",
             str(kubeconfig or ""),
-            f"no cluster can be reached this way ({error}): name a kubeconfig, or run in a pod "
+            f"no cluster configuration can be loaded ({error}): name a kubeconfig, or run in a pod "
             "with a service account",
         ) from error
     if kubeconfig is not None or context is not None or not _in_cluster():

@@ -59,7 +59,8 @@ def test_names_of_each_chip() -> None:
 
 
 def test_a_part_of_the_cores_of_several_gpus_is_refused() -> None:
-    """HAMi's webhook sets the cores of several GPUs to 100 percent each, so others are refused."""
+    """A request for a part of the cores of several GPUs is refused, because HAMi's webhook would
+    set 100 percent of each."""
     for document in (limits(2, None, 30), of_chip(limits(2, None, 30), "BI-V100")):
         error = refused(document)
         (name,) = (

@@ -156,7 +156,8 @@ def test_memory_of_a_vxpu_is_rounded_up(limits: dict[str, int], wanted: dict[str
 
 
 def test_vxpus_that_are_not_requested() -> None:
-    """Without a number of vXPUs, HAMi gives none. Numbers are those of whole XPUs."""
+    """A container without a number of vXPUs gets no vXPU. The number must be one that containers
+    can have of whole XPUs, too: 1, 2, 4 or 8."""
     assert asks(pod({SHARED: 0})) == asks(pod({MEMORY: 24576})) == ()
     assert "2 or 4" in refused(pod({SHARED: 3, MEMORY: 1})).fix
 
