@@ -11,6 +11,7 @@ import argparse
 import ast
 import re
 import sys
+import textwrap
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -22,6 +23,7 @@ import msgspec
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "tools" / "compatibility.toml"
 PAGE = "docs/reference/compatibility.md"
+COLUMNS = 120
 _NAME = re.compile(r"test_([A-Z][0-9]+)_")
 
 
@@ -43,11 +45,14 @@ class System(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Difference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A feature that has its own meaning in another system, and what Apportion does instead."""
+    """A feature that has its own meaning in another system, and what Apportion does instead.
+
+    Each item of `text` (the other system) and of `here` (Apportion) is one fact, as a sentence."""
 
     id: str
-    text: str
-    here: str
+    title: str
+    text: tuple[str, ...]
+    here: tuple[str, ...]
 
 
 class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -107,8 +112,8 @@ def page(rows: Table, shown: Mapping[str, list[Shown]]) -> str:
         "",
         "For users of HAMi, Volcano vGPU or vcuda who consider a move. The first tables list the",
         "features of these systems that Apportion supports, and the tests of each. A pod that is",
-        "written for one of these systems runs unchanged; `examples/pods/` has samples. The last",
-        "table lists what Apportion does differently.",
+        "written for one of these systems runs unchanged; `examples/pods/` has samples. After the",
+        "tables, [Differences](#differences) lists what Apportion does differently.",
         "",
         f"The tests of all {len(every)} features run without a GPU. A fake in C replaces NVIDIA's",
         "driver, CUDA and MPS, and a stand-in replaces HAMi-core. The kubelet, the API server and",
@@ -132,19 +137,41 @@ def _differences(rows: Table, shown: Mapping[str, list[Shown]]) -> Iterator[str]
         "",
         "## Differences",
         "",
-        "Special behavior of other systems, and what Apportion does in each case. Rows F are about",
-        "HAMi, Volcano, KAI, gpu-manager and Ascend plugins where Apportion behaves alike, in part",
-        "with exceptions. Rows G are about these systems where it differs. Rows H are about",
-        "kube-scheduler. Rows I are about KAI, and about controllers that create pods.",
-        "[Example manifests](examples.md) lists which example of these projects has which row.",
-        "*Refused with a message* means that the pod or file is rejected, and that the message",
-        "names the field and the fix.",
+        "Special behavior of other systems, and what Apportion does in each case. *Refused with a",
+        "message* means that the pod or file is rejected, and that the message names the field and",
+        "the fix. [Example manifests](examples.md) lists which example of these projects has which",
+        "row.",
         "",
-        "| row | behavior there | in Apportion | tests |",
-        "|---|---|---|---|",
+        "| rows | about |",
+        "|---|---|",
+        "| F | HAMi, Volcano, KAI, gpu-manager, Kubernetes: Apportion does the same, in part with "
+        "exceptions |",
+        "| G | HAMi, Volcano, gang schedulers, Ascend: Apportion does something else |",
+        "| H | kube-scheduler |",
+        "| I | KAI, and controllers that create pods |",
     )
     for row in rows.difference:
-        yield f"| {row.id} | {row.text} | {row.here} | {_tests(shown, row.id)} |"
+        yield from ("", f"### {row.id}. {row.title}", "", *_facts("", row.text), "")
+        yield from _facts("**In Apportion:**", row.here)
+        if tests := [_link(test) for test in shown.get(row.id, ())]:
+            yield from ("", "**Tests:**", "", *(f"- {test}" for test in tests))
+
+
+def _facts(label: str, facts: tuple[str, ...]) -> Iterator[str]:
+    """Yield one fact as a paragraph that begins with the label, or several facts as a list."""
+    if len(facts) == 1:
+        yield from _wrapped(f"{label} {facts[0]}".lstrip(), "")
+        return
+    if label:
+        yield from (label, "")
+    for fact in facts:
+        yield from _wrapped(f"- {fact}", "  ")
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(
+        text, COLUMNS, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _tests(shown: Mapping[str, list[Shown]], row: str) -> str:
