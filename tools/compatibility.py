@@ -144,8 +144,7 @@ def _differences(rows: Table, shown: Mapping[str, list[Shown]]) -> Iterator[str]
         "",
         "| rows | about |",
         "|---|---|",
-        "| F | HAMi, Volcano, KAI, gpu-manager, Kubernetes: Apportion does the same, in part with "
-        "exceptions |",
+        "| F | HAMi, Volcano, KAI, gpu-manager, Kubernetes: Apportion does nearly the same |",
         "| G | HAMi, Volcano, gang schedulers, Ascend: Apportion does something else |",
         "| H | kube-scheduler |",
         "| I | KAI, and controllers that create pods |",

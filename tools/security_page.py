@@ -1,12 +1,12 @@
-"""Write the tables of docs/reference/security.md: identities, attacks and a reviewer's checklist.
+"""Write the sections of docs/reference/security.md: identities, attacks, a reviewer's checklist.
 
     python -m tools.security_page             write them
     python -m tools.security_page --check     report what differs, write nothing
 
-The text around the tables is written by hand. The permissions of an identity come from the table in
-`services/apportion/core/identity`; the rows are in tools/security_page.toml. Invariant: every role
-has a row with what an attacker can do with its identity, every attack has tests with its number in
-tests/security, and every test that a row names exists."""
+The text around the sections is written by hand. The permissions of an identity come from the table
+in `services/apportion/core/identity`; the rows are in tools/security_page.toml. Invariant: every
+role has a row with what an attacker can do with its identity, every attack has tests with its
+number in tests/security, and every test that a row names exists."""
 
 import argparse
 import ast
@@ -42,20 +42,26 @@ class Worst(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Attack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An attack that once succeeded, and the defense against it."""
+    """An attack that once succeeded, and the defense against it.
+
+    Each item of `what` continues the sentence that `who` begins. An item of `stopped` is one fact.
+    """
 
     id: int
+    title: str
     who: str
-    what: str
-    stopped: str
+    what: tuple[str, ...]
+    stopped: tuple[str, ...]
 
 
 class Point(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An item of a reviewer's checklist; each of its `tests` is `path` or `path::function`."""
+    """An item of a reviewer's checklist; each of its `tests` is `path` or `path::function`.
+
+    Each item of `here` is one fact, as a sentence."""
 
     id: int
     asks: str
-    here: str
+    here: tuple[str, ...]
     state: Literal["met", "partly", "not met"] = "met"
     tests: tuple[str, ...] = ()
 
@@ -105,7 +111,7 @@ def absent(tests: Iterable[str]) -> Iterator[str]:
 
 
 def page(text: str, table: Rows, roles: Iterable[Role] = ROLES) -> str:
-    """Return the text of the page with its tables replaced by current ones."""
+    """Return the text of the page with its generated sections replaced by current ones."""
     made = {
         "identities": _identities(table, roles),
         "attacks": _attacks(table),
@@ -119,7 +125,7 @@ def page(text: str, table: Rows, roles: Iterable[Role] = ROLES) -> str:
         before, found, rest = text.partition(begin)
         _, closed, after = rest.partition(end)
         if not found or not closed:
-            raise ValueError(f"{PAGE}: no table {name!r} between its two marks")
+            raise ValueError(f"{PAGE}: no section {name!r} between its two marks")
         text = before + begin + "\n".join(("", *lines, "", end)) + after
     return text
 
@@ -136,17 +142,34 @@ def _identities(table: Rows, roles: Iterable[Role]) -> Iterator[str]:
 
 def _items(text: str) -> Iterator[str]:
     for each in text.split("<br>"):
-        yield from textwrap.wrap(
-            f"- {each}", COLUMNS, subsequent_indent="  ", break_on_hyphens=False
-        )
+        yield from _wrapped(f"- {each}", "  ")
+
+
+def _facts(label: str, facts: tuple[str, ...]) -> Iterator[str]:
+    """Yield one fact as a paragraph that begins with the label, or several facts as a list."""
+    if len(facts) == 1:
+        yield from _wrapped(f"{label} {facts[0]}", "")
+        return
+    yield from (label, "")
+    for fact in facts:
+        yield from _wrapped(f"- {fact}", "  ")
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(
+        text, COLUMNS, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _attacks(table: Rows) -> Iterator[str]:
-    yield "| # | attacker | attack | defense | test |"
-    yield "|---|---|---|---|---|"
-    for each in table.attack:
-        pattern = ATTACKS.format(each.id)
-        yield f"| {each.id} | {each.who} | {each.what} | {_sentence(each.stopped)} | `{pattern}` |"
+    for at, each in enumerate(table.attack):
+        who, what = _sentence(each.who), each.what
+        if len(what) > 1:
+            who, what = f"{who}:", tuple(fragment.rstrip(".") for fragment in what)
+        yield from ("",) * bool(at)
+        yield from (f"### Attack {each.id}: {each.title}", "", *_facts(who, what), "")
+        yield from (*_facts("**Defense:**", each.stopped), "")
+        yield f"**Test:** `{ATTACKS.format(each.id)}`"
 
 
 def _sentence(text: str) -> str:
@@ -156,12 +179,13 @@ def _sentence(text: str) -> str:
 def _points(table: Rows) -> Iterator[str]:
     met = sum(point.state == "met" for point in table.point)
     yield f"{met} of {len(table.point)} checklist items are met."
-    yield ""
-    yield "| # | requirement | state | how it is met | tests |"
-    yield "|---|---|---|---|---|"
     for each in table.point:
-        shown = "<br>".join(_link(test, table.label) for test in each.tests) or "-"
-        yield f"| {each.id} | {each.asks} | {each.state} | {_sentence(each.here)} | {shown} |"
+        state = {"met": "**Met:**", "partly": "**Partly met:**"}.get(each.state, "**Not met:**")
+        yield from ("", f"### Point {each.id}: {_sentence(each.asks)}", "")
+        yield from _facts(state, each.here)
+        if each.tests:
+            yield from ("", "**Tests:**", "")
+            yield from (f"- {_link(test, table.label)}" for test in each.tests)
 
 
 def _link(test: str, labels: dict[str, str]) -> str:
