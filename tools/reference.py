@@ -15,6 +15,7 @@ import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from string import ascii_uppercase
 from typing import Any, Final, NamedTuple
 
 import click
@@ -92,14 +93,12 @@ FOUND_BY: Final[Mapping[str, Sequence[Cause[Any]]]] = {
 
 def scores_and_filters() -> str:
     """Return the page of policies and filters."""
-    filters = (
-        (
-            code(each.code.value),
-            each.phrase,
-            ", ".join(sorted({hint.event.__name__ for hint in each.hints})),
-        )
-        for each in causes.CAUSES.values()
-    )
+    groups: dict[str, str] = {}  # the events after which a pod is tried again, and their letter
+    filters = []
+    for each in causes.CAUSES.values():
+        events = ", ".join(sorted({hint.event.__name__ for hint in each.hints}))
+        letter = groups.setdefault(events, ascii_uppercase[len(groups)])
+        filters.append((code(each.code.value), each.phrase, letter))
     return page(
         "Scores and filters",
         """
@@ -115,11 +114,18 @@ devices on which a pod cannot run. A policy then ranks the remaining nodes and d
 
 The scheduler applies the filters in this order. If several filters exclude a node, the refusal
 counts the node under the first of them. [Refusals](refusals.md) has the cause and the fix of each
-code. After one of the [events](events.md) in the last column, the scheduler tries a refused pod
-again if the event could let the pod fit.
+code. The last column shows after which events the scheduler tries a refused pod again:
+[Events that let a pod fit](#events-that-let-a-pod-fit) lists the events of each letter.
 
 """,
         table(("code", "cause", "tried again after"), filters),
+        """## Events that let a pod fit
+
+After one of these [events](events.md), the scheduler tries a refused pod again, if the event could
+let the pod fit.
+
+""",
+        table(("letter", "events"), ((letter, events) for events, letter in groups.items())),
     )
 
 
@@ -422,6 +428,8 @@ def _of_verbs() -> Iterator[Row]:
 # ---------------------------------------------------------------- metrics
 MADE_BY: Final = {"counter": "counter", "gauge": "gauge", "histogram": "histogram"}
 OTHERS_NAMES: Final = "Names of other systems"
+NAMED_BY: Final = re.compile(r" \(as named by ([^)]*)\)")
+METRIC: Final = ("metric", "labels", "meaning")
 EVERY: Final = "Every service"
 OF_RUNTIME: Final = {"membership": "scheduler"}
 """Modules of the runtime whose metrics only one service has."""
@@ -493,31 +501,37 @@ def _owner(path: Path) -> str:
     return package
 
 
+def _metric(metric: Metric, meaning: str) -> Row:
+    return (
+        stacked(code(metric.name), metric.type),
+        stacked(*map(code, metric.labels)),
+        prose(meaning),
+    )
+
+
 def metrics_page() -> str:
     """Return the page of metrics."""
     found = metrics()
     order = [EVERY, *(name for name in RUN if any(name == each.service for each in found))]
     parts = []
-    for service in [*order, OTHERS_NAMES]:
-        rows = (
-            (
-                stacked(code(each.name), each.type),
-                stacked(*map(code, each.labels)),
-                prose(each.meaning),
-            )
-            for each in found
-            if each.service == service
+    for service in order:
+        rows = (_metric(each, each.meaning) for each in found if each.service == service)
+        parts.append(f"## {service}\n\n" + table(METRIC, rows))
+    parts.append(
+        f"## {OTHERS_NAMES}\n\n"
+        + paragraph(
+            "These metrics are off by default. To keep the dashboards of HAMi, Volcano or "
+            "gpu-manager working, export them with `apportion agent --metrics-as` and "
+            "`apportion scheduler --device-metrics`."
         )
-        intro = (
-            paragraph(
-                "These metrics are off by default. To keep the dashboards of HAMi, Volcano or "
-                "gpu-manager working, export them with `apportion agent --metrics-as` and "
-                "`apportion scheduler --device-metrics`."
-            )
-            if service == OTHERS_NAMES
-            else ""
-        )
-        parts.append(f"## {service}\n\n{intro}" + table(("metric", "labels", "meaning"), rows))
+    )
+    by_system: dict[str, list[Row]] = {}
+    for each in found:
+        if named := each.service == OTHERS_NAMES and NAMED_BY.search(each.meaning):
+            row = _metric(each, NAMED_BY.sub("", each.meaning))
+            by_system.setdefault(named[1], []).append(row)
+    for system, rows_of in by_system.items():
+        parts.append(f"### Names of {system}\n\n" + table(METRIC, rows_of))
     return page(
         "Metrics",
         """
@@ -629,20 +643,29 @@ def chart() -> str:
     """Return the page of the Helm chart's values."""
     found = values()
     parts: list[str] = []
-    rows: list[Row] = []
+    own: list[Row] = []  # of the section
+    below: list[str] = []  # of its groups that have a description
+    rows, group = own, ""
     head = ("value", "default", "meaning")
-
     for each in [*found, Value("end", "", "", "")]:
-        if not each.type and "." not in each.path:  # a new section begins
-            parts.append(table(head, rows))
-            rows = []
+        if group and not each.path.startswith(group):
+            below.append(table(head, rows))
+            rows, group = own, ""
+        if "." not in each.path:  # a new section begins
+            parts += [table(head, own), *below]
+            own, below = [], []
+            rows = own
             if each.path != "end":
-                parts.append(f"## {each.path}\n\n" + _linked(paragraph(each.meaning)))
-        elif "." not in each.path:  # a value that is in no group gets a section of its own
-            parts += [table(head, rows), f"## {each.path}\n\n"]
-            rows = [_value(each)]
-        elif each.type or each.meaning:
+                parts.append(f"## {each.path}\n\n")
+            if each.type:  # a value that is in no group gets a section of its own
+                own.append(_value(each))
+            else:
+                parts.append(_linked(paragraph(each.meaning)))
+        elif each.type:
             rows.append(_value(each))
+        elif each.meaning:
+            below.append(f"### {each.path}\n\n" + _linked(paragraph(each.meaning)))
+            rows, group = [], f"{each.path}."
     return page(
         "Chart values",
         f"""
