@@ -103,7 +103,7 @@ def scores_and_filters() -> str:
         "Scores and filters",
         """
 For operators who choose a policy, and for users of `apportion why`. Filters exclude the nodes and
-devices on which a pod cannot run. A policy then ranks the remaining nodes and devices.
+devices on which a pod cannot run. A policy then gives scores to the remaining nodes and devices.
 [How placement works](../concepts/placement.md) shows both in context.""",
         "## Policies\n\n`apportion policy set --nodes POLICY --devices POLICY` sets the policies "
         "of the cluster.\n\n",
@@ -147,16 +147,16 @@ def refusals() -> str:
         """
 For anyone whose pod is pending. `apportion why` prints each cause with its fix, and how many nodes
 the cause rules out. To see the code, use `apportion why POD --json`, the API or the ledger. A
-printed cause can name what the pod requires, such as `no device of type H100`.
+printed cause can be more specific than on this page, such as `no device of type H100`.
 [Troubleshooting](../troubleshooting.md#pending-pods) has the messages that are not on this page.
 
-If a code has a unit below it, the refusal also contains the needed and the available amount. Newer
-versions may add codes, so a client must accept unknown codes.
+If a code has a unit below it, the refusal also contains two amounts in this unit: the needed and
+the available amount. Newer versions may add codes, so a client must accept unknown codes.
 
-A pod is *too large* if no node could run it even when empty; `apportion why` then prints `would not
-fit even on an empty fleet`. A pod that alone exceeds the limit of its queue or quota is too large,
-too. Such a pod never starts, however long it waits: request less, or use a larger device or node.
-Where the cause and the fix of such a pod differ from those of other pods, the table has a second
+A pod is *too large* if no node could run it, even if the node were empty. `apportion why` then
+prints `would not fit even on an empty fleet`. A pod that alone exceeds the limit of its queue or
+quota is too large, too. Such a pod never starts, however long it is pending: request less, or use a
+larger device or node. If its cause or fix differs from that of other pods, the table has a second
 line, *too large*.
 
 A module is a group of devices that are allocated together, such as the two dies of an
@@ -537,8 +537,7 @@ def metrics_page() -> str:
         """
 For operators who monitor Apportion. Every service exports its metrics in Prometheus text format on
 `/metrics` of its `--health` port. The gateway also exports them on its own port. All histograms are
-in seconds.
-[Monitor](../tasks/monitor.md) has dashboards and alerts.""",
+in seconds. [Monitor](../tasks/monitor.md) has dashboards and alerts.""",
         *parts,
     )
 

@@ -40,7 +40,7 @@ from apportion.scheduler.snapshotting import EVERY_EVENTS, Snapshotting
 )  # fmt: skip
 @click.option(
     "--device-metrics", type=click.Choice(NAMES), multiple=True,
-    help="Export metrics of the allocation of each device, under the metric names of this system.",
+    help="Export metrics of each device's allocation, under the metric names of this system.",
 )  # fmt: skip
 @click.option(
     "--agent-grace", "agent_grace_s", type=click.IntRange(min=0, max=86_400), default=GRACE_S,

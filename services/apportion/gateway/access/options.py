@@ -65,7 +65,7 @@ _OPTIONS = (
     click.option(
         "--tokens", type=click.Path(dir_okay=False, path_type=Path), envvar="APPORTION_TOKENS",
         show_envvar=True, metavar="FILE",
-        help="Require a token of this file (TOML; see `apportion token`).",
+        help="Require a login with a token of this file (TOML; see `apportion token`).",
     ),
     click.option(
         "--audience", "audiences", multiple=True, envvar="APPORTION_AUDIENCE",
