@@ -40,7 +40,10 @@ POLICIES: Final[dict[Policy, PolicyText]] = {
         with_node=True,
     ),
     "fgd": PolicyText(
-        "the least fragmentation", "that leaves the least fragmentation", with_node=True
+        "the node and device that the pod fragments least (fragmentation gradient descent); "
+        "acts as bestfit until 20 pods have been submitted",
+        "that leaves the least fragmentation",
+        with_node=True,
     ),
     "bestfit": PolicyText(
         "the node and device with the least leftover", "with the least leftover", with_node=True
