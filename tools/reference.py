@@ -118,7 +118,7 @@ code. The last column shows after which events the scheduler tries a refused pod
 [Events that let a pod fit](#events-that-let-a-pod-fit) lists the events of each letter.
 
 """,
-        table(("code", "cause", "tried again after"), filters),
+        table(("code", "cause", "tried again after events"), filters),
         """## Events that let a pod fit
 
 After one of these [events](events.md), the scheduler tries a refused pod again, if the event could
