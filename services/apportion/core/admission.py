@@ -185,7 +185,8 @@ def _hidden(spec: Mapping[str, Any], rules: Rules) -> Iterator[Patch]:
 def _prioritised(spec: Mapping[str, Any], draft: PodDraft, rules: Rules) -> Iterator[Patch]:
     """Yield patches that set the priority of containers with GPUs, for nodes with HAMi's plugin.
 
-    HAMi's webhook sets it; its plugin does not. Our agent sets it again, if the namespace may."""
+    HAMi's webhook sets the priority; HAMi's plugin does not. On its own nodes, our agent writes the
+    priority into the region."""
     name = rules.config.dialects.hami.priority or ""
     asking = {ask.container for ask in _asks(draft) if ask.family == NVIDIA}
     for base, container in _containers(spec):
@@ -211,7 +212,7 @@ def _containers(spec: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]
 
 
 def _joined(patches: Iterable[Patch]) -> list[Patch]:
-    """Join the patches that add a container's environment, because the last would replace it."""
+    """Merge the patches that add `env` to one container: each of them would replace the others."""
     lists: dict[str, Patch] = {}
     found = []
     for patch in patches:

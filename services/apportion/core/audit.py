@@ -8,11 +8,11 @@
 | owner | the event's source is the one writer of its type |
 | basis | basis and cause are earlier revisions |
 | chain | a placement names the SHA-256 of the previous message of its node |
-| identity | a placement's id is made of pod and attempt, so the server takes it once |
-| closed | no share is of a device that was closed at the decision's basis |
-| gang | a decision about a gang leaves it with as many pods as must run together, or held |
+| identity | a placement's message id has pod and attempt, so the server stores it only once |
+| closed | no share is of a device that was not open at the decision's basis |
+| gang | after a decision, a gang has its minimum of pods placed, or its pods are held |
 | limit | no placement exceeds a limit of a queue or namespace that was known at its basis |
-| invariant | `invariants`: near each event, and everywhere at intervals and at the end |
+| invariant | `ledger.invariants`, near each event; everywhere at intervals and at the end |
 
 Events that contradict the state are legal and only counted. Revisions that an operator has set
 aside are not checked. The audit ends before an event of a newer build, because this build cannot
@@ -88,7 +88,9 @@ class _Closed(NamedTuple):
 class LimitsAudit:
     """Checks each placement of a state against the limits that were known at its basis.
 
-    It does not check one that a limit, or a use of it that no scheduler decides, has overtaken."""
+    Skips a placement if its scheduler did not yet know the current limits or their use: after its
+    basis, a limit, the capacity or a pod (adopted, changed, resized) changed, or an earlier
+    placement under the same limits was skipped."""
 
     def __init__(self, state: State) -> None:
         self._state = state

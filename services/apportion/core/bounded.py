@@ -1,4 +1,4 @@
-"""Dicts that forget their oldest entries, so that what others send cannot fill our memory."""
+"""Dicts that drop their oldest entries, so that input from others cannot fill our memory."""
 
 from typing import TypeVar
 

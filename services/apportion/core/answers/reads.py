@@ -273,9 +273,9 @@ class GangAnswer(Answer, frozen=True):
 
 
 class QueuePart(Answer, frozen=True):
-    """What a queue uses of something, and what it is entitled to.
+    """How much of one amount a queue uses, and how much it is entitled to.
 
-    `of` is a device family, a device model or a resource. Devices are in thousandths, CPU too;
+    `of` is a device family, a device model or a resource. Devices and CPU are in thousandths;
     memory is in MiB."""
 
     of: Everyone[str]
@@ -297,7 +297,9 @@ class Borrower(Answer, frozen=True):
 
 
 class QueueEntitlement(Answer, frozen=True):
-    """What a pending pod's queue is entitled to of what the pod needs, and who borrows it."""
+    """What a pending pod's queue is entitled to, for each amount that the pod needs.
+
+    `borrowers` are the queues that use more than they are entitled to."""
 
     queue: Everyone[str]
     parts: Everyone[tuple[QueuePart, ...]] = ()
@@ -547,7 +549,7 @@ class End(Answer, frozen=True):
 
 
 class Evictions(Answer, frozen=True):
-    """Past evictions that concern a pod: of other pods for it, and of its predecessor."""
+    """Past evictions of other pods to make room for a pod, and of its newest predecessor."""
 
     made_room: EachItem[tuple[Eviction, ...]] = ()  # of other pods for this pod
     predecessors: int = 0  # earlier pods of this name

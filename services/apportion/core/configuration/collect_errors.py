@@ -25,9 +25,9 @@ def every_error(document: object) -> list[ManifestError]:
 def remove_errors(document: Any) -> tuple[Any, list[ManifestError], list[ManifestError]]:
     """Return the document without its faulty values, all errors, and the parts left out.
 
-    The errors are those of `every_error`. If a faulty value is missing, the part that lacks it is
-    removed, and the last list has an error for this part. After `ERRORS_MAX` errors, the document
-    may have further errors."""
+    The errors are those of `every_error`. If a required value is missing, the part of the document
+    that lacks it is removed; the last list has an error for each such part. After `ERRORS_MAX`
+    errors, the document may have further errors."""
     left, found, parts = deepcopy(document), list[ManifestError](), list[ManifestError]()
     places: dict[tuple[object, ...], list[int]] = {}
     for _ in range(ERRORS_MAX):

@@ -153,7 +153,7 @@ _VOLCANO: Final = "of Volcano's scheduler, only the arguments of deviceshare are
 
 
 class Note(NamedTuple):
-    """A key of a file that has no effect, or was replaced, with the reason."""
+    """A key that has no effect or was replaced: its file, its path and the reason."""
 
     source: str
     path: str
@@ -269,7 +269,9 @@ class Importing:
             self._notes.append(Note(source, path, "no effect: it is empty"))
 
     def _keep_core_limit(self, source: str, path: str) -> None:
-        """Remove an earlier value, and write none: `gpuCorePolicy: disable` may still apply."""
+        """Remove settings of earlier files that switch the core limit off.
+
+        No value replaces them, because `gpuCorePolicy: disable` may still apply."""
         held = part(self._document, "nvidia")
         earlier = [key for key in _CORE_LIMIT if held.get(key, False) is not False]
         for key in earlier:

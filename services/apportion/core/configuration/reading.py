@@ -67,7 +67,7 @@ def _spelled(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _named_groups(entry: Any) -> Any:
-    """Add names (group1, group2, …) to the MIG groups of older files, which have none."""
+    """Name MIG groups without a name, as older files have them: group1, group2, …"""
     groups = entry.get("allowedGeometries") if isinstance(entry, dict) else None
     if not isinstance(groups, list):
         return entry

@@ -153,7 +153,7 @@ Geometries = tuple[MigGeometries, ...]
 
 
 class FleetFacts(NamedTuple):
-    """What a cluster has that decides how much of one device an ask needs."""
+    """Facts about all devices of a cluster that decide how much of one device an ask needs."""
 
     geometries: Geometries = ()
     largest_gpu_mib: int = 0  # memory of the largest NVIDIA GPU, of any node; 0 is unknown
@@ -222,8 +222,8 @@ def demand(ask: Ask, device: Device, fleet: FleetFacts = NO_FACTS) -> Demand | R
 def memory_needed_mib(ask: Ask, device: Device, fleet: FleetFacts = NO_FACTS) -> int:
     """Return how much memory of this device the ask needs, in MiB.
 
-    An ask for more than every GPU of the fleet has is capped to the largest, so that it gets no
-    smaller one."""
+    An ask with `cap_memory` for more than the fleet's largest GPU has is capped to that amount, so
+    that it does not fit on smaller GPUs."""
     if ask.memory_mib is None:
         percent = WHOLE if ask.memory_percent is None else ask.memory_percent
         return device.memory_mib * percent // WHOLE

@@ -1,8 +1,9 @@
-"""Which devices of a node may be handed out together, by their indexes.
+"""Which devices of a node may be allocated together, by their indexes.
 
-Most families have no such rule. Some have modules of devices, such as the two dies of an Ascend
-910C (HAMi's `computeBestCombination910C`), others list the sets for each number of devices, or
-allow any devices in a row. A single device is in no set."""
+In most families, any devices may be. In others the devices form modules, such as the two dies of an
+Ascend 910C (HAMi's `computeBestCombination910C`), and only whole modules are allocated together.
+Other families list the sets for each number of devices, or allow any devices in a row. A single
+device is never restricted."""
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -16,14 +17,14 @@ Sets = tuple[tuple[int, ...], ...]
 
 
 def in_sets(family: str) -> bool:
-    """Return True if only certain devices of this family are handed out together."""
+    """Return True if only certain devices of this family may be allocated together."""
     known = FAMILIES.get(family)
     return known is not None and (known.module > 1 or bool(known.sets))
 
 
 @lru_cache(maxsize=64)
 def counts_of(family: str) -> tuple[int, ...]:
-    """Return the numbers of devices of this family that some model hands out together."""
+    """Return how many devices of this family a pod can get: the numbers that some model allows."""
     everything = range(1, COUNT_MAX + 1)
     if not in_sets(family):
         return tuple(everything)
@@ -33,7 +34,10 @@ def counts_of(family: str) -> tuple[int, ...]:
 
 @lru_cache(maxsize=1024)
 def sets_of(family: str, model: str, count: int) -> Sets:
-    """Return the sets of which `count` devices are made, one or several, the best first."""
+    """Return the sets of indexes from which `count` devices are allocated, the best first.
+
+    The devices are one set, or several sets if the family has modules. Empty if no sets make up
+    `count`."""
     known, of_model = FAMILIES[family], model_of(family, model)
     if known.module > 1:
         return _rows(known.module, apart=known.module) if count % known.module == 0 else ()
@@ -48,9 +52,9 @@ def _rows(size: int, *, apart: int) -> Sets:
 
 
 def whole_sets(devices: Sequence[Device], count: int) -> Iterator[list[int]]:
-    """Yield the positions of `count` devices that may be handed out together, best choice first.
+    """Yield positions of `count` devices that may be allocated together, best choice first.
 
-    The devices are of one family with such a rule, in the order in which modules are filled."""
+    The devices are of one family that restricts this, in the order in which modules are filled."""
     if not devices:
         return
     position = {device.index: at for at, device in enumerate(devices)}

@@ -1,7 +1,8 @@
 """Explain a refusal: causes, cures, near misses, later cordons, and pods that are not evicted.
 
-Causes are those of the decision, cures are for the current state. Invariant: cures and later
-cordons name only nodes and devices that could run the pod when empty."""
+A cure is what would unblock the pod. Causes are those of the decision, cures are for the current
+state. Invariant: cures and later cordons name only nodes and devices that could run the pod when
+empty."""
 
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping

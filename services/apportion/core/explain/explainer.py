@@ -221,7 +221,7 @@ class Explainer:
         return found._replace(shape=self.wishes(pod))
 
     def wishes(self, pod: PodState) -> Shape | None:
-        """Return the shape of the refused pod; None if it may be any of several in its gang."""
+        """Return the refused pod's shape; None if its gang has pending pods of several shapes."""
         name = pod.submitted.group
         if not name:
             return pod.submitted.shape
@@ -407,7 +407,7 @@ class Explainer:
         return TooFewPlaces(found.needed, most, tuple(sorted(none, key=natural)) if most else ())
 
     def _beside_own(self, pod: PodState, refused: PodRefused) -> tuple[PodRefused, int]:
-        """Return the refusal without the nodes that the gang's other pods use, and their number."""
+        """Return the refusal without nodes for the gang's other pods, and how many those are."""
         found, shape = refused.gang, pod.submitted.shape
         if found is None or found.present < found.needed or shape.pods != PodConstraints():
             return refused, 0
@@ -430,7 +430,9 @@ class Explainer:
     def _own_places(
         self, pod: PodState, refused: PodRefused, found: GangShortage
     ) -> tuple[set[str], str]:
-        """Return the nodes for the gang's other pods, and a node to uncordon or ""."""
+        """Return the nodes that the gang's other pods can use, and a node to uncordon.
+
+        The node is "" if removing cordons would not make enough room for the gang."""
         shape, room, nodes = pod.submitted.shape, self.room, self.state.nodes.values()
         own = {
             each.name for each in nodes if room.holds(shape, each) and not room.miss(shape, each)

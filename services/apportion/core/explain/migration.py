@@ -142,7 +142,9 @@ class _Back(NamedTuple):
 
 
 def _back(state: State, sources: tuple[SourceRow, ...], rows: tuple[PlacedRow, ...]) -> _Back:
-    """Return the next step away from Apportion. The old scheduler needs a node before pods."""
+    """Return the next step away from Apportion.
+
+    The old scheduler gets nodes first, and pods after that."""
     mine = [row for row in sources if row.placeable and row.source in {"hami", "volcano", "agent"}]
     mine.sort(key=lambda row: row.source == "agent")  # which takes longer to give back
     left = sorted((row for row in rows if row.left), key=lambda row: row.left)
@@ -164,7 +166,8 @@ def _back(state: State, sources: tuple[SourceRow, ...], rows: tuple[PlacedRow, .
 def _unbound(state: State) -> list[PodState]:
     """Return pods that Apportion placed on another plugin's devices, and has not bound yet.
 
-    The binder writes their devices on them, so the other scheduler does not count them before."""
+    The binder writes the devices into the pod's annotations when it binds the pod. Only then does
+    the other scheduler count them."""
     return [
         pod
         for pod in state.pods.values()

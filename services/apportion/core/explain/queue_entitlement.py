@@ -1,4 +1,4 @@
-"""Say what a queue uses and is entitled to, and which queues borrow it."""
+"""Compute how much a queue uses and is entitled to, and which queues use more than that."""
 
 from itertools import pairwise
 
@@ -15,7 +15,9 @@ from apportion.core.placement.queueing.queue import NO_CLOCK
 
 
 def queue_parts(queues: Queues, name: str) -> tuple[QueuePart, ...]:
-    """Return what a queue uses and is entitled to, of what it uses or says that it deserves."""
+    """Return what a queue uses of each amount, and what it is entitled to.
+
+    The amounts are those that the queue deserves, and the device amounts that it uses."""
     named, parts = queues.named(name), sorted(queues.parts(name).items())
     return tuple(
         _with_loans(queues, name, amount, _part(queues, name, amount, part))
@@ -25,7 +27,9 @@ def queue_parts(queues: Queues, name: str) -> tuple[QueuePart, ...]:
 
 
 def entitlement_of(state: State, queues: Queues, pod: PodState) -> QueueEntitlement | None:
-    """Return how the queue of a pending pod stands for what the pod needs; None if none lends."""
+    """Return the entitlement of a pending pod's queue to the amounts that the pod needs.
+
+    None if no queue may take back what other queues use."""
     if not queues.lends:
         return None
     reclaim = Reclaim(state, queues, pod, NO_CLOCK)

@@ -41,9 +41,9 @@ class Known(Struct, frozen=True):
 
 
 class Doubt(Struct, frozen=True):
-    """The verdict that usage is reported by pods that seem not to have these devices.
+    """The verdict that a report has usage of pods that, by the state, do not have these devices.
 
-    Their bindings must be read before the usage is judged again."""
+    The intake must read the bindings of these pods before it judges the usage again."""
 
     record: UsageRecorded
     shares: tuple[ShareUsed, ...]

@@ -77,7 +77,7 @@ class OtherFormat(SnapshotError):
 
 
 class _Device(Struct, array_like=True, gc=False):
-    """A device with its free amounts; `device` is its place in `_listed`, or the device."""
+    """A device with its free amounts; `device` is an index in `_listed`, or the device itself."""
 
     device: int | Device
     memory_free_mib: int

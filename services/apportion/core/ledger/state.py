@@ -124,7 +124,9 @@ class NodeState(Struct, eq=False):
 
     @property
     def ready(self) -> bool:
-        """Return True if the node can run pods, and what allocates its devices is not silent."""
+        """Return True if the node can run pods, and its agent is not silent.
+
+        The agent may be silent if another plugin allocates the devices."""
         return self.runs and not (self.silent and not self.foreign_plugin)
 
     @property
@@ -151,8 +153,9 @@ class NodeState(Struct, eq=False):
     def keeps_plugin(self) -> bool:
         """Return True if Apportion may use the devices that another plugin allocates.
 
-        An operator must allow it if the plugin's own scheduler could give them away, too. A
-        vendor's plugin has none, and the kubelet counts its devices."""
+        A plugin of HAMi or Volcano has a scheduler that could allocate the same devices. So an
+        operator must allow it with the label `DEVICE_PLUGIN`. A vendor's plugin has no scheduler of
+        its own: the kubelet counts its devices."""
         plugin, seen = self.foreign_plugin, self.observed
         if plugin == "vendor":
             return True

@@ -68,9 +68,10 @@ DecisionEvent = PodPlaced | PodRefused | PlacementVoided | PodEvicted | PodResiz
 
 
 class Decision(Struct):
-    """Events to append together or not at all. Those of `fences` are the last.
+    """Events to append together or not at all; those of `fences` come last.
 
-    So a reader that has folded the fence of a limit has also folded what was placed within it."""
+    So a reader that has folded the fence of a limit has also folded all placements within that
+    limit."""
 
     events: list[DecisionEvent] = []
     fences: dict[LimitsChecked, None] = {}
@@ -122,7 +123,7 @@ class Engine:
     def held_until(self) -> int:
         """Return when `tell_time` is due, in microseconds since 1970; 0 if it is not.
 
-        Then a pod's backoff ends, or a pod may be evicted that was safe."""
+        At that time, a pod's backoff ends, or a pod is no longer safe from eviction."""
         times = self._queue.held_until, self._preempting.due
         return min((each for each in times if each), default=0)
 

@@ -185,8 +185,8 @@ class PlaceFinder:
         """Return which device models the first pods of a gang may get, the best choice first.
 
         At least `needed` of the `waiting` pods must fit. If `by_room`, leave out models without
-        room for so many, unless none has it: then the one with most room is left. The list is empty
-        if the cluster has only one model."""
+        room for so many. If no model has enough room, keep only those with the most room. The list
+        is empty if the cluster has only one model."""
         self.columns.sync()
         ways: list[list[tuple[Kin, str]]] = []
         for kin, pods in self.models.open(waiting).items():

@@ -2,10 +2,10 @@
 
 Required affinity may bind pods of a gang to each other. The first of them to be placed fixes the
 topology domain for all. If the others lack room there, the next try starts in another domain. In
-the same way, the first pod fixes the device model (see `gang_models`). A gang that one batch cannot
-hold is planned as a whole in each decision. Each decision places as many pods as a batch can hold,
-as held, and the last one releases them.
-Invariant: a refused gang leaves no reservation. The number of its tries has a limit."""
+the same way, the first pod fixes the device model (see `gang_models`). A gang that is too large for
+one batch is planned as a whole in each decision. Each decision places as many pods as fit in a
+batch. These pods are held until the last decision releases them. Invariant: a refused gang leaves
+no reservation. The number of its tries has a limit."""
 
 from collections import Counter
 from typing import Final
@@ -156,8 +156,8 @@ class GangTurn:
     ) -> list[Placed] | Reasons | None:
         """Reserve and return placements for all pods that the gang needs, or reasons to refuse.
 
-        Return None if they are more than `events_left`, and a batch of their own could hold more,
-        which is `most`."""
+        Return None if the gang needs more pods than `events_left`, and an empty batch has more
+        room: `most` events."""
         # the newest reservation may be of this gang, and counts
         before = self._reservations.checkpoint()
         group = self._state.groups[shape_queue.gang]

@@ -1,7 +1,7 @@
 """Group pods into the rows of a report: by namespace, queue, user, node or label.
 
-Invariant: every pod is in one row; a pod without that value is in `UNNAMED`. Unallocated devices
-are in `NOBODY`."""
+Invariant: every pod is in one row; a pod without a namespace, queue, user or label to group by is
+in `UNNAMED`. Unallocated devices are in `NOBODY`."""
 
 from typing import Final
 

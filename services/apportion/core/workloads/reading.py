@@ -184,7 +184,7 @@ KUBERNETES_CLASSES: Final = "system-"
 
 
 def with_named(config: ManifestConfig, documents: Iterable[object]) -> ManifestConfig:
-    """Return the configuration plus the PriorityClasses and the documents that others name."""
+    """Return the configuration plus PriorityClasses and documents that other documents name."""
     items = [item for document in documents for _, item in items_of(document)[0]]
     made = dict(found for item in items if (found := class_of(item)) is not None)
     named = {

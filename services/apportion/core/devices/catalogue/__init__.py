@@ -38,7 +38,8 @@ class MigProfile(Struct, frozen=True, forbid_unknown_fields=True):
 class Model(Struct, frozen=True, forbid_unknown_fields=True):
     """A device model, recognized by the words in `match`, with its MIG profiles, smallest first.
 
-    If `rows`, any devices with consecutive indexes are handed out together, whatever the sets."""
+    If `rows`, any devices with consecutive indexes may be allocated together. The family's `sets`
+    do not apply then."""
 
     match: tuple[str, ...]
     profiles: tuple[MigProfile, ...] = ()
@@ -57,10 +58,11 @@ class Template(Struct, frozen=True, forbid_unknown_fields=True):
 class Family(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The devices that one resource name requests, such as NVIDIA's GPUs.
 
-    A family is shared in its `modes`, the default first. If it has templates, they are the sizes of
-    its shares; a model with profiles can also be divided into MIG instances. `sets` has, by number
-    of devices, the indexes that are handed out together, the best first; no other number is. If
-    `alike`, the shares of one device are all of one template, and a pod may have several."""
+    The devices can be shared in the family's `modes`, the default first. If the family has
+    `templates`, each share has the size of one of them. A model with profiles can also be divided
+    into MIG instances. `sets` maps a number of devices to the sets of indexes that may be allocated
+    together, the best first; a pod cannot get a number that is not in `sets`. If `alike`, all
+    shares of a device have the same template, and a pod may have several."""
 
     name: str
     title: str
@@ -102,7 +104,9 @@ def template_of(family: str, name: str) -> Template | None:
 
 
 def alike_number(family: str, template: str) -> int:
-    """Return the number, from 1, of a template that its device shares with no other; 0 if none."""
+    """Return the template's number, from 1, if the family is `alike`; else 0.
+
+    In such a family, all shares of a device have the same template."""
     known = FAMILIES.get(family)
     names = [each.name for each in known.templates] if known and known.alike else []
     return names.index(template) + 1 if template in names else 0
@@ -173,7 +177,7 @@ def registered(family: str, model: str) -> str:
 
 @lru_cache(maxsize=1024)
 def product(family: str, model: str) -> str:
-    """Return a name that is the same for all names of one model, whether with its brand or not."""
+    """Return the same name for every name of one model, with or without its brand."""
     brand = f"{normal(FAMILIES[family].brand)}-" if family in FAMILIES else "-"
     name = normal(model)
     while len(brand) > 1 and name.startswith(brand):

@@ -271,7 +271,7 @@ def _cause(why: reads.Why) -> str:
 
 
 def entitlement_words(entitlement: reads.QueueEntitlement) -> str:
-    """Return what the pod's queue uses and is entitled to, and which queues use more than that."""
+    """Return what the pod's queue uses and is entitled to, and queues beyond their entitlement."""
     parts = entitlement.parts
     used = " and ".join(part_words(part, part.used) for part in parts)
     entitled = " and ".join(part_words(part, part.entitled) for part in parts)
@@ -285,7 +285,7 @@ def entitlement_words(entitlement: reads.QueueEntitlement) -> str:
 
 
 def part_words(part: reads.QueuePart, much: int) -> str:
-    """Return an amount with what it is of, as in `2.5 GPUs` or `16 CPU`."""
+    """Return an amount with its unit, as in `2.5 GPUs` or `16 CPU`."""
     if not part.devices:
         return words.of_resource(part.of, much)
     noun = "GPU" if part.of == "nvidia" else f"{part.of} device"
@@ -293,7 +293,7 @@ def part_words(part: reads.QueuePart, much: int) -> str:
 
 
 def part_number(part: reads.QueuePart, much: int) -> str:
-    """Return an amount without what it is of, as in `2.5`."""
+    """Return an amount without its unit, as in `2.5`."""
     return f"{much / DEVICE:,g}" if part.devices else words.number_of_resource(part.of, much)
 
 

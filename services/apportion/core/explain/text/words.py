@@ -623,7 +623,7 @@ def cause_words(explained: Explained) -> str:
 
 
 def whose(refused: PodRefused, shape: Shape | None) -> str:
-    """Return "for one pod of its gang, " if the pod may not be the refused one; else empty."""
+    """Return "for one pod of its gang, " if another pod may be the refused one; else empty."""
     return "for one pod of its gang, " if shape is None and refused.gang is None else ""
 
 

@@ -6,8 +6,9 @@ dropped with its last pod. In a Kubernetes cluster its controller may then creat
 for example after their node failed. So the state keeps the age for the newest `GANGS_LEFT_MAX` such
 gangs, until the PodGroup is deleted.
 
-A gang that one atomic batch cannot hold is placed in several. All placements but the last say that
-they are held: they count, but are not bound. With the last one, the fold releases them all.
+A gang that is too large for one atomic batch is placed in several. Its pods are held until the last
+batch: their placements count, but the pods are not bound. With the last batch, the fold releases
+them all.
 
 Invariants: a gang with pods has an age and the highest priority of its pods, and is not in
 `gangs_left`. A held pod is placed, and not bound."""

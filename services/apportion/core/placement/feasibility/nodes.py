@@ -44,7 +44,9 @@ def ready(shape: Shape, node: NodeState) -> tuple[int, int]:
 
 
 def heard(shape: Shape, node: NodeState) -> tuple[int, int]:
-    """Require that the node's agent reports; on Kubernetes, not for pods without devices."""
+    """Require that the node's agent reports, unless another plugin allocates the node's devices.
+
+    In Kubernetes, pods without devices do not need the agent."""
     needed = bool(shape.asks) or node.observed is None
     return NO if node.silent and needed and not node.foreign_plugin else YES
 
@@ -54,7 +56,7 @@ def plugin(shape: Shape, node: NodeState) -> tuple[int, int]:
 
     An operator labels such a node (`DEVICE_PLUGIN`) once no other scheduler places pods there. The
     plugin reads the annotations of its own system, so only pods of that system fit. A vendor's own
-    plugin serves the resource names that HAMi uses as well."""
+    plugin serves pods of HAMi's dialects, which use the vendor's resource names, too."""
     foreign, registered = node.foreign_plugin, node.registered
     if not shape.asks or not foreign or registered is None:
         return YES

@@ -75,7 +75,7 @@ class Capacity:
         return [each for each in self._sum if each[0] == WORTH and len(each) < OF_MODEL]
 
     def families_of(self, key: str) -> set[Amount]:
-        """Return the amounts of the families to which the models of a key belong."""
+        """Return the amounts of the device families that have a model to which `key` applies."""
         return {each[:-1] for each in self._sum if _is_of(each, key)}
 
     def estimate(self, pod: PodState) -> Amounts:

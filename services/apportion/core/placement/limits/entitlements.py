@@ -1,13 +1,14 @@
-"""Divide what a queue has between its children: what each of them is entitled to.
+"""Compute what each child queue is entitled to, of what its parent is entitled to (the whole).
 
 1. Each child gets what it deserves, but not more than it asks for.
 2. If that is less than its guarantee, no other child gets the difference.
 3. The rest is the surplus. Children of higher priority get it first; those of equal priority divide
    it by weight. No child gets more than it asks for, or more than its limit.
 
-If the children deserve more than there is, all of it is divided in proportion to what they deserve
-beyond their guarantees. An unlimited amount (`AMOUNT_MAX`) is all there is. Invariant: the parts
-never add up to more than there is."""
+If the children together deserve more than the whole, what they deserve is scaled down: to their
+guarantees, plus parts of the remainder in proportion to what each deserves beyond its guarantee. A
+child that deserves an unlimited amount (`AMOUNT_MAX`) deserves the whole. Invariant: the parts
+never add up to more than the whole."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -18,7 +19,7 @@ UNLIMITED: Final = 1 << 62
 
 
 class Claim(NamedTuple):
-    """What one child claims of an amount; `asked` includes what it has."""
+    """What one child claims of an amount; `asked` includes what the child already has."""
 
     asked: int
     guarantee: int = 0
@@ -29,9 +30,10 @@ class Claim(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What a child is entitled to: `owned` is the part of it that the child deserves.
+    """What a child is entitled to.
 
-    It may deserve more than it asks for: `deserved`, scaled down if there is too little."""
+    `deserved` is what the child deserves, scaled down if the whole is too small. `owned` is the
+    part of it that the child asks for."""
 
     entitled: int = 0
     owned: int = 0
@@ -39,9 +41,10 @@ class Part(NamedTuple):
 
 
 def divide(whole: Part, claims: Sequence[Claim]) -> list[Part]:
-    """Return the part to which each claimant is entitled of what their parent is entitled to.
+    """Return the entitlement of each claimant. `whole` is the entitlement of their parent.
 
-    What they deserve is scaled to what the parent deserves, also if less is asked for."""
+    What the claimants deserve is scaled to what the parent deserves, even if the parent asks for
+    less."""
     total = max(whole.entitled, 0)
     floors, deserved = _scaled(max(total, whole.deserved), claims)
     owned = [min(much, each.asked) for much, each in zip(deserved, claims, strict=True)]

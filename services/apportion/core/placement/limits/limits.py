@@ -114,7 +114,7 @@ class Limits:
         return counted and not (shares and not self._queues.count_offers(most))
 
     def turn(self, queue: str) -> tuple[Turn, ...]:
-        """Return the queue's turn; the queue with the lowest is next."""
+        """Return the queue's position among the queues; the lowest turn is next."""
         self.active = True
         return self._queues.turn(queue)
 
@@ -187,8 +187,9 @@ class Limits:
         return namespace if namespace in self._state.quotas else ""
 
     def fences(self, pod: PodState) -> Iterator[LimitsChecked]:
-        """Yield what must be appended with the pod's placement, so that no other scheduler uses
-        the same limits at the same time."""
+        """Yield one event per limit that applies to the pod, to append with its placement.
+
+        So no other scheduler can use the same limits at the same time."""
         for queue in self._queues.fences(pod):
             yield LimitsChecked(kind="queue", name=queue)
         if self._namespaces.limited(pod.submitted.namespace):
@@ -199,7 +200,8 @@ class Limits:
     ) -> frozenset[int]:
         """Return the numbers of the kinds of device on which the pod would exceed a limit.
 
-        `asks` are the demands by number of kind, and how many devices each ask is for."""
+        Each entry of `asks` has the ask's demand on each kind of device, by the kind's number, and
+        the number of devices that the ask requests."""
         found = set[int]()
         for accounts in (self._queues, self._namespaces):
             name = accounts.account_of(pod)

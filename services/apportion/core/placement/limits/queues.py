@@ -65,7 +65,7 @@ class Queues(Holdings):
         self._learn()
 
     def account_of(self, pod: PodState) -> str:
-        """Return the queue of the pod, or the part of it that counts the queue's own pods."""
+        """Return the pod's queue; if the queue has children, the account for only its own pods."""
         return self._tree.account(queue_of(self._state, pod))
 
     def path_of(self, name: str) -> tuple[str, ...]:
@@ -86,7 +86,7 @@ class Queues(Holdings):
 
     @property
     def lends(self) -> bool:
-        """Return True if a queue deserves something, which it may take back."""
+        """Return True if any queue deserves an amount, which it may take back from other queues."""
         return self._tree.lends
 
     def activate(self) -> None:
@@ -162,13 +162,13 @@ class Queues(Holdings):
                     more = max(inner[each], kept) - max(had, kept)
 
     def limited(self, name: str) -> bool:
-        """Return True if a limit, or a guarantee of any queue, may keep out pods of this queue."""
+        """Return True if a limit, or any queue's guarantee, may keep out pods of this queue."""
         return bool(self._reserved) or super().limited(name)
 
     def beyond(self, name: str, more: Amounts) -> LimitExceeded | None:
         """Return the first limit that the queue would exceed with `more`, or None.
 
-        What other queues are guaranteed is a limit too, whether or not they use it."""
+        The guarantees of other queues are limits of this queue, even while they are not used."""
         exceeded = super().beyond(name, more)
         if exceeded is not None or not self._reserved:
             return exceeded
@@ -194,7 +194,9 @@ class Queues(Holdings):
         return None
 
     def turn(self, name: str) -> tuple[Turn, ...]:
-        """Return the turn of a queue, after those of the queues above it; the lowest is next."""
+        """Return the queue's position among the queues; the lowest turn is next.
+
+        The tuple begins with the positions of the queues above this one."""
         self.activate()
         self.count_all()
         divided = self._divided()
@@ -231,11 +233,11 @@ class Queues(Holdings):
         return self._capacity.estimate(pod)
 
     def all_named(self) -> list[Amount]:
-        """Return the amounts that any queue names in what it deserves or is guaranteed."""
+        """Return the amounts for which any queue declares `deserved` or `guarantee`."""
         return [each for each in self._tree.names if each in self._measured]
 
     def named(self, name: str) -> tuple[Amount, ...]:
-        """Return the amounts of which the queue says what it deserves."""
+        """Return the amounts for which the queue declares `deserved`."""
         return tuple(self._tree.claims(name).deserved)
 
     def _turn_of(self, name: str, divided: dict[str, dict[Amount, Part]]) -> Turn:
@@ -287,7 +289,7 @@ class Queues(Holdings):
         return found
 
     def below(self, parent: str) -> list[str]:
-        """Return the queues just below a queue, and the part that counts the queue's own pods."""
+        """Return the children of a queue, and the account for the queue's own pods."""
         names = set(self._tree.children.get(parent, ()))
         if parent == ROOT:
             names.update(name for name in self._asked if self.path_of(name)[1:] == (ROOT,))

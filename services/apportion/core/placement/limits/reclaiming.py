@@ -1,12 +1,15 @@
 """Decide which pods of other queues may be evicted, so that a queue gets what it is entitled to.
 
-A pod may take back if it keeps its queue, and each one above it up to the queue that both have in
-common, within what that queue is entitled to. Its victims are pods of queues beyond their
-entitlement. Pods that are leaving count as gone, and pods for which others leave as placed.
+The common queue is the nearest queue above both the pod's queue and the victim's queue. On the path
+from the pod's queue up to the common queue, each queue must stay within its entitlement with the
+pod. On the path from the victim's queue, each queue must exceed its entitlement. The common queue
+itself does not count. Pods that are being evicted count as gone. Pods for which others are being
+evicted count as placed.
 
-What a queue owns (what it deserves) it gets back even if the victim is a gang that is larger than
-what its queue borrows. To get a part of the surplus, the victim's queue must keep at least as large
-a part of its entitlement as the taking queue then has. So two queues never evict by turns."""
+A queue always gets back what it owns (what it deserves), even if the victim is a gang that is
+larger than what the victim's queue borrows. A queue gets a part of the surplus only if the victim's
+queue keeps at least as large a fraction of its entitlement as the taking queue then has. So two
+queues never evict each other's pods in turn."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""The tree of queues as it is declared: who is below whom, and what each claims."""
+"""The declared tree of queues: the parent of each queue, and what each queue claims."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ OWN: Final = "/"  # behind the name of a queue with queues below it: its own pod
 
 
 class Claims(NamedTuple):
-    """What a queue says about the amounts of entitlements."""
+    """What a queue declares for its entitlement: values by amount, weight and priority."""
 
     guarantee: dict[Amount, int]
     deserved: dict[Amount, int]
@@ -77,10 +77,10 @@ class QueueTree:
         return bool(self.lends or self.floors or self.keeps_order)
 
     def owner(self, queue: str) -> str:
-        """Return the queue whose pods one scheduler places, as they have a limit in common.
+        """Return the queue whose pods one scheduler must place, as they have a limit in common.
 
-        It is the one at the top above a limit, or `ROOT` if all queues are entangled. It is empty
-        if the queue has no limit."""
+        It is the queue below `ROOT` on the path, if that path has a limit. It is `ROOT` if `ROOT`
+        has a limit or all queues are entangled. It is empty if there is no limit."""
         path = self.path_of(queue)
         if self.entangled or ROOT in self.limits:
             return ROOT
@@ -122,7 +122,7 @@ class QueueTree:
 def path_in(queues: Mapping[str, QueueObserved], name: str) -> tuple[str, ...]:
     """Return the queue, then those above it, and then `ROOT`.
 
-    A queue in a circle, or below one, is at the top."""
+    A queue whose parents form a circle counts as a child of `ROOT`."""
     path = [name]
     while path[-1] != ROOT:
         queue = queues.get(path[-1])

@@ -1,10 +1,10 @@
 """Choose the fewest and least important pods to evict from a node so that a pod fits.
 
-Of the same queue, pods of lower priority may be evicted (preemption, as in Volcano's action
-`preempt`). Of other queues, those may be evicted that use what this queue is entitled to (reclaim,
-see `limits.queues`). All of them are removed for a trial, then each is put back if the pod still
-fits (kube-scheduler's DefaultPreemption). A gang is evicted whole, unless its pods can run alone.
-Invariant: the state is restored, and the pod would not fit if any victim stayed."""
+In the pod's own queue, pods of lower priority may be evicted (preemption, as in Volcano's action
+`preempt`). In other queues, pods may be evicted that use what the pod's queue is entitled to
+(reclaim, see `limits.reclaiming`). All these pods are removed for a trial. Then each is put back if
+the pod still fits (kube-scheduler's DefaultPreemption). A gang is evicted whole, unless its pods
+can run alone. Invariant: the state is restored, and the pod would not fit if any victim stayed."""
 
 from collections.abc import Iterable
 from itertools import chain

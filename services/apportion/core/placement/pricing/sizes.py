@@ -1,6 +1,7 @@
 """Compute how much of one device an ask takes, in percent, so that asks can be compared.
 
-The larger of memory and cores counts. For what a device has left, it is the smaller of the two."""
+The size of an ask is its fraction of the device's memory or cores, whichever is larger. What a
+device has left is the smaller fraction of the two."""
 
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -25,9 +26,9 @@ class SeenShape(NamedTuple):
 
 
 class Sort(NamedTuple):
-    """What pods of one price have in common.
+    """The properties of a pod that decide its price; pods with equal properties have one price.
 
-    Required models are left out: with prices per model, pods were packed less densely."""
+    Required models are not among them: with prices per model, pods were packed less densely."""
 
     ask: Ask | None
     modes: tuple[Mode, ...]  # empty accepts any
@@ -45,7 +46,7 @@ class Sort(NamedTuple):
 
 
 def sort_of(shape: SeenShape | PricedShape) -> Sort:
-    """Return what the shape has in common with all shapes of the same price."""
+    """Return the properties of the shape that decide its price."""
     return Sort(shape.ask, shape.modes, shape.cpu_milli)
 
 

@@ -126,7 +126,7 @@ class PendingQueue:
         return other
 
     def before(self, shape_queue: ShapeQueue) -> PodState | None:
-        """Return the pod that waits ahead of this shape queue, if their queue keeps its order."""
+        """Return the refused pod ahead of this shape queue if their queue is `fifo`, else None."""
         queue = self._state.queues.get(shape_queue.queue)
         if queue is None or not queue.fifo:
             return None

@@ -1,9 +1,9 @@
 """Build the event that adds a bound pod to the ledger, from the pod's annotations.
 
 The pod's author can write any annotation. So an annotation counts only if its managed fields show
-that a scheduler or device plugin wrote it. If no annotation names the devices that a pod requests,
-every device that it may have counts as in use (`core.ledger.unattributed_devices`). Invariant: an
-event is built only for a pod that requests devices, or names our scheduler."""
+that a scheduler or device plugin wrote it. If no trusted annotation names the devices of a pod, the
+pod is charged as many devices as it requests (`handlers.unattributed_devices`). Invariant: an event
+is built only for a pod that requests devices, or names our scheduler."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping

@@ -65,8 +65,9 @@ def annotations_for(
 ) -> dict[str, str]:
     """Return all annotations to write when the pod is bound.
 
-    `revision` is the placement's, `now_ns` Unix time. With `served`, no plugin of another system is
-    to serve the pod, now or later. Raises KeyError if a device is missing."""
+    `revision` is the placement's, `now_ns` Unix time. With `served`, the annotations look as if the
+    plugin had already served the pod, so that no plugin of another system does. Raises KeyError if
+    a device is missing."""
     ours = {SHARES: shares_text(placed.shares), ATTEMPT: str(placed.attempt), UID: placed.pod}
     it = PlacedPod(pod, placed, devices, now_ns, config=dialect_config(configuration))
     ours |= {REVISION: str(revision), DIALECT: pod.dialect}

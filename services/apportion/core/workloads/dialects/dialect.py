@@ -327,15 +327,18 @@ class Lock(NamedTuple):
 class Dialect(Struct, frozen=True, kw_only=True, eq=False):
     """One dialect: how pods request a kind of device under one system's names.
 
-    `read` returns a container's ask, or None if it requests no device. `choose` returns the device
-    constraints in the pod's annotations. Both raise `ManifestError`. `part` splits the asks into
-    those that get devices and those that borrow them. `render` returns the annotations that the
-    system's own scheduler would write for a placed pod. `recover` has a reader per annotation key,
-    tried in this order. `device_choice` is how the system's plugin chooses devices; it fails a pod
-    with another choice. `idle` names a resource that is ignored next to another. `plugin` is the
-    system whose device plugin reads what `render` returns, `inventory` what that plugin offers on a
-    node, and `locks` what the binder takes on a node of that system, if anything. `served` is what
-    that plugin changes in them once the pod has its devices."""
+    - `read` returns a container's ask, or None if it requests no device.
+    - `choose` returns the device constraints in the pod's annotations. Both raise `ManifestError`.
+    - `part` splits the asks into those that get devices and those that borrow them.
+    - `render` returns the annotations that the system's own scheduler would write for a placed pod.
+    - `recover` maps annotation keys to readers, which are tried in this order.
+    - `device_choice` is the rule by which the system's plugin chooses devices. The plugin fails a
+      pod whose devices were chosen otherwise.
+    - `idle` names a resource that is ignored if the container also requests a certain other one.
+    - `plugin` is the system whose device plugin reads the annotations of `render`.
+    - `served` has the annotations that this plugin changes once the pod has its devices.
+    - `inventory` reads the devices that the plugin offers on a node.
+    - `locks` has the annotations that the binder sets on a node of that system."""
 
     name: str  # as in the ledger
     devices: str  # what users call them, as in "GPUs"

@@ -39,7 +39,7 @@ class Names(NamedTuple):
 
 
 class HamiDevice(NamedTuple):
-    """One kind of device of HAMi, as far as it is like the others.
+    """One kind of device that HAMi shares, by the properties that all kinds have.
 
     `word` is in the names of its annotations, and `type` in their values. `default_cores` is the
     percent that a request without cores gets."""

@@ -43,10 +43,10 @@ class NodeFacts(NamedTuple):
         return self.labels.get(DEVICE_PLUGIN) in {"hami", "vendor"}
 
     def counted(self, name: str) -> int:
-        """Return how many of a resource the node has, with unhealthy ones, or 0 if none is left.
+        """Return the node's capacity of a resource, or 0 if nothing of it is allocatable.
 
-        HAMi makes up devices from the capacity: their indexes and amounts stay the same while one
-        of them fails."""
+        The capacity includes unhealthy devices. HAMi makes up devices from it, so that their
+        indexes and amounts stay the same while one of them fails."""
         return self.capacity.get(name, 0) if self.allocatable.get(name) else 0
 
     def text(self, key: str) -> str:
@@ -59,14 +59,15 @@ class NodeFacts(NamedTuple):
     def runs(self, *names: str) -> None:
         """Require that the kubelet reports these resources. Raises Unread.
 
-        An annotation remains when its plugin is removed, and the kubelet then reports none."""
+        If a plugin is removed, its annotation remains, but the kubelet no longer reports its
+        resources."""
         missing = next((name for name in names if not self.allocatable.get(name)), None)
         if missing is not None:
             raise Unread(f"the kubelet reports no {missing}, so the plugin does not run")
 
 
 class Inventory(NamedTuple):
-    """How the devices are read that the plugins of one system offer on a node.
+    """How to read the devices that the plugins of one system offer on a node.
 
     `read` raises `Unread`. It yields nothing on nodes without any of the `marks`, which are names
     of annotations or resources."""
@@ -161,10 +162,11 @@ def devices_of(
     made: Callable[[Entry], dict[str, Any]] | None = None,
     **same: Any,
 ) -> Iterator[Device]:
-    """Yield devices of this family.
+    """Yield the registered devices, which are of this family.
 
-    `made` returns the fields that differ from the entry's, and `same` are those of all devices.
-    Raises Unread for too many devices, two with one id, or an amount that no device has."""
+    By default, a device's fields are those of its entry. `same` replaces fields of all devices, and
+    `made` returns the fields to replace for one entry. Raises Unread for too many devices, two with
+    one id, or an amount that no device has."""
     if len(entries) > COUNT_MAX:
         raise Unread(f"{len(entries)} devices are registered, but at most {COUNT_MAX} can be")
     if len({each.id for each in entries}) != len(entries):

@@ -45,8 +45,8 @@ class Registration(NamedTuple):
 def registration(node: NodeFacts) -> Registration:
     """Return the devices that plugins other than our agent offer on a node.
 
-    HAMi's plugins count; Volcano's count only if HAMi's have no devices. Devices of a vendor's own
-    plugin are added if their family is not among these."""
+    If HAMi's plugins register devices, those of Volcano's plugins are ignored. Devices of a
+    vendor's own plugin are added if HAMi's or Volcano's devices are of other families."""
     devices: defaultdict[Plugin, list[Device]] = defaultdict(list)
     problems: defaultdict[Plugin, list[str]] = defaultdict(list)
     for each in INVENTORIES:

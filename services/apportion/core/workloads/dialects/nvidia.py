@@ -2,8 +2,8 @@
 
 The rules are those of HAMi's admission webhook (`GenerateResourceRequests`) and of Volcano's
 request parser (`ExtractResourceRequest`). Memory and cores are per GPU. A request without memory
-gets all memory of the GPU; without memory and cores, the GPU exclusively. Zero GPUs request
-nothing. Invariant: two spellings of one annotation agree, or the pod is refused."""
+gets all memory of the GPU. A request without memory and cores gets the GPU exclusively. Zero GPUs
+request nothing. Invariant: two spellings of one annotation agree, or the pod is refused."""
 
 from collections.abc import Callable, Mapping
 from itertools import chain
@@ -74,10 +74,10 @@ _REGISTERED_MODES: Final[Mapping[str, Mode]] = {
 
 
 def registered(entry: Entry, mig: Callable[[str, Entry], dict[str, Any]]) -> dict[str, Any]:
-    """Return the fields of a GPU that the plugins of HAMi and Volcano register in their own way.
+    """Return the fields that HAMi's and Volcano's plugins register for a GPU in their own way.
 
-    `mig` returns those of a healthy GPU in MIG mode, given its model. Raises Unread if the mode is
-    unknown."""
+    `mig` returns the fields of a healthy GPU in MIG mode, given its model. Raises Unread if the
+    mode is unknown."""
     mode = _REGISTERED_MODES.get(entry.mode)
     if mode is None:
         raise Unread(f"device {entry.id[:40]!r} has the unknown mode {entry.mode[:40]!r}")
@@ -129,7 +129,9 @@ class Manner(NamedTuple):
         )
 
     def idle(self, config: DialectConfig) -> tuple[str, str, str]:
-        """Return the memory resource that is ignored, the one that overrides it, and `system`."""
+        """Return the memory resource that is ignored next to another, that other one, and `system`.
+
+        One is the amount of memory, the other the percentage; `percentage_first` decides which."""
         amount, part = self.names(config).memory, self.names(config).memory_percent
         idle, counting = (amount, part) if self.percentage_first else (part, amount)
         return idle, counting, self.system

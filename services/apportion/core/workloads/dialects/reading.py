@@ -149,8 +149,8 @@ def _mixed(container: Container, name: str, seen: str | None) -> ManifestError:
 def _several(dialects: Sequence[Dialect]) -> Dialect:
     """Return a dialect for containers with devices of different vendors.
 
-    HAMi has annotations for each vendor. A choice of devices would be for those of one vendor, and
-    the constraints of a pod are for all, so such a pod is refused."""
+    HAMi has annotations for each vendor, but a pod's device constraints apply to all its devices.
+    So such a pod is refused if it sets device constraints."""
 
     def read(container: Container, amounts: Amounts, config: DialectConfig) -> Ask | None:
         for each in dialects:

@@ -82,7 +82,7 @@ def number(
     at_least: int = 0,
     at_most: int = kube.REPLICAS_MAX,
 ) -> Count:
-    """Return a function that reads the number at this field, less `less`.
+    """Return a function that reads the number at this field and subtracts `less`.
 
     The function raises ManifestError if the number is out of range."""
 

@@ -149,7 +149,7 @@ def _training(document: Document, config: ManifestConfig) -> Iterator[Inner]:
 
 
 def _job(document: Document, runtime: Document, job: Document) -> Document:
-    """Return a job of the runtime with what Kubeflow Trainer and the TrainJob change."""
+    """Return a job of the runtime, with the changes that Kubeflow Trainer and the TrainJob make."""
     trainer, policy = part(document, "spec", "trainer"), part(runtime, "mlPolicy")
     step = part(job, "template", "metadata", "labels").get(STEP)
     job_spec = dict(part(job, "template", "spec"))

@@ -1,8 +1,8 @@
 """Find the pods that the templates of an Argo Workflow describe.
 
-A workflow may use templates of a WorkflowTemplate, or all that is in one. Argo adds its own
-containers to each pod. Their amounts are in its configuration, and are not read. Invariant: an
-error names the document and the field that set the value."""
+A workflow may call templates of a WorkflowTemplate, or take its whole `spec` from one. Argo adds
+its own containers to each pod. Their amounts are in its configuration, and are not read. Invariant:
+an error names the document and the field that set the value."""
 
 import re
 from collections import Counter
@@ -46,7 +46,9 @@ class _Source(NamedTuple):
 
 
 class _Workflow(NamedTuple):
-    """A workflow: what is in its own `spec`, what it uses of others, and both together."""
+    """A workflow: its own `spec`, the `spec` with its templates, and both merged.
+
+    The templates are in its own `spec`, or in that of the WorkflowTemplate to which it refers."""
 
     own: _Source
     source: _Source  # has the templates
@@ -68,7 +70,7 @@ class _Found(NamedTuple):
 def pods(spec: Document, at: str, find: Find) -> Iterator[TemplatePod]:
     """Yield the pod of each template of the workflow whose `spec` is at the path `at`.
 
-    These are the templates in it, and those of other documents that they call."""
+    These are its own templates, and those of other documents that they call."""
     own = source = _Source(spec, at)
     if "workflowTemplateRef" in spec:
         if "templates" in spec:

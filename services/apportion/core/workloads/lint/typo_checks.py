@@ -159,7 +159,7 @@ def of_annotations(found: Mapping[Any, Any], at: str) -> Iterator[Suspect]:
 
 
 def of_owner(found: Mapping[Any, Any], at: str) -> Iterator[Suspect]:
-    """Yield each annotation that has an effect in pods only, but is on what they belong to."""
+    """Yield each annotation that only takes effect on pods, but is on an object that owns pods."""
     if gangs.MODELS in found:
         why = "it is read only from pods; move it to the pod template"
         yield Suspect(within(at, gangs.MODELS), why, doubtful=False)

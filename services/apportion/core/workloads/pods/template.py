@@ -273,7 +273,8 @@ def devices_only(document: dict[str, Any]) -> dict[str, Any]:
     """Return a pod's document with only what matters for its devices and amounts.
 
     It is for pods whose node a kube-scheduler chooses with our extender. That scheduler checks
-    volumes, affinity, taints and priority classes, so errors in them must not make us refuse it."""
+    volumes, affinity, taints and priority classes, so we must not refuse a pod for errors in
+    them."""
     metadata, spec = document.get("metadata"), document.get("spec")
     if not isinstance(metadata, dict) or not isinstance(spec, dict):
         return document

@@ -1,10 +1,11 @@
 """The dialects of Kunlunxin XPUs: whole ones (`kunlunxin.com/xpu`), and shared ones (`vxpu`).
 
 The rules are those of HAMi's Kunlun devices. A pod gets 1, 2, 4 or 8 XPUs. Several are a linked set
-(see the catalogue); HAMi prefers the half with the fewest free XPUs, and we the first set that is
-free. The vendor's plugin only counts whole XPUs, so HAMi makes up their ids. It reads the indexes
-of one container, the last. `vxpu-memory` is in MiB per XPU, rounded up to a size of the catalogue;
-without it, or above the largest size, a pod gets whole XPUs. All shares of an XPU have one size."""
+(see the catalogue). HAMi prefers the half of the node with the fewest free XPUs; Apportion takes
+the first free set. The vendor's plugin only counts whole XPUs, so HAMi makes up their ids. The
+annotation for the plugin has the indexes of one container, the last. `vxpu-memory` is in MiB per
+XPU, rounded up to a size of the catalogue; without it, or above the largest size, a pod gets whole
+XPUs. All shares of an XPU have one size."""
 
 from collections.abc import Iterator
 

@@ -1,10 +1,11 @@
 """The dialects of MetaX GPUs: whole ones (`metax-tech.com/gpu`), and shared ones, called sGPUs.
 
 The rules are those of HAMi's MetaX devices. A container requests a number of `metax-tech.com/sgpu`,
-and of each `vmemory` and percent of `vcore`. Without cores it gets the sGPU exclusively. `vmemory:
-4` is 4 GiB, and `2048Mi` is in bytes, cut to whole MiB. HAMi reads these amounts from limits alone.
-Pods share cards best-effort. Other policies and classes of pods are refused. A card that pods of
-another policy use is unhealthy, because pods of two policies cannot share a card."""
+and for each an amount of `vmemory` and a percentage of cores (`vcore`). Without cores it gets the
+sGPU exclusively. `vmemory: 4` is 4 GiB, and `2048Mi` is in bytes, cut to whole MiB. HAMi reads
+these amounts from limits alone. Pods share cards best-effort. Other policies and classes of pods
+are refused. A card that pods of another policy use is unhealthy, because pods of two policies
+cannot share a card."""
 
 from collections.abc import Iterator
 from functools import partial
