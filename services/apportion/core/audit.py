@@ -99,7 +99,7 @@ class LimitsAudit:
         self._late: dict[LimitsChecked, int] = {}  # newest placement decided without knowing it
 
     def take(self, event: Event, change: Change) -> str:
-        """Check an event that was just folded. Return what is wrong, or an empty string."""
+        """Check an event that was just folded. Return the violation as text, or an empty string."""
         limits, kind, pod = self._limits, type(change.data), change.pod
         if limits.active or kind in LIMITS_SET:
             limits.observe(change)

@@ -180,7 +180,7 @@ class DiffRow(Answer, frozen=True):
 
 
 class DiffAnswer(Answer, frozen=True):
-    """What differs between two points in time."""
+    """The differences between two points in time."""
 
     revision: Everyone[int]
     begin: Everyone[MomentAnswer] = field(name="from")

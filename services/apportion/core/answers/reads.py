@@ -673,7 +673,7 @@ class NamespaceRow(Answer, frozen=True):
 
 
 class NamespacesAnswer(Answer, frozen=True):
-    """The namespaces with live pods; those with most devices first, then those with most pods."""
+    """The namespaces with live pods, sorted by number of devices and then of pods, most first."""
 
     revision: Everyone[int]
     items: Everyone[tuple[NamespaceRow, ...]] = ()

@@ -37,7 +37,7 @@ class Rule(Enum):
 
 
 class Seen(NamedTuple):
-    """Which clients may see a field, and what replaces the field for the others."""
+    """Which clients may see a field, and what replaces the field for other clients."""
 
     by: Rule
     instead: str | Kept | None = Kept.KIND  # replaces a hidden field

@@ -1,9 +1,9 @@
 """Remove keys of HAMi's and Volcano's files that have no effect here, and record the reasons.
 
 Sources: `device-config.yaml` of HAMi's chart (templates/scheduler/device-configmap.yaml), and
-Volcano's device configuration (pkg/scheduler/api/devices/config). Invariant: a removed key requests
-what Apportion does anyway, or concerns something that Apportion lacks. The same key with another
-value is rejected, with the fix."""
+Volcano's device configuration (pkg/scheduler/api/devices/config). Invariant: a key is removed only
+if Apportion always does what the key requests, or lacks the function that the key configures. The
+same key with another value is rejected, with the fix."""
 
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple

@@ -1,7 +1,7 @@
 """Compute what an ask (a container's device request) needs, and which MIG instances can serve it.
 
-A `Demand` depends on the ask, the type of device and facts of the whole fleet, never on what is
-free. So it is computed once per class of pods and type of device, until such a fact changes.
+A `Demand` depends on the ask, the type of device and facts of the whole fleet, never on free
+amounts. So it is computed once per class of pods and type of device, until such a fact changes.
 
 `knownMigGeometries` allows groups of instances. Each instance of a group has fixed slices of its
 own. So a GPU in that group can have any subset of the instances, and pods that come and go do not
@@ -168,7 +168,7 @@ def largest_gpu_mib(devices: Iterable[Device]) -> int:
 
 
 class Demand(NamedTuple):
-    """What a device must have free for an ask, and what the resulting share takes of it."""
+    """The free amounts that an ask needs on a device, and what its share takes of them."""
 
     memory_mib: int  # the smallest of `charges`, if any
     cores_needed: int

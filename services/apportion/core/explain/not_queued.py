@@ -23,7 +23,7 @@ def gates_words(gates: Sequence[str]) -> str:
 
 
 def chooser_words(chooser: str) -> str:
-    """Return a text that the pod waits until another scheduler has chosen its node."""
+    """Return the text for a pod that waits until another scheduler has chosen its node."""
     return f"until {chooser} chooses its node"
 
 

@@ -110,7 +110,7 @@ def why_rejected(state: State, rejected: PodRejected) -> reads.Why:
 def why_ended(
     before: reads.Why, step: reads.Step, reason: str, failed: tuple[reads.FailedDevice, ...]
 ) -> reads.Why:
-    """Return the explanation of an ended pod, from the one just before its end."""
+    """Return the explanation of an ended pod, made from its explanation just before its end."""
     end = reads.PodEnd(
         revision=step.revision,
         time=step.time,
@@ -145,7 +145,7 @@ def _waiting(state: State, pod: PodState) -> reads.WhyWaiting | None:
 def event_words(state: State, pod: PodState, refused: PodRefused) -> str:
     """Return the text of a refusal from the nodes that its event names.
 
-    Nodes that could not run the pod even if empty are left out, unless all are such nodes."""
+    Nodes that could not run the pod even when empty are left out, unless no node could."""
     explainer, shape = Explainer(state), pod.submitted.shape
     if explainer.wishes(pod) is None:
         return words.whose(refused, None) + words.event_causes(refused).sentence

@@ -1,10 +1,10 @@
-"""Decide which containers wait for others on their device, and whose compute is limited.
+"""Decide which containers of a device wait for other containers, and which have limited compute.
 
 HAMi's monitor does the same every few seconds (`feedback.go`); without it, HAMi-core always limits
 compute. Each container's region (a file) has the time of its last kernel; devices and priority come
 from the ledger. So a container that reports false use can only slow itself and its neighbours.
-Invariant: a container of priority 0 never waits. Others wait only for their own namespace, or for
-namespaces to which the node's operator gives precedence."""
+Invariant: a container of priority 0 never waits. Other containers wait only for containers of their
+own namespace, or of namespaces to which the node's operator gives precedence."""
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple

@@ -1,6 +1,6 @@
 """Adapt a container's grant to a process that runs on the node itself, outside of containers.
 
-No file can be mounted there and no GPU hidden. Instead, `LD_PRELOAD` loads the library,
+Files cannot be mounted there, and GPUs cannot be hidden. Instead, `LD_PRELOAD` loads the library,
 `CUDA_VISIBLE_DEVICES` selects the GPUs, and paths are the node's. Invariant: HAMi-core counts GPUs
 as CUDA does, so every memory limit applies to its own GPU."""
 

@@ -117,7 +117,8 @@ class _Node(Struct, array_like=True):
 class _Part(Struct, array_like=True, tag=0):
     """A frame: some nodes and pods, and the names of those removed since the previous frame.
 
-    A pod has the number of its shape instead of shape and key. Numbers continue over frames."""
+    A pod has a number for its shape, instead of the shape and its key. Shapes are numbered in the
+    order of their first frame."""
 
     nodes: list[_Node]
     shapes: list[tuple[bytes, Shape]]

@@ -76,7 +76,8 @@ class GangDomains:
     def next(self, placed: list[Placed]) -> bool:
         """Choose the topology domain for the next try. Return False if none is left.
 
-        `placed` is what the last try placed. Its last set of bound pods gets another domain."""
+        `placed` has the placements of the last try. The last set of bound pods in it gets another
+        domain."""
         begun: dict[BoundPods, int] = {}
         for pod, found in placed:
             if pod.uid in self.of:

@@ -59,7 +59,7 @@ class VolumeNeeds:
         self.key = b"volumes " + _encode((places, attached, epoch if attached else 0))
 
     def check(self, _shape: object, node: NodeState) -> tuple[int, int]:
-        """Return what the first driver without enough attachments needs and has, or (0, 0)."""
+        """Return needed and available attachments of the first driver with too few, or (0, 0)."""
         limits = node.observed.volume_limits if node.observed is not None else {}
         for driver, (fresh, shared) in sorted(self.attached.items()):
             limit = limits.get(driver)

@@ -1,7 +1,7 @@
 """Format a report as FOCUS 1.0, the FinOps Open Cost and Usage Specification.
 
 Each record covers one device model in one charge period, for one row (such as a namespace).
-Invariant: a record has all mandatory columns; only those that may be null can be empty."""
+Invariant: a record has all mandatory columns; a column is empty only if FOCUS lets it be null."""
 
 from collections.abc import Iterator
 from decimal import Decimal

@@ -124,7 +124,7 @@ def normal(model: str) -> str:
 
 
 def model_of(family: str, model: str) -> Model | None:
-    """Return what the catalogue has of the model, or None."""
+    """Return the model's entry in the catalogue, or None."""
     known = FAMILIES.get(family)
     words = f"-{normal(model)}-"
     for candidate in known.models if known else ():

@@ -177,7 +177,7 @@ def _ceil(amount: int, unit: int) -> int:
 
 
 def of_shares(shape: Shape, shares: Iterable[Share], node: NodeState) -> Amounts:
-    """Return what a pod of this shape uses of host and devices with these shares."""
+    """Return the host and device amounts that a pod of this shape uses with these shares."""
     taken = of_host(shape)
     taken.update(of_devices(shape, shares, node))
     return taken
@@ -233,7 +233,7 @@ def _most(taken: Counter[Amount], before: Iterable[Counter[Amount]]) -> Counter[
 
 
 def of_host(shape: Shape) -> Counter[Amount]:
-    """Return what a pod of this shape uses apart from devices."""
+    """Return the amounts other than devices that a pod of this shape uses."""
     needs = shape.node
     taken: Counter[Amount] = Counter({PODS: 1})
     if needs.cpu_milli:
@@ -306,9 +306,7 @@ def amounts_by_name(config: DialectConfig) -> dict[str, tuple[Amount, int]]:
 
 
 def entitling(name: str, config: DialectConfig) -> tuple[Amount, int]:
-    """Return which amount a name means in what a queue deserves, and in which unit.
-
-    A name that counts shares or whole devices means devices, however many pods share one."""
+    """Return which amount a resource name means in a queue's claims, and in which unit."""
     amount, unit = amounts_by_name(config).get(name, ((EXTENDED, name), 1))
     if amount[0] in (SHARES, ENTIRE):
         return (WORTH, amount[1]), unit * DEVICE

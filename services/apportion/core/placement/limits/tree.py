@@ -73,7 +73,7 @@ class QueueTree:
 
     @property
     def entangled(self) -> bool:
-        """Return True if what any queue may use depends on what other queues use."""
+        """Return True if the amounts that a queue may use depend on the use by other queues."""
         return bool(self.lends or self.floors or self.keeps_order)
 
     def owner(self, queue: str) -> str:

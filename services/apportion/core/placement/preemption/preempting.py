@@ -1,10 +1,10 @@
 """Decide for which pending pod to evict others, as the last step of a decision.
 
 The victims have a lower priority, or their queues use what this pod's queue is entitled to. The pod
-is nominated to the node until they have ended: no other pod of the same or lower priority is placed
-there, and no pod of another queue if queues take back what they lend. Source: kube-scheduler's
-DefaultPreemption. Invariant: no pod is evicted twice, and none while pods that are already leaving
-free enough room."""
+is nominated to the node until they have ended. In the meantime, no other pod of the same or lower
+priority is placed there. If queues take back what they lend, neither is a pod of another queue.
+Source: kube-scheduler's DefaultPreemption. Invariant: no pod is evicted twice, and none while pods
+that are already leaving free enough room."""
 
 from collections import deque
 from collections.abc import Iterable

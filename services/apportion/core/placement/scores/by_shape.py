@@ -152,7 +152,8 @@ class Usable(NamedTuple):
 class Price:
     """The policy `price`: choose the node that loses least value.
 
-    A node is worth what frequent pods could still earn there, at the worst of some CPU prices."""
+    The value of a node is what frequent pods could still earn there. It is computed for several CPU
+    prices, and the lowest counts."""
 
     policy = "price"
 

@@ -258,7 +258,7 @@ _RECORD_FIELDS = 4
 class BoundPod(NamedTuple):
     """The input of `recover`: a bound pod's annotations, containers in order, and asks.
 
-    `borrowing` are the asks of containers that use devices of others."""
+    `borrowing` are the asks of containers that use devices of other containers."""
 
     annotations: Mapping[str, str]
     init_containers: Sequence[str]

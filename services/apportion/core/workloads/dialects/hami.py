@@ -169,8 +169,8 @@ def segments_of(family: str) -> Recover:
 def _containers_of(pod: BoundPod, family: str, used: list[bool]) -> tuple[str, ...]:
     """Return the container of each segment; `used` says which segments have devices.
 
-    HAMi up to 2.8 has no segments of init containers, and 2.10 only those of containers with
-    devices. Raises Unclear if there are more segments than containers."""
+    HAMi up to 2.8 writes no segments for init containers, and HAMi 2.10 writes segments only for
+    containers with devices. Raises Unclear if there are more segments than containers."""
     every = (*pod.init_containers, *pod.containers)
     asks = (*pod.asks, *pod.borrowing)
     asking = {ask.container for ask in asks if ask.family == family}

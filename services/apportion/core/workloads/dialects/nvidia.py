@@ -129,9 +129,10 @@ class Manner(NamedTuple):
         )
 
     def idle(self, config: DialectConfig) -> tuple[str, str, str]:
-        """Return the memory resource that is ignored next to another, that other one, and `system`.
+        """Return the memory resource that is ignored, the one that overrides it, and `system`.
 
-        One is the amount of memory, the other the percentage; `percentage_first` decides which."""
+        They are the amount and the percentage of memory; `percentage_first` decides which is
+        ignored."""
         amount, part = self.names(config).memory, self.names(config).memory_percent
         idle, counting = (amount, part) if self.percentage_first else (part, amount)
         return idle, counting, self.system

@@ -240,7 +240,7 @@ def _find(document: Document, config: ManifestConfig) -> workflows.Find:
 
 
 def named_key(kind: str, namespace: str, name: str) -> str:
-    """Return the key in `ManifestConfig.named` of a document that others name."""
+    """Return the key in `ManifestConfig.named` of a document that other documents name."""
     return f"{kind}/{name}" if kind in CLUSTER_WIDE else f"{kind}/{namespace}/{name}"
 
 

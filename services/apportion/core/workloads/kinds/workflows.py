@@ -100,7 +100,7 @@ def _source_of(ref: Document, field: str, find: Find) -> _Source:
 
 
 def _templates(workflow: _Workflow, find: Find) -> Iterator[_Found]:
-    """Yield the workflow's templates, each followed by those that only it calls."""
+    """Yield the workflow's templates, each followed by the templates that only it calls."""
     waiting = [*_listed(workflow.source)]
     if not waiting:
         raise ManifestError(f"{workflow.own.at}.templates", None, "has no templates", "add one")

@@ -134,7 +134,7 @@ def ignored(document: Mapping[Any, Any]) -> Iterator[Suspect]:
 
 
 def of_no_device(document: object, config: DialectConfig) -> Iterator[Suspect]:
-    """Yield each container field that requests 0 devices, unless the container requests others.
+    """Yield a container's fields that request 0 devices, if it requests no other devices.
 
     Some Helm charts write such a request."""
     for key, at, found in _parts(document, "", 0):

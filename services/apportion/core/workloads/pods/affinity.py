@@ -1,8 +1,8 @@
 """Read a pod's affinity, anti-affinity and topology spread into constraints on other pods.
 
 A term without namespaces selects the pod's own namespace, which is added to the term, so that
-events are self-contained. Invariant: what Kubernetes refuses is refused here, and so is a term for
-which the ledger knows too little of the cluster."""
+events are self-contained. Invariant: a constraint that Kubernetes refuses is refused here. So is a
+term that needs facts about the cluster that the ledger lacks."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple, cast, get_args, get_type_hints

@@ -1,6 +1,6 @@
 """Find which gang a pod belongs to, and name the gangs of the four PodGroup APIs.
 
-Volcano's gangs are named `namespace/name`; the names of others include the API group, as in
+Volcano's gangs are named `namespace/name`; the names of other gangs include the API group, as in
 `team/scheduling.k8s.io/job`. Invariant: no two PodGroups of a cluster get the same gang name."""
 
 from collections.abc import Collection, Mapping

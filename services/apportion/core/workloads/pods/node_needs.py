@@ -47,9 +47,10 @@ def node_amounts(
 ) -> NodeConstraints:
     """Return how much of each resource the pod needs from its node, except devices (`claimed`).
 
-    CPU is in milli-cores, memory in MiB, storage and huge pages in bytes, others in units. The
-    pod's own resources (`whole`) override the sum of its containers, as in Kubernetes 1.34. Raises
-    ManifestError if an amount is malformed or out of range, or a request exceeds its limit."""
+    CPU is in milli-cores, memory in MiB, storage and huge pages in bytes, other resources in units.
+    The pod's own resources (`whole`) override the sum of its containers, as in Kubernetes 1.34.
+    Raises ManifestError if an amount is malformed or out of range, or a request exceeds its
+    limit."""
     running: _Vector = {}
     sidecars: _Vector = {}
     peak: _Vector = {}

@@ -1,13 +1,13 @@
 """The dialects of AMD GPUs: `amd.com/gpu`, `gpumem` in MiB, `gpucores` in percent.
 
 The rules are those of HAMi's AMD device (2.10). Memory and cores are per GPU. A request without
-memory gets all memory, one without cores all compute units. Less than 1 and more than 100 percent
-is refused, as by HAMi's webhook. A share has a number of compute units, at least one. The plugin
-registers how many a GPU has, and reads the number and the GPU's model with each device. Nodes on
-which HAMi registered no GPU offer whole ones, as AMD's own plugin counts them, with the model and
-memory of AMD's node labeller. Without its labels, memory is what HAMi up to 2.9 assumes. Both
-plugins count the same resource, and HAMi's counts ten shares per GPU before it registers any. So a
-node with the label for HAMi's plugin never offers whole GPUs."""
+memory gets all memory. A request without cores gets all compute units. Less than 1 and more than
+100 percent is refused, as by HAMi's webhook. A share has a number of compute units, at least one.
+The plugin registers how many a GPU has, and reads the number and the GPU's model with each device.
+Nodes on which HAMi registered no GPU offer whole ones, as AMD's own plugin counts them, with the
+model and memory of AMD's node labeller. Without these labels, the memory is the amount that HAMi up
+to 2.9 assumes. Both plugins count the same resource, and HAMi's counts ten shares per GPU before it
+registers any. So a node with the label for HAMi's plugin never offers whole GPUs."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,7 @@
 """The dialect of Cambricon MLUs: `cambricon.com/vmlu`, memory per 256 MiB, percent of cores.
 
 The rules are those of HAMi's Cambricon device. A count alone requests whole MLUs. Memory and cores
-are per MLU; either without a count requests one MLU. A request without cores gets the MLU
+are per MLU; a request for either without a count gets one MLU. A request without cores gets the MLU
 exclusively. Names contain `smlu`, the vendor's own way of sharing. The vendor's plugin only counts
 percent and units of memory, so HAMi makes up the ids of the node's MLUs."""
 

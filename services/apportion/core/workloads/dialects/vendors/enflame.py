@@ -1,10 +1,10 @@
 """The dialects of Enflame GCUs: whole (`enflame.com/gcu`), or shared by HAMi up to 2.9 (vGCU).
 
-The rules are those of HAMi's Enflame devices; `enflame_drs` has those of slices. A container
-requests one `enflame.com/vgcu` and `vgcu-percentage` of its memory, by default 100. The kubelet
-counts slices as `shared-gcu`. HAMi's webhook computes them from the last node that it read; here
-the container must request them, because their number per GCU depends on the node. Several vGCUs
-are whole. HAMi counts the memory of any GCU as 100."""
+The rules are those of HAMi's Enflame devices; the rules for slices are in `enflame_drs`. A
+container requests one `enflame.com/vgcu` and `vgcu-percentage` of its memory, by default 100. The
+kubelet counts slices as `shared-gcu`. HAMi's webhook computes them from the last node that it read;
+here the container must request them, because their number per GCU depends on the node. Several
+vGCUs are whole. HAMi counts the memory of any GCU as 100."""
 
 from collections.abc import Iterator
 from functools import partial

@@ -3,8 +3,8 @@
 The amount is the size of one slice, and a container gets one slice. A node lists its profiles, such
 as `3g.20gb`: 3 of a GCU's parts, with 20 GiB. A slice needs a profile of exactly its size there.
 Requests for `gcu-memory` or `gcu-core` are refused, because their profile, and even the unit of
-memory, depend on the node. HAMi counts at most 100 percent of rounded cores, such as five slices
-of a sixth; here a GCU holds as many as its parts allow."""
+memory, depend on the node. HAMi allocates at most 100 percent of rounded cores, so only five slices
+of one sixth. Apportion allocates as many slices of a GCU as its parts allow."""
 
 import re
 from collections.abc import Iterator, Mapping

@@ -2,10 +2,11 @@
 
 The rules are those of HAMi's Moore Threads device and its webhook. A GPU has 16 cores. Memory is in
 units of 512 MiB: 2, 4, 8, 16, 32, 64 or 96. Without memory a container gets the whole GPU, and
-without cores any free ones. Several GPUs are whole: 96 units and 16 cores of each, in one sum for
-all. Other amounts are refused; HAMi's webhook replaces them. The plugin has one list of GPUs for a
-pod. So HAMi puts all of its containers on one GPU, and a second container with GPUs is refused
-here. The plugin only counts cores and units, so HAMi makes up the ids. It needs no lock."""
+without cores any free ones. Several GPUs are whole ones; amounts in their request must be the sum
+over all of them, with 96 units and 16 cores per GPU. Other amounts are refused; HAMi's webhook
+replaces them. The plugin has one list of GPUs for a pod. So HAMi puts all of its containers on one
+GPU, and a second container with GPUs is refused here. The plugin only counts cores and units, so
+HAMi makes up the ids. It needs no lock."""
 
 from collections.abc import Iterator
 
