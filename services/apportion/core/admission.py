@@ -185,8 +185,8 @@ def _hidden(spec: Mapping[str, Any], rules: Rules) -> Iterator[Patch]:
 def _prioritised(spec: Mapping[str, Any], draft: PodDraft, rules: Rules) -> Iterator[Patch]:
     """Yield patches that set the priority of containers with GPUs, for nodes with HAMi's plugin.
 
-    HAMi's webhook sets the priority; HAMi's plugin does not. On its own nodes, our agent writes the
-    priority into the region."""
+    HAMi's webhook sets the priority; HAMi's plugin does not. On nodes without that plugin, our
+    agent writes the priority into the region."""
     name = rules.config.dialects.hami.priority or ""
     asking = {ask.container for ask in _asks(draft) if ask.family == NVIDIA}
     for base, container in _containers(spec):

@@ -88,9 +88,9 @@ class _Closed(NamedTuple):
 class LimitsAudit:
     """Checks each placement of a state against the limits that were known at its basis.
 
-    Skips a placement if its scheduler did not yet know the current limits or their use: after its
-    basis, a limit, the capacity or a pod (adopted, changed, resized) changed, or an earlier
-    placement under the same limits was skipped."""
+    Skips a placement if its scheduler did not yet know the current limits or their use. This is the
+    case if, after its basis, a limit, the capacity or a pod (adopted, changed, resized) changed, or
+    an earlier placement under the same limits was skipped."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -148,7 +148,8 @@ class Auditor:
     def take(self, revision: int, subject: str, payload: bytes) -> list[Violation]:
         """Check and fold the next message, and return its violations.
 
-        Raises UnknownEvent if a newer build wrote it; it is not folded, and the audit must end."""
+        Raises UnknownEvent if a newer build wrote the message. Then the message is not folded, and
+        the audit must end."""
         digest = sha256(payload).hexdigest() if subject.startswith(PLACEMENT_SUBJECTS) else ""
         lines = list(self._fold(revision, subject, payload, digest))
         if digest:

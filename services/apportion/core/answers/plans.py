@@ -55,7 +55,7 @@ class ManifestChange(Answer, frozen=True):
 
 
 class Ahead(Answer, frozen=True):
-    """A pending pod that is scheduled before the planned one, and why it is pending."""
+    """A pending pod that is scheduled before the planned pod, and why it is pending."""
 
     namespace: Namespace
     pod: str

@@ -212,7 +212,8 @@ class Holder(Answer, frozen=True):
 class DeviceAnswer(Answer, frozen=True):
     """One device and its pods.
 
-    `cores` is percent for a GPU and AI cores for an NPU. In MIG mode each instance has its own."""
+    `cores` is percent for a GPU and AI cores for an NPU. In MIG mode, each instance has cores of
+    its own."""
 
     device: Everyone[str]
     node: Everyone[str]

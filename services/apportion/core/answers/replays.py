@@ -49,7 +49,7 @@ class Measured(Answer, frozen=True):
 
 
 class ReplayAnswer(Answer, frozen=True):
-    """A span of the ledger as it happened, and as it would have with the assumed changes."""
+    """A span of the ledger as it happened, and as simulated with the assumed changes."""
 
     span: Span
     changes: tuple[str, ...]

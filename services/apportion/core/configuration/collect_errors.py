@@ -18,7 +18,8 @@ GONE: Final = object()
 def every_error(document: object) -> list[ManifestError]:
     """Return all errors of the document in the order in which they are found.
 
-    To find the next error, the faulty value is removed. Errors that this may cause are omitted."""
+    To find the next error, the faulty value is removed. Errors that the removal may cause are
+    omitted."""
     return remove_errors(document)[1]
 
 

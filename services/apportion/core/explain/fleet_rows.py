@@ -79,7 +79,9 @@ Kind = tuple[str, str]  # the model of a card, and its mode unless that is hami-
 
 
 def pool_of(node: NodeState) -> tuple[str, dict[Kind, int]]:
-    """Return the name of the node's pool; without a pool label, also its devices by model."""
+    """Return the name of the node's pool, and the device counts of a pool without a label.
+
+    Without a pool label, the name lists the node's devices by model and mode."""
     labels = node.host.labels
     for label in POOL_LABELS:
         if labels.get(label):

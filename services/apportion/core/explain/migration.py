@@ -1,6 +1,6 @@
 """How far a cluster has moved from HAMi, Volcano or another system, and the next safe step.
 
-Invariant: the answer uses only facts of the state, so a step that leaves no event, such as stopping
+Invariant: the answer uses only facts of the state. So a step that leaves no event, such as stopping
 a scheduler, is suggested until the configuration shows it."""
 
 from collections import Counter
@@ -41,7 +41,7 @@ def has_devices(node: NodeState) -> bool:
 def overtaken_pods(state: State) -> list[PodState]:
     """Return live pods that name our scheduler but were bound by another one, newest first.
 
-    Empty once the configuration has changed since, or Apportion has placed `QUIET_PODS` since."""
+    Empty if, since then, the configuration changed or Apportion placed `QUIET_PODS` pods."""
     found = [
         state.pods[uid]
         for uid, said in state.differing.items()

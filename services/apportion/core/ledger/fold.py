@@ -539,7 +539,7 @@ def place(pod: PodState, node: NodeState, placement: Placement) -> None:
 
 
 def unplace(state: State, pod: PodState) -> NodeState | None:
-    """Undo `place` and make the pod pending. Return the node it was on, or None."""
+    """Undo `place` and make the pod pending. Return the pod's previous node, or None."""
     placed = pod.placement
     if placed is None:
         return None

@@ -107,7 +107,7 @@ class Tree:
 
 
 def leaf_of(revision: int, subject: str, payload: bytes) -> bytes:
-    """Return the hash of one record. It includes the subject's length, so it is unambiguous."""
+    """Return the hash of one record. The hashed bytes include the subject's length."""
     return sha256(b"\0%d %d %s %s" % (revision, len(subject), subject.encode(), payload)).digest()
 
 

@@ -145,7 +145,7 @@ class NodeState(Struct, eq=False):
 
     @property
     def hands_out(self) -> bool:
-        """Return True if our agent allocates devices there. In shadow mode, it only reports."""
+        """Return True if our agent allocates the node's devices. In shadow mode, it does not."""
         said = self.reported
         return said is not None and (said.simulated or HANDS_OUT in said.host.labels)
 
@@ -236,8 +236,8 @@ class GroupState(Struct, eq=False):
 
     `since` and `priority` are the gang's place in the queue: the revision of its first submission
     (or of the deletion of its PodGroup), and the highest priority of its pods. A pod that replaces
-    another one inherits the place. `held` are placed pods that are not bound yet, because the
-    placements of the gang are in several batches, of which the last one is missing."""
+    another one inherits the place. `held` are placed pods that are not bound yet, because the last
+    batch of the gang's placements is missing."""
 
     observed: PodGroupObserved | None = None
     pods: dict[str, PodState] = {}

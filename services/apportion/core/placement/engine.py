@@ -121,7 +121,7 @@ class Engine:
 
     @property
     def held_until(self) -> int:
-        """Return when `tell_time` is due, in microseconds since 1970; 0 if it is not.
+        """Return when `tell_time` is due next, in microseconds since 1970; 0 for never.
 
         At that time, a pod's backoff ends, or a pod is no longer safe from eviction."""
         times = self._queue.held_until, self._preempting.due

@@ -61,8 +61,9 @@ class Family(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     The devices can be shared in the family's `modes`, the default first. If the family has
     `templates`, each share has the size of one of them. A model with profiles can also be divided
     into MIG instances. `sets` maps a number of devices to the sets of indexes that may be allocated
-    together, the best first; a pod cannot get a number that is not in `sets`. If `alike`, all
-    shares of a device have the same template, and a pod may have several."""
+    together, the best first. If the family has any `sets`, a pod that requests several devices must
+    request a number in `sets`. If `alike`, all shares of a device have the same template, and a pod
+    may have several."""
 
     name: str
     title: str

@@ -22,7 +22,7 @@ _AMOUNTS = (
 
 
 def charged(state: State, data: PodAdopted) -> list[DeviceState]:
-    """Return copies of the adopted pod's devices, less the shares that the pod has of them.
+    """Return copies of the adopted pod's devices, on which the pod's shares are allocated.
 
     The state is not changed. Raises Oversold if a device has too little free for its share."""
     if data.pod != data.submitted.uid:

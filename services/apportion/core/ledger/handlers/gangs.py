@@ -66,7 +66,7 @@ def missing(group: GroupState) -> tuple[Counter[str], int]:
 def hold(state: State, pod: PodState, *, more_follow: bool) -> None:
     """Hold a pod that was just placed, if its gang has placements in other batches.
 
-    If no more follow and the gang has its minimum, release all of its held pods."""
+    If no more placements follow and the gang has its minimum, release all of its held pods."""
     group = state.groups[pod.submitted.group]
     if not (more_follow or group.held):
         return

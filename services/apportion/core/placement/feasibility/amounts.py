@@ -58,7 +58,7 @@ def slices(demand: Demand, state: DeviceState) -> tuple[int, int]:
 
 
 def alike(demand: Demand, state: DeviceState) -> tuple[int, int]:
-    """Require shares of the same size, on devices whose shares must be (HAMi's Kunlun vXPU)."""
+    """Require the size of the device's other shares, if its family has `alike` (Kunlun vXPU)."""
     return 1, int(demand.template is None or state.group in ("", demand.template))
 
 

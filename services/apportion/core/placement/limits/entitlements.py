@@ -5,8 +5,8 @@
 3. The rest is the surplus. Children of higher priority get it first; those of equal priority divide
    it by weight. No child gets more than it asks for, or more than its limit.
 
-If the children together deserve more than the whole, what they deserve is scaled down: to their
-guarantees, plus parts of the remainder in proportion to what each deserves beyond its guarantee. A
+If the children together deserve more than the whole, what they deserve is scaled down. Each keeps
+its guarantee; the remainder is divided in proportion to what each deserves beyond its guarantee. A
 child that deserves an unlimited amount (`AMOUNT_MAX`) deserves the whole. Invariant: the parts
 never add up to more than the whole."""
 

@@ -39,9 +39,9 @@ WHOLE: Final = Shard(frozenset(range(PARTS)))  # what a single scheduler owns
 def key_of(pod: PodState, *, limited: str = "") -> str:
     """Return the key whose hash decides which scheduler owns a pod: limit, gang, namespace or uid.
 
-    Pods whose decisions depend on each other have one owner: those with a common limit, of a gang,
-    or of a namespace with affinity. `limited` is the key of pods with a limit (`Limits.owner_key`).
-    """
+    Pods whose decisions depend on each other have one owner: pods with a common limit, pods of one
+    gang, and pods of one namespace with affinity. `limited` is the key of pods with a limit
+    (`Limits.owner_key`)."""
     submitted = pod.submitted
     if limited:
         return limited

@@ -129,7 +129,7 @@ def _components(document: Document, _config: ManifestConfig) -> Iterator[Inner]:
 
 
 def _training(document: Document, config: ManifestConfig) -> Iterator[Inner]:
-    """Yield the JobSet that Kubeflow Trainer makes of a TrainJob and its runtime."""
+    """Yield the JobSet that Kubeflow Trainer creates from a TrainJob and its runtime."""
     named = part(document, "spec", "runtimeRef")
     kind, name = str(named.get("kind", "ClusterTrainingRuntime")), named.get("name")
     spec = part(_find(document, config)(kind, name, "spec.runtimeRef.name"), "spec")

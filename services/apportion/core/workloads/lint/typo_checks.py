@@ -200,8 +200,8 @@ def _of_kai_resources(resources: Mapping[Any, Any]) -> Iterator[Suspect]:
 def of_pod_group(spec: Mapping[Any, Any]) -> Iterator[Suspect]:
     """Yield the disruption mode of a Kubernetes PodGroup if it has no effect here.
 
-    A gang is evicted completely or not at all, whatever its mode, and other pods one by one. The
-    API server writes `single` into every PodGroup that has no mode."""
+    Whatever the mode, a gang is evicted completely or not at all, and other pods are evicted one by
+    one. The API server writes `single` into every PodGroup that has no mode."""
     mode = spec.get("disruptionMode")
     together = mode == "PodGroup" or (isinstance(mode, dict) and "all" in mode)  # v1alpha2 has text
     least = part(spec, "schedulingPolicy", "gang").get("minCount", 1)

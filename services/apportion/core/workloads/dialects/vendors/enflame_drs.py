@@ -153,7 +153,7 @@ def _render(it: PlacedPod) -> dict[str, str]:
 def recover(pod: BoundPod, text: str) -> Iterator[Held]:
     """Yield the slices or vGCUs of a pod: HAMi 2.10 and older versions use the same annotation.
 
-    It has the percent of a slice, but not its size."""
+    The annotation has the percent of a slice, but not its size."""
     for held in hami.segments_of(DRS.family)(pod, text):
         if _ID.fullmatch(held.device):
             assigned = _decode_assigned(pod.annotations[ASSIGNED])
