@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 
+from apportion.core.configuration import read_configuration
 from apportion.core.ledger.handlers.unattributed_devices import EVIDENCE
 from apportion.core.ledger.state import Phase
 from apportion.core.workloads.adoption.placement_annotations import ATTEMPT, SHARES, shares_text
 from apportion_schemas import (
     BindFailed,
     Configuration,
+    ConfigurationChanged,
     DifferenceFound,
     NodeConstraints,
     NodeObserved,
@@ -265,6 +267,22 @@ def test_a_card_that_is_cut_is_taken_where_nobody_has_of_it() -> None:
     cluster.pod("p", limits={"nvidia.com/gpu": "1"}, on="n1", schedulerName="default-scheduler")
     charged(cluster)
     assert cluster.ledger.device("g0").slices == 0b11111111
+
+
+def test_a_card_with_configured_groups_is_taken_with_all_instances_of_a_group() -> None:
+    """If a GPU may be split only into configured MIG groups, a pod whose annotations name no device
+    is charged for all instances of a group, as it may use any of them."""
+    allowed = {"group": "g", "geometries": [{"name": "1g.5gb", "memory": 5120, "count": 7}]}
+    known = [{"models": ["A100-SXM4-40GB"], "allowedGeometries": [allowed]}]
+    configuration = read_configuration({"nvidia": {"knownMigGeometries": known}})
+    cluster = Cluster()
+    cluster.ledger.play(ConfigurationChanged(by="ada", configuration=configuration))
+    card = gpu("g0", model=A100_40, memory_mib=40_960, mode="mig", slots=7)
+    cluster.ledger.report(node("n1", card))
+    cluster.pod("p", limits={"nvidia.com/gpu": "1"}, on="n1", schedulerName="default-scheduler")
+    charged(cluster)
+    assert len(cluster.ledger.shares("p")) == 7
+    assert cluster.ledger.device("g0").slices == 0b1111111
 
 
 CUT = node("n1", *(gpu(n, model=A100_40, memory_mib=40_960, mode="mig", slots=7) for n in "ab"))

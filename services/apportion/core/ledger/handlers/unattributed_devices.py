@@ -5,11 +5,19 @@ them. To charge all devices would let one pod close a node. On a MIG device, the
 instance, even one that looks free. Invariants: such a pod closes at most as many devices as it
 requested. No MIG instance that the pod may use is offered without a charge."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from msgspec import structs
 
-from apportion.core.devices.demand import Demand, FleetFacts, Geometries, demand
+from apportion.core.devices.demand import (
+    Demand,
+    FleetFacts,
+    Geometries,
+    Place,
+    demand,
+    groups_of,
+    memory_charged_mib,
+)
 from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger.state import NodeState
 from apportion.core.workloads.adoption.claims import Claim, Wanted
@@ -76,10 +84,12 @@ def _rest(state: DeviceState, wanted: Wanted, fleet: FleetFacts) -> Iterator[Sha
             container=wanted.container, device=device.id, memory_mib=memory_mib, cores=cores
         )
         return
-    whole = demand(Ask(container=wanted.container, family=wanted.family), device, fleet)
-    if not isinstance(whole, Demand):
-        return
-    for place, charge in whole.free_places(state.taken, state.group, state.memory_free_mib):
+    taken, group, memory_mib = state.taken, state.group, state.memory_free_mib
+    for place in _instances(Ask(container=wanted.container, family=wanted.family), state, fleet):
+        charge = memory_charged_mib(place.profile, device)
+        if place.mask & taken or (taken and place.group != group) or charge > memory_mib:
+            continue
+        taken, group, memory_mib = taken | place.mask, place.group, memory_mib - charge
         instance = MigInstance(
             profile=place.profile.name, start=place.start, size=place.profile.size,
             group=place.group, position=place.position,
@@ -88,4 +98,13 @@ def _rest(state: DeviceState, wanted: Wanted, fleet: FleetFacts) -> Iterator[Sha
             container=wanted.container, device=device.id, memory_mib=charge, cores=0,
             instance=instance,
         )  # fmt: skip
-        return
+
+
+def _instances(whole: Ask, state: DeviceState, fleet: FleetFacts) -> Sequence[Place]:
+    """Return the MIG instances that are the whole device: its largest, or all of one group."""
+    device = state.device
+    groups = groups_of(fleet.geometries, device.family, device.model, device.mig_sizes)
+    if groups:
+        return next((each for each in groups if each[0].group == state.group), groups[0])
+    found = demand(whole, device, fleet)
+    return found.options if isinstance(found, Demand) else ()
