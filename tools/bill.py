@@ -149,7 +149,7 @@ def _image(name: str, digest: str) -> dict[str, Any]:
 
 
 def _said(each: Locked) -> metadata.PackageMetadata | None:
-    """Return the package's installed metadata, or None if another version or none is installed."""
+    """Return the package's installed metadata, or None if this version is not installed."""
     try:
         found = metadata.distribution(each.name)
     except metadata.PackageNotFoundError:

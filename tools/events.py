@@ -91,9 +91,9 @@ def event_schema(row: EventType, version: int = 0) -> dict[str, Any]:
 
 
 def described(definitions: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return the schemas sorted by name, with the words that the code has about them.
+    """Return the schemas sorted by name, with descriptions from the code.
 
-    The words about a struct are its docstring, and those about a field are its comment."""
+    The description of a struct is its docstring, and that of a field is its comment."""
     structs: dict[str, list[type[Struct]]] = {}
     for each in _subclasses(Struct):
         structs.setdefault(each.__name__.partition("[")[0], []).append(each)
@@ -167,7 +167,7 @@ def _without_words(schema: object) -> object:
 
 
 def unraised(rows: Iterable[EventType], lock: Lock) -> list[str]:
-    """Return a message for each event schema that must not differ from the lock, but does."""
+    """Return a message for each version in the lock whose schema has changed or is gone."""
     wrong = []
     for row in rows:
         known = lock.get(row.name, {})

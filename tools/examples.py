@@ -56,9 +56,9 @@ class Examples(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Verdict(NamedTuple):
-    """The result for one document. `row` is empty unless the document is refused.
+    """The result for one document. `row` is the table's row that documents a refusal.
 
-    `?` is a refusal without a row on the page."""
+    `row` is empty for a document that is not refused, and `?` for a refusal without a row."""
 
     kind: str
     skipped: bool = False

@@ -1,10 +1,10 @@
 """Run every check of this repository in parallel lanes: `make test`.
 
-Most lanes wait for servers half of the time, so three lanes more than there are processors keep
-them busy. Lanes that only compute run at a lower priority than those whose services must answer in
-time. Tests marked `nightly`, which take long and rarely fail, have a lane of their own.
-Invariants: every test is in exactly one lane. A lane that fails, even without output, fails the
-run. The last line counts the tests of all lanes.
+Most lanes wait for servers half of the time, so the program runs three more lanes than there are
+processors. Lanes that only compute run at a lower priority than those whose services must answer in
+time. Tests marked `nightly`, which take long and rarely fail, have a lane of their own. Invariants:
+every test is in exactly one lane. A lane that fails, even without output, fails the run. The last
+line counts the tests of all lanes.
 
     python -m tools.lanes                    all lanes except those of --nightly
     python -m tools.lanes nats simulation    these

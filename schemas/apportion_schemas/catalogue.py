@@ -60,7 +60,7 @@ class EventType(NamedTuple):
 
     @property
     def version(self) -> int:
-        """Return the version that this build writes and to which it converts older ones."""
+        """Return the newest version: this build writes it, and converts older versions to it."""
         return (BORN.get(self.payload.__name__) or 1) + len(self.older)  # hot: runs for each event
 
     @property

@@ -84,10 +84,10 @@ class NodeObserved(Payload, frozen=True):
 class DevicesRegistered(Payload, frozen=True):
     """The devices of a node that another system's device plugin registered in an annotation.
 
-    While it has an entry for a device family, that plugin allocates these devices, unless our agent
-    does. `problem` is why the annotation cannot be read; then the plugin's devices are not offered.
-    `devices` and `problem` are empty if the plugin left the node. `version` is as in
-    QuotaObserved."""
+    While the annotation has an entry for a device family, that plugin allocates the family's
+    devices, unless our agent does. `problem` is why the annotation cannot be read; then the
+    plugin's devices are not offered. `devices` and `problem` are empty if the plugin left the node.
+    `version` is as in QuotaObserved."""
 
     node: Name
     plugin: Plugin = ""

@@ -226,8 +226,8 @@ class NearMiss(Payload, frozen=True):
 class GangShortage(Payload, frozen=True):
     """How many pods of a gang must start together, how many exist, and how many fit.
 
-    If the gang must be in one topology domain, `fitting` counts those that fit in the domain with
-    most room: that of the nodes whose label `level` is `domain`."""
+    If the gang must be in one topology domain, `fitting` counts the pods that fit in the domain
+    with the most room. These are the nodes whose label `level` has the value `domain`."""
 
     needed: Natural
     present: Natural
@@ -241,8 +241,8 @@ class QueueShortage(Payload, frozen=True):
 
     `resource` is a name in the queue's capability, or a model in its card quota; empty if the queue
     is closed or `behind` is set. CPU is in thousandths of a core, memory in MiB. If `reserved`, the
-    rest is guaranteed to other queues. `behind` is the first pod of a queue that keeps its order,
-    as `namespace/name`."""
+    remaining amount is guaranteed to other queues. `behind` is the first pod of a queue that keeps
+    its order, as `namespace/name`."""
 
     queue: Name
     resource: Key = ""
@@ -285,7 +285,8 @@ class ResizeRefused(Payload, frozen=True):
     """The scheduler refused to resize a running pod, which keeps its shares.
 
     `asked` is the revision of the ResizeAsked. `needed` and `available` are MiB or percent beyond
-    the pod's share. If the device is too small even without other pods, they are MiB in total."""
+    the pod's share. If the device is too small even without other pods, `needed` is the new amount
+    and `available` the size of the device, both in MiB."""
 
     pod: Name
     namespace: Name
@@ -305,8 +306,9 @@ class ResizeRefused(Payload, frozen=True):
 class LimitsChecked(Payload, frozen=True):
     """A scheduler checked the limits of a queue or namespace for decisions in the same batch.
 
-    Each of these events expects the previous one on its subject, so of two schedulers that check
-    the same limits at once, the server refuses one. Queue `root` stands for all queues."""
+    Each of these events expects the previous event on its subject. So if two schedulers check the
+    same limits at once, the server refuses the event of one scheduler. Queue `root` stands for all
+    queues."""
 
     kind: Literal["queue", "namespace"]
     name: Name
@@ -326,10 +328,10 @@ class PodRefused(Payload, frozen=True):
     """The scheduler found no node for the pod; `reasons` counts nodes per code.
 
     The event is written only if the set of codes or the exceeded quota changes. If `gang` is set,
-    the gang could not be placed as a whole, and the reasons are those of its first pod that did not
+    the gang could not be placed as a whole, and the reasons are about its first pod that did not
     fit. If `queue` or `quota` is set, nodes have room, but the limit of the pod's queue or
-    namespace is exceeded. If `volume` is set, a volume claim of the pod keeps it from every node.
-    """
+    namespace is exceeded. If `volume` is set, a volume claim of the pod keeps it from every
+    node."""
 
     pod: Name
     namespace: Name

@@ -16,11 +16,11 @@ VALUE_MAX = 1 << 40
 
 
 class PricedShape(Payload, frozen=True):
-    """What identical pods request, how many were submitted, and what one is worth.
+    """Identical pods: their request, how many were submitted, and the worth of one pod.
 
-    `size` is the fraction of the fleet that a pod needs, and `value` its worth by the prices, both
-    in millionths of a device. For a pod without devices, `ask` is None and `size` is derived from
-    its CPU."""
+    `size` is how many devices one pod needs, as a mean over the fleet, and `value` is its worth by
+    the prices, both in millionths of a device. For a pod without devices, `ask` is None and `size`
+    is derived from its CPU."""
 
     ask: Ask | None
     cpu_milli: CpuMilli

@@ -129,7 +129,7 @@ class HostPort(Payload, frozen=True):
 
 
 class Disk(Payload, frozen=True):
-    """A disk in a pod's spec. Pods on one node share it only if all of them only read it.
+    """A disk in a pod's spec. Pods on one node share the disk only if all mount it read-only.
 
     `name` begins with the disk's kind, as in `iscsi/iqn.2026-01.org:disk`."""
 
@@ -164,8 +164,9 @@ class LabelExpression(Payload, frozen=True):
 class PodSelector(Payload, frozen=True):
     """Selects the pods whose labels match every expression, in the selected namespaces.
 
-    These are the listed `namespaces`, and each namespace whose labels match all expressions of
-    `by_label` (`namespaceSelector`). Without both, pods of any namespace are selected."""
+    The selected namespaces are the listed `namespaces`, and each namespace whose labels match all
+    expressions of `by_label` (`namespaceSelector`). If both lists are empty, all namespaces are
+    selected."""
 
     expressions: Annotated[tuple[LabelExpression, ...], Meta(max_length=64)] = ()
     namespaces: Names = ()

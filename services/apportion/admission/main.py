@@ -1,7 +1,8 @@
 """The `apportion admission` command and its process.
 
 The webhook reads one subject of the ledger, the configuration, and writes nothing. Invariant: once
-it has read one, it answers by the newest one read, even if the ledger is unreachable."""
+the webhook has read a configuration, it answers by the newest one that it has read, even if the
+ledger is unreachable."""
 
 import sys
 from functools import partial

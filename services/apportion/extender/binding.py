@@ -63,8 +63,9 @@ class ExtenderBinding:
     async def decided(self) -> None:
         """Wait until all earlier choices are placed or refused, or a timeout passes.
 
-        kube-scheduler filters nodes for the next pod while it binds the last one. Without this
-        wait, both pods would get the same devices, and the refused one not be retried soon."""
+        kube-scheduler filters nodes for the next pod while it binds the previous pod. Without this
+        wait, it could choose the same devices for both pods. The refused pod would then not be
+        retried soon."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DECIDED_TIMEOUT_S):
                 await self._decided.wait()
@@ -146,7 +147,7 @@ class ExtenderBinding:
         return heard.error
 
     def _outcome(self, uid: str, node: str, attempt: int, refused_revision: int) -> str | None:
-        """Return "" once the pod is bound to `node`, or an error if it never will be, else None."""
+        """Return "" once the pod is bound to `node`, or an error if that failed, else None."""
         pod = self._state().pods.get(uid)
         if pod is None:
             return "the pod no longer exists"

@@ -1,7 +1,8 @@
 """The gateway's fold: the state, pods by name, and a window of the newest events.
 
-All clients of the event stream read this window by a cursor; a client that falls behind it reads
-the ledger. Invariant: it has the newest events without a gap, limited in number and bytes."""
+All clients of the event stream read this window by a cursor; a client that falls behind the window
+reads the ledger. Invariant: the window has the newest events without a gap, limited in number and
+bytes."""
 
 import asyncio
 import itertools

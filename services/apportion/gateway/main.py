@@ -153,7 +153,7 @@ class Gateway:
         self._gate: Gate | None = None
 
     async def guard(self, request: web.Request, handle: Handle) -> web.StreamResponse:
-        """Guard /metrics on the health port like the API: it names the pods of all users."""
+        """Guard /metrics on the health port like the API: metrics name the pods of all users."""
         if self._gate is not None:
             return await self._gate.guard(request, handle)
         return refused(503, "the gateway is starting", "retry in a moment", again_s=1)

@@ -266,7 +266,8 @@ def _node(state: State, name: str, spec: str) -> list[Payload]:
 def node_facts(node: SimulatedNode, alike: Sequence[NodeState] = ()) -> list[Payload]:
     """Return the events that add a node, with the taints that all nodes in `alike` have.
 
-    They include a NodeObserved, without which the node does not count in a Kubernetes cluster."""
+    The events include a NodeObserved, without which the node does not count in a Kubernetes
+    cluster."""
     seen = [each.observed for each in alike if each.observed is not None]
     taints = tuple(
         taint for taint in (seen[0].taints if seen else ())

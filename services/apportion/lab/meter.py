@@ -142,7 +142,9 @@ class Meter:
             self._waits.append(self._elapsed_s - entry[0])
 
     def _gpus(self, key: bytes, shape: Shape) -> float:
-        """Return how many devices the pod requests, on the device type where that is fewest."""
+        """Return how many devices the pod requests, counting an ask for a part as a fraction.
+
+        The fraction is that on the device type where it is smallest."""
         if self._kinds is None:
             found: dict[tuple[object, ...], Device] = {}
             for node in self._state.nodes.values():

@@ -1,7 +1,8 @@
 """Record a span of the ledger: pods that arrive and end, nodes, limits, and the outcome.
 
 A recording has the state at its beginning, a file of the events that no scheduler decided, and how
-long each pod ran. Invariant: memory use grows with the number of pods, not with that of events."""
+long each pod ran. Invariant: memory use grows with the number of pods, not with the number of
+events."""
 
 from __future__ import annotations
 

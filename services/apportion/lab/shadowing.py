@@ -41,7 +41,7 @@ Seen = Callable[[ShadowPod], None]
 
 
 def _as_kept(state: State, seen: NodeObserved) -> NodeObserved:
-    """Label a node for pods of the system whose plugin registered devices there."""
+    """Label a node with the plugin that registered its devices, so that we may place pods there."""
     node = state.nodes.get(seen.node)
     plugin = node.registered.plugin if node is not None and node.registered else ""
     labels = {**seen.labels, DEVICE_PLUGIN: plugin}
@@ -51,7 +51,8 @@ def _as_kept(state: State, seen: NodeObserved) -> NodeObserved:
 class Shadowing:
     """Compares each placement after revision `after` with our own decision.
 
-    `follow` is called with each compared pod; without it they are collected for the answer."""
+    `follow` is called with each compared pod; without `follow`, the pods are collected for the
+    answer."""
 
     def __init__(
         self, state: State, *, after: int, upto: int = sys.maxsize, follow: Seen | None = None

@@ -4,9 +4,10 @@
                                  └──► a silent one is heard ──► NodeHeard, fenced
     an agent's last beat, before it stops ──────────────────────► NodeSilent, fenced, at once
 
-All schedulers listen. Invariants: if several append at once, the ledger stores one event, because
-each expects the node's last event. The grace passes only while this process runs and the server
-answers, so their failures make no agent silent. A node that no agent reported gets none."""
+All schedulers listen. Invariants: if several schedulers append at once, the ledger stores one
+event, because each append expects the node's last event. The grace passes only while this process
+runs and the server answers, so a failure of these makes no agent silent. A node that no agent has
+reported gets no such events."""
 
 import asyncio
 import logging

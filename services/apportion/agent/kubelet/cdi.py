@@ -39,7 +39,9 @@ def device_name(slot: str) -> str:
 
 
 class Specifications:
-    """Writes one CDI file per slot to `folder`. NVIDIA's CDI file is there or in `others`."""
+    """Writes one CDI file per slot to `folder`.
+
+    NVIDIA's own CDI file is in `folder` or in one of the folders in `others`."""
 
     def __init__(
         self, folder: Path, others: Sequence[Path] = (), proc: Path = Path("/proc")

@@ -1,9 +1,10 @@
 """Gives out devices in `Allocate`, for a container runtime that does not support CDI.
 
-The kubelet names no pod in `Allocate`, so the pod is inferred from the ledger: only one can be next
-(`core.ledger.turns`). The answer names the intended container, and `PreStartContainer` checks that
-name. The kubelet's checkpoint keeps the answer, so this module saves nothing. Invariant: `Allocate`
-never fails and takes at most `PATIENCE_S`. In doubt, the answer has no devices."""
+The kubelet names no pod in `Allocate`, so the pod is inferred from the ledger: only one pod of the
+node can be next (`core.ledger.handlers.turns`). The answer names the intended container, and
+`PreStartContainer` checks that name. The kubelet's checkpoint keeps the answer, so this module
+saves nothing. Invariant: `Allocate` never fails and takes at most `PATIENCE_S`. In doubt, the
+answer has no devices."""
 
 import asyncio
 import logging

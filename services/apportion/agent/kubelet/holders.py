@@ -124,7 +124,9 @@ class Holders:
         return bool(answers) and not any(_OURS in answer for answer in answers)
 
     async def of_others(self, resources: Collection[str]) -> set[str]:
-        """Return the pods whose devices all come from plugins of others. Raises NotPrepared."""
+        """Return the uids of pods whose devices all come from other vendors' plugins.
+
+        Raises NotPrepared."""
         ours: dict[str, bool] = {}
         for entry in await asyncio.to_thread(self._entries):
             if entry.resource_name in resources and entry.resource_name not in self.amounts:

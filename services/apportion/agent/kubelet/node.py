@@ -2,7 +2,7 @@
 
 The device plugins offer a slot for every possible share of the devices, healthy or not. So a
 placement of the scheduler never fails because the kubelet has run out of slots. Invariant: once a
-claim is answered without an error, it is in the book of prepared claims, and its containers have
+claim is answered without an error, the claim is recorded as prepared, and its containers have
 everything that they need. Every step can be repeated."""
 
 import asyncio
@@ -328,9 +328,9 @@ class KubeletNode:
             await asyncio.sleep(LOOK_S)
 
     async def _answer_served(self) -> None:
-        """Report the pods that another plugin served before as allocated.
+        """Report the pods that another plugin served earlier as allocated.
 
-        Otherwise they would look as if the kubelet were about to request their devices."""
+        Otherwise the agent would expect the kubelet to request the devices of these pods next."""
         if not self._node.devices:
             return  # the ledger is not read yet
         for pod in await self._holders.of_others(self._count_names()) - self._answered:
@@ -437,7 +437,7 @@ class FrontDoor:
         ]
 
     async def offer(self, counts: Mapping[str, int]) -> None:
-        """Offer as many slots of each resource name as `counts` says; none of other names."""
+        """Offer `counts[name]` slots of each resource name, and no slots of any other name."""
         for resource in (*self._plugins, *counts):
             if resource not in self._plugins:
                 self._plugins[resource] = self._plugin(resource)

@@ -217,11 +217,15 @@ class Xids:
             self._watched.add(device)
 
     def keep_watching(self, devices: Collection[str]) -> None:
-        """Forget the subscriptions of other GPUs, so that a lost GPU is subscribed again."""
+        """Forget the subscriptions of GPUs that are not in `devices`.
+
+        So a lost GPU is subscribed again when it returns."""
         self._watched.intersection_update(devices)
 
     def wait(self, wait_s: float) -> Any:
-        """Wait up to `wait_s`; return an XID event, or False, or True to check all GPUs."""
+        """Wait up to `wait_s` for a critical XID. Return its event, or False if none came.
+
+        Return True if waiting failed, so that the caller checks all GPUs."""
         if self._events is None:
             time.sleep(wait_s)  # the driver was away at the last check
             return True
@@ -257,7 +261,7 @@ class Xids:
             )
 
     def recent(self, device: str) -> str:
-        """Return a reason such as "XID 79" if the GPU had one in the last `quiet_s` s, or ""."""
+        """Return a reason such as "XID 79" if the GPU had an XID in the last `quiet_s` s, or ""."""
         xid, at_s = self._xids.get(device, (0, 0.0))
         if xid and self._clock.monotonic() - at_s < self._quiet_s:
             return f"XID {xid}"

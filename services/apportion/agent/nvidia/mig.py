@@ -4,8 +4,8 @@ A share gets a GPU instance at the slices in the ledger, with one compute instan
 its compute. Users and mig-manager create instances too, so `OurInstances` records this agent's own,
 each before it exists. Records of an earlier boot are ignored: no instance survives a reboot.
 
-Invariants: the agent gives to containers, and destroys, only its own instances. It destroys none
-that is needed or in use. Every call can be repeated after a crash."""
+Invariants: the agent gives to containers, and destroys, only its own instances. It never destroys
+an instance that is needed or in use. Every call can be repeated after a crash."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress

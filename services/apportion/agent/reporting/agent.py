@@ -183,7 +183,7 @@ class Agent:
         """Fold the ledger by `rules`, from the snapshot `state` if the ledger was trimmed.
 
         `remember`: keep claims (bound placements) after they are answered. `kubelet`: the kubelet's
-        plugins answer claims with shares, and the agent answers only the others."""
+        plugins answer claims with devices, and the agent answers only claims without devices."""
         self._nodes = {node.name: node for node in nodes}
         self._ledger = ledger
         self._kubelet = kubelet

@@ -3,7 +3,7 @@
 Invariant: a claim is due exactly while it is placed and bound in the ledger and neither answered
 nor voided. Any client may write the annotations from which PodAdopted is derived. So on a node with
 a kubelet, an adopted pod gets its shares only with proof: a voided placement of these shares in
-this ledger, or a binding with these shares in the node's own book."""
+this ledger, or a record on the node that its agent gave the pod these shares."""
 
 from __future__ import annotations
 

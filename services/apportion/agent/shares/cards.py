@@ -2,7 +2,7 @@
 
 Invariants: a device with an MPS daemon accepts only the daemon as a process. The agent destroys an
 instance only if it made the instance, and no container in the ledger may use it. A limit is only
-set on the cgroup of a single container. A restarted agent reads the daemons, the driver, the books
+set on the cgroup of a single container. A restarted agent reads the daemons, the driver, its files
 and the ledger, and reaches the same result."""
 
 import asyncio

@@ -256,10 +256,10 @@ class SharePreparing:
         return claim
 
     def _shares(self, claim: Claim, holder: Holder) -> tuple[list[Share], str]:
-        """Return the name and shares of the container that starts; of several, the last one.
+        """Return the shares and the name of the container that starts.
 
-        Several containers of a pod can have the same slots. Raises GrantRefused if a device of the
-        pod is missing or unhealthy."""
+        If several containers of the pod have the same slots, return the last of them. Raises
+        GrantRefused if a device of the pod is missing or unhealthy."""
         if trouble := trouble_of(claim.node, self.devices(), claim):
             raise GrantRefused(trouble)
         # The kubelet does not say whether an init container or a later one with the same slots

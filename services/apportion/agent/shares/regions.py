@@ -99,7 +99,8 @@ class Regions:
         """Restore the ledger's limits in every region, then decide which containers must wait.
 
         Return a breach for each limit that a container raised or removed since the last round.
-        `now_s` is in seconds since 1970. Use counts as recent for `recent_s` seconds."""
+        `now_s` is in seconds since 1970. A container's use of a device counts as recent for
+        `recent_s` seconds."""
         breaches: list[Breach] = []
         with self._lock, ExitStack() as files:
             contenders = []

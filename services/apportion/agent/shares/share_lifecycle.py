@@ -92,7 +92,8 @@ class ShareLifecycle:
         self.sampling.expose(metrics, places.metrics_as)
 
     async def look(self) -> set[str]:
-        """Return the pods that `Books` lists, whose claims are then kept. Raises NotPrepared."""
+        """Return the pods that `Books` lists; the agent then keeps their claims. Raises
+        NotPrepared."""
         pods = await self._books.pods()
         self._view.there = frozenset(pods)
         return pods
@@ -226,7 +227,9 @@ class Breaches:
                 self._news.set()
 
     def note_again(self, source: str, found: Iterable[Breach]) -> None:
-        """Queue breaches that `source` found twice in a row. A starting process causes one."""
+        """Queue breaches that `source` found twice in a row.
+
+        A process that is starting may look like a breach once."""
         now = {_key(each): each for each in found}
         before = self._doubtful.get(source, set())
         self._doubtful[source] = set(now)

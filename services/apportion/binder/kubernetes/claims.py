@@ -100,7 +100,9 @@ class VolumeBinding:
         self._chosen: dict[tuple[str, int, str], None] = {}
 
     async def ready(self, pod: PodState, attempt: int, node: NodeState) -> Failed | None:
-        """Return None once the pod's volumes are bound, else why not. Raises KubeUnavailable."""
+        """Return None once the pod's volumes are bound, else the failure.
+
+        Raises KubeUnavailable."""
         one = _Try(pod, attempt, node)
         try:
             about = one.pod.submitted
@@ -252,7 +254,9 @@ class ClaimBinding:
         self._api = api
 
     async def ready(self, placed: PodPlaced, node: NodeState) -> Failed | None:
-        """Return None once the pod's claims are allocated, else why not. Raises KubeUnavailable."""
+        """Return None once the pod's claims are allocated, else the failure.
+
+        Raises KubeUnavailable."""
         try:
             body = await self._api.get(pod_path(placed.namespace, placed.name))
             pod = PodClaims(body)

@@ -2,10 +2,10 @@
 
 A lock tells the plugin which pod the kubelet is starting. The plugin removes the lock once that pod
 has its devices (HAMi's `pkg/util/nodelock`). So a node starts one pod with such devices at a time.
-Invariant: a pod whose devices need a lock is bound there only while the node's annotation names it.
-As in HAMi, a lock is taken over if its pod no longer exists, or after some minutes. A plugin that
-dies fails the pod that it serves. Then the binder withdraws the pod: it removes what the plugin
-would still read, and the lock."""
+Invariant: a pod whose devices need a lock is bound there only while the node's annotation names
+this pod. As in HAMi, a lock is taken over if its pod no longer exists, or after some minutes. A
+plugin that dies fails the pod that it serves. Then the binder withdraws the pod: it removes what
+the plugin would still read, and the lock."""
 
 import asyncio
 import logging
@@ -89,7 +89,9 @@ class NodeLocks:
             self._news.set()
 
     async def run(self, reader: Reader[Change]) -> None:
-        """Withdraw pods that end, or have already ended, with the lock; until cancelled."""
+        """Withdraw each pod that ended while it had a lock, until cancelled.
+
+        Begins with pods that ended before the binder started."""
         await reader.caught_up()
         self._due = {name: None for name, node in self._state.nodes.items() if node.keeps_plugin}
         while True:
@@ -132,9 +134,9 @@ class NodeLocks:
             await self._unlock(name, lock, owner)
 
     async def take(self, placed: PodPlaced, dialect: str, node: NodeState) -> Failed | None:
-        """Wait until the locks of the pod's devices name it. Return why if they do not.
+        """Take the node's locks for the pod, waiting while other pods have them.
 
-        Raises KubeUnavailable."""
+        Return the failure if that times out or is refused. Raises KubeUnavailable."""
         if not node.foreign_plugin:
             return None
         owner, locks = ANOTHER, _locks(dialect, node)
@@ -160,10 +162,10 @@ class NodeLocks:
     async def release(
         self, placed: PodPlaced, dialect: str, node: NodeState, *, served: bool = False
     ) -> None:
-        """Remove the locks that still name the pod, because the pod was not bound.
+        """Remove the pod's locks from the node, because this call has not bound the pod.
 
-        With `served`, an earlier call has bound the pod. Then the plugin removes the locks, unless
-        it had served the pod before they were taken again."""
+        With `served`, an earlier call has bound the pod. Then the locks stay if the plugin has yet
+        to serve the pod, because the plugin removes them afterwards."""
         locks = _locks(dialect, node)
         try:
             if not locks or (served and await self._is_awaited(placed)):
@@ -205,7 +207,7 @@ class NodeLocks:
         return pod is not None and ALLOCATING in map(pod.notes.get, PHASES)
 
     async def _unlock(self, node: str, lock: Lock, owner: list[str]) -> None:
-        """Remove the lock unless it names another pod than `owner`."""
+        """Remove the lock if it belongs to the pod `owner`."""
         gone = {lock.key: None} | ({} if lock.names_pod else {OWNER: None})
         while _written(found := await self._read(node), lock)[1:] == owner:
             if await self._write(node, gone, found.resource_version):
@@ -247,7 +249,7 @@ def _locks(dialect: str, node: NodeState) -> tuple[Lock, ...]:
 
 
 def _written(node: _Meta, lock: Lock) -> list[str]:
-    """Return the lock's time, and the namespace and name of its pod, as far as it has them."""
+    """Return the lock's time, followed by its pod's namespace and name if they are recorded."""
     notes = node.annotations or {}
     time, owner = notes.get(lock.key, ""), notes.get(OWNER, "")
     return (owner if time and owner.startswith(f"{time},") else time).split(",")

@@ -484,7 +484,9 @@ class FailedDevices:
                 yield pod
 
     def news(self, node: NodeState) -> Iterator[tuple[PodState, str]]:
-        """Yield each pod whose device failed, with "", or recovered, with the device's id."""
+        """Yield each pod on a device that failed or recovered since the last call.
+
+        A failure comes with "", a recovery with the id of the device."""
         before = self._failed.pop(node.name, {})
         now = {each.device: each for each in map(failure, node.devices) if each is not None}
         if now:
@@ -498,8 +500,9 @@ class FailedDevices:
 class UndeclaredGangs:
     """Remembers which gangs had no PodGroup at the last check, to report their pods.
 
-    The PodGroup usually comes soon after the pods, so schedulers do not report the gang. If it
-    never comes, the owner needs an event. Invariant: a pod is reported once, after two checks."""
+    The PodGroup usually comes soon after the pods, so schedulers do not report the gang. If the
+    PodGroup never comes, the owner of the pods needs an event. Invariant: a pod is reported once,
+    after two checks."""
 
     def __init__(self, state: State) -> None:
         self._state = state

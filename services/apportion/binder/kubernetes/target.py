@@ -172,7 +172,7 @@ class KubernetesTarget:
         return outcome
 
     async def _prepared(self, placed: PodPlaced, pod: PodState, node: NodeState) -> Outcome | None:
-        """Prepare what the pod needs before it is bound. Return None, or why it cannot be bound."""
+        """Prepare what the pod needs before it is bound. Return None, or the first failure."""
         steps: list[Callable[[], Awaitable[Failed | None]]] = []
         if pod.submitted.volume_claims:
             steps.append(partial(self._volumes.ready, pod, placed.attempt, node))
@@ -192,7 +192,7 @@ class KubernetesTarget:
         return None
 
     async def _lacking(self, placed: PodPlaced, ready: Awaitable[Failed | None]) -> Outcome | None:
-        """Await `ready`, which prepares volumes or claims. Return None if ready, else why not.
+        """Await `ready`, a step of the preparation. Return None on success, else the outcome.
 
         Before a final failure, read the pod, because an earlier call may have bound it."""
         try:

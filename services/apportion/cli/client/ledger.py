@@ -126,7 +126,8 @@ async def follow_until(
 async def by_now(reach: Reach) -> dict[str, int]:
     """Return the query parameters that make the gateway answer as of the ledger's end.
 
-    For verbs whose writes depend on the answer, as a gateway may be stale. Raises LedgerError."""
+    Verbs whose writes depend on the answer need this, because a gateway may be stale. Raises
+    LedgerError."""
     async with open_ledger(reach) as ledger:
         return {"at_least": await ledger.last_revision(), "wait_s": BEHIND_S}
 

@@ -197,9 +197,9 @@ class _Cluster:
         return self._api
 
     async def _labelled(self, status: int) -> str:
-        """Return the Services with the chart's labels, as a hint if there is none by this name.
+        """Return the Services with the chart's labels, as a hint if no Service has this name.
 
-        Anyone may label a Service, so the token goes only to one that the user names."""
+        Anyone may label a Service, so the token goes only to a Service that the user names."""
         from apportion.runtime.kube.client import KubeRefused, KubeUnavailable
 
         if not self._seek or self._api is None or status not in {FORBIDDEN, NOT_FOUND}:

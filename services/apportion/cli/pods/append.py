@@ -66,7 +66,7 @@ class Submitted(msgspec.Struct, frozen=True):
 def look_up(
     gateway: Gateway, pods: Sequence[PodDraft], *, at_least: int
 ) -> tuple[int, dict[str, PodAnswer]]:
-    """Return the gateway's revision, and the live ones of `pods`, keyed by `namespace/name`.
+    """Return the gateway's revision, and the live pods among `pods`, keyed by `namespace/name`.
 
     The gateway first reads the ledger up to `at_least`. Raises Unreachable, Wrong."""
     query = {"at_least": at_least, "wait_s": WAIT_S}

@@ -1,7 +1,8 @@
 """Drain Kubernetes nodes by requesting evictions from the API server.
 
 Invariants: the API server enforces disruption budgets; a pod without a controller is ended only
-with --force; no pod of a gang is evicted before a dry run succeeded for all of them."""
+with --force; no pod of a gang is evicted before a dry run has succeeded for all pods of the
+gang."""
 
 import asyncio
 from collections.abc import Callable, Sequence

@@ -264,7 +264,7 @@ def queues(items: Iterable[QueueAnswer], _look: Look = PLAIN) -> Rows:
 
 
 def _part(part: QueuePart) -> str:
-    """Return what a queue uses of what it is entitled to: `10/7 GPUs, 3 borrowed`."""
+    """Return a queue's use and its entitlement, as in `10/7 GPUs, 3 borrowed`."""
     entitled = part_words(part, max(part.entitled, part.deserved))
     loans = (("borrowed", part.borrowed), ("lent", part.lent))
     notes = [f"{part_number(part, much)} {what}" for what, much in loans if much]

@@ -1,7 +1,8 @@
 """The guardian: a process that outlives `apportion run` and records the end of its command.
 
 Like a kubelet, it ends the command if the pod is deleted. Invariant: the end is recorded when no
-process of the command is visible. If the guardian fails, the next `apportion run` records it."""
+process of the command is visible. If the guardian fails, the next `apportion run` records the
+end."""
 
 import fcntl
 import os
@@ -40,7 +41,9 @@ class Duty(NamedTuple):
 
 
 def leave_behind(duty: Duty) -> Callable[[str], None]:
-    """Fork the guardian. Return a function that reports a failed start to it. Raises OSError."""
+    """Fork the guardian. Raises OSError.
+
+    Return a function that tells the guardian why the command could not be started."""
     sys.stdout.flush()
     sys.stderr.flush()
     heard, tell = os.pipe()  # closed on exec

@@ -117,7 +117,8 @@ class Diff:
 def event_behind(changed: Mapping[tuple[str, str], int], key: str, what: str) -> int:
     """Return the revision of the newest event that changed the aspect `what` of `key`, or 0.
 
-    A placement or end also ends a pod's wait, so changes both. For a limit, any event counts."""
+    The aspects of a pod count as one, because a placement or an end also ends the pod's wait. For a
+    limit, an event about any aspect counts."""
     if what == WHOLE_LIMIT:
         return max((made for (thing, _), made in changed.items() if thing == key), default=0)
     sides = OF_A_POD if what in OF_A_POD else (what,)

@@ -1,8 +1,8 @@
 """Declarations of API endpoints: path, parameters, answer and audience in one place.
 
 The router, the gate, the answer to unknown paths, the OpenAPI document and the API reference are
-made from these declarations. Invariant: an endpoint without a declared audience has the narrowest,
-so a forgotten line hides an answer and never shows one."""
+made from these declarations. Invariant: an endpoint without a declared audience has the narrowest
+audience, so a forgotten line can only hide an answer."""
 
 import re
 from collections.abc import Awaitable, Callable

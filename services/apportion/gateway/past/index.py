@@ -79,7 +79,9 @@ def _mark(revision: int, time: str, kind: str, parts: bytes, event: str) -> Mark
 
 
 class Index:
-    """The index in one file. Lookups also see notes that are not committed yet."""
+    """An index of the ledger's events after revision `begins` up to `revision`, in one file.
+
+    Lookups also find entries that are not committed yet."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -142,23 +144,23 @@ class Index:
         self._db.execute("INSERT OR REPLACE INTO kept VALUES (?, ?)", (name, value))
 
     def commit(self, revision: int) -> None:
-        """Commit all notes, which cover everything up to this revision."""
+        """Commit all entries, which cover everything up to this revision."""
         self._flush()
         self.keep("revision", str(revision).encode())
         self._commit()
 
     def close(self) -> None:
-        """Close the file. Notes that were not committed are lost."""
+        """Close the file. Entries that were not committed are lost."""
         self._db.close()
 
     def name_pod(self, uid: str, full_name: str) -> None:
-        """Note the name of the pod with this uid."""
+        """Store the name of the pod with this uid."""
         self._db.execute(
             "UPDATE things SET name = ? WHERE id = ?", (full_name, self._thing(POD, uid))
         )
 
     def knows(self, kind: int, key: str) -> bool:
-        """Return True if anything was noted about the object."""
+        """Return True if the index has an entry about the object."""
         return self._find(kind, key) is not None
 
     def note(self, revision: int, things: Iterable[tuple[int, str]]) -> None:
@@ -177,7 +179,7 @@ class Index:
         self._db.executemany("INSERT INTO holds VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0, '')", rows)
 
     def release(self, uid: str, revision: int, time: str) -> None:
-        """Note that the pod has released all its shares."""
+        """Record that the pod has released all its shares."""
         self._db.execute(
             "UPDATE holds SET until = ?, until_time = ? WHERE pod = ? AND until = 0",
             (revision, time, self._thing(POD, uid)),

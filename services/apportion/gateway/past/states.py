@@ -161,7 +161,7 @@ class PastStates:
         return tuple(self._kept)
 
     async def at(self, revision: int) -> State:
-        """Return the state as of `revision`. The caller must read it before awaiting anything else.
+        """Return the state as of `revision`, which the caller must read before it awaits anything.
 
         Raises BeforeBeginning, UnknownEvent, LedgerError, ArchiveError."""
         async with self._turn:

@@ -1,6 +1,6 @@
 """Writes files atomically, so that a crash or power failure leaves the old or the new content.
 
-Readers of a file that may be rewritten compare its stamp."""
+Readers notice that a file was rewritten by comparing its `stamp_of`."""
 
 import os
 import tempfile

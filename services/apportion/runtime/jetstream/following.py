@@ -44,7 +44,7 @@ _log = get_logger(__name__)
 
 
 class Follower:
-    """Delivers the stream to one reader and keeps its position; a `ledger.Subscription`."""
+    """Delivers the stream to one reader and keeps its position; a `port.Subscription`."""
 
     def __init__(
         self, wire: Wire, deliver: Callable[[Record], None], *, start: int, subjects: Sequence[str]
@@ -81,7 +81,7 @@ class Follower:
         return self._task is not None and not self._task.done()
 
     async def caught_up(self) -> None:
-        """Wait until all earlier records are delivered. Raises the error that stopped this."""
+        """Wait until all earlier records are delivered. Raises the error that stopped delivery."""
         await first_of(self._caught_up.wait(), self.join())
         if not self._caught_up.is_set():
             raise LedgerUnavailable("stopped reading before the end of the ledger was reached")
@@ -324,7 +324,7 @@ class ConfigurationFollower(Follower):
 
 
 class ConfigurationLedger:
-    """The ledger for a user who may read only the configuration; implements `ledger.Readable`."""
+    """The ledger for a user who may read only the configuration; implements `port.Readable`."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire

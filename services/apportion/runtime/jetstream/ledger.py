@@ -239,7 +239,7 @@ class Appender:
 
 
 class JetStreamLedger:
-    """The `ledger.Ledger` on JetStream; as a context manager, it disconnects at the end."""
+    """The `port.Ledger` on JetStream; as a context manager, it disconnects at the end."""
 
     def __init__(self, wire: Wire, appender: Appender, *, watch: AppendWatch) -> None:
         self.wire = wire

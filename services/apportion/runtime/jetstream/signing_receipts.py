@@ -120,7 +120,9 @@ async def _check_same(ledger: JetStreamLedger, info: StreamInfo, before: Checkpo
 
 
 async def _begin(ledger: JetStreamLedger, info: StreamInfo, before: Checkpoint | None) -> State:
-    """Return the newest stored state up to the newest receipt; without a receipt, the oldest."""
+    """Return the newest stored state up to the newest receipt.
+
+    Without a receipt, return the oldest stored state."""
     snapshots = Snapshots(ledger.wire)
     if before is not None or info.state.first_seq == 1:
         state = await snapshots.restore(at_most=before.last if before is not None else 0)

@@ -188,7 +188,9 @@ async def read_rules(wire: Wire) -> Rules:
 
 
 async def read_said(wire: Wire) -> list[Said]:
-    """Return the operators' instructions in the ledger. Raises LedgerUnavailable, NotPermitted."""
+    """Return the ledger's FormatEnabled and RevisionSetAside events.
+
+    Raises LedgerUnavailable, NotPermitted."""
     said: list[Said] = []
     at = 1
     while stored := await read_stored(wire, {"seq": at, "next_by_subj": RULES}):

@@ -23,7 +23,7 @@ _QUIET_S = 0.02  # after the first record of a fetch, this much silence means th
 
 
 class QueueDelivery:
-    """A delivered record to acknowledge; implements `ledger.Delivery`."""
+    """A delivered record to acknowledge; implements `port.Delivery`."""
 
     def __init__(self, wire: Wire, message: Message) -> None:
         tokens = message.reply.split(".")
@@ -54,7 +54,7 @@ class QueueDelivery:
 
 
 class Queue:
-    """A `ledger.WorkQueue` whose messages a JetStream consumer delivers."""
+    """A `port.WorkQueue` whose messages a JetStream consumer delivers."""
 
     def __init__(self, wire: Wire, settings: Mapping[str, object]) -> None:
         self._wire = wire

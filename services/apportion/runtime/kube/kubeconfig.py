@@ -85,9 +85,10 @@ def choose(context: str | None = None) -> Chosen:
 
 
 def check_user(given: Path | None, context: str | None) -> None:
-    """Raise ConfigError if the context's user impersonates another one.
+    """Raise ConfigError if the context's user impersonates another user.
 
-    `given` is one file or several, else they are found as in `choose`."""
+    `given` is one file, or several joined as in KUBECONFIG. Without `given`, the files are found as
+    in `choose`."""
     found = (
         [_read(Path(each)) for each in str(given).split(os.pathsep)]
         if given

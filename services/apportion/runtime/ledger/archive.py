@@ -175,7 +175,9 @@ def read_archive(path: Path) -> Iterator[Record]:
 
 
 def read_said(paths: Iterable[Path]) -> list[Said]:
-    """Return the operators' instructions in archives, up to the first unreadable record."""
+    """Return the FormatEnabled and RevisionSetAside events in the archives.
+
+    Stops at the first record that cannot be read."""
     said = []
     with contextlib.suppress(ArchiveError, OSError):
         for path in paths:

@@ -2,7 +2,8 @@
 
 While one batch is being fsynced, new drafts gather for the next; there is no timer. A few drafts
 are appended singly, as a batch costs the server more. Invariants: a refused draft fails no other
-draft. A group is stored whole or not. The queue is bounded, so a slow ledger slows its writers."""
+draft. A group is stored whole or not at all. The queue is bounded, so a slow ledger slows its
+writers."""
 
 import asyncio
 import re

@@ -221,7 +221,7 @@ class Reader(Generic[C]):
         return await waiting
 
     def take(self, record: Record) -> None:
-        """Fold the next record. Before `run`, the record may come from another source."""
+        """Fold the next record. Before `run`, the caller may pass records that it read itself."""
         try:
             event = self._fold.rules.read(record.revision, record.subject, record.payload)
         except UnknownEvent as error:

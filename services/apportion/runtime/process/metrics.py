@@ -148,7 +148,7 @@ class Metrics:
         return made
 
     def appended(self, outcome: str, drafts: int, seconds: float) -> None:
-        """Record the outcome of an append. Pass this method to `jetstream.connect` as `watch`."""
+        """Record the outcome of an append. Pass this method to `client.connect` as `watch`."""
         self.append_seconds.observe(seconds)
         self.appends.labels(outcome).inc()
         if outcome == "ok":

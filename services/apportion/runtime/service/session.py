@@ -51,7 +51,7 @@ class Session(msgspec.Struct, frozen=True):
         *observers: Callable[[Change], None],
         writes: str,
     ) -> Reader[Change]:
-        """Return a reader that folds into `cluster`. Until it is ready, the service is not."""
+        """Return a reader that folds into `cluster`; the service is not ready before the reader."""
 
         def observe(change: Change) -> None:
             for each in observers:

@@ -133,8 +133,9 @@ class Source(NamedTuple):
 class Mirror(Marks, Generic[V]):
     """The cluster's objects of one kind, which the watcher copies to the ledger.
 
-    They may come from several kinds of Kubernetes objects (`sources`). If two objects have the same
-    key, that of the first source counts, and `problem` gets the other one."""
+    The objects may come from several kinds of Kubernetes objects (`sources`). If two objects have
+    the same key, the object of the first source counts, and the other object is passed to
+    `problem`."""
 
     def __init__(
         self,

@@ -111,7 +111,9 @@ class Known:
         return [key for key in wanted.pods if key not in self.latest]
 
     def spend(self, pod: PodSubmitted) -> None:
-        """Record this uid as used, so that no later pod gets it. A snapshot lacks ended pods."""
+        """Record that this pod's uid was used, even if the state no longer has the pod.
+
+        A state from a snapshot lacks ended pods, whose uids must not be used again."""
         key = f"{pod.namespace}/{pod.name}"
         self.recall(key, self._source.incarnation(key, pod.uid))
 

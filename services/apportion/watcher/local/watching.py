@@ -35,9 +35,9 @@ UNIT_MAX = 500  # pods moved at once, each with two events in one atomic batch
 class ByHand:
     """Ends evicted pods that users submitted, and submits the pods again.
 
-    Without Kubernetes no other service does so, and the pods that preempt them would wait forever.
-    Invariant: a pod, or a whole gang, ends and is submitted again in one atomic batch. A pod that
-    another client has ended is not submitted again."""
+    Without Kubernetes, no other service ends these pods, and the pods that preempt them would wait
+    forever. Invariant: a pod, or a whole gang, ends and is submitted again in one atomic batch. A
+    pod that another client has ended is not submitted again."""
 
     def __init__(self, source: Source, state: State, publisher: Publisher) -> None:
         self._source = source

@@ -249,7 +249,7 @@ def left_out(answer: ReplayAnswer) -> str:
 
 
 def means(seconds: float, slices: int) -> str:
-    """Return a note that the bars show averages, and over which time; "" without slices."""
+    """Return a note that each bar is an average, and over how much time; "" without slices."""
     return f" ({between(seconds / slices).lstrip('+')} averages)" if slices else ""
 
 

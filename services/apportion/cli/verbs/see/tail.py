@@ -269,7 +269,8 @@ class Span(NamedTuple):
     async def revisions(self, ledger: JetStreamLedger) -> tuple[int, int | None]:
         """Return the first and last revision of the span; the last is None if the span has no end.
 
-        The first may not exist yet. Print revisions of given times. Raises Wrong, LedgerError."""
+        The first revision may not exist yet. If the user gave times, print their revisions. Raises
+        Wrong, LedgerError."""
         last = await ledger.last_revision()
         now = datetime.now(UTC)
         begin = last + 1
