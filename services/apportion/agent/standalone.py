@@ -208,7 +208,9 @@ class Runs:
             )
 
     def begin(self, pod: str, life: Life, *, in_container: bool) -> None:
-        """Record a command. Raises OSError, or NotPrepared if its process is not visible here."""
+        """Record a command; `in_container` if a container runs it.
+
+        Raises OSError, or NotPrepared if its process is not visible here."""
         self.see(life)
         # Only root can read the environments of other users' processes.
         own = os.geteuid()
@@ -242,7 +244,7 @@ class Runs:
         return set(self._book.entries)
 
     def owner(self, pid: int) -> Owner | None:
-        """Return a process's owner. Omit the cgroup, because other processes may share it."""
+        """Return a process's owner, if any, without the cgroup, which other processes may share."""
         owner = self._owners.of(pid)
         if owner is None:
             return None

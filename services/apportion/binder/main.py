@@ -60,7 +60,10 @@ async def body(service: Service, target: Target | None = None) -> None:
 
 
 async def kube_body(service: Service, kube: KubeChoice, *, show: bool, dra: bool) -> None:
-    """Run the binder for a Kubernetes cluster until cancelled."""
+    """Run the binder for a Kubernetes cluster until cancelled.
+
+    `show`: publish amounts in nodes' statuses; see `allocatable`. `dra`: publish devices as
+    ResourceSlices and allocate ResourceClaims."""
     from apportion.binder.kubernetes.allocatable import Allocatable  # noqa: PLC0415
     from apportion.binder.kubernetes.claims import ClaimRelease  # noqa: PLC0415
     from apportion.binder.kubernetes.gangs import Gangs  # noqa: PLC0415 - see KubeChoice

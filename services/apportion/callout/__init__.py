@@ -5,4 +5,4 @@
 
 The callout keeps no state and reads only these requests; nats-server takes the first answer. While
 no callout runs, existing connections stay and new ones wait. Invariants: no log and no answer
-contains a token; a refused client gets no reason, which only our log has."""
+contains a token; only our log has the reason for a refusal."""

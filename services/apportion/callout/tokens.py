@@ -103,8 +103,9 @@ class Tokens:
     async def review(self, token: str, host: str = "", user: str = "") -> Reviewed:
         """Return the identity behind the token that `user` on `host` sent.
 
-        Raises NoToken if it is refused, Limited if the host had too many refusals or the token too
-        many connections, and KubeRefused or KubeUnavailable if the API server does not answer."""
+        Raises NoToken if the token is refused. Raises Limited after too many refusals for the host,
+        or too many connections with the token. Raises KubeRefused or KubeUnavailable if the API
+        server does not answer."""
         if len(token) > TOKEN_BYTES_MAX:
             raise NoToken(f"the token is larger than {TOKEN_BYTES_MAX} bytes")
         try:

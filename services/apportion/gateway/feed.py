@@ -65,7 +65,7 @@ class Feed(StateFold):
         return change
 
     def pod(self, full_name: str) -> PodState | None:
-        """Return the live pod with this `namespace/name`; the newest if there are several."""
+        """Return the newest live pod with this `namespace/name`, or None."""
         found = self._pods.get(full_name)
         return next(reversed(found.values())) if found else None
 

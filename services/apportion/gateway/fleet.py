@@ -64,7 +64,7 @@ class FleetRows:
             self._rows.pop(name, None)
 
     async def answer(self, after: int) -> FleetAnswer:
-        """Return the nodes that changed after revision `after`; all nodes if these are unknown."""
+        """Return the nodes that changed after `after`; all nodes if that revision is unknown."""
         whole = after < self._begin or after > self._state.revision
         since = -1 if whole else after
         while len(stale := [it for it in self.behind(since) if it not in self._rows]) > SLICE_NODES:

@@ -5,8 +5,8 @@ request is answered at most once, and the agent retries. Each lane is bounded, a
 together. A request over a bound is dropped undecoded, so a flood fills only its own node's lane.
 
 Each share of a usage record names the revision of its pod's binding. Invariant: the usage of a pod
-is accepted only for devices that it had on that node, no longer than it was bound, and at most two
-days and an hour after its end."""
+is accepted only for devices that the pod had on that node, and for no longer than the pod was
+bound. The record must come at most two days and an hour after the pod's end."""
 
 from __future__ import annotations
 

@@ -52,7 +52,9 @@ class Specifications:
         self._lock = threading.Lock()
 
     def write(self, slots: Sequence[str], edits: Edits) -> None:
-        """Write a CDI file per slot of a container; the first has the edits. Raises OSError."""
+        """Write a CDI file per slot of a container; the first file has the edits.
+
+        Raises OSError."""
         self._folder.mkdir(parents=True, exist_ok=True)
         version, foreign = self._foreign(edits.cards)
         # In order: our edits are last, so that our variables win.

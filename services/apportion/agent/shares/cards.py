@@ -83,9 +83,10 @@ class Daemons:
                 raise NotMade(f"the MPS daemon of {card} rejects the memory limit: {said}")
 
     async def keep(self, needed: Mapping[str, int]) -> dict[str, bool]:
-        """Stop unneeded daemons and restart dead ones. Return, by device, whether a restart worked.
+        """Stop unneeded daemons and restart dead ones.
 
-        `needed` maps each device that needs a daemon to the MiB of its largest share."""
+        Return the devices whose daemon had died, each with True if the restart worked. `needed`
+        maps each device that needs a daemon to the MiB of its largest share."""
         died: dict[str, bool] = {}
         for card in sorted(path.name for path in self._folder.glob("*")):
             try:

@@ -266,7 +266,7 @@ def _positions(claim: Claim, devices: Mapping[str, Device]) -> Iterator[tuple[in
 
 
 def cut(instance: MigInstance | None) -> MigInstance | None:
-    """Return the instance as the driver identifies it, without the instance's group."""
+    """Return the instance as the driver identifies it, without its group; None for None."""
     if instance is None:
         return None
     return msgspec.structs.replace(instance, group="", position=0)

@@ -4,8 +4,8 @@ A lock tells the plugin which pod the kubelet is starting. The plugin removes th
 has its devices (HAMi's `pkg/util/nodelock`). So a node starts one pod with such devices at a time.
 Invariant: a pod whose devices need a lock is bound there only while the node's annotation names
 this pod. As in HAMi, a lock is taken over if its pod no longer exists, or after some minutes. A
-plugin that dies fails the pod that it serves. Then the binder withdraws the pod: it removes what
-the plugin would still read, and the lock."""
+plugin that dies fails the pod that it serves. Then the binder withdraws the pod: it removes the
+lock, and annotations that the plugin would still read."""
 
 import asyncio
 import logging

@@ -3,8 +3,8 @@
 If a pod waits, only its newest reason is written; all other events are written. Names and contents
 come from the ledger, so several binders write an event once. Invariants: bindings have priority
 over events. Every bound pod that still exists gets its event eventually. An event that the API
-server keeps refusing does not delay other events. The queue is limited. If a binding finds it full,
-the event is later made from the state."""
+server keeps refusing does not delay other events. The queue is limited. If the queue is full when a
+pod is bound, the event is later made from the state."""
 
 import asyncio
 import itertools

@@ -91,7 +91,9 @@ async def to_its_end(step: Coroutine[Any, Any, T]) -> T:
 
 @asynccontextmanager
 async def open_ledger(reach: Reach, *, checked: bool = True) -> AsyncIterator[JetStreamLedger]:
-    """Open the ledger until the block ends; logs go to standard error. Raises LedgerError."""
+    """Open the ledger until the block ends; logs go to standard error. Raises LedgerError.
+
+    Checks the stream's settings if `checked`."""
     say_troubles()
     async with await jetstream.connect(reach, name="apportion cli") as ledger:
         if checked:

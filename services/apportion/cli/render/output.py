@@ -125,7 +125,9 @@ def progress(last: int, what: str = "revision") -> Callable[[int], None]:
 
 @contextmanager
 def bar(title: str, total: int | None = None, *, quiet: bool = False) -> Iterator[Tell]:
-    """Show a progress bar if standard error is a terminal; yields its update function."""
+    """Show a progress bar if standard error is a terminal; yields its update function.
+
+    With `quiet`, no bar is shown."""
     from rich import progress as bars
 
     out = console(stderr=True)

@@ -70,7 +70,8 @@ def rows_of(
 ) -> Rows:
     """Return the table of allocated and used hours, with a row per group or step.
 
-    All amounts have the same number of decimals. Columns of usage are shown only with data."""
+    `money`: add a column of costs. `steps`: `rows` are per time step. All amounts have the same
+    number of decimals. Columns of usage are shown only with data."""
     held = [row if row.key != NOBODY else None for row in rows]
     granted = [row.allocated_gpu_hours if row else None for row in held]
     granted_gib = [row.allocated_gib_hours if row else None for row in held]

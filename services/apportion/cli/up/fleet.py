@@ -88,7 +88,9 @@ def without_samples(data: Path) -> bool:
 
 
 def keep(data: Path, fleet: Fleet, *, samples: bool = True) -> None:
-    """Store the fleet's nodes and then its name, for later runs. Raises OSError, Unreachable."""
+    """Store the fleet for later runs, and whether the ledger starts with `samples`.
+
+    Writes the fleet's name last. Raises OSError, Unreachable."""
     before = kept(data)
     (data / KEPT).mkdir(exist_ok=True)
     if fleet.text and not (before and before.text):

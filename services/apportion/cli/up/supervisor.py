@@ -122,7 +122,9 @@ class Supervisor:
         return {"nats-server": self.server.pid, **pids}
 
     async def start_server(self, *, remove: bool) -> None:
-        """Start the ledger's server and the sentinel. Raises ServerFailed."""
+        """Start the ledger's server and the sentinel. Raises ServerFailed.
+
+        With `remove`, the sentinel deletes the data folder at the end."""
         await self.server.start()  # first, because it locks the data folder
         await self._start_sentinel(remove=remove)
 

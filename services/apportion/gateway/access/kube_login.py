@@ -65,7 +65,9 @@ class KubeLogin:
         self._turn = asyncio.Semaphore(AT_ONCE)
 
     async def person(self, token: str) -> Person | None:
-        """Return the user of a token that the API server accepts. Raises LoginUnavailable."""
+        """Return the user of a token, or None if the API server refuses the token.
+
+        Raises LoginUnavailable."""
         spec = {"token": token, "audiences": self._audiences}
         review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
         status = _token_review(await self._post(TOKENS, review)).status

@@ -99,7 +99,7 @@ class Remembered:
         return allowed
 
     def known(self, token: str) -> Person | None:
-        """Return the user of the token if it is cached."""
+        """Return the user of the token if it is cached, else None."""
         return self._people.get(_digest(token))
 
 
@@ -158,7 +158,7 @@ class TokenFile:
         self._rows = read_rows(path)
 
     async def person(self, token: str) -> Person | None:
-        """Return the user whose entry has this token's digest."""
+        """Return the user whose entry has this token's digest, or None."""
         self._renew()
         row = self._rows.get(_digest(token))
         return None if row is None else Person(row.name, uid=row.sha256, groups=row.groups)

@@ -169,7 +169,7 @@ _log = get_logger(__name__)
 
 
 async def price_facts(file: Path, models: Iterable[str]) -> PriceFacts:
-    """Return which of `models` have no price in the price file now."""
+    """Return the doctor's facts about the price file: which of `models` have no price now."""
     try:
         prices = await asyncio.to_thread(read_prices, file)
     except PriceError as error:

@@ -63,7 +63,7 @@ class View(Protocol):
         """Return the state from which requests are answered."""
 
     def pod(self, full_name: str) -> PodState | None:
-        """Return the live pod with this `namespace/name`; the newest if there are several."""
+        """Return the newest live pod with this `namespace/name`, or None."""
 
 
 # makes an answer from a state, the parameters, and the path's parts

@@ -247,7 +247,7 @@ class Index:
     def newest_mark(
         self, kind: int, key: str, marks: Sequence[str], *, after: int, upto: int
     ) -> MarkRow | None:
-        """Return the object's newest timeline event of the kinds in `marks`, in this range."""
+        """Return the newest timeline event of the object, of the kinds in `marks`, or None."""
         self._flush()
         row = self._db.execute(
             "SELECT m.* FROM marks m JOIN facts f ON f.revision = m.revision AND f.thing = ? "

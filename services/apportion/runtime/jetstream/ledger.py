@@ -8,7 +8,7 @@ cannot use up an id that it guesses.
 
 Observed behaviour of nats-server 2.15.1:
 - In a batch the id is checked before the fence (10201 before 10071). For a single message the fence
-  comes first, so a repeated one is refused as stale; we check the record after its fence.
+  comes first, so a repeated message is refused as stale; we check the record after its fence.
 - A refusal names neither subject nor id; 10071 names the newest revision, whose subject we read.
 - An incomplete batch is answered 10176 at its commit, and nothing is stored. The reason is in
   the reply to its first message, so we retry with a reply there."""

@@ -114,7 +114,9 @@ class Snapshots:
         await self._bucket.put_alone(_ATTESTED, msgspec.json.encode(sorted(keys)), {})
 
     async def oldest(self, first: int) -> State | None:
-        """Return the oldest usable state of a ledger that begins at `first`. Raises LedgerError."""
+        """Return the oldest usable state of a ledger that begins at `first`, or None.
+
+        Raises LedgerError."""
         for stored in reversed(await self.stored()):
             state = await self.load(stored) if stored.revision + 1 >= first else None
             if state is not None:
@@ -156,7 +158,9 @@ class Snapshots:
         return await stream.read_rules(self._wire)
 
     async def restore(self, *, at_most: int | None = None) -> State:
-        """Return the newest usable state. Raises LedgerUnavailable, NotPermitted."""
+        """Return the newest usable state up to revision `at_most`, or an empty state.
+
+        Raises LedgerUnavailable, NotPermitted."""
         rules = await self.rules()
         try:
             stored = await self.stored()

@@ -221,7 +221,9 @@ async def newest_on(wire: Wire, subject: str) -> int:
 
 
 async def read_stored(wire: Wire, query: Mapping[str, object]) -> Stored | None:
-    """Return the record that `STREAM.MSG.GET` finds for `query`. Raises LedgerUnavailable."""
+    """Return the record that `STREAM.MSG.GET` finds for `query`, or None.
+
+    Raises LedgerUnavailable."""
     answer = await call_api(wire, f"STREAM.MSG.GET.{STREAM}", query, absent=NO_MESSAGE)
     return _decode_stored(answer).message if answer else None
 
@@ -324,7 +326,7 @@ async def drop(wire: Wire, *, last: int) -> StreamInfo:
 
 
 async def resize(wire: Wire, *, max_bytes: int) -> StreamInfo:
-    """Set the size limit as bootstrap; -1 allows the whole disk. Raises LedgerError."""
+    """Set the size limit as the bootstrap user; -1 allows the whole disk. Raises LedgerError."""
     info = await check(wire)
     try:
         await call_api(wire, f"STREAM.UPDATE.{STREAM}", {**info.config, "max_bytes": max_bytes})

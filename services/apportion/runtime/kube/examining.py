@@ -180,9 +180,10 @@ class _Pods(Struct, frozen=True):
 
 
 async def _unserved(api: KubeApi, now: datetime) -> tuple[Unserved, ...] | None:
-    """Return the scheduler names of pods that no scheduler has looked at, most pods first.
+    """Return, by scheduler name, the pending pods that no scheduler has looked at.
 
-    Each scheduler sets the condition PodScheduled on a pod that it cannot place. For a pod with
+    The scheduler name with the most pods comes first. Return None if pods may not be listed. Each
+    scheduler sets the condition PodScheduled on a pod that it cannot place. For a pod with
     scheduling gates, the API server sets it."""
     query = {"fieldSelector": "spec.nodeName=,status.phase=Pending", "limit": str(PENDING_MAX)}
     answer = await api.request("GET", "/api/v1/pods", query=query)

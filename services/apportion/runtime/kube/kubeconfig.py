@@ -35,7 +35,7 @@ class Chosen(Struct, frozen=True):
 
     @property
     def path(self) -> Path | None:
-        """Return the files as one path, in the form in which the Kubernetes client takes it."""
+        """Return the files as one path for the Kubernetes client, or None without files."""
         return Path(os.pathsep.join(map(str, self.files))) if self.files else None
 
 

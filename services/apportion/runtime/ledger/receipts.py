@@ -99,7 +99,7 @@ class Receipts:
         return _read(paths[-1]) if paths else None
 
     def of(self, revision: int) -> Found | None:
-        """Return the receipt that covers `revision`. Raises ReceiptInvalid, OSError."""
+        """Return the receipt that covers `revision`, or None. Raises ReceiptInvalid, OSError."""
         for path in self.paths():
             if _last(path) >= revision:
                 found = _read(path)

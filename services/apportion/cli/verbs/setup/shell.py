@@ -58,7 +58,7 @@ def man(ctx: click.Context, *, folder: Path, as_json: bool) -> None:
 
 
 def pages(made: click.Command, context: click.Context | None = None) -> Iterator[tuple[str, str]]:
-    """Yield each verb's manual page and its name, such as `apportion-get-pods`."""
+    """Yield each verb's name, such as `apportion-get-pods`, and its manual page."""
     context = context or click.Context(made, info_name="apportion")
     name = context.command_path.replace(" ", "-")
     yield name, "\n".join(_page(made, context, name)) + "\n"

@@ -144,7 +144,8 @@ class Users:
     ) -> Members:
         """Create nats.conf, the ledger's key, and a user for each role that has none.
 
-        `agents` maps names to nodes (default: one for all). Raises UsersFailed, InvalidIdentity."""
+        `agents` maps the names of agents to their nodes (default: one agent for all nodes). Raises
+        UsersFailed, InvalidIdentity."""
         found = self.read()
         for member in found.members:
             if agents and member.name in agents and member.role != "agent":
@@ -253,7 +254,9 @@ class Users:
         return members
 
     def reload(self) -> bool:
-        """Reload the server, if running, to disconnect revoked users. Raises UsersFailed."""
+        """Reload the server to disconnect revoked users. Return False if no server runs.
+
+        Raises UsersFailed."""
         log = self.folder / LOG
         before = log.stat().st_size if log.exists() else 0
         pid = None
