@@ -307,7 +307,7 @@ class LimitsChecked(Payload, frozen=True):
     """A scheduler checked the limits of a queue or namespace for decisions in the same batch.
 
     Each of these events expects the previous event on its subject. So if two schedulers check the
-    same limits at once, the server refuses the event of one scheduler. Queue `root` stands for all
+    same limits at once, the server refuses the event of one scheduler. Queue `root` means all
     queues."""
 
     kind: Literal["queue", "namespace"]

@@ -11,7 +11,7 @@ HANDED_TO: Final = "apportion.dev/handed-to"
 
 
 class Handed(Struct, frozen=True):
-    """An earlier answer to `Allocate`."""
+    """An earlier answer to `Allocate`: the edits, and the container for which they were meant."""
 
     to: str  # the intended container; "" for none
     edits: Edits

@@ -78,7 +78,7 @@ DIFF = Endpoint(
 
 
 class Diff:
-    """Compares past and present states of one ledger."""
+    """Compares the states of one ledger at two points in time."""
 
     def __init__(self, past: Past, moments: Moments) -> None:
         self._past = past

@@ -26,7 +26,9 @@ class CannotDrop(LedgerError):
 
 
 class Droppable(NamedTuple):
-    """The revisions `first` to `last`, which may be dropped; none if `last` is before `first`."""
+    """The revisions `first` to `last`, which may be dropped, and why no more.
+
+    If `last` is before `first`, no revision may be dropped."""
 
     first: int
     last: int
