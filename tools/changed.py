@@ -92,7 +92,7 @@ def _is_test(path: str) -> bool:
 
 
 def _modules(path: str) -> Iterator[str]:
-    """Return the module names under which a file can be imported."""
+    """Yield the module name under which a file can be imported, if there is one."""
     for root in ROOTS:
         if path.startswith(root):
             name = path.removeprefix(root).removesuffix(".py").removesuffix("/__init__")
@@ -116,8 +116,7 @@ def _imported(path: str, source: str) -> Iterator[str]:
 
 
 def summary(count: int, of: int) -> str:
-    """Return how many test files are chosen, and suggest a shorter command if they are most of
-    them."""
+    """Return how many test files are chosen; if nearly all, also suggest a shorter command."""
     said = f"{count:,} of {of:,} test files import what changed, directly or indirectly"
     if count < of * MANY:
         return said

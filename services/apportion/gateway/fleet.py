@@ -80,7 +80,7 @@ class FleetRows:
         )
 
     def behind(self, after: int) -> list[str]:
-        """Return the nodes that changed after that revision, newest change first."""
+        """Return the nodes that changed after revision `after`, newest change first."""
         names: list[str] = []
         for name, revision in reversed(self._changed.items()):
             if revision <= after:

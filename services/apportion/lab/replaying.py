@@ -110,7 +110,7 @@ class Lost(NamedTuple):
         return data.node in self.nodes or any(s.device in self.devices for s in data.shares)
 
     def without(self, data: Payload) -> Payload:
-        """Return the event with lost devices marked as failed, if it is a node's report."""
+        """Mark lost devices as failed in the event, if it reports devices, and return the event."""
         if not isinstance(data, NodeReported | DevicesRegistered) or self.devices.isdisjoint(
             device.id for device in data.devices
         ):

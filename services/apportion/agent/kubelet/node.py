@@ -427,7 +427,7 @@ class FrontDoor:
         self._registered: set[str] = set()
 
     def not_ready(self) -> list[str]:
-        """Return the resource names that the kubelet has not registered."""
+        """Return why plugins are not ready, such as names that the kubelet has not registered."""
         if not self._plugins:
             return ["no device is offered to the kubelet yet"]
         return [

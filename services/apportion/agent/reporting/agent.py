@@ -220,7 +220,7 @@ class Agent:
         metrics.looked_up([_HUNG], self._hung)
 
     def not_ready(self) -> list[str]:
-        """Return why the agent is not ready; empty once the ledger has every node's inventory."""
+        """Return why the agent is not ready, such as unreported nodes or hanging driver calls."""
         reasons = self._reader.not_ready()
         if self._unreported:
             reasons += [f"{self._unreported} of {len(self._nodes)} nodes not reported yet"]

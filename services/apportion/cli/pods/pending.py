@@ -32,7 +32,9 @@ GRACE_S: Final = 3.0  # time for a scheduler to evict for a refused pod, and to 
 
 
 def whys(gateway: Gateway, awaited: Awaited) -> dict[str, Why]:
-    """Return the gateway's `why` answer for each refused pod, by uid. Ended pods are left out."""
+    """Return the gateway's `why` answer for each refused pod, by uid. Ended pods are left out.
+
+    Empty if more than `ASKED_MAX` pods are refused."""
     found: dict[str, Why] = {}
     if len(awaited.refused) > ASKED_MAX:
         return found

@@ -54,7 +54,7 @@ class VerifyingKey:
 
 
 def make_key(path: Path) -> Path:
-    """Write a new private key to `path` and its public key to `path`.pub; return the latter."""
+    """Write a new private key to `path`, and its public key to `path`.pub, which is returned."""
     key = Ed25519PrivateKey.generate()
     public = path.with_name(f"{path.name}.pub")
     if public.exists():

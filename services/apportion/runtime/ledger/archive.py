@@ -235,7 +235,7 @@ def _read(file: IO[bytes], path: Path, number: int) -> bytes:
 
 
 def archive_facts(folder: Path, *, now: datetime) -> ArchiveFacts:
-    """Return the age of the newest archive (`*.jsonl`) in a folder, for `doctor`."""
+    """Return the facts for `doctor` about a folder's archives (`*.jsonl`), such as their age."""
     try:
         made = [path.stat().st_mtime for path in folder.glob("*.jsonl")]
     except OSError:

@@ -182,7 +182,7 @@ class Receipts:
 
 
 def receipt_facts(folder: Path, *, now: datetime) -> ReceiptFacts:
-    """Return the last revision that the receipts of a folder cover, for `doctor`."""
+    """Return the facts for `doctor` about a folder's receipts: the last revision, and its age."""
     try:
         newest = Receipts(folder).newest()
     except (OSError, ReceiptInvalid):
