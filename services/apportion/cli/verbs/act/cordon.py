@@ -105,7 +105,7 @@ def uncordon(
 
 
 def not_cordoned(detail: NodeDetail, device: str) -> str:
-    """Return a sentence that says the target has no such cordon, and which other cordons apply."""
+    """Return a sentence: the target has no such cordon, and what else keeps it unschedulable."""
     name = f"{device or detail.node.node} is not cordoned at revision {detail.revision}"
     if device and detail.node.cordons:
         return f"{name}; its node {detail.node.node} is: {spoken(detail.node.cordons)}"

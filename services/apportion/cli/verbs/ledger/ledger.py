@@ -392,7 +392,9 @@ def _counted(halts: dict[str, int]) -> str:
 
 
 async def _check(ledger: JetStreamLedger, rules: Rules, revision: int, *, force: bool) -> None:
-    """Raise NotFound if the event is missing, already set aside, or readable by this build."""
+    """Raise NotFound if the event is missing, already without effect, or readable by this build.
+
+    With `force`, an event that this build can read is accepted."""
     record = await stream.read_record(ledger.wire, revision)
     if record is None:
         raise NotFound(f"the ledger has no revision {revision}")

@@ -146,7 +146,7 @@ def by_card(items: Iterable[WhoRow], index: Index) -> list[WhoRow]:
 
 
 def rows_of(items: list[WhoRow], index: Index) -> Rows:
-    """Return the table, without columns whose values are all equal."""
+    """Return the table with one row per allocation, without columns that have no values."""
     containers = len({item.container for item in items}) > 1
     made = Rows("NODE", "#", "DEVICE", "POD", "CONTAINER", "MEMORY", "CORES", "FROM", "UNTIL",
                 "DECISION", right=("#", "MEMORY", "CORES", "DECISION"),
