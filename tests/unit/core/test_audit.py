@@ -304,8 +304,8 @@ def test_half_a_gang() -> None:
 
 
 def test_a_gang_in_several_batches() -> None:
-    """A gang whose placements are held may be placed in part. If the last placement leaves it
-    without its minimum, its pods stay held."""
+    """While the placements of a gang are held, the gang may be placed only in part. If the gang
+    lacks its minimum even after the last placement, its pods stay held."""
     assert of_a_gang().write(on("p1", held=True)).write(on("p2")).checks() == []
     ledger = of_a_gang().write(gang("t/g", 3), member("p3", ask(1), group="t/g"))
     ledger.write(on("p1", held=True), on("p2", held=True)).write(PodGone(uid="p1")).write(on("p3"))
@@ -328,9 +328,11 @@ def limited(*first: Payload) -> Written:
 
 
 def test_a_placement_beyond_a_limit(ledger: Written) -> None:
-    """Two placements within one limit are a violation if it has room for only one of them.
+    """If two pods count for one limit that has room for only one of them, the auditor reports the
+    second placement.
 
-    Both may have the same basis: two schedulers that decide at once must not pass it either."""
+    This holds even if both placements have the same basis, as if two schedulers had decided at
+    once."""
     found = limited().write(on("p1"), on("p2", "n1-g1")).checks()
     assert found == [(6, "limit")]
     queue = QueueObserved(queue="default", capability={"nvidia.com/gpu": 1})
@@ -338,8 +340,10 @@ def test_a_placement_beyond_a_limit(ledger: Written) -> None:
 
 
 def test_a_limit_that_came_after_the_decision() -> None:
-    """A placement may exceed a limit that did not exist at its basis, and one that pods exceed
-    that were placed without knowing it."""
+    """A placement may exceed a limit that did not exist at its basis.
+
+    A second placement may exceed the limit because of the first, if its basis is older than the
+    first placement."""
     ledger = limited()
     ledger.write(on("p1"), basis=3)  # it was decided before the quota
     assert ledger.write(on("p2", "n1-g1"), basis=4).checks() == []
@@ -348,8 +352,8 @@ def test_a_limit_that_came_after_the_decision() -> None:
 
 
 def test_a_late_placement_without_a_limit_hides_nothing() -> None:
-    """A late placement, decided before a limit existed, excuses no later violation of the limit if
-    the limit does not apply to it."""
+    """If a placement was decided before a limit existed, and the limit does not apply to its pod,
+    it excuses no later violation of the limit."""
     ledger = limited()
     ledger.write(pod("other", ask(1000), namespace="web"))
     ledger.write(on("other"), basis=3)

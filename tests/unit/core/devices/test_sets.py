@@ -15,13 +15,14 @@ def devices(family: str, model: str, *indexes: int) -> list[Device]:
 
 
 def chosen(family: str, model: str, count: int, *indexes: int) -> list[int]:
-    """Return the indexes of the first choice; empty if there is none."""
+    """Return the indexes of the devices that are chosen first, or an empty list if no choice is
+    possible."""
     some = devices(family, model, *indexes)
     return sorted(some[at].index for at in next(whole_sets(some, count), []))
 
 
 def test_most_families_have_no_sets() -> None:
-    """Any number of devices of a family without sets is handed out together."""
+    """Devices of a family without sets may be allocated together in any number."""
     assert not in_sets("nvidia")
     assert not in_sets("unknown")
     assert counts_of("nvidia") == counts_of("unknown") == tuple(range(1, COUNT_MAX + 1))
@@ -32,13 +33,17 @@ def test_most_families_have_no_sets() -> None:
     [("ascend910c", (1, 2, 4, 6, 8)), ("kunlun", (1, 2, 4, 8)), ("neuron", (1, 2, 3, 4, 5))],
 )
 def test_numbers_that_are_handed_out(family: str, counts: tuple[int, ...]) -> None:
-    """A single device always is. A row of any length is enough for one model of a family."""
+    """In a family with sets, a request may be for one device, or for as many as one of the sets
+    has.
+
+    Neuron also allows other numbers, because one of its models allocates devices in rows of any
+    length."""
     assert in_sets(family)
     assert counts_of(family)[: len(counts)] == counts
 
 
 def test_modules_are_filled_in_the_order_of_their_devices() -> None:
-    """Several modules serve one request. The module of the preferred device comes first."""
+    """A request for several modules gets the module of the preferred device first."""
     assert chosen("ascend910c", "Ascend910C", 2, 5, 0, 4, 1) == [4, 5]
     assert chosen("ascend910c", "Ascend910C", 4, 5, 0, 4, 1, 3) == [0, 1, 4, 5]
     assert chosen("ascend910c", "Ascend910C", 4, 0, 1, 3, 4) == []
@@ -63,7 +68,7 @@ def test_modules_are_filled_in_the_order_of_their_devices() -> None:
 def test_listed_sets_come_in_their_order(
     free: tuple[int, ...], count: int, wanted: list[int]
 ) -> None:
-    """The first listed set of which every device is free is chosen."""
+    """The first listed set whose devices are all free is chosen."""
     assert chosen("kunlun", "kunlun", count, *free) == wanted
 
 
@@ -78,12 +83,14 @@ def test_listed_sets_come_in_their_order(
     ],
 )
 def test_a_model_may_allow_rows(model: str, free: range, count: int, wanted: list[int]) -> None:
-    """Any devices in a row serve a request on such a model, and the listed sets on the others."""
+    """On a model that allows rows, any free devices in a row are chosen. On the family's other
+    models, only listed sets are."""
     assert chosen("neuron", model, count, *free) == wanted
 
 
 def test_listed_sets_have_as_many_devices_as_they_say() -> None:
-    """Each set has its number of distinct indexes."""
+    """Every set that is listed for a number of devices has that many different indexes. No set is
+    listed twice."""
     for family in FAMILIES.values():
         for count, sets in family.sets.items():
             assert {len(set(some)) for some in sets} == {count}

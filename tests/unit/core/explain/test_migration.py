@@ -30,7 +30,8 @@ UNCONFIGURED = ConfigurationChanged(by="a")
 
 
 def taken(name: str, at: str, *, attempt: int = 0, namespace: str = "research") -> PodAdopted:
-    """Return the event that adopts a pod with one GPU; without an attempt, it is not ours."""
+    """Return the event that adopts a pod with one GPU. If `attempt` is not 0, Apportion had placed
+    the pod."""
     about = structs.replace(pod(name, ask(1000)), namespace=namespace)
     return PodAdopted(
         pod=name, node=at, submitted=about, shares=(share(f"{at}-g0", 1000),), running=True,
@@ -132,13 +133,15 @@ OPEN = [*theirs("n1", allowed=True), *theirs("n2")]
 def test_each_step_back_follows_from_the_ledger(
     events: list[Payload], back: str, target: str
 ) -> None:
-    """The old scheduler gets a node before the pods of a namespace, and other nodes after them."""
+    """On the way back, the old scheduler first gets one node, then the pods of the namespaces, and
+    then the other nodes."""
     answer = migration_answer(Ledger(*events).state)
     assert (answer.back, answer.back_target) == (back, target)
 
 
 def test_a_node_is_given_back_when_its_pods_are_bound() -> None:
-    """When the label is gone, the taint stays until Apportion has bound the pods of the node."""
+    """When an operator has removed a node's label, the taint stays until Apportion has bound all
+    pods that it placed on the node."""
     wants = shape(ask(1000), devices=DeviceConstraints(plugin="hami"))
     ledger = Ledger(*OPEN, CONFIGURED, pod("a", shape=wants)).settle()
     answer = migration_answer(ledger.state)
@@ -172,8 +175,8 @@ def test_nodes_are_counted_by_what_allocates_their_devices() -> None:
 
 
 def test_pods_are_counted_by_namespace_and_scheduler() -> None:
-    """A pod with our attempt counts as ours, even if the ledger was lost. A pod without devices
-    does not count."""
+    """A bound pod with an attempt number counts as placed by Apportion, even if the ledger was
+    lost. A pod without devices does not count."""
     ledger = Ledger(*BOTH, MINE, taken("a", "n1"), taken("b", "n1", namespace="web"))
     ledger.play(taken("c", "n1", namespace="web"), pod("d", ask(1000)), pod("e")).settle()
     answer = migration_answer(ledger.state)
@@ -186,8 +189,8 @@ def test_pods_are_counted_by_namespace_and_scheduler() -> None:
 
 
 def test_a_second_scheduler_comes_first_until_it_is_quiet() -> None:
-    """The step is `conflict` while another scheduler binds pods of ours. It ends when the
-    configuration changes, or when Apportion has placed enough pods since."""
+    """If another scheduler has bound a pod of Apportion, the next step is `conflict`. This ends
+    when the configuration changes, or when Apportion has placed enough pods since then."""
     rival = DifferenceFound(kind="overtaken", name="research/a", pod="a", cluster="n1")
     ledger = Ledger(*ours("n1"), *ours("n2"), taken("a", "n1"), MINE, rival)
     answer = migration_answer(ledger.state)

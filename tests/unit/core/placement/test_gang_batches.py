@@ -1,4 +1,5 @@
-"""Tests of gangs that one atomic batch cannot hold: they are placed in several, all or none."""
+"""Tests of gangs with more pods than one atomic batch can hold. All pods of such a gang are placed,
+in several batches, or none are."""
 
 from typing import Any
 
@@ -56,7 +57,8 @@ def placed(events: list[Payload]) -> list[tuple[str, bool]]:
 
 
 def test_a_gang_of_several_batches_is_held_until_the_last() -> None:
-    """All placements of a large gang but the last one are held. The last one releases them all."""
+    """The pods of a large gang are held until its last pod is placed. Held pods are neither bound
+    nor allocated."""
     ledger = started(7)
     assert placed(ledger.decide()) == [("m0", True), ("m1", True), ("m2", True)]
     bound = PodBound(pod="m0", node="n1", attempt=1)
@@ -86,8 +88,8 @@ def test_a_gang_that_does_not_fit_whole_takes_nothing() -> None:
 
 
 def test_no_other_pod_comes_between_the_batches() -> None:
-    """Between two batches of a gang, the scheduler places no other pod, even a more important
-    one."""
+    """Between two batches of a gang, the scheduler places no other pod, not even one of higher
+    priority."""
     ledger = started(7, devices=7)
     ledger.decide()
     ledger.submit(pod("urgent", cards(), priority=9))
@@ -97,8 +99,10 @@ def test_no_other_pod_comes_between_the_batches() -> None:
 
 
 def test_what_is_placed_is_taken_back_if_the_rest_does_not_fit_any_more() -> None:
-    """If another scheduler takes the room for the rest of a gang, the placed part is taken back,
-    and the gang is refused. It is placed when there is room again."""
+    """If another scheduler takes the room that a gang's unplaced pods need, the placements of the
+    gang's other pods are voided, and the gang is refused.
+
+    The gang is placed when there is room again."""
     ledger = started(7, pod("other", cards(2)), devices=8)
     ledger.gone("other").decide()
     ledger.submit(pod("thief", cards(3)))
@@ -119,7 +123,7 @@ def test_what_is_placed_is_taken_back_if_the_rest_does_not_fit_any_more() -> Non
 
 
 class CountedTurn(GangTurn):
-    """A turn that counts how often a gang was planned as a whole."""
+    """Counts how often the engine plans a gang as a whole."""
 
     planned = 0
 
@@ -130,8 +134,10 @@ class CountedTurn(GangTurn):
 
 
 def test_a_gang_is_taken_back_without_more_plans(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A gang whose rest does not fit any more is taken back in as many decisions as needed, without
-    a plan for each. Then it is planned once more, and waits until it may fit."""
+    """If a gang's unplaced pods no longer fit, its placements are voided in as many decisions as
+    needed. The gang is planned only in the first of these decisions.
+
+    It is then planned once more, and waits until it may fit."""
     ledger = started(7, pod("other", cards()), devices=8)
     ledger.decide()
     ledger.decide()
@@ -152,8 +158,8 @@ def test_a_gang_is_taken_back_without_more_plans(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_gang_that_was_taken_back_may_fit_elsewhere() -> None:
-    """A gang that was taken back is placed at once in another rack that has room for the whole
-    gang, although no other event could help it."""
+    """When the placements of a gang have been voided, the gang is placed at once in another rack
+    that has room for all of its pods. No further event is needed."""
     ledger = Ledger()
     for name, where in (("n1", "a"), ("n2", "b")):
         ledger.play(rack(name, 7), observed(name, labels={RACK: where}))
@@ -178,8 +184,8 @@ def test_a_gang_that_was_taken_back_may_fit_elsewhere() -> None:
 
 
 def test_the_batches_of_a_gang_shrink_with_the_decision() -> None:
-    """If a decision may have fewer events, because the ledger refused the last one, a batch of a
-    gang is smaller in the same way."""
+    """After the ledger has refused a decision, the next one may have fewer events. The batches of a
+    gang shrink in the same way."""
     ledger = started(16)
     ledger.engine.limit_batches(16)
     shrunk = [EVENTS_MAX >> refusals for refusals in (1, 2, 3, 9)]
@@ -208,8 +214,8 @@ def test_a_held_pod_that_ends_is_replaced_before_the_gang_starts() -> None:
 
 
 def test_another_scheduler_continues() -> None:
-    """A scheduler that starts from a snapshot continues with a gang of which another scheduler has
-    placed a part."""
+    """If a scheduler has placed only a part of a gang, another scheduler that starts from a
+    snapshot places the next batch."""
     ledger = started(7)
     ledger.decide()
     restored = snapshot.restore(snapshot.take(ledger.state))
@@ -232,8 +238,8 @@ def test_a_smaller_minimum_releases_the_held_pods() -> None:
 
 
 def test_an_adopted_member_that_completes_the_gang_releases_it() -> None:
-    """If the missing members of a held gang are adopted, because they run already, the held pods
-    may be bound. As long as more are missing, they stay held."""
+    """If the missing members of a held gang run already and are adopted, the gang's held pods are
+    released. They stay held while any member is missing."""
     ledger = started(5)
     ledger.decide()
     ledger.gone("m3", "m4")
@@ -250,8 +256,8 @@ def test_an_adopted_member_that_completes_the_gang_releases_it() -> None:
 def test_a_gang_whose_evictions_need_several_batches_is_not_evicted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The scheduler evicts no gang whose evictions one batch cannot hold, because it would have to
-    evict the gang in part."""
+    """The scheduler does not evict a gang whose evictions are too many for one batch, because a
+    part of the gang would then be evicted alone."""
     monkeypatch.setattr(victims, "GANG_BATCH_MAX", BATCH)
     ledger = started(4, devices=4).settle()
     ledger.submit(pod("urgent", cards(), priority=9)).settle()
@@ -271,7 +277,8 @@ def test_a_large_gang_gets_one_model() -> None:
 
 
 def test_more_pods_than_a_server_takes_in_one_batch() -> None:
-    """A gang of more pods than one atomic batch can hold is placed as a whole."""
+    """If a gang has more pods than one atomic batch can hold, the first decision places as many
+    pods as the batch can hold."""
     count = GANG_BATCH_MAX + 100
     ledger = Ledger(*(rack(f"n{n}", 1, slots=250) for n in range(5)))
     ledger.play(gang(min_available=count), *(member(f"m{n}", ask(1)) for n in range(count)))

@@ -14,7 +14,8 @@ RACK, BLOCK = "example.com/rack", "example.com/block"
 
 
 def cluster(**free: int) -> Ledger:
-    """Return a ledger with a rack of each name, which has so many nodes with one GPU each."""
+    """Return a ledger with racks of these names. Each rack has the given number of nodes, with one
+    GPU each."""
     ledger = Ledger()
     for name, nodes in free.items():
         for number in range(nodes):
@@ -35,15 +36,16 @@ def racks(ledger: Ledger) -> set[str]:
 
 
 def test_a_gang_gets_the_smallest_rack_with_room_for_all() -> None:
-    """A gang of 16 that needs one rack takes one of those with 16 free GPUs: not the rack with 8,
-    and not the one with 20, which stays whole."""
+    """A gang takes the rack with the least room that has room for all of its pods. Here, 16 pods
+    take the rack with 16 free GPUs, not those with 8 or 20."""
     ledger = cluster(a=8, b=20, c=16).play(gang(min_available=16, required_level=RACK))
     ledger.submit(*workers(16)).settle()
     assert racks(ledger) == {"c"}
 
 
 def test_a_rack_that_only_seems_to_have_room_is_not_the_last_one_tried() -> None:
-    """If the pods do not fit together into the rack with the least room, the next rack is tried."""
+    """If a gang's pods do not fit together into the rack with the least room, the scheduler tries
+    the next rack."""
     ledger = Ledger()
     for name, devices in (("a", 3), ("b", 4)):
         for number in range(2):
@@ -56,8 +58,10 @@ def test_a_rack_that_only_seems_to_have_room_is_not_the_last_one_tried() -> None
 
 
 def test_a_gang_without_a_rack_for_all_is_refused() -> None:
-    """A gang that fits into no rack is pending although the cluster has room. The refusal names the
-    rack with most room, and how many pods fit there. It starts once a rack has room for all."""
+    """A gang that fits into no rack is pending, even if the cluster has room. The refusal names the
+    rack with the most room, and how many pods fit there.
+
+    The gang starts once a rack has room for all of its pods."""
     ledger = cluster(a=3, b=2).play(gang(min_available=4, required_level=RACK))
     ledger.submit(*workers(4)).settle()
     refused = ledger.refusal("m00")
@@ -70,7 +74,8 @@ def test_a_gang_without_a_rack_for_all_is_refused() -> None:
 
 
 def test_a_gang_starts_when_a_pod_of_another_rack_ends() -> None:
-    """The gang is tried again when a rack other than the one in its refusal gets room."""
+    """The scheduler retries a gang when any rack gets room, not only the rack that the refusal
+    names."""
     ledger = cluster(a=3, b=4).submit(pod("x", cards()), pod("y", cards())).settle()
     on_b = [uid for uid in "xy" if ledger.where(uid).startswith("b")]
     ledger.play(gang(min_available=4, required_level=RACK)).submit(*workers(4)).settle()
@@ -81,7 +86,8 @@ def test_a_gang_starts_when_a_pod_of_another_rack_ends() -> None:
 
 
 def test_nodes_without_the_label_are_in_no_domain() -> None:
-    """A required level excludes nodes without its label, also if no node has it."""
+    """A gang with a required level is placed only on nodes with the level's label, even if no node
+    has that label."""
     ledger = Ledger(rack("n1", 4), gang(min_available=2, required_level=RACK))
     ledger.submit(*workers(2)).settle()
     refused = ledger.refusal("m00")
@@ -93,7 +99,8 @@ def test_nodes_without_the_label_are_in_no_domain() -> None:
 
 
 def test_more_pods_of_the_gang_stay_in_its_domain() -> None:
-    """A pod that joins a running gang, or replaces one of its pods, gets a node of its domain."""
+    """A pod that joins a running gang, or replaces one of its pods, gets a node in the gang's
+    domain."""
     ledger = cluster(a=3, b=9).play(gang(min_available=2, required_level=RACK))
     ledger.submit(*workers(2)).settle()
     assert racks(ledger) == {"a"}
@@ -119,16 +126,16 @@ def test_more_pods_of_the_gang_stay_in_its_domain() -> None:
 def test_a_preferred_level_is_tried_first(
     preferred: str, required: str, free: dict[str, int], found: set[str]
 ) -> None:
-    """A gang gets a domain of its preferred level if one has room. If none has, it gets a domain of
-    the required level, or any nodes if there is none."""
+    """A gang gets a domain of its preferred level if one has room. Otherwise it gets a domain of
+    its required level, or any nodes if it requires no level."""
     levels: dict[str, Any] = {"preferred_level": preferred, "required_level": required}
     ledger = cluster(**free).play(gang(min_available=3, **levels)).submit(*workers(3)).settle()
     assert racks(ledger) == found
 
 
 def test_pods_that_come_one_by_one_get_the_rack_with_most_room() -> None:
-    """If a gang may start with one pod, its first pod goes to the rack with most room, because the
-    others must follow it."""
+    """If a gang may start with one pod, its first pod goes to the rack with the most room, because
+    later pods must go to the same rack."""
     ledger = cluster(a=2, b=4).play(gang(min_available=1, required_level=RACK))
     for worker in workers(4):
         ledger.submit(worker).settle()
@@ -137,9 +144,11 @@ def test_pods_that_come_one_by_one_get_the_rack_with_most_room() -> None:
 
 
 def test_the_largest_of_many_racks_is_tried() -> None:
-    """With more racks than one decision tries, those with most room are tried as well.
+    """If there are more racks than one decision tries, the racks with the most room are among those
+    that are tried.
 
-    Here all racks seem to have room, but pods of 2 and of 4 GPUs fit together only in one."""
+    Here every rack seems to have room, but only one rack has room for the pod of 2 GPUs and the pod
+    of 4 GPUs together."""
     ledger = Ledger()
     for number in range(70):
         at = f"r{number:02}"
@@ -150,7 +159,7 @@ def test_the_largest_of_many_racks_is_tried() -> None:
 
 
 def test_a_preferred_rack_has_one_model_for_all() -> None:
-    """A rack counts as having room if one of its models has room for the whole gang."""
+    """A gang's preferred rack is one whose devices of a single model suffice for the whole gang."""
     ledger = Ledger()
     for at, name, model in (
         ("a-00", "a", T4), ("a-01", "a", V100), ("a-02", "a", V100), ("b-00", "b", T4),
@@ -161,7 +170,8 @@ def test_a_preferred_rack_has_one_model_for_all() -> None:
 
 
 def test_a_pod_stays_in_the_rack_although_other_nodes_lost_the_label() -> None:
-    """A pod that joins a gang goes to the gang's rack even if most of its nodes left the rack."""
+    """A pod that joins a gang goes to the gang's rack, even if most of the gang's nodes have lost
+    the label of that rack."""
     ledger = cluster(a=4).play(gang(min_available=3, required_level=RACK))
     ledger.submit(*workers(3)).settle()
     nodes = [ledger.where(f"m{n:02}") for n in range(3)]
@@ -171,7 +181,8 @@ def test_a_pod_stays_in_the_rack_although_other_nodes_lost_the_label() -> None:
 
 
 def test_a_refusal_follows_the_level_of_the_pod_group() -> None:
-    """If the PodGroup gets another level, or a domain its label, the refusal says so."""
+    """If the required level of a PodGroup changes, the gang's refusal has the new level and a
+    domain of this level."""
     ledger = cluster(a1=1, a2=1).play(gang(min_available=3, required_level="example.com/zone"))
     ledger.submit(*workers(3)).settle()
     for level, domain in ((RACK, "a1"), (BLOCK, "a")):
@@ -182,7 +193,8 @@ def test_a_refusal_follows_the_level_of_the_pod_group() -> None:
 
 
 def test_no_pod_is_evicted_for_a_gang_that_needs_a_domain() -> None:
-    """A gang with a required level evicts no pods: their places might be in several domains."""
+    """The scheduler evicts no pods for a gang with a required level, because the evicted pods might
+    be in several domains."""
     ledger = cluster(a=2, b=2).submit(*(pod(f"p{n}", cards()) for n in range(4))).settle()
     ledger.play(gang(min_available=2, required_level=RACK))
     ledger.submit(*(member(f"m{n}", cards(), priority=1000) for n in range(2))).settle()

@@ -39,7 +39,8 @@ def test_a_gang_takes_the_model_that_has_room_for_all(models: tuple[str, str]) -
 
 
 def test_one_pod_of_a_gang_does_not_mix_models_either() -> None:
-    """A pod whose containers would get devices of two models of one node gets one model."""
+    """A gang's pod with several containers gets devices of one model, even if the node has devices
+    of two models."""
     mixed = node("n1", gpu("g0", model=T4), gpu("g1", model=V100))
     asks = (ask(1000, container="a"), ask(1000, container="b"))
     ledger = Ledger(mixed, gang(min_available=2))
@@ -63,7 +64,8 @@ def test_a_gang_that_no_model_has_room_for_is_refused() -> None:
 
 
 def test_room_that_others_use_is_not_blamed_on_the_model() -> None:
-    """A node of another model that is in use counts as in use."""
+    """If other pods use the devices of a node, a gang's refusal counts the node as in use, even if
+    its devices are of another model than the gang's."""
     ledger = Ledger(rack("n1", 2, model=T4), pod("other", cards(2))).settle()
     ledger.report(rack("n2", 3, model=V100)).play(gang(min_available=4))
     ledger.submit(*workers(4)).settle()
@@ -136,14 +138,15 @@ def test_a_type_that_means_several_models_still_gives_one() -> None:
 
 
 def test_one_model_under_two_names_is_one() -> None:
-    """A model that a device plugin registers with its brand is the same as the driver's."""
+    """A GPU model counts as one model, whether or not a device plugin registers it with the prefix
+    `NVIDIA-`."""
     ledger = Ledger(rack("n1", 2, model=A100_80), rack("n2", 2, model=f"NVIDIA-{A100_80}"))
     ledger.play(gang(min_available=4)).submit(*workers(4)).settle()
     assert sum(used(ledger).values()) == 4
 
 
 def test_each_family_has_its_own_model() -> None:
-    """A gang with GPUs and NPUs gets one model of each."""
+    """A gang with GPUs and NPUs gets one model of GPU and one model of NPU."""
     cards_of = [gpu("g0", model=T4), gpu("g1", model=V100), gpu("g2", model=V100)]
     ledger = Ledger(node("n1", *cards_of, npu("npu0")), node("n2", npu("npu1")))
     ledger.play(gang(min_available=4)).submit(*workers(2))
@@ -153,8 +156,8 @@ def test_each_family_has_its_own_model() -> None:
 
 
 def test_a_gang_evicts_pods_from_one_model_only() -> None:
-    """To make room for a gang, the scheduler evicts pods from devices of one model: the one of
-    which it must evict the fewest."""
+    """To make room for a gang, the scheduler evicts pods from devices of one model only. It chooses
+    the model that needs the fewest evictions."""
     ledger = Ledger(rack("n1", 2, model=T4), rack("n2", 2, model=V100))
     for model, count in (("T4", 2), ("V100", 1)):
         of = shape(cards(), devices=DeviceConstraints(use_types=(model,)))
@@ -167,8 +170,8 @@ def test_a_gang_evicts_pods_from_one_model_only() -> None:
 
 
 def test_the_model_of_a_gang_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a gang is placed, the scheduler looks for the gang's model in each pod about once,
-    also if the first pods have no devices of the family."""
+    """While a gang is placed, the scheduler looks for the gang's model in each pod only a few
+    times, even if the gang's first pods have no devices."""
     looks = 0
     original = GangModels._selection
 

@@ -1,4 +1,5 @@
-"""Tests of lost gang members: the pod that replaces one has the gang's place in the queue."""
+"""Tests of lost gang members: a pod that replaces a lost member gets the gang's place in the
+queue."""
 
 from typing import Any
 
@@ -38,7 +39,7 @@ def ring(uid: str, **fields: Any) -> PodSubmitted:
 
 
 def in_kubernetes(*counts: int) -> Ledger:
-    """Return a ledger of a Kubernetes cluster, with a node for each number of GPUs."""
+    """Return a ledger of a Kubernetes cluster, with one node for each of these numbers of GPUs."""
     ledger = Ledger()
     for at, count in enumerate(counts, 1):
         ledger.play(rack(f"n{at}", count), observed(f"n{at}", version=at))
@@ -46,8 +47,8 @@ def in_kubernetes(*counts: int) -> Ledger:
 
 
 def test_a_replacement_does_not_wait_behind_younger_work() -> None:
-    """The pod that replaces a lost member of a gang is placed before a pod that was submitted
-    before it, but after the gang."""
+    """The replacement of a lost gang member is placed before a pod that is younger than the gang,
+    even if that pod is older than the replacement."""
     ledger = Ledger(rack("n1", 2), gang(), member("m0", cards()), member("m1", cards())).settle()
     ledger.submit(pod("younger", cards())).settle()
     ledger.gone("m0").submit(member("m0-again", cards())).settle()
@@ -57,8 +58,8 @@ def test_a_replacement_does_not_wait_behind_younger_work() -> None:
 
 
 def test_a_gang_that_lost_two_members_comes_before_younger_work() -> None:
-    """Two lost members of a gang are placed together and before a younger gang, also if the
-    scheduler restarts."""
+    """The replacements of two lost gang members are placed together, before a younger gang. A
+    restarted scheduler decides the same."""
     ledger = Ledger(rack("n1", 4), gang(min_available=4))
     ledger.submit(*(member(f"m{n}", cards()) for n in range(4))).settle()
     ledger.play(gang("team/other")).submit(
@@ -74,8 +75,8 @@ def test_a_gang_that_lost_two_members_comes_before_younger_work() -> None:
 
 
 def test_a_replacement_has_the_priority_of_its_gang() -> None:
-    """The replacement of a gang's least important pod comes before younger pods that are more
-    important than this pod but less important than its gang."""
+    """The replacement of a gang member has the gang's priority. A younger pod comes later even if
+    its priority is between the replacement's own and the gang's."""
     ledger = Ledger(rack("n1", 2), gang())
     ledger.submit(member("leader", cards(), priority=5), member("worker", cards())).settle()
     ledger.submit(pod("younger", cards(), priority=3, preempts=False)).settle()
@@ -92,8 +93,8 @@ def test_pods_that_need_not_start_together_wait_by_their_own_age() -> None:
 
 
 def test_a_replacement_is_placed_in_the_rack_of_its_gang() -> None:
-    """The replacement of a member goes to the rack of its gang, although another rack is free. If
-    that rack is full, it is pending."""
+    """The replacement of a lost gang member goes to the rack of its gang, even if another rack is
+    free. If the gang's rack is full, the replacement is pending."""
     ledger = Ledger()
     for name, where in (("n1", "a"), ("n2", "a"), ("n3", "b"), ("n4", "b")):
         ledger.play(rack(name, 4), observed(name, labels={RACK: where}))
@@ -109,9 +110,10 @@ def test_a_replacement_is_placed_in_the_rack_of_its_gang() -> None:
 
 
 def test_a_gang_that_was_lost_whole_keeps_its_age_in_kubernetes() -> None:
-    """If all pods of a gang are lost in Kubernetes, the pods that replace them have the age of the
-    gang. A snapshot keeps this age. After the PodGroup was deleted, a gang of the same name is
-    new."""
+    """If all pods of a gang are lost in Kubernetes, the pods that replace them have the gang's age.
+    A snapshot keeps this age.
+
+    Once the PodGroup is deleted, a gang of the same name counts as new."""
     ledger = in_kubernetes(2)
     ledger.play(gang()).submit(member("m0", cards()), member("m1", cards()))
     first = ledger.state.revision - 1
@@ -129,7 +131,7 @@ def test_a_gang_that_was_lost_whole_keeps_its_age_in_kubernetes() -> None:
 
 
 def test_a_gang_whose_podgroup_was_deleted_is_not_older_than_that() -> None:
-    """If a gang's PodGroup is deleted while the gang has pods, the pods that come later are not
+    """If a gang's PodGroup is deleted while the gang has pods, later pods of the gang count as no
     older than the deletion."""
     ledger = in_kubernetes(2)
     ledger.play(gang()).submit(member("m0", cards()), member("m1", cards())).settle()
@@ -159,7 +161,7 @@ def test_without_kubernetes_a_gang_ends_with_its_last_pod() -> None:
 
 
 def test_why_shows_the_place_of_the_gang() -> None:
-    """`why` counts a replacement at its gang's place in the queue."""
+    """For the replacement of a lost gang member, `why` shows the gang's place in the queue."""
     ledger = Ledger(rack("n1", 2), gang(), member("m0", cards()), member("m1", cards())).settle()
     ledger.submit(pod("younger", cards())).gone("m0").submit(member("again", cards()))
     positions = {

@@ -1,4 +1,4 @@
-"""Tests of how siblings divide what their parent has."""
+"""Tests of how the amounts of a parent queue are divided between its children."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,28 +12,31 @@ def divided(total: int, *claims: Claim) -> list[int]:
 
 
 def test_a_parent_that_is_asked_for_less_scales_nothing_down() -> None:
-    """What children deserve is scaled to what their parent deserves, not to what they ask for."""
+    """The deserved amounts of children are scaled to what their parent deserves, even if the parent
+    is entitled to less because its children ask for less."""
     parts = divide(Part(9, 9, 10), [Claim(6, deserved=7), Claim(3, deserved=3)])
     assert parts == [Part(6, 6, 7), Part(3, 3, 3)]
 
 
 def test_each_queue_gets_what_it_deserves_and_asks_for() -> None:
-    """Two queues that deserve 28 and 12 of 40 get these amounts if both ask for all."""
+    """If two queues deserve 28 and 12 of 40 devices and each asks for all of them, they get 28 and
+    12."""
     assert divided(40, Claim(40, deserved=28), Claim(40, deserved=12)) == [28, 12]
 
 
 def test_what_one_queue_does_not_ask_for_is_lent() -> None:
-    """If one queue asks for less than it deserves, the other one is entitled to the rest."""
+    """If a queue asks for less than it deserves, its sibling is entitled to the rest."""
     assert divided(40, Claim(5, deserved=28), Claim(40, deserved=12)) == [5, 35]
 
 
 def test_a_guarantee_is_never_lent() -> None:
-    """No other queue gets the idle part of a guarantee."""
+    """The unused part of a queue's guarantee is not given to other queues."""
     assert divided(40, Claim(5, guarantee=10), Claim(40)) == [5, 30]
 
 
 def test_the_surplus_goes_by_priority_and_then_by_weight() -> None:
-    """Queues of higher priority get the surplus first; others divide it by their weights."""
+    """Queues of higher priority get the surplus first. Queues of equal priority divide it by
+    weight."""
     assert divided(40, Claim(20, priority=1), Claim(40), Claim(40, weight=3)) == [20, 5, 15]
     assert divided(40, Claim(40), Claim(2, weight=3), Claim(40, weight=3)) == [10, 2, 28]
 
@@ -49,14 +52,18 @@ def test_a_limit_bounds_all_parts() -> None:
 
 
 def test_if_all_deserve_more_than_there_is_all_are_scaled_down() -> None:
-    """Queues that deserve 280 and 120 of 40 devices get 28 and 12. Guarantees come first."""
+    """If queues deserve more than there is, their deserved amounts are scaled down. Of 40 devices,
+    queues that deserve 280 and 120 get 28 and 12.
+
+    Guarantees are served first."""
     assert divided(40, Claim(99, deserved=280), Claim(99, deserved=120)) == [28, 12]
     assert divided(40, Claim(99, guarantee=10), Claim(99, deserved=90)) == [10, 30]
     assert divided(40, Claim(99, guarantee=60), Claim(99, guarantee=20)) == [30, 10]
 
 
 def test_a_queue_may_deserve_all_there_is() -> None:
-    """A queue that deserves an unlimited amount leaves its siblings a part of theirs."""
+    """A queue that deserves an unlimited amount counts as a queue that deserves the total. Its
+    siblings therefore get a part, too."""
     assert divided(40, Claim(99, deserved=AMOUNT_MAX), Claim(99, deserved=40)) == [20, 20]
     assert divided(40, Claim(10, deserved=AMOUNT_MAX), Claim(99, deserved=20)) == [10, 30]
 
@@ -74,9 +81,10 @@ CLAIMS = st.builds(
 
 @given(st.integers(0, 100), st.lists(CLAIMS, max_size=6))
 def test_parts_never_exceed_the_total_or_a_claim(total: int, claims: list[Claim]) -> None:
-    """The parts add up to at most the total, and no part exceeds its claim or its limit.
+    """The parts add up to at most the total. No part exceeds what its queue asks for, or the
+    queue's limit.
 
-    Nothing is left while a queue with a weight asks for more, except idle guarantees."""
+    If a queue with a weight gets less than that, only unused guarantees are left over."""
     parts = divided(total, *claims)
     assert sum(parts) <= total
     hungry = False

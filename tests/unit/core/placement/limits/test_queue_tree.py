@@ -1,4 +1,5 @@
-"""Tests of the tree of queues: who is next, what is reserved, and what is taken back."""
+"""Tests of the tree of queues: what is kept free for guarantees, and which pods are evicted when a
+queue takes back what it deserves."""
 
 from collections import Counter
 from typing import Any
@@ -41,7 +42,7 @@ def in_queue(name: str, count: int, first: int = 0, **fields: Any) -> list[PodSu
 
 
 def running(ledger: Ledger) -> Counter[str]:
-    """Return how many pods each queue has placed, those aside that are evicted."""
+    """Return the number of placed pods in each queue, without pods that are being evicted."""
     return Counter(
         each.submitted.queue
         for each in ledger.state.pods.values()
@@ -54,7 +55,7 @@ def evictions(ledger: Ledger) -> list[PodEvicted]:
 
 
 def settle(ledger: Ledger) -> Ledger:
-    """Decide until there is nothing left to decide; each evicted pod ends at once."""
+    """Let the engine decide until it has nothing left to decide. Every evicted pod ends at once."""
     while True:
         ledger.settle()
         leaving = sorted(ledger.state.evictions)
@@ -79,9 +80,10 @@ def test_a_team_borrows_what_another_one_does_not_use() -> None:
 
 
 def test_a_team_takes_back_what_it_deserves() -> None:
-    """If a team asks for what it deserves, borrowed GPUs are taken back, and no more.
+    """If a team asks for GPUs that it deserves and another team borrows them, the newest pods of
+    the borrower are evicted.
 
-    The newest pods of the borrower go first."""
+    No more pods are evicted than needed."""
     ledger = Ledger(rack("n1", 10), queue("a", deserved=7), queue("b", deserved=3))
     for each in in_queue("b", 20):
         ledger.submit(each).settle()
@@ -107,7 +109,7 @@ def test_nothing_is_evicted_without_news() -> None:
 
 
 def test_priority_does_not_protect_a_borrower() -> None:
-    """Pods of a borrower are taken back even if they have a higher priority."""
+    """Pods of a borrowing queue are evicted even if they have a higher priority."""
     ledger = Ledger(rack("n1", 4), queue("a", deserved=2), queue("b", deserved=2))
     settle(ledger.submit(*in_queue("b", 8, priority=1000)))
     settle(ledger.submit(*in_queue("a", 8)))
@@ -133,7 +135,8 @@ def test_pods_of_a_queue_that_is_not_reclaimable_stay() -> None:
 
 
 def test_pods_run_for_a_while_before_they_are_taken_back() -> None:
-    """A pod is safe for as long as its queue, or one above it, says."""
+    """A borrowing pod is evicted only after the minimum runtime that its queue, or a queue above
+    it, sets."""
     ledger = Ledger(rack("n1", 1), queue("a", deserved=1), queue("c", safe_s=60))
     ledger.play(queue("b", parent="c"))
     ledger.engine.tell_time(_time(0))
@@ -208,7 +211,7 @@ def test_a_limit_counts_the_queues_below() -> None:
 
 
 def test_a_guarantee_is_kept_free() -> None:
-    """What a queue is guaranteed stays free while the queue has no pods."""
+    """A queue's guaranteed amount stays free while the queue has no pods."""
     ledger = Ledger(rack("n1", 4), queue("a", guarantee=1), queue("b"))
     settle(ledger.submit(*in_queue("b", 4)))
     assert running(ledger) == {"b": 3}
@@ -229,7 +232,8 @@ def test_a_guarantee_of_what_is_not_counted_reserves_nothing() -> None:
 
 
 def test_a_guarantee_below_a_queue_counts_in_it() -> None:
-    """A queue's guarantee is kept free within the limit of the queue above it, too."""
+    """A queue's guarantee also reserves a part of its parent's limit: the parent's other queues get
+    only the rest of the limit."""
     ledger = Ledger(rack("n1", 8), queue("x", capability={"apportion.dev/gpu-milli": 4_000}))
     ledger.play(queue("x1", parent="x", guarantee=1), queue("x2", parent="x"))
     settle(ledger.submit(*in_queue("x2", 8), *in_queue("z", 8)))
@@ -268,7 +272,8 @@ def test_a_queue_may_deserve_devices_of_a_model() -> None:
 
 @pytest.mark.parametrize("order", [("p", "q", "r"), ("r", "q", "p"), ("q", "r", "p")])
 def test_a_circle_of_queues_is_at_the_top(order: tuple[str, ...]) -> None:
-    """Queues whose parents form a circle count as queues without a parent, in any order."""
+    """Queues whose parents form a circle count as queues without a parent, in whatever order they
+    arrive."""
     parents = {"p": "q", "q": "p", "r": "p"}
     ledger = Ledger(rack("n1", 3), *(queue(name, parent=parents[name]) for name in order))
     settle(ledger.submit(*in_queue("p", 2), *in_queue("q", 2), *in_queue("r", 2)))
@@ -276,7 +281,8 @@ def test_a_circle_of_queues_is_at_the_top(order: tuple[str, ...]) -> None:
 
 
 def test_in_a_fifo_queue_the_first_pod_keeps_the_others_back() -> None:
-    """With `dequeueStrategy: fifo`, no pod overtakes one that fits nowhere."""
+    """In a queue with `dequeueStrategy: fifo`, a pod that fits nowhere keeps the pods behind it
+    pending."""
     ledger = Ledger(rack("n1", 2), queue("a", fifo=True), queue("b"))
     ledger.submit(pod("large", cards(4), queue="a")).settle()
     settle(ledger.submit(*in_queue("a", 1), *in_queue("b", 1)))
@@ -286,7 +292,8 @@ def test_in_a_fifo_queue_the_first_pod_keeps_the_others_back() -> None:
 
 
 def test_why_names_the_entitlement_and_who_borrows_it() -> None:
-    """The explanation of a pending pod says what its queue uses and may take back."""
+    """The explanation of a pending pod states what its queue uses and what its queue is entitled
+    to."""
     ledger = Ledger(rack("n1", 10), queue("a", deserved=7), queue("b", deserved=3))
     settle(ledger.submit(*in_queue("b", 20)))
     ledger.submit(*in_queue("a", 8)).settle()
@@ -314,7 +321,8 @@ def test_queues_show_what_they_borrow_and_lend() -> None:
 
 
 def test_the_root_queue_and_unknown_parents_have_a_place_in_the_tree() -> None:
-    """Volcano's queue `root` is above all others. A missing parent counts as a queue."""
+    """Volcano's queue `root` is above all other queues. A parent that only its children name counts
+    as a queue, too."""
     ledger = Ledger(rack("n1", 6), queue("root", capability=5), queue("x1", parent="x"))
     ledger.play(queue("x2", parent="x", guarantee=2), queue("y", parent="root", deserved=1))
     settle(ledger.submit(*in_queue("x1", 9), *in_queue("root", 1)))
@@ -333,8 +341,8 @@ def test_volcanos_root_queue_does_not_keep_what_is_borrowed() -> None:
 
 
 def test_what_is_borrowed_within_a_department_or_beside_a_guarantee_comes_back() -> None:
-    """A pod takes back what it deserves, also if the limit of its department or the guarantee of
-    another queue refuses it as long as others borrow."""
+    """A queue takes back what it deserves even if borrowers have used up its department's limit, or
+    all devices that another queue's guarantee leaves."""
     ledger = Ledger(rack("n1", 8), queue("d", deserved=4, capability=4))
     ledger.play(queue("a", parent="d", deserved=2), queue("b", parent="d", deserved=2))
     settle(ledger.submit(*in_queue("b", 4)))
@@ -359,7 +367,8 @@ def test_a_pod_takes_back_from_two_queues_on_one_node() -> None:
 
 
 def test_hopeless_pods_do_not_keep_an_entitled_pod_waiting() -> None:
-    """On more nodes than one decision tries, pods that fit nowhere do not restart the search."""
+    """Pending pods that fit nowhere do not keep a pod of an entitled queue pending, even if there
+    are more nodes than one decision tries."""
     ledger = Ledger(*(rack(f"n{number}", 1) for number in range(70)))
     ledger.play(queue("a", deserved=35), queue("b", deserved=5), queue("c", deserved=30))
     settle(ledger.submit(*in_queue("b", 70)))
@@ -369,7 +378,8 @@ def test_hopeless_pods_do_not_keep_an_entitled_pod_waiting() -> None:
 
 
 def test_a_gang_takes_back_as_soon_as_it_may() -> None:
-    """A gang's search is repeated when pods are no longer safe, or when its queue deserves more."""
+    """The scheduler searches again for a gang when the borrowers' minimum runtime has passed, or
+    when the gang's queue deserves more."""
     ledger = Ledger(rack("n1", 2), queue("a", deserved=2), queue("b", safe_s=60))
     ledger.engine.tell_time(_time(0))
     ledger.submit(*in_queue("b", 2)).settle()
@@ -391,7 +401,8 @@ def test_a_gang_takes_back_as_soon_as_it_may() -> None:
 
 
 def test_queues_that_name_different_resources_do_not_evict_by_turns() -> None:
-    """A pod takes back only if it is within its entitlement of all that any queue names."""
+    """A pod evicts borrowers only if its queue then stays within its entitlement of every resource
+    that any queue names."""
     ledger = Ledger(rack("n1", 8), observed("n1", cpu_milli=64_000))
     ledger.play(queue("a", deserved=4), queue("b", deserved={"cpu": 64_000}))
     heavy = [pod(f"a-{n}", queue="a", shape=wants(cards(), cpu_milli=16_000)) for n in range(4)]
@@ -407,7 +418,7 @@ def test_queues_that_name_different_resources_do_not_evict_by_turns() -> None:
 
 
 def test_nodes_that_take_no_pods_are_not_divided() -> None:
-    """Queues divide only nodes that are ready and not cordoned."""
+    """Queues divide only the devices of nodes that are ready and not cordoned."""
     ledger = Ledger(rack("n1", 4), rack("n2", 4), NodeCordoned(node="n2", by="ann", reason="x"))
     ledger.play(queue("a", deserved=4), queue("b", deserved=4))
     settle(ledger.submit(*in_queue("b", 8)))
@@ -416,7 +427,8 @@ def test_nodes_that_take_no_pods_are_not_divided() -> None:
 
 
 def test_a_full_model_name_asks_for_what_a_part_of_it_deserves() -> None:
-    """A pod that names a model takes back devices that its queue deserves by a part of the name."""
+    """If a queue deserves devices of a model by a part of its name, a pod that names the model in
+    full can take them back."""
     full = "NVIDIA-A100-SXM4-40GB"
     ledger = Ledger(rack("n1", 1, model=full), queue("a", cards_deserved={"A100": 1}, weight=0))
     settle(ledger.play(queue("b")).submit(*in_queue("b", 1)))

@@ -687,8 +687,8 @@ def test_G17_more_memory_than_a_gpu_has_is_all_of_it() -> None:
 
 
 def test_G17_memory_is_capped_at_the_largest_gpu_of_the_cluster() -> None:
-    """With Volcano's names, no GPU is too small for a request that a larger GPU of the cluster can
-    serve, on the same node or another. Without a larger GPU, the smaller one is used."""
+    """With Volcano's names, a request for too much memory is capped at the memory of the largest
+    GPU in the cluster. A smaller GPU is used only once the cluster has no larger GPU."""
     limits = {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 100_000}
     small = gpu("small", memory_mib=15_360, physical_memory_mib=15_360)
     large = gpu("large", memory_mib=40_960, physical_memory_mib=40_960)
@@ -704,6 +704,6 @@ def test_G17_memory_is_capped_at_the_largest_gpu_of_the_cluster() -> None:
 
 @pytest.mark.parametrize("percent", [101, -1])
 def test_G17_a_percentage_that_is_none_is_refused(percent: int) -> None:
-    """A percentage of memory above 100 or below 0 is refused with a message."""
+    """A percentage of memory above 100 or below 0 is refused with a fix."""
     limits = {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory-percentage": percent}
     assert refused(pod(limits)).fix

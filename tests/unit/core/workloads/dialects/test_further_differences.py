@@ -25,8 +25,8 @@ MLU = {"cambricon.com/vmlu": 1, "cambricon.com/mlu.smlu.vmemory": 4}
 
 
 def test_G12_containers_have_devices_of_different_vendors() -> None:
-    """Each container of a pod can request devices of another vendor that HAMi serves. HAMi has
-    annotations for each vendor."""
+    """The containers of a pod may request devices of different vendors. The pod then gets HAMi's
+    annotations for each of these vendors."""
     document = pod(containers=[container("a", GPU), container("b", MLU)])
     found = draft(document)
     assert [ask.family for ask in found.shape.asks] == ["nvidia", "cambricon"]
@@ -59,8 +59,8 @@ def test_G12_devices_of_all_vendors_are_read_back_or_none() -> None:
 
 
 def test_G12_a_container_has_devices_of_one_vendor() -> None:
-    """A container with devices of two vendors is refused, and so is a pod with devices of several
-    vendors that chooses among those of one."""
+    """A container that requests devices of two vendors is refused. A pod with devices of several
+    vendors is refused if an annotation chooses among the devices of one vendor."""
     error = refused(pod(containers=[container("a", GPU | MLU)]))
     assert error.field == 'spec.containers[0].resources.limits["cambricon.com/vmlu"]'
     assert "nvidia.com/gpu" in error.problem

@@ -1,4 +1,4 @@
-"""Pods get MIG instances of GPUs that HAMi's plugin divides itself."""
+"""Tests of pods with MIG instances of GPUs that HAMi's plugin divides."""
 
 import json
 from typing import Any
@@ -62,13 +62,13 @@ def facts(config: DialectConfig | None = None, **changes: Any) -> NodeFacts:
 
 
 def offered(config: DialectConfig | None = None, **changes: Any) -> Device:
-    """Return the A100 as it is offered."""
+    """Return the A100 that the node offers."""
     (found,) = registration(facts(config, **changes)).devices
     return found
 
 
 def asking(memory_mib: int, count: int = 1) -> dict[str, Any]:
-    """Return a pod that requests instances with so much memory."""
+    """Return a pod that requests this number of instances with this much memory."""
     limits = {"nvidia.com/gpu": count, "nvidia.com/gpumem": memory_mib}
     return pod(limits, {"nvidia.com/vgpu-mode": "mig"})
 
@@ -80,8 +80,9 @@ def divided(here: Ledger, uid: str) -> list[tuple[str, int, int]]:
 
 
 def test_F20_instances_are_placed_where_the_driver_can_have_them() -> None:
-    """Since HAMi 2.10 the plugin creates an instance at the place that the pod's annotation names.
-    The smallest profile with enough memory is used, and instances do not overlap."""
+    """Since HAMi 2.10, the plugin creates a MIG instance at the position that the pod's annotation
+    names. The scheduler chooses the smallest profile with enough memory, and a free position that
+    the driver allows."""
     here = ledger(facts(migProfiles=PROFILES))
     for uid, memory_mib in (("p0", 15000), ("p1", 9000), ("p2", 4000), ("p3", 9000)):
         place(here, uid, asking(memory_mib))
@@ -132,7 +133,7 @@ def test_F20_a_count_means_instances() -> None:
     ],
 )
 def test_F20_a_plugin_with_fewer_profiles_is_refused(profiles: list[Any], reason: str) -> None:
-    """If the plugin's list of profiles or places is shorter than the catalogue's, the GPU is
+    """If the plugin registers fewer profiles or start positions than the catalogue has, the GPU is
     unhealthy, and the reason names the profile."""
     found = offered(migProfiles=profiles)
     assert not found.healthy
@@ -147,7 +148,8 @@ def test_F20_a_model_without_known_profiles_is_refused() -> None:
 
 
 def test_F20_a_suffix_of_a_profile_is_another_profiles_name() -> None:
-    """Drivers round gigabytes differently, so HAMi compares the first part of a profile's name."""
+    """Drivers round gigabytes differently. A registered profile is therefore found by the first
+    part of its name, as in HAMi."""
     renamed = [*PROFILES[:3], PROFILES[3] | {"name": "7g.39gb"}]
     assert list(PLACES) == [
         each.profile
@@ -194,6 +196,6 @@ def test_F20_instances_of_2_9_are_read_back() -> None:
 
 @pytest.mark.parametrize("written_id", ["GPU-a[1]", "GPU-a[1-3", "[1-3]", "GPU-a[x-3]"])
 def test_F20_an_unreadable_instance_is_none(written_id: str) -> None:
-    """A pod is not adopted with a device id whose instance cannot be read."""
+    """If the MIG instance in a device id cannot be read, the pod's shares cannot be read either."""
     notes = {ALLOCATED: f"{written_id},NVIDIA,5120,14:;"}
     assert recover(BoundPod(notes, (), ("main",), (), CONFIG)) is None

@@ -56,14 +56,15 @@ def test_an_entry_of_hami() -> None:
     ],
 )
 def test_the_model_is_the_drivers(kind: str, model: str) -> None:
-    """HAMi up to 2.7 adds `NVIDIA-` to every model, later versions only to names without it. The
-    model here is the driver's in both cases."""
+    """HAMi up to 2.7 adds `NVIDIA-` to every model's name, later versions only to names without
+    `NVIDIA`. In both cases, the device has the name that the driver reports."""
     _, (found,), _ = hami(ENTRY | {"type": kind})
     assert found.model == model
 
 
 def test_an_absent_health_means_unhealthy() -> None:
-    """HAMi omits `health` if it is false."""
+    """A device without the field `health` is unhealthy, because HAMi omits the field if it is
+    false."""
     _, (found,), _ = hami({key: value for key, value in ENTRY.items() if key != "health"})
     assert (found.healthy, found.health_reason) == (False, UNHEALTHY)
 
@@ -93,7 +94,8 @@ def test_hamis_older_encodings() -> None:
 
 
 def test_volcanos_encoding() -> None:
-    """Volcano's plugin divides the memory by its factor. The index of a device is its place."""
+    """Volcano's plugin registers memory divided by the memory factor. The index of a device is its
+    position in the list."""
     text = "GPU-a,10,15,NVIDIA-Tesla T4,true,hami-core:GPU-b,10,15,NVIDIA-Tesla T4,false,hami-core:"
     plugin, (first, second), problem = read({VOLCANO_NVIDIA: text}, memory_factor=1024)
     assert (plugin, problem, second.index) == ("volcano", "", 1)
@@ -102,8 +104,8 @@ def test_volcanos_encoding() -> None:
 
 
 def test_a_plugin_that_does_not_run_offers_nothing() -> None:
-    """An annotation stays when its plugin is removed. The kubelet then reports none of its
-    resources."""
+    """A node does not offer registered devices if the kubelet reports no resources of their plugin.
+    The annotation stays even if the plugin is removed."""
     plugin, devices, problem = read({HAMI_NVIDIA: json.dumps([ENTRY])}, {"nvidia.com/gpu": 0})
     assert (plugin, devices) == ("hami", ())
     assert "the plugin does not run" in problem
@@ -139,7 +141,7 @@ def test_what_cannot_be_read_is_not_offered(notes: dict[str, str], problem: str)
 
 @pytest.mark.parametrize("text", ["", "[]", " : "])
 def test_an_empty_annotation_registers_nothing(text: str) -> None:
-    """An empty registration is none."""
+    """An empty annotation counts as no registration."""
     assert read({HAMI_NVIDIA: text}) == Registration()
     assert read({"hami.io/node-nvidia-score": "[1]"}) == Registration()
 
@@ -158,8 +160,8 @@ def counted(labels: Mapping[str, str], **offered: int) -> Registration:
 
 
 def test_nvidias_own_plugin_offers_whole_gpus_on_labelled_nodes() -> None:
-    """NVIDIA's plugin only counts GPUs. Each is a whole device, with the model and memory of GPU
-    feature discovery."""
+    """On a labelled node, every GPU that NVIDIA's plugin counts is offered as a whole device. Its
+    model and memory come from the labels of GPU feature discovery."""
     found = counted(FEATURES)
     assert (found.plugin, found.problem, len(found.devices)) == ("vendor", "", 4)
     assert [each.id for each in found.devices[:2]] == ["n1-nvidia-0", "n1-nvidia-1"]
@@ -171,7 +173,8 @@ def test_nvidias_own_plugin_offers_whole_gpus_on_labelled_nodes() -> None:
 
 
 def test_a_replica_of_time_slicing_has_its_part_of_the_memory() -> None:
-    """With time slicing, NVIDIA's plugin counts replicas. Each has a part of the GPU's memory."""
+    """With time slicing, NVIDIA's plugin counts replicas. Each replica has an equal part of its
+    GPU's memory."""
     found = counted(FEATURES | {"nvidia.com/gpu.replicas": "2"})
     assert {each.memory_mib for each in found.devices} == {23034}
 
@@ -183,13 +186,17 @@ def test_a_replica_of_time_slicing_has_its_part_of_the_memory() -> None:
 def test_gpus_of_other_nodes_are_not_nvidias_own(
     labels: dict[str, str], offered: dict[str, int]
 ) -> None:
-    """Without the label, the counted GPUs may be shares of HAMi's plugin. On a node with the slot,
-    our agent counts them."""
+    """A node without the label offers no GPUs of NVIDIA's plugin, because the counted GPUs may be
+    shares of HAMi's plugin.
+
+    A node with slots of Apportion's agent offers none either, because the agent reports the
+    GPUs."""
     assert counted(labels, **offered) == Registration()
 
 
 def test_a_gpu_that_hami_registered_is_not_offered_twice() -> None:
-    """Devices that a vendor's plugin counts are added only if they are of another family."""
+    """Devices that a vendor's plugin only counts are not offered if HAMi's plugin has registered
+    devices of the same family."""
     labels = FEATURES | {DEVICE_PLUGIN: "vendor"}
     notes = {HAMI_NVIDIA: json.dumps([ENTRY])}
     found = registration(
@@ -199,8 +206,8 @@ def test_a_gpu_that_hami_registered_is_not_offered_twice() -> None:
 
 
 def test_no_device_of_a_registration_that_breaks_off_is_offered() -> None:
-    """If one entry cannot be used, no device of its plugin is offered. The problem of one plugin
-    stays next to the devices of another."""
+    """If one entry of a registration cannot be used, no device of this plugin is offered. The
+    devices of another plugin are still offered, and the problem is kept."""
     notes = {HAMI_NVIDIA: json.dumps([ENTRY, ENTRY | {"id": "GPU-b", "devmem": -1}])}
     assert read(notes).devices == ()
     found = read(notes, OFFERED | {"metax-tech.com/gpu": 2})

@@ -49,7 +49,8 @@ def amounts(count: object, memory: object = None, cores: object = None) -> dict[
     ],
 )
 def test_asks(limits: dict[str, object], dialect: str, wanted: dict[str, Any] | None) -> None:
-    """Memory is in MiB and cores in percent, each per GPU. Both are all of it by default."""
+    """Memory is in MiB and cores are in percent, both per GPU. By default, a request means all
+    memory and all cores."""
     found = draft(pod(limits))
     assert found.dialect == dialect
     assert found.shape.asks == (
@@ -105,14 +106,16 @@ def test_hamis_plugin_registers_compute_units() -> None:
     ],
 )
 def test_a_registration_that_cannot_be_read(text: str, offered: int, says: str) -> None:
-    """A malformed registration, a GPU without compute units, or a plugin that is gone: no GPUs."""
+    """A node offers no GPUs if its registration is malformed, if a GPU has no compute units, or if
+    the plugin is gone."""
     found = registration(vendor_node({REGISTER: text}, {COUNT: offered}))
     assert not found.devices
     assert says in found.problem
 
 
 def test_amds_own_plugin_counts_whole_gpus() -> None:
-    """Where HAMi registered nothing, each GPU is whole. Labels give model and memory, if any."""
+    """If HAMi's plugin has registered nothing, the GPUs that AMD's plugin counts are offered as
+    whole devices. Labels of the node may give their model and memory."""
     found = registration(vendor_node({}, {COUNT: 2}))
     assert (found.plugin, found.problem) == ("vendor", "")
     assert [(d.id, d.memory_mib, d.mode, d.slots, d.cores) for d in found.devices] == [
@@ -124,8 +127,8 @@ def test_amds_own_plugin_counts_whole_gpus() -> None:
 
 
 def test_slots_of_hamis_plugin_are_no_gpus() -> None:
-    """HAMi's plugin counts its slots before it registers GPUs. On a node with the label for this
-    plugin, they are not offered as whole GPUs."""
+    """On a node with the label for HAMi's plugin, the counted slots are not offered as whole GPUs.
+    The plugin reports its slots before it registers GPUs."""
     labels = {DEVICE_PLUGIN: "hami"}
     assert registration(vendor_node({}, {COUNT: 20}, labels=labels)).devices == ()
 
@@ -138,7 +141,8 @@ def test_a_part_needs_hamis_plugin() -> None:
 
 
 def test_annotations_of_a_share() -> None:
-    """The sample's GPU has its model, and 33 of 100 percent of 304 compute units: 100."""
+    """The annotations of the sample pod have the GPU's model and 100 compute units, which are 33
+    percent of 304."""
     found = written(place(ledger(VENDORS["amd"].node), "p", sample("amd")), "p")
     (device,) = {text.partition(",")[0] for key, text in found.items() if "devices-" in key}
     segments = f"{device},AMD Instinct MI300X,65536,100:;"
@@ -149,7 +153,8 @@ def test_annotations_of_a_share() -> None:
 
 
 def test_compute_units_of_shares_add_up() -> None:
-    """One percent of few compute units is one unit. A GPU with five takes five such shares."""
+    """A share has at least one compute unit. A GPU with five units therefore takes five shares of
+    one percent."""
     entry = ENTRY | {"devcore": 5}
     here = ledger(vendor_node({REGISTER: json.dumps([entry])}, {COUNT: 10}))
     for number in range(6):
@@ -158,7 +163,7 @@ def test_compute_units_of_shares_add_up() -> None:
 
 
 def test_a_quota_counts_percent() -> None:
-    """A limit of `gpucores` counts percent, as pods request it."""
+    """A quota on `gpucores` counts percent, the unit in which pods request cores."""
     here = place(ledger(VENDORS["amd"].node), "p", pod(amounts(2, 8, 33)))
     held = quotas.of_shares(here.pod("p").submitted.shape, here.shares("p"), here.node())
     for most, exceeded in ((66, False), (65, True)):
@@ -170,8 +175,9 @@ def test_a_quota_counts_percent() -> None:
 
 
 def test_the_lock_and_the_section() -> None:
-    """HAMi's plugin needs the node lock; AMD's own needs none. In
-    HAMi's configuration, only the vendor's usual resource names are accepted."""
+    """HAMi's plugin needs HAMi's node lock; AMD's own plugin needs no lock.
+
+    In HAMi's configuration, only the vendor's usual resource names are accepted."""
     for each in DIALECTS:
         assert {plugin: lock.key for plugin, lock in each.locks.items()} == {
             "hami": "hami.io/mutex.lock"

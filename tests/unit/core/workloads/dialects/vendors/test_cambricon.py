@@ -150,8 +150,8 @@ def test_shares_fill_an_mlu() -> None:
 
 
 def test_a_node_counts_percent_and_units_of_memory() -> None:
-    """Cambricon's plugin only counts. HAMi makes up an MLU of each 100 percent, with its part of
-    the memory."""
+    """Cambricon's plugin reports only the sums of percent and memory of a node. Like HAMi,
+    Apportion offers one MLU per 100 percent, with an equal part of the memory."""
     found = registration(vendor_node({}, {CORES: 200, MEMORY: 384}))
     assert (found.plugin, found.problem) == ("hami", "")
     assert [each.id for each in found.devices] == ["n1-cambricon-mlu-0", "n1-cambricon-mlu-1"]

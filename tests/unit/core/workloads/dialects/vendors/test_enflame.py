@@ -56,7 +56,8 @@ def registered(**changes: Any) -> Registration:
     ],
 )
 def test_asks(limits: dict[str, object], wanted: tuple[Ask, ...]) -> None:
-    """GCUs are counted; a slice has a size; a vGCU has percent of the memory, by default all."""
+    """A container requests a number of whole GCUs, a slice of a certain size, or a number of vGCUs.
+    A vGCU has a percentage of the memory, by default all of it."""
     assert asks(pod(limits)) == wanted
 
 
@@ -81,7 +82,7 @@ def test_asks(limits: dict[str, object], wanted: tuple[Ask, ...]) -> None:
     ],
 )
 def test_refusals(limits: dict[str, object], resource: str, fact: str) -> None:
-    """Amounts that depend on a node are refused, as are amounts that no GCU has."""
+    """An amount whose meaning depends on the node is refused. So is an amount that no GCU has."""
     error = refused(pod(limits))
     assert error.field == f'spec.containers[0].resources.limits["{resource}"]'
     assert fact in str(error)
@@ -98,7 +99,7 @@ def test_choice_by_id(limits: dict[str, object]) -> None:
 
 
 def test_annotations_of_whole_gcus() -> None:
-    """A pod with whole GCUs gets HAMi's annotations, in which any GCU has a memory of 100."""
+    """A pod with whole GCUs gets HAMi's annotations, in which every GCU has a memory of 100."""
     notes = annotations(VENDORS["enflame-gcu"].node, pod({GCU: 1}))
     segment = notes["hami.io/enflame-gcu-devices-allocated"]
     assert segment.startswith("n1-GCU-")
@@ -110,7 +111,8 @@ def test_annotations_of_whole_gcus() -> None:
 
 
 def test_annotations_of_slices() -> None:
-    """A placed pod gets the profile of each container's slice, and the first one's GCU."""
+    """The annotations of a placed pod have the profile of each container's slice, and the GCU of
+    the first slice."""
     document = pod(
         {}, containers=[container("a"), container("b", {DRS: 3}), container("c", {DRS: 1})]
     )
@@ -136,7 +138,7 @@ def test_annotations_of_slices() -> None:
 
 
 def test_slices_fill_a_gcu_by_size() -> None:
-    """A GCU of six parts holds slices of any sizes that add up to six, and no seventh part."""
+    """A GCU of six parts takes slices of any size until the sizes add up to six."""
     capacity = DRS_CAPACITY | {"devices": [{"index": "0", "capacity": 6}]}
     here = ledger(vendor_node({CAPACITY: json.dumps(capacity)}, {DRS: 6}))
     for uid, size in (("a", 3), ("b", 1), ("c", 1), ("d", 1)):
@@ -152,8 +154,10 @@ def test_a_size_without_profile_does_not_fit() -> None:
 
 
 def test_registered_slices() -> None:
-    """A GCU has as many slots and cores as parts, and the memory of its largest profile. Names
-    that are no profile are left out, and an index that is no number is the position."""
+    """A GCU has one slot and one core for each of its parts, and the memory of its largest profile.
+
+    Names that are not profiles are ignored. If a GCU's index is not a number, its position in the
+    list counts."""
     found = registered(
         devices=[{"index": "2", "capacity": "6"}, {"index": "x", "minor": "7", "capacity": 4}],
         profiles={"3g.20gb": "1", "1g.6gb": "0", "all": "9", "2g": "8"},
@@ -183,7 +187,8 @@ def test_registered_slices() -> None:
     ],
 )
 def test_malformed_slices(changes: dict[str, Any]) -> None:
-    """A capacity that cannot be read gives no devices, and a problem."""
+    """If a node's capacity of slices cannot be read, the node offers no GCUs, and `registration`
+    returns a problem."""
     found = registered(**changes)
     assert found.devices == ()
     assert found.problem
@@ -197,8 +202,8 @@ def test_an_annotation_that_remains() -> None:
 
 
 def test_annotations_of_vgcus() -> None:
-    """A placed pod gets HAMi's record, in which memory is percent and cores are 0, and the indexes
-    of its first container's GCUs."""
+    """A placed pod gets HAMi's record and the indexes of its first container's GCUs. In the record,
+    memory is a percentage and cores are 0."""
     document = pod({VGCU: 2, SLICES: 8})
     notes = annotations(SHARED, document)
     devices = [each.split(",")[0] for each in notes[ALLOCATED].split(":")[:2]]
@@ -220,7 +225,8 @@ def test_vgcus_share_memory_and_slices() -> None:
 
 
 def test_counted_gcus() -> None:
-    """Plugins only count GCUs and slices, so ids and memory are HAMi's."""
+    """The vendor's plugins only count GCUs and slices. Apportion gives these devices the ids and
+    the memory that HAMi would give them."""
     plugin, whole, problem = registration(vendor_node({}, {GCU: 2}))
     assert (plugin, problem, [each.id for each in whole]) == (
         "vendor", "", ["n1-GCU-0", "n1-GCU-1"],
@@ -241,8 +247,8 @@ def test_vgcus_without_slices_or_next_to_slices() -> None:
 
 
 def test_pods_that_hami_has_placed() -> None:
-    """The annotation of slices and vGCUs is the same. The size of a slice is in another one, and
-    without it, the pod's devices are not known."""
+    """The devices of a bound pod are read from one annotation, for slices and for vGCUs. A slice
+    cannot be read without a second annotation, which has its size."""
     text = "n1-enflame-drs-1,Enflame,20480,50:;"
     notes = {ALLOCATED: text, "assigned-containers": '{"main":{"allocated":true,"request":3}}'}
     found = recover(BoundPod(notes, (), ("main",), (), DialectConfig()))
@@ -267,8 +273,8 @@ def test_pods_that_hami_has_placed() -> None:
     ],
 )  # fmt: skip
 def test_the_sections_of_three_charts(section: dict[str, str]) -> None:
-    """In HAMi's configuration, only the resource names of its charts until 2.6, until 2.9 and of
-    2.10 are accepted."""
+    """In HAMi's configuration, only the resource names of three versions of its chart are accepted:
+    those up to 2.6, those up to 2.9, and those of 2.10."""
     left, passed = without_foreign({"enflame": section})
     assert (left, passed[0].path) == ({}, "enflame")
     for key in section:

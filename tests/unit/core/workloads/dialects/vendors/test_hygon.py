@@ -27,13 +27,14 @@ NODE = VENDORS["hygon"].node
 def test_memory_is_in_mib_and_cores_are_all_by_default(
     limits: dict[str, object], wanted: dict[str, Any]
 ) -> None:
-    """Memory is in MiB. Cores are in percent, at most 100, and all of them by default."""
+    """Memory is in MiB. Cores are in percent: more than 100 count as 100, and the default is
+    100."""
     assert asks(pod(limits)) == (Ask(container="main", family="hygon", **wanted),)
 
 
 @pytest.mark.parametrize("limits", [{COUNT: 0}, {MEMORY: 2000}, {CORES: 30}])
 def test_no_number_requests_no_dcu(limits: dict[str, object]) -> None:
-    """HAMi goes by the number of DCUs. Without it, a container requests none."""
+    """A container without a number of DCUs requests no DCU, as in HAMi."""
     assert asks(pod(limits)) == ()
 
 
@@ -52,7 +53,7 @@ def test_dcus_are_chosen_by_type_and_id() -> None:
 
 
 def test_the_annotations_of_the_sample() -> None:
-    """HAMi's plugin finds a DCU's memory in MiB and its cores in percent."""
+    """The annotations for HAMi's plugin have the share's memory in MiB and its cores in percent."""
     here = place(ledger(NODE), "p", sample("hygon"))
     (device,) = here.devices("p")
     text = f"{device},DCU,16384,25:;"
@@ -63,7 +64,7 @@ def test_the_annotations_of_the_sample() -> None:
 
 
 def test_a_registration() -> None:
-    """HAMi's plugin registers DCUs in the older encoding, for four pods each."""
+    """HAMi's plugin registers DCUs in HAMi's older encoding. Up to four pods may share each DCU."""
     found = registration(NODE)
     assert (found.plugin, found.problem, len(found.devices)) == ("hami", "", 4)
     device = found.devices[1]

@@ -17,7 +17,8 @@ REGISTER = "hami.io/node-BI-V150-register"
 
 
 def limits(count: object, memory: object = None, cores: object = None) -> dict[str, Any]:
-    """Return the manifest of a pod with these amounts of any chip."""
+    """Return the manifest of a pod with these amounts, under the resource names of HAMi 2.6's
+    plugin."""
     amounts = {COUNT: count, MEMORY: memory, CORES: cores}
     return pod({name: amount for name, amount in amounts.items() if amount is not None})
 
@@ -73,7 +74,8 @@ def test_a_part_of_the_cores_of_several_gpus_is_refused() -> None:
 
 
 def test_devices_are_chosen_by_id() -> None:
-    """A chip's annotations select and exclude GPUs by id, for pods with that chip only."""
+    """A chip's annotations select and exclude GPUs by id. They are refused on a pod that requests
+    another chip."""
     chosen = {"hami.io/use-BI-V150-uuid": "a,b", "hami.io/no-use-BI-V150-uuid": "c"}
     found = draft(pod({"iluvatar.ai/BI-V150-vgpu": 1}, chosen)).shape.devices
     assert found == DeviceConstraints(use_ids=("a", "b"), nouse_ids=("c",), plugin="hami")
@@ -112,7 +114,8 @@ def test_a_registration_that_cannot_be_read(text: str, offered: int, says: str) 
 
 
 def test_the_plugin_of_hami_2_6_counts_percent_and_units() -> None:
-    """For the older plugin, HAMi makes up one GPU per 100 percent. They share the memory evenly."""
+    """HAMi 2.6's plugin reports only the sums of percent and memory of a node. Like HAMi, Apportion
+    offers one GPU per 100 percent, rounded up. All GPUs have the same memory."""
     found = registration(vendor_node({}, {CORES: 250, MEMORY: 320}))
     assert [each.id for each in found.devices] == [f"n1-iluvatar-{at}" for at in range(3)]
     assert {each.memory_mib for each in found.devices} == {320 * 256 * 100 // 250}
@@ -123,7 +126,7 @@ def test_the_plugin_of_hami_2_6_counts_percent_and_units() -> None:
 
 
 def test_annotations_of_a_chip() -> None:
-    """A placed pod has the annotations that HAMi writes for its chip, from manifest to device."""
+    """The pod of the sample manifest gets the annotations that HAMi writes for the pod's chip."""
     document = sample("iluvatar")
     found = written(place(ledger(VENDORS["iluvatar-bi-v150"].node), "p", document), "p")
     (device,) = {text.partition(",")[0] for key, text in found.items() if "devices-" in key}
@@ -135,7 +138,8 @@ def test_annotations_of_a_chip() -> None:
 
 
 def test_annotations_of_hami_2_6() -> None:
-    """The older annotations also have the indexes of each container's GPUs, by its position."""
+    """For HAMi 2.6's plugin, the annotations of a pod also list the indexes of each container's
+    GPUs. The number in such an annotation's name is the position of the container."""
     containers = [container("a"), container("b", {COUNT: 2}), container("c", {COUNT: 1, CORES: 1})]
     found = written(place(ledger(VENDORS["iluvatar"].node), "p", pod(containers=containers)), "p")
     segments = found["hami.io/iluvatar-vgpu-devices-allocated"]

@@ -21,7 +21,7 @@ NODE = VENDORS["kunlun"].node
 
 @pytest.mark.parametrize("number", [1, 2, 4, 8])
 def test_a_number_of_whole_xpus(number: int) -> None:
-    """The only resource is a number of XPUs, which the pod does not share."""
+    """A container requests a number of whole XPUs, which no other pod shares."""
     wanted = Ask(container="main", family="kunlun", count=number, cores=100)
     assert asks(pod({COUNT: number})) == (wanted,)
     assert asks(pod({COUNT: 0})) == ()
@@ -49,8 +49,8 @@ def test_xpus_are_chosen_by_id(pair: tuple[str, str]) -> None:
 
 
 def test_what_a_node_offers() -> None:
-    """The vendor's plugin only counts XPUs. They are named as HAMi does; the second half is on
-    another NUMA node."""
+    """A node offers as many XPUs as the vendor's plugin counts, under the names that HAMi uses. The
+    second half of the XPUs is on another NUMA node."""
     found = registration(NODE)
     assert (found.plugin, found.problem) == ("vendor", "")
     assert [each.id for each in found.devices] == [f"n1-kunlun-{at}" for at in range(8)]
@@ -63,7 +63,8 @@ def test_what_a_node_offers() -> None:
 
 
 def test_the_annotations_of_the_sample() -> None:
-    """HAMi writes all memory and cores of each XPU, and their indexes."""
+    """The annotations of the sample pod have the indexes, the whole memory and all cores of its
+    XPUs, as HAMi writes them."""
     here = place(ledger(NODE), "p", sample("kunlun"))
     text = "".join(f"n1-kunlun-{at},kunlun,98304,100:" for at in range(4)) + ";"
     assert written(here, "p") == BOUND | {
@@ -73,7 +74,8 @@ def test_the_annotations_of_the_sample() -> None:
 
 
 def test_the_indexes_are_those_of_the_last_container() -> None:
-    """As in HAMi, each container's indexes replace those of the one before."""
+    """The annotation with the indexes has only those of the last container with XPUs, as in
+    HAMi."""
     both = pod(containers=[container("a", {COUNT: 2}), container("b"), container("c", {COUNT: 1})])
     here = place(ledger(NODE), "p", both)
     found = written(here, "p")
@@ -90,8 +92,8 @@ def alone(name: str, *indexes: int) -> dict[str, object]:
 
 
 def test_free_xpus_that_are_no_set_are_refused_and_awaited() -> None:
-    """Two free XPUs without a link do not serve a pod that requests two. It is placed once a pod
-    with a linked one ends."""
+    """A pod that requests two XPUs is refused while no two free XPUs are linked. It is placed when
+    another pod ends and a linked pair is free."""
     here = ledger(NODE)
     for uid, at in (("a", 0), ("b", 1), ("c", 2), ("d", 4), ("e", 6), ("f", 7)):
         place(here, uid, alone(uid, at))
@@ -104,7 +106,8 @@ def test_free_xpus_that_are_no_set_are_refused_and_awaited() -> None:
 
 
 def test_containers_with_sets_of_their_own() -> None:
-    """If the first choice of one container leaves no set for another, the search continues."""
+    """If the first set that is tried for one container leaves no set for another container, the
+    search tries other sets."""
     here = ledger(NODE)
     for uid, at in (("a", 3), ("b", 6)):
         place(here, uid, alone(uid, at))
@@ -116,7 +119,8 @@ def test_containers_with_sets_of_their_own() -> None:
 
 
 def test_a_node_that_never_has_a_set() -> None:
-    """A node with fewer XPUs than any set needs could not run the pod even when it is empty."""
+    """Even an empty node cannot run a pod if the node has fewer XPUs than every set that the pod
+    could get."""
     here = ledger(vendor_node({}, {COUNT: 4}, labels=ALLOWED))
     four = draft(pod({COUNT: 4})).shape
     assert Room(here.state).holds(four, here.node())
@@ -151,19 +155,21 @@ SMALL, LARGE = {SHARED: 1, MEMORY: 24576}, {SHARED: 1, MEMORY: 49152}
     ],
 )
 def test_memory_of_a_vxpu_is_rounded_up(limits: dict[str, int], wanted: dict[str, Any]) -> None:
-    """The memory is one of three sizes; without memory, or for the largest, an XPU is whole."""
+    """A vXPU's memory is rounded up to one of three sizes. A request for the largest size, or
+    without memory, gets a whole XPU."""
     assert asks(pod(limits)) == (Ask(container="main", family="kunlun-vxpu", **wanted),)
 
 
 def test_vxpus_that_are_not_requested() -> None:
-    """A container without a number of vXPUs gets no vXPU. The number must be one that containers
-    can have of whole XPUs, too: 1, 2, 4 or 8."""
+    """A container without a number of vXPUs gets no vXPU. The number must be 1, 2, 4 or 8, as for
+    whole XPUs."""
     assert asks(pod({SHARED: 0})) == asks(pod({MEMORY: 24576})) == ()
     assert "2 or 4" in refused(pod({SHARED: 3, MEMORY: 1})).fix
 
 
 def test_what_the_plugin_of_vxpus_registers() -> None:
-    """An XPU is shared by as many pods as the smallest size allows, whatever its count."""
+    """A registered XPU takes as many pods as it has parts of the smallest size, whatever count the
+    plugin registers."""
     found = registration(VXPUS)
     assert (found.plugin, found.problem, len(found.devices)) == ("hami", "", 8)
     one = found.devices[2]
@@ -178,7 +184,8 @@ def test_what_the_plugin_of_vxpus_registers() -> None:
     ("limits", "amounts"), [(SMALL, "24576,25"), (LARGE, "49152,50"), ({SHARED: 1}, "98304,100")]
 )
 def test_the_annotations_of_a_vxpu(limits: dict[str, int], amounts: str) -> None:
-    """HAMi writes the rounded memory, and the percent of an XPU that it is."""
+    """The annotations of a pod with a vXPU have the rounded memory and its percentage of the XPU's
+    memory, as HAMi writes them."""
     document = sample("kunlun-vxpu") if limits == SMALL else pod(limits)
     here = place(ledger(VXPUS), "p", document)
     text = f"{here.devices('p')[0]},XPU,{amounts}:;"
@@ -189,7 +196,8 @@ def test_the_annotations_of_a_vxpu(limits: dict[str, int], amounts: str) -> None
 
 
 def test_shares_of_an_xpu_have_one_size() -> None:
-    """A share goes to an XPU without shares, or with shares of its size, until that is full."""
+    """All shares of an XPU have the same size. If each XPU with shares of the requested size is
+    full, a share goes to an empty XPU."""
     here = ledger(VXPUS)
     for uid, limits in (("a", SMALL), ("b", LARGE), ("c", SMALL), ("d", LARGE), ("e", LARGE)):
         place(here, uid, pod(limits))
@@ -206,7 +214,8 @@ def one_xpu() -> Ledger:
 
 
 def test_another_size_waits_for_an_empty_xpu() -> None:
-    """A pod of another size is refused while any share is left, and placed after the last."""
+    """If the shares on the only XPU have another size, a pod is refused until the last of these
+    shares is released."""
     here = one_xpu()
     for uid, limits in (("a", SMALL), ("b", SMALL), ("p", LARGE)):
         place(here, uid, pod(limits))
@@ -229,7 +238,8 @@ def test_containers_of_one_pod_have_one_size_on_an_xpu() -> None:
 
 
 def test_a_second_size_is_not_taken() -> None:
-    """The ledger refuses a share of another size, also from another writer."""
+    """The fold refuses a placement whose share has another size than the shares on the XPU,
+    whatever process has appended it."""
     here = place(one_xpu(), "a", pod(SMALL))
     submitted = place(here, "p", pod(LARGE)).pod("p").submitted
     share = Share(container="main", device="X", memory_mib=49152, cores=50, template="48g")
@@ -237,13 +247,14 @@ def test_a_second_size_is_not_taken() -> None:
 
 
 def test_xpus_that_hamis_scheduler_may_choose_need_a_label() -> None:
-    """HAMi's scheduler and ours both choose XPUs by index, and the kubelet only counts them. So the
-    XPUs of a node without the label are not offered."""
+    """A node offers its XPUs only with the label. HAMi's scheduler and ours both choose XPUs by
+    index, and the kubelet only counts them."""
     assert registration(vendor_node({}, {COUNT: 8})).devices == ()
     assert len(registration(vendor_node({}, {COUNT: 8}, labels=ALLOWED)).devices) == 8
 
 
 def test_a_container_with_no_xpus_beside_another_vendors_device() -> None:
-    """A container that requests zero XPUs adds no annotations of Kunlunxin, and needs no lock."""
+    """If a container requests zero XPUs, the pod's dialect is that of its other devices. The pod
+    therefore gets no annotations of Kunlunxin."""
     document = pod(containers=[container("a", {"hygon.com/dcunum": 1}), container("b", {COUNT: 0})])
     assert draft(document).dialect == "hygon"

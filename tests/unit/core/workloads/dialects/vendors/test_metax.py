@@ -53,8 +53,8 @@ def registered(*cards: object) -> Registration:
     ],
 )
 def test_asks_for_sgpus(document: dict[str, Any], wanted: tuple[Ask, ...]) -> None:
-    """Memory is in GiB without a unit, else in bytes. A request without memory gets all of it, and
-    one without cores gets the sGPU exclusively."""
+    """Memory without a unit is in GiB. A request without memory gets all of the memory, and a
+    request without cores gets the sGPU exclusively."""
     assert asks(document) == wanted
 
 
@@ -70,7 +70,7 @@ def test_asks_for_sgpus(document: dict[str, Any], wanted: tuple[Ask, ...]) -> No
     ],
 )
 def test_refused_amounts_of_sgpus(document: dict[str, Any], resource: str, fact: str) -> None:
-    """An amount that no sGPU has is refused, with the limit."""
+    """An amount that no sGPU can have is refused, and the error states the limit."""
     error = refused(document)
     assert error.field == f'spec.containers[0].resources.limits["{resource}"]'
     assert fact in str(error)
@@ -93,7 +93,8 @@ def test_whole_gpus() -> None:
 
 
 def test_choice_by_id() -> None:
-    """Lists of ids choose among sGPUs, and are refused for whole GPUs, which HAMi ignores."""
+    """Lists of ids choose among sGPUs. On a pod with whole GPUs, such a list is refused, because
+    HAMi would ignore it."""
     notes = {"metax-tech.com/use-gpuuuid": "GPU-a,GPU-b", "metax-tech.com/nouse-gpuuuid": "GPU-c"}
     assert draft(pod({COUNT: 1}, notes)).shape.devices == DeviceConstraints(
         use_ids=("GPU-a", "GPU-b"), nouse_ids=("GPU-c",), plugin="hami"
@@ -115,14 +116,15 @@ def test_choice_by_id() -> None:
     ],
 )
 def test_refused_annotations(key: str, value: str) -> None:
-    """Other policies than best-effort, classes of pods, and topology awareness are refused."""
+    """A pod is refused if its annotations set another policy than `best-effort`, a class of pods,
+    or topology awareness."""
     error = refused(pod({COUNT: 1}, {key: value}))
     assert (error.field, error.value) == (f'metadata.annotations["{key}"]', value)
 
 
 def test_annotations_without_effect() -> None:
-    """The served policy, a disabled function and empty values are accepted. Pods without sGPUs
-    cannot have these annotations."""
+    """These annotations are accepted if they set the policy `best-effort`, switch a function off,
+    or are empty. On pods without sGPUs, they are refused."""
     notes = {QOS: "best-effort", APP_CLASS: "", TOPOLOGY: "false"}
     assert draft(pod({COUNT: 1}, notes)).shape.asks == ask(cores=100)
     for key, value in notes.items():
@@ -130,7 +132,8 @@ def test_annotations_without_effect() -> None:
 
 
 def test_annotations_of_shared_gpus() -> None:
-    """A placed pod gets HAMi's annotations, and MetaX's JSON with a list per container."""
+    """A placed pod gets HAMi's annotations, and MetaX's annotation: JSON with one list per
+    container."""
     document = pod(
         containers=[
             container("a", {COUNT: 1, MEMORY: 4, CORES: 60}),
@@ -172,7 +175,8 @@ def test_annotations_of_whole_gpus() -> None:
 
 
 def test_two_containers_with_whole_gpus() -> None:
-    """Each container gets GPUs of its own, which HAMi's filter rule never allows."""
+    """If two containers request whole GPUs, each container gets GPUs of its own. HAMi's filter
+    never allows such a pod."""
     both = pod(containers=[container("a", {GPU: 1}), container("b", {GPU: 2})])
     shares = place(ledger(VENDORS["metax-gpu"].node), "p", both).shares("p")
     assert [share.container for share in shares] == ["a", "b", "b"]
@@ -180,7 +184,8 @@ def test_two_containers_with_whole_gpus() -> None:
 
 
 def test_registered_cards() -> None:
-    """A card has MetaX's model, memory and cores; absent numbers are 0, absent health is bad."""
+    """A registered card has MetaX's model, memory and cores. A missing number counts as 0, and a
+    card without `health` counts as unhealthy."""
     plugin, (found, sick), problem = registered(
         METAX_CARDS[2] | {"qosPolicy": ""}, {"uuid": "x", "totalCompute": 100}
     )
@@ -205,7 +210,8 @@ def test_registered_cards() -> None:
     ],
 )
 def test_cards_with_another_policy(policy: str, available: int, healthy: bool) -> None:
-    """A card that pods of another policy use is unhealthy. An idle card can change its policy."""
+    """A card with another policy than `best-effort` is unhealthy while pods use it. An idle card is
+    healthy, because its policy can still change."""
     card = METAX_CARDS[0] | {"qosPolicy": policy, "availableDevCount": available}
     _, (found,), _ = registered(card)
     assert found.healthy is healthy
@@ -216,14 +222,16 @@ def test_cards_with_another_policy(policy: str, available: int, healthy: bool) -
     "text", ["[{", '{"uuid": "a"}', '[{"uuid": 1}]', '[{"uuid": "a", "totalVRam": -1}]']
 )
 def test_malformed_registrations(text: str) -> None:
-    """A registration that cannot be read gives no devices, and a problem."""
+    """If a registration cannot be read, the node offers no cards, and `registration` returns a
+    problem."""
     found = registration(vendor_node({REGISTER: text}, {COUNT: 64}))
     assert found.devices == ()
     assert found.problem
 
 
 def test_an_annotation_that_remains() -> None:
-    """Cards are offered only while the kubelet reports sGPUs; an empty list registers none."""
+    """Cards are offered only while the kubelet reports sGPUs. An empty list counts as no
+    registration."""
     found = registration(vendor_node(NODE.annotations, {COUNT: 0}))
     assert found.devices == ()
     assert COUNT in found.problem
@@ -231,7 +239,8 @@ def test_an_annotation_that_remains() -> None:
 
 
 def test_counted_gpus() -> None:
-    """The vendor's plugin only counts whole GPUs, so their ids and memory are HAMi's."""
+    """The vendor's plugin only counts whole GPUs. Apportion gives them the ids and the memory that
+    HAMi would give them."""
     plugin, devices, problem = registration(vendor_node({}, {GPU: 2}))
     assert (plugin, problem) == ("vendor", "")
     assert [each.id for each in devices] == ["n1-metax-0", "n1-metax-1"]
@@ -241,7 +250,8 @@ def test_counted_gpus() -> None:
 
 
 def test_the_section_of_the_chart() -> None:
-    """The names of HAMi's chart are fixed, and topology awareness must be off."""
+    """In HAMi's configuration, only MetaX's usual resource names are accepted, and topology
+    awareness must be off."""
     section = {
         "resourceCountName": GPU, "resourceVCountName": COUNT, "resourceVMemoryName": MEMORY,
         "resourceVCoreName": CORES, "sgpuTopologyAware": False,

@@ -43,8 +43,10 @@ def amounts(count: object, memory: object = None, cores: object = None) -> dict[
     ],
 )
 def test_asks(limits: dict[str, object], wanted: dict[str, Any] | None) -> None:
-    """Memory is in units of 512 MiB. The percent of 16 cores is rounded up. What HAMi's webhook
-    fills in for whole GPUs is read as whole GPUs."""
+    """Memory is in units of 512 MiB. A number of cores is converted to percent of a GPU's 16 cores,
+    and rounded up.
+
+    The amounts that HAMi's webhook adds to a request for whole GPUs do not change that request."""
     family = "mthreads"
     expected = () if wanted is None else (Ask(container="main", family=family, **wanted),)
     assert asks(pod(limits)) == expected
@@ -64,15 +66,18 @@ def test_asks(limits: dict[str, object], wanted: dict[str, Any] | None) -> None:
     ],
 )
 def test_refusals(limits: dict[str, object], name: str, says: str) -> None:
-    """Sizes that the plugin lacks are refused, and so are amounts that HAMi's webhook replaces."""
+    """An amount that the plugin does not support is refused. So is an amount that HAMi's webhook
+    would replace."""
     error = refused(pod(limits))
     assert error.field == f'spec.containers[0].resources.limits["{name}"]'
     assert says in str(error)
 
 
 def test_only_one_container_has_gpus() -> None:
-    """HAMi puts a further container on the GPU of the first, so a pod with two is refused, even
-    next to another vendor's devices. An init container uses the GPU of the app container."""
+    """A pod is refused if two of its containers request Moore Threads GPUs, because HAMi would put
+    both on the same GPU. A third container may request another vendor's device.
+
+    An init container uses the GPU of the app container."""
     one, two = container("a", amounts(1, 4)), container("b", amounts(1, 8))
     assert refused(pod(containers=[one, two])).field == "spec.containers[1].resources"
     other = container("c", {"hygon.com/dcunum": 1})
@@ -90,7 +95,8 @@ def test_devices_are_chosen_by_id() -> None:
 
 
 def test_the_plugin_counts_cores_and_units() -> None:
-    """HAMi makes up one GPU per 16 cores. They share the memory evenly."""
+    """The plugin reports only the sums of cores and memory of a node. Like HAMi, Apportion offers
+    one GPU per 16 cores, rounded up. All GPUs have the same memory."""
     found = registration(vendor_node({}, {CORES: 40, MEMORY: 240, COUNT: 3}))
     assert (found.plugin, found.problem) == ("hami", "")
     assert [each.id for each in found.devices] == [f"n1-mthreads-{at}" for at in range(3)]
@@ -102,7 +108,7 @@ def test_the_plugin_counts_cores_and_units() -> None:
 
 
 def test_simulated_devices_have_sixteen_cores() -> None:
-    """A simulated GPU has 16 cores, as HAMi has it."""
+    """A simulated GPU has 16 cores, as in HAMi."""
     (device,) = simulated_devices("n1", "1xS4000")
     assert (device.cores, device.memory_mib, device.mode) == (16, 49152, "hami-core")
 
@@ -121,7 +127,8 @@ def test_annotations_of_a_share() -> None:
 
 
 def test_annotations_of_whole_gpus() -> None:
-    """A pod with several GPUs has their number in the annotation of HAMi's webhook."""
+    """If a pod requests several GPUs, their number is in the annotation that HAMi's webhook
+    sets."""
     containers = [container("a"), container("b", amounts(2))]
     found = written(place(ledger(VENDORS["mthreads"].node), "p", pod(containers=containers)), "p")
     first, second = found["mthreads.com/gpu-index"].split(",")
@@ -131,7 +138,8 @@ def test_annotations_of_whole_gpus() -> None:
 
 
 def test_cores_of_shares_add_up() -> None:
-    """A GPU takes shares of one core until all 16 are used, and then none without cores."""
+    """A GPU takes shares of one core until all 16 cores are used. After that, it does not even take
+    a share without cores."""
     here = ledger(vendor_node({}, {CORES: 16, MEMORY: 96}))
     for number in range(17):
         place(here, f"p{number}", pod(amounts(1, 2, 1)))
@@ -141,7 +149,7 @@ def test_cores_of_shares_add_up() -> None:
 
 
 def test_a_quota_counts_cores() -> None:
-    """A limit of `sgpu-core` counts cores, sixteen for a whole GPU."""
+    """A quota on `sgpu-core` counts cores. A whole GPU counts as 16 cores."""
     here = place(ledger(VENDORS["mthreads"].node), "p", pod(amounts(2)))
     held = quotas.of_shares(here.pod("p").submitted.shape, here.shares("p"), here.node())
     for most, exceeded in ((32, False), (31, True)):
@@ -153,7 +161,9 @@ def test_a_quota_counts_cores() -> None:
 
 
 def test_no_lock_and_a_fixed_section() -> None:
-    """The plugin needs no node lock. The chart's section may only have these names."""
+    """The plugin needs no node lock.
+
+    In HAMi's configuration, only the vendor's usual resource names are accepted."""
     assert not DIALECT.locks
     check = DIALECT.sections["mthreads"]
     assert check({"resourceCountName": COUNT, "resourceCoreName": CORES}, "mthreads")

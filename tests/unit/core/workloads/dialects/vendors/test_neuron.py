@@ -28,7 +28,7 @@ TIMED = BOUND | {
 
 
 def node(kind: str, devices: int, cores: int) -> NodeFacts:
-    """Return a node of this instance type with Neuron devices that have `cores` each."""
+    """Return a node of this instance type with Neuron devices that have `cores` cores each."""
     labels = {"node.kubernetes.io/instance-type": kind} if kind else {}
     return vendor_node({}, {COUNT: devices, CORES: devices * cores}, labels=labels | ALLOWED)
 
@@ -44,7 +44,8 @@ def node(kind: str, devices: int, cores: int) -> NodeFacts:
     ],
 )
 def test_asks(limits: dict[str, int], wanted: dict[str, Any]) -> None:
-    """A container requests whole devices, one core, or both cores of several devices."""
+    """A container requests a number of whole devices, one core, or both cores of one or more
+    devices."""
     assert asks(pod(limits)) == (Ask(container="main", family="neuron", **wanted),)
 
 
@@ -54,7 +55,8 @@ def test_asks(limits: dict[str, int], wanted: dict[str, Any]) -> None:
      ({CORES: 130}, CORES), ({COUNT: 1, CORES: 2}, CORES)],
 )  # fmt: skip
 def test_refusals(limits: dict[str, int], name: str) -> None:
-    """HAMi's webhook denies 0 and odd numbers of cores. Both resources at once are refused."""
+    """An odd number of cores above one is refused, as by HAMi's webhook, and so is zero. A
+    container cannot request both devices and cores."""
     assert refused(pod(limits)).field == f'spec.containers[0].resources.limits["{name}"]'
 
 
@@ -66,7 +68,8 @@ def test_devices_are_chosen_by_id() -> None:
 
 
 def test_what_a_node_offers() -> None:
-    """The vendor's plugin only counts devices and cores. Devices with two cores are divided."""
+    """A node offers as many devices as the vendor's plugin counts. A device with two cores can be
+    divided."""
     found = registration(NODE)
     assert (found.plugin, found.problem, len(found.devices)) == ("vendor", "", 16)
     one = found.devices[3]
@@ -87,14 +90,14 @@ def test_what_a_node_offers() -> None:
 def test_devices_with_another_number_of_cores_are_whole(
     kind: str, cores: int, wanted: tuple[object, ...]
 ) -> None:
-    """Only devices with two cores are divided, whatever the instance type."""
+    """Only a device with two cores can be divided, whatever the instance type."""
     one, _ = registration(node(kind, 2, cores)).devices
     assert (one.model, one.mode, one.memory_mib, one.cores) == wanted
 
 
 def test_cores_are_those_of_devices_with_two() -> None:
-    """A pod that requests cores gets none of devices with four, and one that requests a device
-    gets any."""
+    """A pod that requests cores is refused on devices with four cores. A pod that requests a device
+    may get such a device."""
     here = ledger(node("trn2.48xlarge", 16, 4))
     for number in (1, 2, 8):
         place(here, f"c{number}", pod({CORES: number}))
@@ -104,7 +107,8 @@ def test_cores_are_those_of_devices_with_two() -> None:
 
 
 def test_two_pods_share_a_device() -> None:
-    """Each pod has a core of its own; the mask and the number of the core say which."""
+    """If two pods share a device, each gets one of its cores. The annotations have the core's
+    number and its mask on the device."""
     here = ledger(NODE)
     for uid in ("p", "q", "r"):
         place(here, uid, sample("neuron"))
@@ -117,7 +121,8 @@ def test_two_pods_share_a_device() -> None:
 
 
 def test_several_devices_and_their_cores() -> None:
-    """Requests for devices are written as devices, and requests for cores as cores."""
+    """The annotation has the numbers of devices if the pod requests devices, and the numbers of
+    cores if the pod requests cores."""
     here = place(ledger(NODE), "p", pod({COUNT: 4}))
     place(here, "q", pod({CORES: 8}))
     text = "".join(f"n1-AWSNeuron-{at},AWSNeuron,0,3:" for at in range(4)) + ";"
@@ -126,7 +131,7 @@ def test_several_devices_and_their_cores() -> None:
 
 
 def test_the_containers_of_a_pod() -> None:
-    """The ids of all containers are in one annotation, in the order of the containers."""
+    """The core numbers of all containers are in one annotation, in the order of the containers."""
     two = pod(containers=[container("a", {CORES: 1}), container("b", {CORES: 1}), container("c")])
     here = place(ledger(NODE), "p", two)
     found = written(here, "p")
@@ -163,7 +168,7 @@ def test_a_set_that_is_used_is_awaited() -> None:
     ],
 )
 def test_cores_are_read_back(text: str, wanted: tuple[str, int, int]) -> None:
-    """The mask of a bound pod says which cores it has."""
+    """The cores of a bound pod are read from the mask in its annotation."""
     devices = {each.id: each for each in registration(NODE).devices}
     found = draft(pod({CORES: wanted[2]})).shape.asks
     back = recover(BoundPod({ALLOCATED: text}, (), ("main",), found, DialectConfig()))
@@ -175,7 +180,7 @@ def test_cores_are_read_back(text: str, wanted: tuple[str, int, int]) -> None:
 
 
 def test_whole_devices_are_read_back() -> None:
-    """A device that is never divided is whole, whatever mask HAMi wrote."""
+    """A device that cannot be divided is read back as a whole device, whatever mask HAMi wrote."""
     devices = {each.id: each for each in registration(node("trn2.48xlarge", 2, 4)).devices}
     found = draft(pod({COUNT: 1})).shape.asks
     bound = BoundPod(

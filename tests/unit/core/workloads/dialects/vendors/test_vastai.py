@@ -1,4 +1,4 @@
-"""Tests of what VastAI accelerators do not have in common with other whole devices."""
+"""Tests of VastAI accelerators where they differ from other whole devices."""
 
 from tests.support.manifests import draft, pod, refused
 
@@ -6,7 +6,8 @@ COUNT = "vastaitech.com/va"
 
 
 def test_mutex_is_refused_by_name() -> None:
-    """The policy `mutex` would reserve whole cards of several dies, which is not supported."""
+    """A pod with the policy `mutex` is refused. The policy would reserve whole cards of several
+    dies, which is not supported."""
     error = refused(pod({COUNT: 1}, {"hami.io/gpu-scheduler-policy": "binpack,mutex"}))
     assert error.field == 'metadata.annotations["hami.io/gpu-scheduler-policy"]'
     assert draft(pod({COUNT: 1}, {"hami.io/gpu-scheduler-policy": "binpack"})).shape.asks

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 
 
 def test_a_number_of_whole_devices(kind: Kind) -> None:
-    """The only resource is a number of devices, which the pod does not share."""
+    """A container requests a number of whole devices, which no other pod shares."""
     wanted = Ask(container="main", family=kind.name, count=3, cores=100)
     assert asks(pod({kind.number: 3})) == (wanted,)
     assert asks(pod({kind.number: 0})) == ()
@@ -51,7 +51,8 @@ def test_devices_are_chosen_by_id(kind: Kind) -> None:
 
 
 def test_the_annotations_of_the_sample(kind: Kind) -> None:
-    """HAMi writes 0 as memory and cores of each device, and so do we."""
+    """The annotations of the sample pod have 0 as memory and cores of each device, as HAMi writes
+    them."""
     here = place(ledger(VENDORS[kind.name].node), "p", sample(kind.name))
     text = "".join(f"{device},{kind.word},0,0:" for device in here.devices("p")) + ";"
     assert len(here.devices("p")) == 2
@@ -62,7 +63,8 @@ def test_the_annotations_of_the_sample(kind: Kind) -> None:
 
 
 def test_a_registration(kind: Kind) -> None:
-    """A registered device is whole, with its memory and 100 cores, although it has none there."""
+    """A registered device is offered whole, with its memory and 100 cores. Its registration has no
+    cores."""
     found = registration(VENDORS[kind.name].node)
     assert (found.plugin, found.problem, len(found.devices)) == ("hami", "", 4)
     device = found.devices[1]
