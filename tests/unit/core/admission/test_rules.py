@@ -307,8 +307,8 @@ def test_D3_defaults_are_filled_in_beside_devices_of_another_vendor() -> None:
 
 
 def test_F3_the_priority_of_a_container_is_in_its_environment() -> None:
-    """The webhook sets `CUDA_TASK_PRIORITY` from `nvidia.com/priority`, as HAMi's does, because
-    HAMi's device plugin does not. A value in the manifest stays."""
+    """The webhook sets `CUDA_TASK_PRIORITY` from `nvidia.com/priority`, as HAMi's webhook does.
+    HAMi's device plugin does not set this variable. A value in the manifest is kept."""
     first, low = {"nvidia.com/priority": "0"}, {"nvidia.com/priority": "5"}
     own = [{"name": "CUDA_TASK_PRIORITY", "value": "1"}]
     pod = pod_of(
@@ -324,7 +324,7 @@ def test_F3_the_priority_of_a_container_is_in_its_environment() -> None:
 
 
 def test_D4_each_variable_of_an_empty_environment_is_kept() -> None:
-    """Several variables of a container without an environment are set together."""
+    """The webhook can set several variables of a container that has no environment."""
     under = rules({"nvidia": {"disableCoreLimit": True}})
     pod = pod_of(container("a", share(1000, 10) | {"nvidia.com/priority": "5"}))
     (said,) = environment(patched(pod, admitted(pod, under)))

@@ -110,9 +110,8 @@ def test_F6_the_list_of_older_files_and_nodes_of_config_json() -> None:
 
 
 def test_F6_the_cores_of_instances_and_the_section_of_older_charts() -> None:
-    """The keys `core` of MIG instances (HAMi 2.9) and `iluvatar` (charts up to 2.6) have no effect.
-
-    Both are accepted and listed as such."""
+    """The keys `core` of MIG instances (HAMi 2.9) and `iluvatar` (charts up to 2.6) are accepted.
+    Both are listed as keys without effect."""
     instance = {"name": "1g.5gb", "memory": 5120, "count": 7}
     geometries = [
         {"models": ["A100-40GB"], "allowedGeometries": [{"group": "g", "geometries": [instance]}]}

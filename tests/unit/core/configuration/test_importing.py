@@ -58,7 +58,7 @@ def test_a_later_default_replaces_an_earlier_core_limit(
 
 
 def test_a_later_empty_list_replaces_an_earlier_list() -> None:
-    """A later empty list replaces an earlier list. Another empty value is noted as without
+    """A later empty list replaces an earlier list. Any other empty value is reported as without
     effect."""
     base = {"nodeconfig": [{"name": "n1"}], "nvidia": {"deviceSplitCount": 5}}
     done = imported(base, {"nodeconfig": [], "nvidia": {}})

@@ -233,8 +233,9 @@ def test_never(asked: Ask, device: Device, code: RefusalCode) -> None:
     ],
 )
 def test_parts_that_a_plugin_reports(cores: int, wanted: Demand | RefusalCode) -> None:
-    """If a device's plugin reports the sizes of its parts, a request gets a part of exactly its
-    cores, with the memory of that size. A device without that size cannot serve the request."""
+    """If a device's plugin reports the sizes of its parts, a request gets a part with exactly the
+    requested cores, and with that part's memory. If no part has so many cores, the device is
+    refused."""
     sizes = tuple(MigSize(profile=name, memory_mib=mib) for name, mib in PARTS.items())
     assert demand(ask(cores=cores), npu(mig_sizes=sizes)) == wanted
 

@@ -107,8 +107,8 @@ def test_what_is_wanted_is_said_beside_what_is_there(
     ],
 )
 def test_a_slip_of_the_pen_is_told_what_may_be_meant(wanted: PodSubmitted, meant: str) -> None:
-    """For a mistyped label or device type, the answer suggests the right one. For the correct name
-    of another model, it suggests none."""
+    """For a mistyped label or device type, the answer suggests the right one. It suggests nothing
+    for the correct name of another model."""
     answer = answer_of(Ledger(rack("n1", 2), observed("n1", labels={"pool": "train"})), wanted)
     (cure,) = cures(answer).values()
     assert cure.endswith(meant)

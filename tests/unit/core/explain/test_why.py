@@ -208,8 +208,10 @@ def test_gang_that_waits_for_its_pods(golden: Golden, present: int) -> None:
 
 
 def test_a_held_pod_waits_for_its_gang(golden: Golden) -> None:
-    """The answer for a placed pod of a gang that needs several batches says that it is held, and
-    how many of how many pods are placed. Once the gang is whole, it is not held."""
+    """For a placed pod of a gang that needs several batches, the answer says that the pod is held.
+    It also shows how many of the gang's pods are placed.
+
+    Once the whole gang is placed, the pod is no longer held."""
     ledger = Ledger(rack("n1", 8), gang("team/job", 5))
     ledger.submit(*(member(f"m{n}", cards(1)) for n in range(5)))
     ledger.engine.limit_batches(3)

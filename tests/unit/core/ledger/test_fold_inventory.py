@@ -250,8 +250,8 @@ def test_a_node_goes_from_a_plugin_to_the_agent_and_back_with_its_pods() -> None
 
 
 def test_a_registration_leaves_the_agents_other_devices_as_they_are() -> None:
-    """A plugin registers its GPUs again. The health of an NPU, which only our agent reports, stays
-    as the agent last reported it."""
+    """A registration of a plugin's GPUs does not change the health of an NPU on the same node,
+    because only Apportion's agent reports the NPU."""
     ledger = Ledger(observed("n1"), node("n1", npu("u0", index=1)))
     ledger.play(DeviceHealthChanged(node="n1", device="u0", healthy=False, reason="hot"))
     ledger.play(registered("n1", devices=(gpu("g0"),)))

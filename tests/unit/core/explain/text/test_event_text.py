@@ -307,7 +307,8 @@ def test_a_queue_is_told_with_what_it_limits(golden: Golden) -> None:
 
 
 def test_a_queue_is_told_with_its_place_in_the_tree(golden: Golden) -> None:
-    """The line of an event about a queue has its parent, and what it deserves and is guaranteed."""
+    """When `tail` prints an event about a queue, the line shows the queue's parent, and its
+    deserved and guaranteed amounts."""
     queue = QueueObserved(
         queue="ml", parent="lab", weight=0, priority=100, reclaimable=False, fifo=True,
         deserved={GPU_MILLI: 2500, "memory": 1 << 53}, cards_deserved={"A100": 4},

@@ -101,10 +101,10 @@ def test_who_is_not_asked_for_any_more_frees_the_way(end: str) -> None:
 
 
 def test_who_gets_the_same_waits_for_nobody() -> None:
-    """A pod need not wait for an earlier one's allocation if both get the same environment.
+    """A pod need not wait for an earlier pod's allocation if both pods get the same environment.
 
-    Equal shares under MPS get the same one. Pods under HAMi-core each have a folder of their own.
-    """
+    Pods with equal shares under MPS do. Pods under HAMi-core do not, because each of them has its
+    own folder."""
     assert waits_for(two("1xT4:mps", 700)) == ""
     assert waits_for(two("1xT4:mps", 701)) == "a"
     assert waits_for(two("1xT4", 700)) == "a"

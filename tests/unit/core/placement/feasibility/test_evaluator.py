@@ -131,8 +131,8 @@ def test_a_node_that_is_given_back_to_a_plugin_takes_no_device_pods() -> None:
 
 
 def test_a_vendors_own_plugin_needs_no_permission() -> None:
-    """A vendor's plugin has no scheduler of its own. Its devices take pods with the resource names
-    that it counts."""
+    """The devices of a vendor's own plugin take pods with the resource names that the plugin
+    counts, because this plugin has no scheduler of its own. Other pods are refused."""
     devices = rack("n1", 1).devices
     ledger = Ledger(observed("n1"), registered("n1", "vendor", devices=devices))
     assert code_of(ledger, shape(ask(1), devices=DeviceConstraints(plugin="hami"))) is None

@@ -208,8 +208,8 @@ def test_pods_that_end_make_room_in_their_namespace_alone() -> None:
 
 
 def test_a_quota_that_is_raised_too_little_is_told_anew() -> None:
-    """If a quota is raised but still too small, the pod gets another refusal with the new limit. It
-    gets none when only the namespace's usage changes."""
+    """If a quota is raised but still too small, the pod gets another refusal with the new limit. A
+    change of only the namespace's usage causes no further refusal."""
     ledger = Ledger(rack("n1", 4), quota(memory=1000)).submit(inside("a", ask(3000))).settle()
     first = ledger.refusal("a")
     ledger.play(quota(memory=2000)).settle()

@@ -100,7 +100,7 @@ def test_what_is_held_stays() -> None:
 
 def test_holes_of_a_cut_card_are_seen() -> None:
     """Two used slices in one half of a MIG device leave room for a large instance in the other
-    half. One used slice in each half leaves none."""
+    half. One used slice in each half leaves no room for such an instance."""
     room = tables.share_room(Sort(ask(19_000), (), 0), CUT)
     assert [int(room[mask]) for mask in (0, 0b11, 0b10001, 0xFF)] == [2, 1, 0, 0]
     half = priced(ask(19_000, container="any"), 500_000, 0)

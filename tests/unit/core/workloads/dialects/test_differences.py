@@ -662,7 +662,7 @@ def test_F5_a_list_of_commas_alone_is_refused() -> None:
 )
 def test_F17_containers_without_devices_may_be_left_out(text: str, containers: list[str]) -> None:
     """HAMi 2.10 writes no segment for a container without devices. Earlier versions write an empty
-    one."""
+    segment."""
     main = draft(pod({"nvidia.com/gpu": 1}, containers=[container("gpu", {"nvidia.com/gpu": 1})]))
     init = ("init",) if "init" in containers else ()
     borrowing = [structs.replace(main.shape.asks[0], container=name, init=True) for name in init]

@@ -1,4 +1,5 @@
-"""Tests of the pods and gangs that are read from kinds whose controllers create pods."""
+"""Tests of the pods and gangs that are read from documents whose controllers create pods, such as
+Argo Workflows."""
 
 import copy
 from contextlib import suppress
@@ -52,8 +53,8 @@ def gangs(found: Manifest) -> dict[str, int]:
     ("document", "names", "groups"), CONTROLLED, ids=lambda each: str(part_of(each))
 )
 def test_I1_pods_and_gangs(document: dict[str, Any], names: str, groups: str) -> None:
-    """A document yields the pods that its controller would create, each with its devices, in the
-    gangs that the controller would form."""
+    """A document yields the pods and the gangs that its controller would create. Each pod has its
+    devices."""
     found = read(document)
     assert [pod.name for pod in found.pods] == [f"train{name}" for name in names.split()]
     assert {pod.namespace for pod in found.pods} == {"lab"}
@@ -70,7 +71,8 @@ def part_of(value: object) -> object:
 
 @pytest.mark.parametrize(("document", "names"), INERT, ids=lambda each: str(part_of(each)))
 def test_templates(document: dict[str, Any], names: str) -> None:
-    """A template that other documents use has no pods of its own. `check` reads its pods anyway."""
+    """A template that other documents use yields no pods. Only `check` reads the pods that its
+    users would create."""
     assert read(document).pods == ()
     found = read(document, POTENTIAL).pods
     assert [pod.name for pod in found] == [f"train{name}" for name in names.split()]
@@ -104,8 +106,8 @@ def test_every_kind_of_the_tables_is_tested() -> None:
     ids=lambda each: each["kind"],
 )
 def test_suspended_documents(document: dict[str, Any]) -> None:
-    """A suspended workload has no pods, as under Kueue. `check` reads the pods that it would
-    have."""
+    """A suspended workload yields no pods, as under Kueue. Only `check` reads the pods that its
+    controller would create."""
     found = read(document)
     assert (found.pods, found.groups) == ((), ())
     assert read(document, POTENTIAL).pods
@@ -125,7 +127,8 @@ def test_suspended_documents(document: dict[str, Any]) -> None:
     ],
 )
 def test_worker_groups(group: dict[str, Any], count: int) -> None:
-    """A worker group of KubeRay has its replicas, within its limits, times the hosts of each."""
+    """The number of pods of a KubeRay worker group is its replicas times the hosts per replica. The
+    group's minimum and maximum bound the replicas."""
     workers = [{"groupName": "w", "template": template(), **group}]
     found = read(kind_of("ray.io/v1", "RayCluster", **ray_cluster(workerGroupSpecs=workers)))
     assert len(found.pods) == 1 + count
@@ -134,9 +137,11 @@ def test_worker_groups(group: dict[str, Any], count: int) -> None:
 @pytest.mark.parametrize(("autoscaling", "least"), [(False, 7), (True, 3)])
 @pytest.mark.parametrize("label", controllers.RAY_GANG)
 def test_the_gang_of_a_ray_cluster(label: str, autoscaling: bool, least: int) -> None:
-    """With a label of a batch scheduler, a RayCluster is a gang of its head and all workers.
+    """If a RayCluster has the label of a batch scheduler, its head and all of its workers are a
+    gang.
 
-    With autoscaling, the gang needs only as many workers as each group has at least."""
+    With autoscaling, only the minimum number of workers of each group counts for the gang's
+    minimum."""
     workers = [
         {"groupName": "w", "replicas": 3, "minReplicas": 1, "numOfHosts": 2, "template": template()}
     ]
@@ -150,7 +155,7 @@ def test_the_gang_of_a_ray_cluster(label: str, autoscaling: bool, least: int) ->
 
 
 def test_pods_that_name_a_gang_keep_it() -> None:
-    """If the templates name a gang themselves, the document forms no other."""
+    """If the pod templates of a document name a gang themselves, the document declares no gang."""
     document = training("PyTorchJob", "pytorchReplicaSpecs")
     for role in document["spec"]["pytorchReplicaSpecs"].values():
         role["template"]["metadata"] = {"annotations": {"scheduling.k8s.io/group-name": "mine"}}
@@ -177,9 +182,11 @@ def test_the_gang_of_a_train_job(policy: str) -> None:
     ],
 )
 def test_the_nodes_of_an_mpi_train_job(*, launches: bool, nodes: int | None, names: str) -> None:
-    """With MPI, a TrainJob changes the number of pods of the job `node`, as Kubeflow Trainer does.
+    """With MPI, the `numNodes` of a TrainJob sets the number of pods of the job `node`, as in
+    Kubeflow Trainer.
 
-    The launcher is one pod, which is one of the nodes if the runtime says so."""
+    The launcher is one pod. It counts as one of the nodes if the runtime sets
+    `runLauncherAsNode`."""
     [launcher] = jobs(label="trainer")
     [node] = jobs()
     node["template"]["spec"] = {"template": launcher["template"]["spec"]["template"]}
@@ -199,7 +206,8 @@ def test_the_nodes_of_an_mpi_train_job(*, launches: bool, nodes: int | None, nam
 
 
 def test_what_a_train_job_changes() -> None:
-    """Patches of a TrainJob change the pods of its runtime, also in the form of older versions."""
+    """The patches of a TrainJob change the pods of its runtime. The field of older versions,
+    `podTemplateOverrides`, has the same effect."""
     spec = {"nodeSelector": {"gpu": "on"}, "tolerations": [{"operator": "Exists"}]}
     job = {"name": "node", "template": {"spec": {"template": {"spec": spec}}}}
     patch = {"trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [job]}}}}
@@ -211,7 +219,8 @@ def test_what_a_train_job_changes() -> None:
 
 
 def test_the_leader_has_its_own_template() -> None:
-    """The leader of each group of a LeaderWorkerSet has its own template, if there is one."""
+    """If a LeaderWorkerSet has a template for leaders, the leader of each group is made from this
+    template."""
     spec = leader_worker_set()
     spec["leaderWorkerTemplate"]["leaderTemplate"] = template(nodeSelector={"leader": "yes"})
     found = read(kind_of(LWS, "LeaderWorkerSet", **spec))
@@ -257,8 +266,8 @@ def test_what_a_workflow_gives_its_templates() -> None:
 
 
 def test_what_steps_give_the_templates_that_they_call() -> None:
-    """The pod of a template without a node selector has that of the steps that call it, before
-    that of the workflow."""
+    """If a template has no node selector, its pod gets the selector of the steps that call the
+    template, rather than the workflow's."""
     spec = workflow(nodeSelector={"a": "1"})
     spec["templates"][1] |= {"nodeSelector": {"b": "2"}}
     spec["templates"][1]["steps"].append([{"name": "s", "template": "Fit_1"}])
@@ -269,7 +278,7 @@ def test_what_steps_give_the_templates_that_they_call() -> None:
 
 
 def test_the_defaults_of_templates() -> None:
-    """Defaults for containers are merged into the templates with a container, and make no pod of
+    """`templateDefaults` are merged into the templates with a container. They do not make pods of
     other templates."""
     defaults = {
         "container": {"resources": {"limits": {"nvidia.com/gpucores": 50}}},
@@ -284,7 +293,8 @@ def test_the_defaults_of_templates() -> None:
 
 
 def shared(kind: str = "WorkflowTemplate", **spec: Any) -> dict[str, Any]:
-    """Return a template of workflows, named `shared`, with other templates than `workflow`."""
+    """Return a document named `shared` whose templates have other names than those of
+    `workflow`."""
     made = workflow(**spec)
     names = ("gpus", "other", "calls")
     made["templates"] = [made["templates"][0] | {"name": name} for name in names[:2]]
@@ -304,8 +314,8 @@ WFT, CLUSTER = "WorkflowTemplate", "ClusterWorkflowTemplate"
 
 @pytest.mark.parametrize("kind", [WFT, CLUSTER])
 def test_a_workflow_of_a_template(kind: str) -> None:
-    """A Workflow that names a template has its pods. What both set is merged, and the Workflow
-    wins."""
+    """A Workflow that refers to a WorkflowTemplate has the pods of that template. If both set a
+    field, the values are merged, and the Workflow takes precedence."""
     made = shared(kind, nodeSelector={"a": "1", "b": "1"}, schedulerName="volcano")
     ref = {"name": "shared", "clusterScope": kind == CLUSTER}
     spec = {"workflowTemplateRef": ref, "nodeSelector": {"b": "2"}}
@@ -323,8 +333,10 @@ def test_a_workflow_of_a_template(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", [WFT, CLUSTER])
 def test_templates_of_other_documents(kind: str) -> None:
-    """The pods of a Workflow include those of the templates that its steps, tasks and hooks name,
-    and of the templates that these call. Each template is read once."""
+    """The steps, tasks and hooks of a Workflow may call templates of other documents. The pods of
+    these templates, and of those that they call, are pods of the Workflow.
+
+    Each template is read once."""
     ref = {"name": "shared", "clusterScope": kind == CLUSTER}
     config = with_named(DEFAULT_CONFIG, [shared(kind)])
     call = {"templateRef": ref | {"template": "calls"}}
@@ -343,8 +355,8 @@ def test_templates_of_other_documents(kind: str) -> None:
 
 
 def test_the_metadata_of_templates_of_other_documents() -> None:
-    """A template of another document has the annotations for pods of that document, before those
-    of the workflow."""
+    """The pod of a template in another document gets the pod annotations of that document, rather
+    than the workflow's."""
     notes = [{"annotations": {"nvidia.com/use-gputype": each}} for each in ("A100", "H100")]
     document = calling(templateRef={"name": "shared", "template": "gpus"})
     document["spec"]["podMetadata"] = notes[0]
@@ -392,8 +404,8 @@ def test_templates_that_call_each_other() -> None:
     ],
 )
 def test_I4_references_of_workflows(document: dict[str, Any], field: str, value: object) -> None:
-    """A Workflow is refused, with the name, if it uses a template that is not in the same files or
-    if Argo changes its pods later."""
+    """A Workflow is refused if it refers to a template that is not in the same files. It is also
+    refused if Argo would change its pods later."""
     error = refusal(document, with_named(DEFAULT_CONFIG, [shared()]))
     at = "" if field.startswith("spec") else "spec.templates[0].steps[0][0]."
     assert (error.field, error.value) == (at + field, value)
@@ -546,7 +558,8 @@ def test_I4_refusals(golden: Golden) -> None:
     "wrong", ["x", 5, True, ["x"], {"a": "b"}], ids=["text", "number", "truth", "list", "object"]
 )
 def test_values_of_a_wrong_type_are_refused(wrong: Any) -> None:
-    """Whatever a field has, the document is refused with a field and a fix, or read without it."""
+    """If a field has a value of a wrong type, the document is refused, or read without the field.
+    No other error is raised."""
     inner = {"name": "t", "container": {"image": "x"}, "initContainers": wrong}
     for document in (
         kind_of(ARGO, "Workflow", entrypoint="t", templates=[inner]),
@@ -576,7 +589,10 @@ def test_templates_in_templates_have_a_limit() -> None:
 
 @pytest.mark.parametrize(("scheduler", "refuses"), [("kai-scheduler", True), ("apportion", False)])
 def test_I3_shares_of_kai(scheduler: str, refuses: bool) -> None:
-    """A share of a GPU in KAI's annotations is refused, because the pod would get no GPU."""
+    """A pod that requests a share of a GPU by KAI's annotations is refused, because it would get no
+    GPU.
+
+    `gpu-memory` counts as such an annotation only on pods that name KAI's scheduler."""
     for key, value, alone in (("gpu-fraction", "0.5", True), ("gpu-memory", "4000", refuses)):
         document = replicated("apps/v1", "StatefulSet")
         document["spec"]["template"] |= {"metadata": {"annotations": {key: value}}}

@@ -350,7 +350,8 @@ KAI = "scheduling.run.ai/v2alpha2"
 
 
 def test_I2_pod_groups_of_kai() -> None:
-    """A PodGroup of KAI's pod-grouper is a gang whose subgroups without children are tasks."""
+    """A PodGroup of KAI's pod-grouper declares a gang. The tasks of the gang are the subgroups
+    without children."""
     subgroups = [
         {"name": "head", "minMember": 1},
         {"name": "workers"},
@@ -370,7 +371,8 @@ def test_I2_pod_groups_of_kai() -> None:
 
 
 def test_the_topology_levels_of_a_pod_group() -> None:
-    """A PodGroup of Kubernetes may require a level, and one of KAI may also prefer one."""
+    """A PodGroup of Kubernetes may require a topology level. A PodGroup of KAI may also prefer a
+    level."""
     levels = {"requiredTopologyLevel": "block", "preferredTopologyLevel": "rack", "topology": "t"}
     kais = gang_of(KAI, minMember=2, topologyConstraint=levels)
     assert (kais.required_level, kais.preferred_level) == ("block", "rack")
@@ -400,15 +402,15 @@ def test_the_topology_levels_of_a_pod_group() -> None:
     ],
 )
 def test_I2_what_a_pod_group_of_kai_may_not_say(spec: dict[str, Any], field: str) -> None:
-    """A PodGroup of KAI with optional subgroups, or a topology of a subgroup, is refused."""
+    """A PodGroup of KAI is refused if it has optional subgroups, or a topology for a subgroup."""
     metadata = {"name": "gang", "namespace": "team"}
     made = {"apiVersion": KAI, "kind": "PodGroup", "metadata": metadata, "spec": spec}
     assert refused(made).field == field
 
 
 def test_I2_the_gang_that_the_pod_grouper_names() -> None:
-    """A pod is in the gang, the task and the queue that KAI's pod-grouper writes on it. Another
-    gang that the pod names comes first."""
+    """A pod belongs to the gang, the task and the queue that KAI's pod-grouper writes on the pod.
+    If the pod names a gang by Volcano's annotation, that gang takes precedence."""
     notes = {"pod-group-name": "pg-train-1"}
     made = pod(None, notes)
     made["metadata"]["labels"] = {

@@ -1,4 +1,5 @@
-"""Tests of reading the tree of queues from Queues of Volcano and KAI."""
+"""Tests of reading the Queues of Volcano and KAI: their position in the tree of queues, and their
+amounts."""
 
 from typing import Any
 
@@ -46,8 +47,8 @@ def read(document: dict[str, Any]) -> QueueObserved:
 
 
 def test_C6_a_volcano_queue_has_its_place_in_the_tree() -> None:
-    """Parent, priority, deserved and guaranteed amounts of a Volcano Queue are read, the amounts in
-    the units of its capability."""
+    """The parent, the priority, and the deserved and guaranteed amounts of a Volcano Queue are
+    read. The amounts have the same units as its capability."""
     notes = {CARD_DESERVED: '{"NVIDIA-A100": 4}', CARD_GUARANTEE: '{"NVIDIA-A100": 1}'}
     spec: dict[str, Any] = {
         "parent": "research", "priority": 3, "weight": 2, "reclaimable": False,
@@ -102,8 +103,8 @@ def test_cards_that_cannot_be_read_are_refused_by_their_annotation(
 def test_F22_quota_and_limit_of_a_kai_queue(
     gpu: dict[str, float], deserved: int | None, capability: int | None
 ) -> None:
-    """A quota of KAI is deserved, and -1 is without a bound. Without a limit, the queue gets no
-    more than its quota. GPUs are counted in thousandths."""
+    """The quota of a KAI Queue is its deserved amount, and -1 means unlimited. Without a limit, the
+    quota is also the limit. GPUs are counted in thousandths."""
     found = read(kai(gpu))
     assert found.deserved == ({} if deserved is None else {GPU_MILLI: deserved})
     assert found.capability == ({} if capability is None else {GPU_MILLI: capability})
@@ -111,7 +112,7 @@ def test_F22_quota_and_limit_of_a_kai_queue(
 
 
 def test_F22_cpu_and_memory_of_a_kai_queue() -> None:
-    """KAI counts CPU in thousandths, and memory in MB, which become MiB."""
+    """A KAI Queue counts CPU in thousandths and memory in MB. The memory is converted to MiB."""
     amounts = {"quota": 2000, "limit": 4000}
     found = read(kai(resources={"cpu": amounts, "memory": {"quota": 4096, "limit": 8192}}))
     assert found.deserved == {"cpu": 2000, "memory": 3906}
@@ -120,7 +121,8 @@ def test_F22_cpu_and_memory_of_a_kai_queue() -> None:
 
 def test_F22_the_place_of_a_kai_queue_in_the_tree() -> None:
     """Parent, priority, weight and minimum runtime of a KAI Queue are read. The weight is
-    `overQuotaWeight` of the GPUs. A queue that does not set it has weight 0 and gets no surplus."""
+    `overQuotaWeight` of the GPUs. Without this field, the weight is 0, and the queue gets no
+    surplus."""
     spec = {"parentQueue": "research", "priority": 7, "reclaimMinRuntime": "1h30m"}
     found = read(kai({"limit": -1, "overQuotaWeight": 3}, **spec))
     assert found == QueueObserved(queue="ml", parent="research", priority=7, weight=3, safe_s=5400)

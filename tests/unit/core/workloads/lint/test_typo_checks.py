@@ -412,7 +412,8 @@ def test_the_members_that_a_pod_names_do_not_count_in_its_gang() -> None:
     ],
 )
 def test_a_disruption_mode_without_a_gang(spec: dict[str, Any], fields: list[str]) -> None:
-    """A PodGroup without a gang cannot have its pods evicted only together."""
+    """If a PodGroup is not a gang, a `disruptionMode` that evicts all of its pods together causes a
+    warning."""
     document = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "spec": spec}
     assert [each.field for each in suspects(document, CONFIG)] == fields
 
@@ -459,7 +460,8 @@ def test_a_typo_in_each_of_a_queues_amounts(path: str) -> None:
 
 @pytest.mark.parametrize("name", ["pods", "ephemeral-storage", "hugepages-2Mi", "b.c/nic"])
 def test_queues_divide_cpu_memory_and_devices(name: str) -> None:
-    """A queue that deserves or is guaranteed anything else causes a warning."""
+    """Queues divide only CPU, memory and devices. A deserved or guaranteed amount of another
+    resource causes a warning."""
     amounts = {name: 1, "cpu": 1, "memory": 1, "nvidia.com/gpu": 1, "apportion.dev/gpu-milli": 1}
     spec = {"capability": amounts, "deserved": amounts, "guarantee": {"resource": amounts}}
     fields = [each.field for each in suspects({"kind": "Queue", "spec": spec}, CONFIG)]
@@ -493,8 +495,8 @@ def test_a_typo_in_an_annotation_of_a_queue() -> None:
 def test_fields_of_a_kai_queue_that_decide_nothing(
     spec: dict[str, Any], resources: dict[str, Any], fields: list[str] | None
 ) -> None:
-    """A field of a KAI Queue that has no effect causes a warning. So does a resource of which the
-    pods of the queue can request nothing."""
+    """A field of a KAI Queue that has no effect causes a warning. So does a missing limit, if the
+    queue's pods can then request nothing of the resource."""
     free = {"limit": -1, "overQuotaWeight": 1}
     spec = {"resources": {"cpu": free, "memory": free, "gpu": free} | resources} | spec
     said = list(suspects({"apiVersion": KAI_QUEUE[0], "kind": "Queue", "spec": spec}, CONFIG))
@@ -518,7 +520,7 @@ def test_every_field_of_a_queue_is_read_or_said_to_decide_nothing() -> None:
 @pytest.mark.parametrize(("limits", "slips"), [({}, 1), ({"cambricon.com/vmlu": 1}, 0)])
 def test_memory_of_an_mlu_without_the_mlu(limits: dict[str, int], slips: int) -> None:
     """A request for MLU memory without a number of MLUs causes a warning: Apportion gives the pod a
-    share, HAMi gives it nothing."""
+    share, but HAMi gives the pod nothing."""
     document = pod()
     limits = limits | {"cambricon.com/mlu.smlu.vmemory": 4}
     document["spec"]["containers"][0]["resources"]["limits"] = limits
@@ -542,8 +544,8 @@ NAMESPACES = "unless the node's agent has --priority-namespace"
 def test_the_priority_of_a_container_is_named(
     value: str | None, limits: dict[str, Any], doubtful: bool
 ) -> None:
-    """The variable `CUDA_TASK_PRIORITY` causes a warning. On an NVIDIA GPU, 0 needs permission; in
-    all other cases the variable has no effect."""
+    """The variable `CUDA_TASK_PRIORITY` causes a warning. The value 0 on an NVIDIA GPU needs
+    permission. In all other cases, the variable has no effect."""
     env = [{"name": "A"}, {"name": "CUDA_TASK_PRIORITY", "value": value}]
     document = pod()
     document["spec"]["containers"][0] |= {"env": env, "resources": {"limits": limits}}

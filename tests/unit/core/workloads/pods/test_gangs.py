@@ -1,7 +1,7 @@
 """Tests of the gangs that controllers make for a batch scheduler.
 
-Each row has what the source of a controller writes: the scheduler name, annotations, labels and
-PodGroup of one pod. The controllers that a test can build run in
+Each row has the fields that a controller writes according to its source code: the scheduler name,
+annotations, labels and PodGroup of one pod. Controllers that a test can build run in
 tests/e2e/test_real_controllers.py."""
 
 from typing import Any, NamedTuple
@@ -19,7 +19,8 @@ NATIVE = "scheduling.k8s.io/v1alpha2"
 
 
 class Made(NamedTuple):
-    """What a controller writes, and what its pods are."""
+    """The fields that a controller writes, and the gang and task that Apportion must read from
+    them."""
 
     controller: str
     scheduler: str  # the name in the pod
@@ -108,13 +109,15 @@ def test_gangs_of_controllers(made: Made) -> None:
 
 @pytest.mark.parametrize("name", [SECOND, "kai-scheduler", "yunikorn"])
 def test_names_of_other_schedulers_are_served_on_request(name: str) -> None:
-    """Apportion serves the scheduler name of another batch scheduler once it is configured."""
+    """Apportion schedules the pods of another batch scheduler only if its configuration has the
+    name of that scheduler."""
     assert SchedulerNames().chooser(name) is Chooser.OTHERS
     assert SchedulerNames(frozenset({"apportion", name})).chooser(name) is Chooser.US
 
 
 def test_pods_of_yunikorn_are_no_gang() -> None:
-    """YuniKorn has no PodGroups: its annotation about gangs is reported as without effect."""
+    """YuniKorn has no PodGroups. Its annotation that declares a gang is reported as without
+    effect."""
     notes = {"yunikorn.apache.org/task-group-name": "head", "yunikorn.apache.org/task-groups": "[]"}
     assert draft(pod(None, notes, schedulerName="yunikorn")).group == ""
     (said,) = of_annotations(notes, "metadata.annotations")
@@ -122,7 +125,8 @@ def test_pods_of_yunikorn_are_no_gang() -> None:
 
 
 def test_pods_that_kueue_holds_back() -> None:
-    """A pod of Kueue waits for its gates. Then it has the node selectors of Kueue's topology."""
+    """A pod that Kueue holds back has scheduling gates. After Kueue has removed these, the pod has
+    node selectors for its topology domain."""
     gates = ["kueue.x-k8s.io/admission", "kueue.x-k8s.io/topology"]
     labels = {"cloud.provider.com/topology-rack": "r1", "kubernetes.io/hostname": "n1"}
     spec: dict[str, Any] = {"nodeSelector": labels}

@@ -67,7 +67,8 @@ def test_cores_are_a_percentage(cores: int) -> None:
 
 
 def test_devices_are_chosen_by_type_and_id() -> None:
-    """Annotations select and exclude GPUs by type and by id, with and without parts of GPUs."""
+    """Annotations select and exclude GPUs by type and by id, on pods with whole GPUs and on pods
+    with parts of GPUs."""
     chosen = {
         "amd.com/use-gputype": "MI300X,MI325X",
         "amd.com/nouse-gputype": "MI210",

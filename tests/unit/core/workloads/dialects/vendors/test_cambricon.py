@@ -81,7 +81,7 @@ def test_refusals(document: dict[str, Any], resource: str, says: str) -> None:
 
 def test_F15_who_names_no_cores_has_the_mlu_alone() -> None:
     """A pod with an MLU but no core request gets all cores, so it uses the MLU alone. The vendor's
-    plugin would give it none."""
+    plugin would give such a pod no cores."""
     both = ledger()
     for uid in ("p", "q"):
         both.submit(submitted(uid, shape=draft(mlu(1, 20)).shape, dialect="cambricon")).settle()
