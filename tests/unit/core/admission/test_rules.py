@@ -296,7 +296,7 @@ def test_D4_disablecorelimit_frees_the_cores_of_containers_that_do_not_say_it() 
 
 
 def test_D3_defaults_are_filled_in_beside_devices_of_another_vendor() -> None:
-    """A container that requests only memory of a GPU gets one GPU, also if another container
+    """A container that requests only memory of a GPU gets one GPU, even if another container
     requests another vendor's device."""
     pod = pod_of(
         container("a", {"nvidia.com/gpumem": "1000"}), container("b", {"hygon.com/dcunum": "1"})

@@ -69,7 +69,8 @@ def where(share: Share) -> str:
 def test_A8_generated_defaults_are_those_of_the_device_plugin() -> None:
     """Without configured groups, a model has the MIG groups that Volcano's device plugin generates.
 
-    Each has as many instances of one profile as fit, plus smaller ones in the remaining slices."""
+    Each group has as many instances of one profile as fit, plus smaller instances in the remaining
+    slices."""
     made = [
         [(entry.name, entry.count) for entry in group.geometries] for group in generated(A100_80)
     ]

@@ -291,8 +291,8 @@ def test_whoever_has_a_place_does_not_make_the_rest_of_its_gang_differ() -> None
 
 
 def test_one_that_is_lacking_is_told_in_nobodys_wishes_either(golden: Golden) -> None:
-    """If the pending members of a gang differ, neither `why` nor an event shows a constraint that
-    only one of them has."""
+    """If the pending members of a gang have different constraints, neither `why` nor an event shows
+    a constraint of a single member."""
     ledger = Ledger(rack("n1", 2), gang("team/job", 1)).submit(member("a", cards())).settle()
     ledger.submit(pod("other", cards())).settle()
     only = shape(cards(), devices=DeviceConstraints(indexes=(0,)))

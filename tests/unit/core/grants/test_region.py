@@ -122,8 +122,8 @@ def advised(
 ) -> None:
     """Run one round of the monitor over these containers' regions.
 
-    `namespaces` has one letter per container. Priority counts across namespaces only for those in
-    `first`."""
+    Each letter of `namespaces` is one container's namespace. The priority of a container counts in
+    other namespaces only if its own namespace is in `first`."""
     contenders = (
         Contender(each, namespace, each.devices, each.priority)
         for each, namespace in zip(regions, namespaces, strict=True)

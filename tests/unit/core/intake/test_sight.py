@@ -38,8 +38,8 @@ def call(name: str, api: str, body: object) -> Call:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_agent_reads_what_is_of_its_node_and_what_is_for_all(name: str) -> None:
-    """An agent may read the subjects of its own node and those that all agents share, and no
-    others."""
+    """An agent may read only the subjects of its own node, and the subjects that all agents
+    share."""
     assert node_of_subject(subject_of_node(name, SUBJECT), SUBJECT) == name
     for subject in (*subjects_of_node(name), *FOR_ALL):
         query = {"seq": 1, "next_by_subj": subject}

@@ -1,5 +1,5 @@
-"""Tests of gangs with more pods than one atomic batch can hold. All pods of such a gang are placed,
-in several batches, or none are."""
+"""Tests of gangs with more pods than one atomic batch can hold. Such a gang is placed in several
+batches, as a whole or not at all."""
 
 from typing import Any
 

@@ -244,8 +244,8 @@ def test_alone_on_a_device_of_one_slot_is_in_use_not_full() -> None:
 
 
 def test_nearest_misses_are_the_three_that_lack_least() -> None:
-    """A refusal names the three nearest nodes: those that pass the most filters, and among these
-    the ones that lack least."""
+    """A refusal names the three nearest nodes. A node is nearer if it passes more filters, or if it
+    passes equally many and lacks less."""
     sizes = {"a": 500, "b": 990, "c": 100, "d": 900, "e": 700}
     ledger = Ledger(
         *(rack(name, 1, memory_mib=mib) for name, mib in sizes.items()),

@@ -199,8 +199,8 @@ def test_an_extended_resource_has_its_name_and_amounts(golden: Golden) -> None:
     ],
 )  # fmt: skip
 def test_the_cause_in_a_list_is_that_of_the_nearest_node(what: PodRefused, said: str) -> None:
-    """A list shows the cause on the nearest node, and how many others there are. A mismatch of node
-    labels is shown only if there is no other cause."""
+    """A list shows the cause on the nearest node, and the number of other causes. A cause that
+    operators can remove is shown rather than a mismatch of node labels."""
     assert words.cause(what) == said
 
 

@@ -65,7 +65,8 @@ def settle(ledger: Ledger) -> Ledger:
 
 
 def test_two_teams_divide_a_cluster_as_they_deserve() -> None:
-    """If both teams ask for more than there is, each gets what it deserves."""
+    """If two teams together ask for more GPUs than the cluster has, each team gets what it
+    deserves."""
     ledger = Ledger(rack("n1", 10), queue("a", deserved=7), queue("b", deserved=3))
     settle(ledger.submit(*in_queue("a", 20), *in_queue("b", 20)))
     assert running(ledger) == {"a": 7, "b": 3}
@@ -367,8 +368,8 @@ def test_a_pod_takes_back_from_two_queues_on_one_node() -> None:
 
 
 def test_hopeless_pods_do_not_keep_an_entitled_pod_waiting() -> None:
-    """Pending pods that fit nowhere do not keep a pod of an entitled queue pending, even if there
-    are more nodes than one decision tries."""
+    """A pod within its queue's entitlement is placed even if pods that fit nowhere are pending, and
+    the cluster has more nodes than one decision tries."""
     ledger = Ledger(*(rack(f"n{number}", 1) for number in range(70)))
     ledger.play(queue("a", deserved=35), queue("b", deserved=5), queue("c", deserved=30))
     settle(ledger.submit(*in_queue("b", 70)))

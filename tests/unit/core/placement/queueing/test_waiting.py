@@ -247,7 +247,8 @@ def test_members_that_do_not_choose_as_one_alone() -> None:
 
 @pytest.mark.parametrize("names", [("s0",), THREE])
 def test_kept_apart_they_fill_the_cluster_all_the_same(names: tuple[str, ...]) -> None:
-    """If schedulers keep apart, one whose own nodes are full uses the nodes of others."""
+    """If schedulers keep apart, a scheduler whose own nodes are full uses the nodes of other
+    schedulers."""
     members = fleet(names, 9).submit(*(pod(uid, ask(20_480)) for uid in UIDS[:36]))
     placed = list(chain(*(members.decide_by(name, apart=True) for name in names)))
     assert told(placed, PodPlaced) == UIDS[:36]

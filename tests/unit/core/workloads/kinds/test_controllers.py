@@ -333,8 +333,8 @@ def test_a_workflow_of_a_template(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", [WFT, CLUSTER])
 def test_templates_of_other_documents(kind: str) -> None:
-    """The steps, tasks and hooks of a Workflow may call templates of other documents. The pods of
-    these templates, and of those that they call, are pods of the Workflow.
+    """The steps, tasks and hooks of a Workflow may call templates of other documents, which may
+    call further templates. The Workflow has the pods of all these templates.
 
     Each template is read once."""
     ref = {"name": "shared", "clusterScope": kind == CLUSTER}

@@ -556,7 +556,7 @@ def test_the_priority_of_a_container_is_named(
 
 def test_a_priority_among_limits_needs_the_same_right() -> None:
     """A priority of 0 among a container's limits causes one warning, because it needs permission.
-    Other values cause none."""
+    Other priorities cause no warning."""
     limits = {"nvidia.com/gpu": 1, "nvidia.com/priority": "0"}
     document = pod()
     document["spec"]["containers"][0]["resources"]["limits"] = limits

@@ -193,7 +193,8 @@ def test_the_lock_and_the_section() -> None:
 
 
 def test_two_containers_each_have_gpus() -> None:
-    """A pod may request whole GPUs in one container and a part in another; both are AMD's."""
+    """A pod may request whole AMD GPUs in one container and a part of an AMD GPU in another
+    container."""
     whole = {"name": "a", "image": "app", "resources": {"limits": amounts(1)}}
     part = {"name": "b", "image": "app", "resources": {"limits": amounts(1, 4096, 10)}}
     assert [ask.cores for ask in asks(pod(containers=[whole, part]))] == [100, 10]

@@ -38,7 +38,7 @@ def ask(family: str, **fields: Any) -> tuple[Ask, ...]:
 
 
 def registered(**changes: Any) -> Registration:
-    """Return what is registered on a node whose capacity of slices has these changes."""
+    """Return the registration of a node whose capacity of slices has these changes."""
     return registration(vendor_node({CAPACITY: json.dumps(DRS_CAPACITY | changes)}, {DRS: 24}))
 
 

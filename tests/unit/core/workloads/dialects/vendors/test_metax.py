@@ -87,7 +87,7 @@ def test_sgpus_are_requested_in_limits(resource: str) -> None:
 
 
 def test_whole_gpus() -> None:
-    """A count of GPUs requests whole ones; zero requests none."""
+    """A count of GPUs requests whole GPUs. A count of zero requests no GPU."""
     assert asks(pod({GPU: 2})) == (Ask(container="main", family="metax-gpu", count=2, cores=100),)
     assert asks(pod({GPU: 0})) == ()
 
