@@ -136,8 +136,8 @@ async def test_it_judges_by_the_newest_configuration(webhook: Webhook) -> None:
 
 
 async def test_the_scheduler_that_is_filled_in_is_one_that_is_taken(webhook: Webhook) -> None:
-    """The webhook sets a pod's scheduler name to the first one in the configuration, even if the
-    webhook's own default is a different name."""
+    """The webhook sets a pod's scheduler name to the first scheduler name in the configuration,
+    even if the webhook's own default is different."""
     webhook.configuration = Configuration(scheduler_names=("theirs", "more"))
     (patch,) = json.loads(base64.b64decode((await webhook.ask(unnamed(share())))["patch"]))
     assert patch["value"] == "theirs"

@@ -31,7 +31,7 @@ def test_what_could_not_be_noted_is_noted_by_the_next_try(tmp_path: Path) -> Non
 
 def test_what_could_not_be_struck_out_is_struck_out_by_the_next_try(tmp_path: Path) -> None:
     """If the agent cannot write its notes file, removing a note fails and the note stays. The retry
-    removes it."""
+    removes the note."""
     here, away = tmp_path / "here", tmp_path / "away"
     here.mkdir()
     noted = book(here)

@@ -127,8 +127,8 @@ async def test_restored_failures() -> None:
 
 
 def test_the_scarcest_resource_bounds_what_a_card_is_cut_into() -> None:
-    """The number of vNPU slots of an NPU is limited by its scarcest resource, even if memory is
-    plentiful."""
+    """The number of vNPU slots of an NPU is limited by the resource that runs out first, even if
+    there is plenty of memory."""
     roomy = {
         family: Model(model="x", family=family, memory_mib=1 << 20).slots("vnpu")
         for family in ("ascend310p", "ascend910a")

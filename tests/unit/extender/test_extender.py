@@ -127,8 +127,8 @@ def node_object(name: str) -> dict[str, Any]:
 
 
 def test_nodes_come_back_in_the_form_in_which_they_came() -> None:
-    """The extender returns nodes in the form in which it got them: names or unchanged objects. It
-    accepts both upper and lower case in field names."""
+    """The extender returns nodes in the form in which it got them: names or unchanged objects. In
+    requests, it accepts field names in upper or lower case."""
     world = World(rack("n1"), rack("n2"))
     assert world.filter(wanted(), NodeNames=["n2", "n1"])["NodeNames"] == ["n2", "n1"]
     objects = [node_object(name) for name in ("n1", "n2", "n3")]
@@ -140,8 +140,8 @@ def test_nodes_come_back_in_the_form_in_which_they_came() -> None:
 
 
 def test_every_node_that_fails_has_words(golden: Golden) -> None:
-    """Each rejected node has a reason and is marked unresolvable. Otherwise kube-scheduler would
-    try to evict pods there."""
+    """Each rejected node has a reason and is marked unresolvable. Without this mark, kube-scheduler
+    would try to evict pods there."""
     world = World(rack("n1", 1), rack("n2", 1))
     answer = world.filter(wanted(share(999_999)), NodeNames=["n1", "n2"])
     assert answer["FailedNodes"].keys() == {"n1", "n2"}

@@ -96,7 +96,7 @@ async def test_reached() -> None:
 
 
 async def test_given_up_wait_leaves_nothing_behind() -> None:
-    """If a request that waits for a revision is cancelled, the feed forgets it."""
+    """If a request that waits for a revision is cancelled, the feed forgets the request."""
     feed = Feed()
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):

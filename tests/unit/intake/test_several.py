@@ -63,8 +63,8 @@ def test_one_that_each_intake_has_seen_once_is_believed_by_neither() -> None:
 
 
 def test_an_honest_agent_is_believed_after_one_look_more_than_there_are_intakes() -> None:
-    """If a node really lost all its GPUs, the intakes hold the report back once each, one after
-    another. Then the loss is recorded once."""
+    """If a node really lost all its GPUs, the intakes hold the agent's report back once each, one
+    after another. After that, the loss is recorded once."""
 
     async def lost() -> None:
         services = await several()

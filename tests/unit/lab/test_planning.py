@@ -127,8 +127,8 @@ def test_who_is_evicted_twice_goes_once_and_from_where_it_is() -> None:
 
 
 def test_no_time_is_promised_to_a_pod_that_would_wait() -> None:
-    """If a pod stays pending, the plan explains why it cannot say when the pod will start. If no
-    pod stays pending, the plan has no such explanation."""
+    """No plan promises when a pending pod will start. If a pod stays pending, the plan explains
+    this. Otherwise it has no such explanation."""
     assert planned(full(), draft("new", cards(2))).when
     assert planned(Ledger(rack("n1", 2)), draft("new", cards(2))).when == ""
 
@@ -227,8 +227,8 @@ def test_a_pod_that_waits_already_is_decided_anew(golden: Golden) -> None:
 
 
 def test_a_manifest_that_asks_for_something_else_takes_the_place_of_what_waits() -> None:
-    """If a manifest has a pod with the name of a pending one but other requests, the planned pod
-    replaces the pending one."""
+    """A pod of the manifest may have the name of a pending pod and request something else. In the
+    plan, it replaces the pending pod."""
     ledger = full(nodes=1, count=1)
     ledger.play(rack("n2", 1, model=T4)).submit(pod("big", ask(60_000)))
     while ledger.decide():
@@ -339,7 +339,7 @@ def test_of_those_that_wait_for_the_same_all_are_counted_and_the_first_named() -
 
 def test_a_lost_node_moves_its_pods_or_lets_them_wait() -> None:
     """If a plan assumes that a node is lost, the node's pods move by priority and age while there
-    is room. The others become pending."""
+    is room. The node's other pods become pending."""
     ledger = Ledger(rack("n1", 2), rack("n2", 2))
     for name in ("a", "b", "c"):
         ledger.submit(pod(name, cards()))
@@ -416,8 +416,8 @@ def test_enough_of_a_device_s_id_will_do() -> None:
 
 
 def test_added_nodes_take_what_waits_and_are_like_their_like() -> None:
-    """An added node gets the labels that all nodes with its model share. Pending pods are placed on
-    it."""
+    """An added node gets the labels that all nodes with the same GPU model share. Pending pods are
+    placed on the added node."""
     ledger = Ledger(rack("n1", 1, model=A100_80))
     ledger.play(
         observed("n1", labels={"pool": "train", "kubernetes.io/hostname": "n1"}, version=1),
@@ -473,7 +473,7 @@ def test_counts_of_one_are_said_of_one(golden: Golden) -> None:
 
 
 def test_why_nobody_would_go_for_an_urgent_pod_is_said_beforehand() -> None:
-    """If pods of lower priority are not evicted for a pending pod, the plan explains why."""
+    """If a pending pod does not evict pods of lower priority, the plan explains why."""
     ledger = Ledger(rack("n1", 1)).submit(pod("a", ask(70_000), queue="other")).settle()
     urgent = only(planned(ledger, draft("b", ask(60_000), priority=9)))
     spared = (
@@ -522,8 +522,8 @@ def test_what_makes_no_sense_is_refused_by_field(fields: dict[str, Any], field: 
     ("text", "problem"), [("0x8xT4", "add is '0x8xT4'"), ("2x0xT4", "'0xT4' has no device")]
 )
 def test_a_count_of_none_is_met_with_that_it_is_none(text: str, problem: str) -> None:
-    """If a planned change adds zero nodes, the error says that the count is zero, not that it is
-    malformed."""
+    """If a planned change adds zero nodes, the error says that the count is zero, instead of
+    calling the text malformed."""
     with pytest.raises(WishInvalid, match=f"{problem}; write a count of 1 or more"):
         planned(full(), add=(text,))
 
@@ -568,8 +568,8 @@ def test_a_gang_is_planned_whole() -> None:
 
 
 def test_a_gang_that_needs_two_models_never_fits_unless_it_permits_them() -> None:
-    """The outcome of a gang that fits only on devices of two models is `never`, with the refusal
-    that names this reason. If its pods permit several models, it fits."""
+    """If a gang fits only on devices of two models, its planned outcome is `never`, with a refusal
+    for that reason. If the gang's pods permit several models, the gang fits."""
     ledger = Ledger(rack("n1", 2), rack("n2", 2, model=T4))
     told = PodGroupObserved(group="default/job", min_available=4)
     names = [f"w{index}" for index in range(4)]

@@ -92,8 +92,8 @@ print(counts, count())
 
 
 def test_a_fake_driver_is_never_taken_for_the_real_one(tmp_path: Path) -> None:
-    """While a fake driver is active, a process uses the fake NVML library. Before and after, it
-    uses the real one."""
+    """While a fake driver is active, a process uses the fake NVML library. Before and after that,
+    the process uses the real NVML library."""
     real = FakeDriver(tmp_path, "8xT4")
     elsewhere = tmp_path / "lib"
     elsewhere.mkdir()
@@ -351,7 +351,7 @@ def test_the_fabric_is_told_in_the_bindings_own_structure(driver: FakeDriver, ca
 
 
 def test_work_on_a_lost_card_fails(driver: FakeDriver) -> None:
-    """A program cannot use a lost GPU, but it can use the other one."""
+    """A program cannot use a lost GPU, but it can still use the other GPU of the driver."""
     driver.fall_off(0)
     assert probe(driver, CUDA_VISIBLE_DEVICES="0") == ["context CUDA_ERROR_NO_DEVICE"]
     assert "name=Tesla T4" in probe(driver, "info")[1]

@@ -103,7 +103,7 @@ def test_the_driver_lists_its_profiles(tmp_path: Path, model: str) -> None:
 
 def test_instances_stand_where_they_are_told(card: Any) -> None:
     """An instance is created at the slices that the caller chose. As in the real driver, it must
-    not overlap another."""
+    not overlap another instance."""
     half = created(card, "3g.20gb", 4)
     info = pynvml.nvmlGpuInstanceGetInfo(half)
     assert (info.profileId, info.placement.start, info.placement.size) == (9, 4, 4)

@@ -6,7 +6,8 @@ from apportion.scheduler.cycle import CALM_DECISIONS, Contention
 
 def looked(spreading: Contention, *others_wait: bool) -> list[bool]:
     """Make one decision per value of `others_wait`, which is True while other schedulers have
-    pending pods. Return for each whether the scheduler tried its own part of the nodes first."""
+    pending pods. Return for each decision whether the scheduler tried its own part of the nodes
+    first."""
     found = []
     for each in others_wait:
         spreading.look(others_wait=each)

@@ -88,8 +88,9 @@ PUBLISHER = Publisher("scheduler/test", SystemClock(), _never)
 
 
 def test_limits_are_fenced_by_their_last_check() -> None:
-    """An append that depends on limits ends with an event for each of them. It expects the last
-    such event, so the server refuses one of two schedulers that use the same limit at once."""
+    """An append that depends on limits ends with one event for each limit. The fence of such an
+    event is the limit's last event. If two schedulers use the same limit at once, the server
+    therefore refuses one of their appends."""
     ledger = Ledger(
         node("n1", gpu("g0", slots=4)),
         QueueObserved(queue="ml", parent="lab", capability={"nvidia.com/gpu": 3}),
@@ -116,8 +117,8 @@ def test_limits_are_fenced_by_their_last_check() -> None:
 
 
 def test_what_is_decided_together_is_told_with_one_time_and_fenced_once() -> None:
-    """All events of a decision have the same time. If two are about the same node, only the first
-    is fenced, and the second contains the first one's digest."""
+    """All events of a decision have the same time. If two events are about the same node, only the
+    first has a fence, and the second contains the digest of the first."""
     ledger = Ledger(node("n1", gpu("g0")), pod("p1", ask(1000)), pod("p2", ask(1000)))
 
     drafts = fence(

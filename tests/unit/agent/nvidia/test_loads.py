@@ -96,8 +96,8 @@ async def test_processes_of_an_instance(backend: NvmlBackend, driver: FakeDriver
 async def test_an_instances_compute_is_its_monitors(
     backend: NvmlBackend, driver: FakeDriver
 ) -> None:
-    """From the second reading on, the backend reports a MIG instance's compute from its performance
-    monitor. Without a monitor, compute stays unknown."""
+    """The backend reports a MIG instance's compute from the GPU's performance monitor, starting
+    with the second reading. Without a monitor, the compute is unknown."""
     older = await made(backend, driver.ids[1], A100_CUT)
     newer = await made(backend, driver.ids[2], H100_CUT)
     driver.process(1, 4711, 300, 40, instance=older)

@@ -102,8 +102,8 @@ async def test_an_instance_without_its_inside_is_finished(
 async def test_an_instance_that_was_cut_within_is_made_whole(
     backend: NvmlBackend, driver: FakeDriver, card: Any
 ) -> None:
-    """If an operator has split a GPU instance into several compute instances, an agent that needs
-    the MIG instance replaces them with one compute instance."""
+    """An operator may split a GPU instance into several compute instances. If the agent needs the
+    MIG instance, it replaces them with a single compute instance."""
     await backend.make_instance(driver.ids[0], HALF, [])
     (one,) = nvml_mig.instances(card, nvml_mig.profiles(card))
     half = one.handle
@@ -222,8 +222,8 @@ async def test_a_share_that_was_placed_for_more_than_the_driver_makes_is_refused
 
 
 async def test_a_driver_may_count_in_smaller_slices(tmp_path: Path, proc: Path) -> None:
-    """The RTX PRO 6000 driver counts a GPU in twelve slices. The agent converts them to its own
-    slices."""
+    """The RTX PRO 6000 driver divides a GPU into twelve slices. The agent converts positions in
+    these slices to its own, larger slices."""
     with fake_driver(tmp_path, "1xRTX-PRO-6000:mig") as driver:
         (device,) = driver.ids
         backend = NvmlBackend(SystemClock(), ours=ours(tmp_path, proc))
@@ -276,8 +276,8 @@ async def test_no_share_is_cut_where_an_instance_of_another_is(
 async def test_an_agent_that_starts_again_knows_its_instances(
     backend: NvmlBackend, driver: FakeDriver, card: Any, tmp_path: Path, proc: Path
 ) -> None:
-    """A restarted agent recognizes the instances in its record on disk as its own. It keeps all
-    others, since other programs made them."""
+    """A restarted agent reads from disk which instances it has made. It keeps every other instance,
+    because another program made that instance."""
     first = await backend.make_instance(driver.ids[0], SMALL, [])
     small = MigInstance(profile="1g.5gb", start=0, size=1)
     made_by_hand(card, small)
@@ -293,8 +293,8 @@ async def test_an_agent_that_starts_again_knows_its_instances(
 async def test_a_death_between_the_note_and_the_making_forgets_nothing(
     driver: FakeDriver, card: Any, tmp_path: Path, proc: Path, exists: bool
 ) -> None:
-    """The agent may crash after it records a MIG instance and before a pod uses it. The restarted
-    agent deletes the record, and the instance if it exists."""
+    """The agent may crash after it records a MIG instance and before it makes the instance or a pod
+    uses it. The restarted agent deletes the record, and the instance if it exists."""
     ours(tmp_path, proc).note(driver.ids[0], HALF)
     if exists:
         made_by_hand(card, HALF)
@@ -394,7 +394,8 @@ async def test_an_agent_that_hands_nothing_out_knows_no_slices_of_others(
 
 
 def test_slices_beyond_those_that_a_report_has_are_left_out() -> None:
-    """A report has room for eight MIG slices per GPU. The agent omits any further slices."""
+    """A report has room for eight MIG slices per GPU. The agent omits any slices beyond the
+    eighth."""
     cut = MigInstance(profile="2g.8gb", start=7, size=2)
     assert nvml_mig.slices(cut) == 0b1000_0000
     card = gpu("g0", mode="mig", closed_slices=nvml_mig.slices(cut))

@@ -203,7 +203,7 @@ async def test_a_notice_is_followed_by_a_look_at_once(
 
 async def test_an_operator_says_which_xids_count(driver: FakeDriver) -> None:
     """If an operator configures which XIDs (driver errors) are ignored, that list replaces the
-    default one."""
+    default list."""
     backend = NvmlBackend(SystemClock(), ignored=frozenset({48}))
     try:
         await backend.inventory()
@@ -311,7 +311,7 @@ async def test_a_lost_card_is_known_within_one_wait(
 async def test_a_lost_card_does_not_make_deaf_to_the_others(
     driver: FakeDriver, listener: NvmlBackend
 ) -> None:
-    """While one GPU is lost, the backend still receives XIDs of the others."""
+    """While one GPU is lost, the backend still receives XIDs (driver errors) of the other GPU."""
     await listener.inventory()
     driver.fall_off(0)
     await after_change(listener)

@@ -28,8 +28,8 @@ def test_nothing_differs_nothing_is_written() -> None:
 
 
 def test_what_people_are_told_is_refused_is_ended_by_a_whole_report() -> None:
-    """After the intake has refused a report, the agent sends a full report. It does so even if the
-    inventory and the ledger agree by now, or differ only in health."""
+    """After the intake has refused a report, the agent's next report is a full one. This holds even
+    if the inventory and the ledger agree again, or differ only in health."""
     refused = NodeView(said=WELL, refused=True)
     for now in (WELL, with_failed(WELL, 1)):
         assert news(refused, now) == [now]
@@ -65,8 +65,9 @@ def test_any_other_difference_is_a_whole_report() -> None:
 
 
 def test_ids_repeat_for_the_same_fact_and_only_for_it() -> None:
-    """The id of an agent's event depends on the event's content and on the previous event on its
-    subject. A retry has the same id, and a repeated failure has a new one."""
+    """The id of an agent's event depends on the event's content and on the previous event of the
+    same subject. A retry has the same id. If the same failure happens again, its event has a new
+    id."""
     failed, well = news(NodeView(said=WELL), with_failed(WELL, 0, 1))
     assert event_id(failed, 7) == event_id(msgspec.structs.replace(failed), 7)
     assert len({event_id(failed, 7), event_id(well, 7), event_id(failed, 9)}) == 3

@@ -23,8 +23,8 @@ CARD = simulated_devices("old", "1xT4")
 
 
 def test_a_card_that_was_moved_is_taken_once_its_old_node_is_without_it() -> None:
-    """If a GPU was moved, the intake refuses the new node's report until the old node reports
-    without that GPU. The ledger records the refusal once."""
+    """If a GPU was moved, the intake refuses the new node's report while the old node's last report
+    has that GPU. The ledger records the refusal once."""
 
     async def moved() -> None:
         services = Services()
@@ -69,7 +69,7 @@ def test_what_people_are_told_ends_though_all_is_as_it_was_before() -> None:
 
 def test_two_agents_of_one_name_do_not_outwrite_each_other() -> None:
     """If two agents report different devices for the same node, each of them appends one report.
-    They do not go on overwriting each other's reports."""
+    After that, neither agent reports again."""
 
     async def contradict() -> None:
         services = Services()

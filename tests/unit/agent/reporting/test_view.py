@@ -111,9 +111,9 @@ def adopted(*, attempt: int, running: bool, device: str = "GPU-a") -> PodAdopted
 
 
 def test_annotations_alone_give_a_pod_nothing_on_a_kubelets_node() -> None:
-    """On a node with a kubelet, annotations alone give an adopted pod no shares. The pod must
-    either be running under one of our placement attempts or match a placement that the agent knows.
-    """
+    """On a node with a kubelet, annotations alone give an adopted pod no shares. The pod gets its
+    shares only if it is running under one of our placement attempts, or if the agent knows a
+    placement that matches them."""
 
     def gets(*events: Payload) -> bool:
         return "p" in folded(*events, remember=True).nodes["n1"].held
@@ -128,8 +128,8 @@ def test_annotations_alone_give_a_pod_nothing_on_a_kubelets_node() -> None:
 
 
 def test_a_pod_that_is_taken_back_is_answered_for_again() -> None:
-    """If a bound pod is adopted, its allocation is due again, even if the agent already had that
-    task."""
+    """If a bound pod is adopted, the agent gets the pod's claim to allocate again, even if it has
+    already taken the claim before."""
     view = folded(placed("p", "GPU-a"), BOUND)
     back = adopted(attempt=1, running=False)
     view.apply(record_of(3, back), event_of(back, "id-3"))

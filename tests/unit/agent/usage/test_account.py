@@ -73,8 +73,8 @@ def test_an_hour_without_anything_is_no_event() -> None:
 
 
 def test_many_shares_are_several_events() -> None:
-    """If there are more shares than one usage event may hold, the account splits them over several.
-    Each share is in exactly one event."""
+    """If there are more shares than one usage event may hold, the account writes several events.
+    Each share is in exactly one of these events."""
     account = Account(0)
     account.add(
         Look(tuple(use(f"uid-{n}") for n in range(SHARES_MAX + 1)), unshared=(stranger(1, 1),)), 5

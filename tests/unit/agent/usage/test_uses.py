@@ -85,8 +85,8 @@ def test_containers_of_one_pod_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_what_an_init_container_borrows_is_its_own(tmp_path: Path) -> None:
-    """If an init container borrows its pod's share, the agent does not list the container's
-    processes as unshared."""
+    """An init container may borrow its pod's share while the containers that own the share do not
+    run. The agent does not list the processes of such an init container as unshared."""
     write(tmp_path, 1, uid=UID, container="fetch")
     loads = [Load(CARD, 0, 0, None, (Running(1, MIB, 0),))]
     assert not look(tmp_path, [claim(UID, share(), borrowed=(share("fetch"),))], loads).unshared

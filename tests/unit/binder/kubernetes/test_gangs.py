@@ -142,7 +142,8 @@ def test_a_gang_is_let_in_with_and_without_a_status_subresource(kube: type[Memor
 
 
 def test_a_gang_that_was_refused_is_tried_again() -> None:
-    """If the API server refuses the update of a PodGroup, the binder retries it."""
+    """If the API server refuses the binder's update of a PodGroup, the binder tries the update
+    again."""
     world = World(MemoryKube())
     world.make_group()
     world.link.refusals = 1
@@ -208,7 +209,7 @@ def test_the_default_queue_is_made_once(known: bool) -> None:
 
 
 def test_no_queue_is_asked_for_where_volcano_is_absent() -> None:
-    """While Volcano is not installed, the binder requests nothing but the list of API groups. Once
+    """While Volcano is not installed, the binder requests only the list of API groups. Once
     Volcano's API appears, the binder creates the default Queue."""
     kube = Noting()
     absent = {(API.removeprefix("/apis/"), kind) for kind in ("queues", "podgroups")}

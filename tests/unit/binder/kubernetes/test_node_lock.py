@@ -1,4 +1,5 @@
-"""Tests of the lock that HAMi's and Volcano's device plugins expect on a node."""
+"""Tests of how the binder takes and releases the lock that HAMi's and Volcano's device plugins
+expect on a node."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ class Cluster:
         self.node: NodeState = ledger.node()
 
     async def create(self, *names: str, node: str = "") -> None:
-        """Create the node, and pods with these names, on `node` if it is set."""
+        """Create node n1 and a pod for each name. If `node` is set, the pods are bound to that
+        node."""
         await self._send("POST", NODES, kube_node("n1"))
         for name in names:
             made = kube_pod(name, {})
@@ -62,7 +64,7 @@ class Cluster:
         return await self.locks.take(self.placed(name), DIALECTS[self.plugin], self.node)
 
     async def release(self, name: str) -> None:
-        """Release the node's lock, because the pod was not bound."""
+        """Release the node's lock, as the binder does if it could not bind the pod."""
         await self.locks.release(self.placed(name), DIALECTS[self.plugin], self.node)
 
     def placed(self, name: str) -> PodPlaced:
@@ -70,7 +72,8 @@ class Cluster:
         return placed(name, "n1", shares=[share("g0")])
 
     async def pod(self, name: str, notes: dict[str, str], phase: str) -> dict[str, str]:
-        """Give the pod these annotations and this phase. Withdraw, and return its annotations."""
+        """Set the pod's annotations and phase, and let the binder withdraw the pod if it has ended.
+        Return the pod's annotations after that."""
         path = f"{PODS}/{name}"
         await self._send("PATCH", path, {"metadata": {"annotations": notes}})
         await self._send("PATCH", f"{path}/status", {"status": {"phase": phase}})
@@ -94,8 +97,8 @@ def minutes_ago(minutes: int) -> str:
 
 @pytest.mark.parametrize("plugin", ["hami", "volcano"])
 async def test_a_free_lock_is_taken_again_and_released(plugin: Plugin) -> None:
-    """The lock names the pod. If the binder takes it again for that pod, it has it already. Only
-    that pod's failure releases it."""
+    """If the binder takes the lock again for the same pod, the lock stays as it is. A release
+    removes the lock only if it is for that pod."""
     cluster = Cluster(plugin)
     await cluster.create("p")
     assert await cluster.take("p") is None
@@ -109,7 +112,8 @@ async def test_a_free_lock_is_taken_again_and_released(plugin: Plugin) -> None:
 
 
 async def test_volcanos_lock_is_a_time_alone() -> None:
-    """Volcano's scheduler reads its lock as a time, so the pod is in an annotation of our own."""
+    """Volcano's lock is only a time, because Volcano's scheduler reads it as a time. The binder
+    therefore writes the pod to an annotation of our own."""
     cluster = Cluster("volcano")
     await cluster.create("p")
     await cluster.take("p")
@@ -119,8 +123,8 @@ async def test_volcanos_lock_is_a_time_alone() -> None:
 
 
 async def test_a_held_lock_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While another pod has the lock, a pod waits; if that takes too long, the binder says for
-    which pod. Once the plugin has removed the lock, the pod takes it."""
+    """The binder waits while another pod has the lock. If that takes too long, the error names the
+    other pod. Once the plugin has removed the lock, the binder takes it."""
     cluster = Cluster()
     await cluster.create("p", "other")
     await cluster.write({LOCKS["hami"]: f"{minutes_ago(1)},default,other"})
@@ -142,7 +146,8 @@ async def test_a_held_lock_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> Non
     ids=["of a deleted pod", "older than five minutes", "old, of no pod", "not a time"],
 )
 async def test_a_stale_lock_is_taken_over(lock: str) -> None:
-    """As in HAMi, a lock is taken over if its pod no longer exists, or after five minutes."""
+    """As in HAMi, the binder takes over a lock if the lock's pod no longer exists or the lock is
+    more than five minutes old. It also takes over a lock without a valid time."""
     cluster = Cluster()
     await cluster.create("p", "other")
     await cluster.write({LOCKS["hami"]: lock})
@@ -151,7 +156,8 @@ async def test_a_stale_lock_is_taken_over(lock: str) -> None:
 
 
 async def test_one_of_many_takes_the_lock() -> None:
-    """If the binder prepares many pods of one node at once, one of them has the lock."""
+    """If the binder wants the lock for many pods of one node at once, exactly one of the pods gets
+    it."""
     cluster = Cluster()
     names = [f"p{n}" for n in range(8)]
     await cluster.create(*names)
@@ -165,7 +171,8 @@ async def test_one_of_many_takes_the_lock() -> None:
 
 
 async def test_a_binder_that_may_not_lock_says_how_to_allow_it() -> None:
-    """If the API server refuses, the failure names the missing permission."""
+    """If the API server refuses to set the lock, the error names the permission that the binder may
+    lack."""
     cluster = Cluster()
     failed = await cluster.take("p")  # the node does not exist
     assert failed is not None
@@ -176,8 +183,9 @@ async def test_a_binder_that_may_not_lock_says_how_to_allow_it() -> None:
 async def test_both_locks_of_a_pod_with_devices_of_two_vendors_are_released(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Such a pod takes a lock for each vendor. If the second one is held by another pod, the first
-    is given back. After a failed binding, both are."""
+    """A pod with devices of two vendors takes one lock for each vendor. If its binding fails, the
+    binder releases both locks. If another pod has the second lock, the binder releases the
+    first."""
     monkeypatch.setattr(node_lock, "WAIT_S", 0.1)
     cluster = Cluster()
     await cluster.create("p", "other")
@@ -197,8 +205,9 @@ QUEUES = {"hami": hami.TO_ALLOCATE, "volcano": volcano_vgpu.TO_ALLOCATE}
 
 @pytest.mark.parametrize("plugin", ["hami", "volcano"])
 async def test_the_lock_of_a_pod_that_has_ended_is_released(plugin: Plugin) -> None:
-    """If a plugin dies, the kubelet fails the pod. The pod is then removed from the plugin's queue,
-    and loses the lock. A pod that still waits for its devices keeps both."""
+    """If a plugin dies, the kubelet fails the pod that the plugin was serving. The binder then
+    removes the pod from the plugin's queue and releases the pod's lock. It does neither while the
+    pod is pending."""
     cluster = Cluster(plugin)
     await cluster.create("p")
     await cluster.take("p")
@@ -211,7 +220,7 @@ async def test_the_lock_of_a_pod_that_has_ended_is_released(plugin: Plugin) -> N
 
 
 async def test_the_lock_of_a_pod_that_is_gone_is_released() -> None:
-    """A pod that was deleted before the plugin served it leaves no lock."""
+    """If a pod was deleted before the plugin served it, the binder releases the pod's lock."""
     cluster = Cluster()
     await cluster.create("p")
     await cluster.take("gone")
@@ -220,8 +229,8 @@ async def test_the_lock_of_a_pod_that_is_gone_is_released() -> None:
 
 
 async def test_the_lock_of_a_pod_that_came_back_elsewhere_is_removed() -> None:
-    """A pod of a StatefulSet may get another node under the same name. Its old lock is removed, and
-    its annotations stay."""
+    """A StatefulSet may create a pod again with the same name, on another node. The binder then
+    releases the old pod's lock and keeps the new pod's annotations."""
     cluster = Cluster()
     await cluster.create("p", node="n2")
     await cluster.take("p")
@@ -232,8 +241,8 @@ async def test_the_lock_of_a_pod_that_came_back_elsewhere_is_removed() -> None:
 
 @pytest.mark.parametrize("plugin", ["hami", "volcano"])
 async def test_a_lock_that_was_taken_for_a_served_pod_is_released(plugin: Plugin) -> None:
-    """A binder may die after it has bound a pod. The next one takes the lock again, although the
-    plugin has served the pod since and removes no lock any more."""
+    """A restarted binder may take the lock again for a pod that is already bound. If the plugin has
+    served the pod before that, it no longer removes the lock, so the binder does."""
     cluster = Cluster(plugin)
     await cluster.create("p")
     await cluster.take("p")

@@ -378,8 +378,8 @@ def test_every_pod_of_a_burst_gets_its_event_once_bindings_leave_room(
 
 
 def test_a_binder_that_restarts_tells_what_the_last_one_could_not_and_nothing_twice() -> None:
-    """A restarted binder writes no Kubernetes event twice. Of the events that its predecessor did
-    not write, it writes only those about recent bindings."""
+    """A restarted binder writes no Kubernetes event twice. If its predecessor left events
+    unwritten, the new binder writes only the events about recent bindings."""
 
     async def main() -> None:
         told = Told()
@@ -423,7 +423,7 @@ def test_an_event_waits_for_an_api_server_that_is_away() -> None:
 
 def test_the_event_of_a_pod_that_waits_is_renewed_before_it_expires() -> None:
     """The binder renews a pending pod's event before the event expires, and recreates an expired
-    event. Two binders renew no more often than one."""
+    event. Two binders together renew an event no more often than one binder alone."""
 
     async def main() -> None:
         told = Told()
@@ -453,8 +453,8 @@ def test_the_event_of_a_pod_that_waits_is_renewed_before_it_expires() -> None:
 def test_events_that_the_api_server_keeps_failing_delay_no_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """If the API server keeps rejecting some Kubernetes events, the binder still writes all others.
-    It writes the rejected ones once the API server accepts them."""
+    """If the API server keeps rejecting some Kubernetes events, the binder still writes all other
+    events. It writes the rejected events once the API server accepts them."""
     monkeypatch.setattr(FailingKubeApi, "pods", {"a", "b"})
 
     async def main() -> None:

@@ -316,8 +316,8 @@ def test_what_was_left_over_while_nobody_was_here_is_found_at_the_start() -> Non
 
 
 def test_a_claim_that_may_not_be_written_keeps_no_other_one() -> None:
-    """If the API server rejects the update of one claim, the binder still updates the others. It
-    retries the rejected one later."""
+    """If the API server rejects the update of one claim, the binder still updates the other claims.
+    It retries the rejected update later."""
 
     async def test(world: World) -> None:
         await world.bind()
@@ -342,8 +342,8 @@ def test_a_claim_that_may_not_be_written_keeps_no_other_one() -> None:
 
 
 def test_a_node_whose_devices_are_refused_keeps_no_other_node() -> None:
-    """If the API server rejects one node's ResourceSlice, the binder still publishes those of other
-    nodes. It retries the rejected one later."""
+    """If the API server rejects one node's ResourceSlice, the binder still publishes the slices of
+    the other nodes. It retries the rejected slice later."""
 
     async def test(world: World) -> None:
         world.take(node("n2", gpu("g2")))

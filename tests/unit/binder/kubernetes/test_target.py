@@ -1,4 +1,5 @@
-"""Tests of binding a pod if the API server is busy, slow or failing, or if the pod has changed."""
+"""Tests of how the binder binds a pod if the API server is busy, slow or failing, or if the pod has
+changed."""
 
 from __future__ import annotations
 

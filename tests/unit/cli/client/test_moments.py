@@ -58,8 +58,8 @@ def test_the_head_says_the_moment_that_was_asked_for(asked: datetime | None, sai
 
 
 def test_both_ends_of_a_difference_say_which_day_they_meant() -> None:
-    """For the start and for the end of its time span, `diff` prints the requested time and the time
-    of the event found there."""
+    """For both ends of its time span, `diff` prints the requested time and the time of the event
+    that it found for that end."""
     meant = MomentAnswer(revision=7, time="2026-11-24T23:40:03.456Z")
     event = "revision 7 (2026-11-24T23:40:03Z)"
     assert both("23:50", meant, NOW) == f"yesterday, 2026-11-24T23:50:00Z: {event}"

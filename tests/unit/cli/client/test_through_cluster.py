@@ -122,7 +122,8 @@ def paths() -> list[str]:
 def test_each_side_gets_its_own_credentials(
     kubeconfig: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The API server gets the kubeconfig's token, and the gateway its own in a cookie."""
+    """The CLI sends the kubeconfig's token to the API server, and the gateway's own token to the
+    gateway, in a cookie."""
     (tmp_path / "token").write_text("aa.bb-cc_dd\n")
     monkeypatch.setenv(TOKEN_ENV, str(tmp_path / "token"))
     assert Gateway(CLUSTER).ask("revision", answer=RevisionAnswer).revision == 7
@@ -133,7 +134,7 @@ def test_each_side_gets_its_own_credentials(
 
 @pytest.mark.parametrize("option", ["--as", "--as-group", "--as-uid"])
 def test_impersonation_is_refused(kubeconfig: Path, option: str) -> None:
-    """The options of kubectl for impersonation, and `as` in a kubeconfig, are errors."""
+    """The options of kubectl for impersonation are usage errors, and so is `as` in a kubeconfig."""
     for words in ((option, "ada", "get", "pods"), ("get", "pods", option, "ada")):
         result = run(*words)
         assert result.exit_code == USAGE
@@ -149,13 +150,14 @@ def test_impersonation_is_refused(kubeconfig: Path, option: str) -> None:
 
 @pytest.mark.parametrize("token", ["a b", 'a"', "a;b=c", "a,b", ""])
 def test_a_token_cannot_add_to_the_cookie(token: str) -> None:
-    """A token with characters that have a meaning in a cookie is refused."""
+    """The CLI refuses an empty token, and a token with a character that could change the cookie."""
     with pytest.raises(Wrong):
         token_header(token)
 
 
 def test_renewed_credentials_are_used(kubeconfig: Path) -> None:
-    """If the API server rejects the credentials, the kubeconfig is read again, but only once."""
+    """If the API server rejects the credentials, the CLI reads the kubeconfig again and retries
+    once. If the kubeconfig has no new credentials, the request fails."""
     gateway = Gateway(CLUSTER)
     gateway.ask("revision", answer=RevisionAnswer)
     _Server.token = "second"
@@ -166,7 +168,7 @@ def test_renewed_credentials_are_used(kubeconfig: Path) -> None:
 
 
 def test_lines_are_read_as_they_arrive(kubeconfig: Path) -> None:
-    """A streamed answer is split into lines, whatever its parts."""
+    """The CLI splits a streamed answer into lines, even if a chunk ends in the middle of a line."""
     lines = Gateway(CLUSTER).post_for_lines("plan", body=PlanRequest())
     assert list(lines) == [b"1\n", b"22\n", b"333\n"]
 
@@ -183,7 +185,8 @@ def test_lines_are_read_as_they_arrive(kubeconfig: Path) -> None:
 def test_errors_of_the_api_server_have_a_fix(
     kubeconfig: Path, status: int, kind: type[Exception], fix: str
 ) -> None:
-    """Errors of the API server name the Service, the message and the fix."""
+    """If the API server returns an error, the CLI's error has the name of the gateway's Service,
+    the API server's message and a fix."""
     _Server.refusal = (status, of_server("said so"))
     with pytest.raises(Unreachable) as error:
         Gateway(CLUSTER, patience_s=0).ask("revision", answer=RevisionAnswer)
@@ -193,7 +196,8 @@ def test_errors_of_the_api_server_have_a_fix(
 
 
 def test_errors_of_the_gateway_stay_its_own(kubeconfig: Path) -> None:
-    """An error that the gateway returns is reported as without the API server."""
+    """If the gateway returns an error through the API server, the CLI reports the gateway's error
+    and fix, as without Kubernetes."""
     _Server.refusal = (401, msgspec.json.encode(ErrorAnswer(error="no", field="x", fix="do y")))
     with pytest.raises(NotLetIn, match="no; do y"):
         Gateway(CLUSTER).ask("revision", answer=RevisionAnswer)
@@ -213,20 +217,23 @@ def test_errors_of_the_gateway_stay_its_own(kubeconfig: Path) -> None:
 def test_lists_show_the_namespace_of_the_context(
     kubeconfig: Path, words: list[str], namespace: str
 ) -> None:
-    """The default namespace is that of the context; -n and -A change it."""
+    """By default, a list shows the namespace of the kubeconfig's context. `-n` selects another
+    namespace and `-A` all of them. A name such as `other/p` already has a namespace."""
     run(*words)
     asked = next(path for path in paths() if "/pods" in path)
     assert f"namespace={namespace}" in asked if namespace else "namespace=" not in asked, asked
 
 
 def test_a_name_that_may_be_a_node_has_no_default_namespace(kubeconfig: Path) -> None:
-    """`history NAME` looks for nodes first, as without kubectl."""
+    """The context's namespace has no effect on `history NAME`. As without kubectl, the CLI first
+    looks for a node of that name."""
     run("history", "n1")
     assert paths()[-1].startswith("/api/v1/history/nodes/n1"), paths()
 
 
 def test_a_namespace_before_the_verb_is_never_dropped(kubeconfig: Path) -> None:
-    """An explicit -n before the verb counts for names that may be a node's as well."""
+    """With `-n` before the verb, `history NAME` looks for a pod in that namespace, not for a
+    node."""
     run("-n", "team-b", "history", "worker-0")
     assert paths()[-1].startswith("/api/v1/history/pods/team-b/worker-0"), paths()
 
@@ -244,13 +251,15 @@ def test_the_options_of_kubectl_are_taken_anywhere(
 
 
 def test_an_unknown_context_is_wrong_usage(kubeconfig: Path) -> None:
-    """A context that the kubeconfig lacks is named, with those that it has."""
+    """If the kubeconfig lacks the context that the user named, the error lists the contexts that it
+    has."""
     result = run("get", "nodes", "--context", "y")
     assert (result.exit_code, "--context" in result.stderr, "x" in result.stderr) == (2, True, True)
 
 
 def test_a_ledger_of_this_machine_is_not_mixed_with_a_cluster(tmp_path: Path) -> None:
-    """With a gateway in a cluster, a verb that connects to the ledger needs an explicit ledger."""
+    """If the gateway is in a cluster, a verb that connects to the ledger needs the option `--nats`.
+    Otherwise it would use the ledger of this machine with another cluster's gateway."""
     with pytest.raises(Unreachable, match="--nats"):
         Where(tmp_path, gateway=CLUSTER).reach()
 
@@ -265,12 +274,14 @@ def test_a_ledger_of_this_machine_is_not_mixed_with_a_cluster(tmp_path: Path) ->
     ],
 )
 def test_a_service_is_named_as_in_the_api(text: str, service: Service) -> None:
-    """Namespace, scheme and port of the gateway's Service have the chart's defaults."""
+    """A user may name the gateway's Service with a namespace, a scheme and a port. The chart's
+    values are the defaults for all three."""
     assert read_service(text) == service
 
 
 @pytest.mark.parametrize("text", ["../x", "a/b/c", "ftp:a:b", "a b", "A", "a/"])
 def test_a_service_cannot_change_the_path(text: str) -> None:
-    """A name that is not a Service's is refused, so it cannot lead to another path of the API."""
+    """The CLI refuses an invalid name of a Service, because such a name could lead to another path
+    of the API."""
     with pytest.raises(Wrong):
         read_service(text)

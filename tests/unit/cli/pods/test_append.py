@@ -183,7 +183,8 @@ def test_no_gang_of_a_changed_pod_is_declared_anew() -> None:
 
 
 def test_nothing_is_held_back_where_nothing_changed() -> None:
-    """`submit` holds no pod back if no live pod of a workload or gang differs from the manifest."""
+    """`submit` holds pods back only if a live pod of their workload or gang differs from the
+    manifest."""
     (there,) = live("a").values()
     (much,) = live("b").values()
     for changed in ([], [(draft("a"), there)]):

@@ -209,7 +209,7 @@ def test_a_ready_node_says_which_of_its_devices_are_closed_and_why(golden: Golde
 
 @pytest.mark.parametrize("width", [WIDE, 60])
 def test_both_pods_of_an_eviction_say_so(golden: Golden, width: int) -> None:
-    """The table of pods shows an eviction in two rows: that of the evicted pod and that of the pod
+    """The table of pods shows an eviction in the row of the evicted pod, and in the row of the pod
     that takes its place."""
     ledger = Ledger(rack("n1", 1), pod("low", cards(1))).settle()
     ledger.submit(pod("high", cards(1), priority=9)).settle()

@@ -125,8 +125,8 @@ def test_keys_stay_whole_and_the_rest_goes_in_its_order(width: int, head: str) -
 
 
 def test_what_has_room_comes_back() -> None:
-    """If dropping a wide column leaves room for a narrower one that was dropped before, the
-    narrower one is shown again."""
+    """A narrow column may be dropped before a wide one. If dropping the wide column leaves enough
+    room, the narrow column is shown again."""
     made = Rows("NAME", "AGE", "HOLDS", drops=("AGE", "HOLDS"))
     made.add_row("a" * 20, "5m", "x" * 30)
     assert printed(made, width=30)[0].split() == ["NAME", "AGE"]

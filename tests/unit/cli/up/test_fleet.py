@@ -155,8 +155,8 @@ def test_a_ledger_begun_without_samples_stays_without(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_run_left_says_nothing_of_samples(tmp_path: Path) -> None:
-    """If `up` is killed before it has stored the whole fleet, its earlier choice about sample pods
-    does not count."""
+    """If `up` is killed before it has stored the whole fleet, the next run may choose again whether
+    there are sample pods."""
     fleet = of_nodes([("a", "1xT4")], "1xT4")
     keep(tmp_path, fleet, samples=False)
     (tmp_path / KEPT / "name").unlink()

@@ -1,5 +1,5 @@
-"""Tests of the sentinel, the process that ends the services of `up` if `up` is killed. It must end
-nothing else."""
+"""Tests of the sentinel, the process that ends the services of `up` if `up` is killed. The sentinel
+must not end any other process."""
 
 import fcntl
 import os
@@ -99,7 +99,8 @@ def test_ends_when_the_pipe_closes(tmp_path: Path) -> None:
 
 
 def test_a_new_one_knows_who_runs_from_its_first_moment(tmp_path: Path) -> None:
-    """A sentinel ends the running services even if `up` is killed right after starting it."""
+    """If `up` is killed right after it started a new sentinel, that sentinel still ends the running
+    services."""
     service = started(SLEEPER)
     try:
         up = [sys.executable, "-c", BORN, str(tmp_path), str(service.pid)]
@@ -111,7 +112,8 @@ def test_a_new_one_knows_who_runs_from_its_first_moment(tmp_path: Path) -> None:
 
 
 def test_kills_what_does_not_listen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sentinel kills a process group that ignores SIGTERM when the grace period is over."""
+    """When the grace period is over, the sentinel kills each process group that has ignored
+    SIGTERM."""
     monkeypatch.setattr(sentinel, "GRACE_S", 0.2)
     stubborn = started(STUBBORN)
     sentinel.end({stubborn.pid})

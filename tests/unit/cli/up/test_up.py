@@ -26,7 +26,7 @@ def test_nodes_alone_are_nodes_of_nothing(golden: Golden) -> None:
 
 
 def test_a_description_may_be_longer_than_the_name_of_a_file() -> None:
-    """A fleet description may be longer than a file name may be. `up` still reads it as a
+    """If a fleet description is longer than a file name may be, `up` still reads it as a
     description."""
     tried = CliRunner().invoke(command, ["--ephemeral", "--fleet", "+".join(["1xT4"] * 60 + ["7"])])
     assert tried.exit_code == 2

@@ -167,8 +167,8 @@ def structs_in(info: inspect.Type) -> Iterator[inspect.StructType]:
 
 
 def test_texts_that_everyone_sees_are_few() -> None:
-    """Only the text fields that this test lists are visible to every tenant. To make another one
-    visible, a developer has to add it here."""
+    """Only the text fields that this test lists are visible to every tenant. To make another field
+    visible to every tenant, a developer has to add the field here."""
     shown = {
         field.encode_name
         for look in LOOKS.values()

@@ -42,8 +42,9 @@ def choose(listen: Address, given: dict[str, Any]) -> LoginChoice:
 def test_options_that_contradict_each_other_are_refused(
     listen: Address, given: dict[str, Any], named: str
 ) -> None:
-    """The gateway does not start with two logins, with a login and `--open`, or without a login on
-    an address that other machines reach. The error names the option to change."""
+    """The gateway refuses two logins, a login together with `--open`, and a public URL without a
+    login. Without a login or `--open`, it also refuses an address that other machines reach. The
+    error names the option to change."""
     with pytest.raises(ConfigError) as refused:
         choose(listen, given)
     assert refused.value.key == named

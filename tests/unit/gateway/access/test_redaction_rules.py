@@ -92,8 +92,8 @@ def seen_by_ml(path: str, answer: msgspec.Struct) -> Any:
 
 
 def waiting(*namespaces: str, limit: int = 99) -> LinesAnswer:
-    """Return the groups of pending pods in a cluster with one GPU. `ops` and each of these
-    namespaces submitted one pod that requests that GPU.
+    """Return the groups of pending pods in a cluster with one GPU. One pod of the namespace `ops`
+    and one pod of each given namespace request that GPU.
 
     The namespace `ops` has a quota of `limit` GPUs."""
     ledger = Ledger(rack("n1", 1))
@@ -241,7 +241,7 @@ def test_a_plan_tells_where_others_would_go_in_a_form_that_can_be_read() -> None
 
 def test_how_many_hold_a_queue_is_told_to_nobody_else() -> None:
     """If a tenant's pod is pending because of a queue's limit, the tenant does not see how many
-    pods of others use the queue."""
+    pods of other namespaces use the queue."""
     ledger = Ledger(rack("n1", 8))
     ledger.play(QueueObserved(queue="all", capability={"volcano.sh/vgpu-number": 7}))
     for number in range(7):

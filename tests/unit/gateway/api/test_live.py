@@ -43,8 +43,8 @@ def test_event() -> None:
     "payload", [b"", b"\xff\xfe", b"a\nb\r\nc", b'{"type":"x\\nid: 9"}', b'{"type":7}']
 )
 def test_bytes_that_are_no_event(payload: bytes) -> None:
-    """The bytes of an invalid record cannot end their server-sent event early or forge a second
-    one."""
+    """An invalid record becomes exactly one server-sent event, whatever bytes the record
+    contains."""
     lines = encoded(Record(7, "s", payload)).decode().split("\n")
     assert lines[:2] == ["id: 7", "event: unreadable"]
     assert lines[-2:] == ["", ""]

@@ -104,8 +104,8 @@ def test_queues_and_quotas_by_name(limit: int) -> None:
 
 
 def test_a_queue_counts_the_pods_of_the_queues_below_it() -> None:
-    """The usage of a queue includes that of the queues below it, because its limits apply to them
-    too. A queue in a circle is at the top."""
+    """The usage of a queue includes the usage of the queues below it, because its limits apply to
+    them too. A queue whose parents form a circle has no queue above it."""
     made = Ledger(rack("n1", 2)).play(
         QueueObserved(queue="lab", capability={"pods": 5}, parent="b"),
         QueueObserved(queue="ml", parent="lab", guarantee={"a.b/nic": 1}, reclaimable=False),
@@ -200,7 +200,8 @@ def test_node_that_is_not_there(ledger: Ledger) -> None:
 
 
 def test_page_goes_on_behind_what_is_gone(ledger: Ledger) -> None:
-    """If the pod at which a page ended is gone, the next page still continues after it."""
+    """If the last pod of a page is deleted, the next page still starts after that pod's
+    position."""
     made = Ledger(rack("n1", 2)).submit(*(pod(f"p{number}") for number in range(4)))
     first = pages.pods(made.state, PodsQuery(limit=2))
     made.gone("p1")

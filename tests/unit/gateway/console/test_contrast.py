@@ -54,7 +54,7 @@ def test_text_can_be_read(theme: str, front: str, back: str) -> None:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_states_of_cards_are_told_apart(theme: str) -> None:
     """The colours of device states contrast with the background. The colour of devices in use also
-    contrasts with that of allocated ones."""
+    contrasts with the colour of allocated devices."""
     colours = themes()[theme]
     for state in ("c-used", "c-broken", "c-cordon"):
         assert contrast(colours[state], colours["stage"]) >= SHAPES

@@ -40,8 +40,8 @@ def test_events_of_one_moment_are_one_cell() -> None:
 
 
 def test_a_clock_that_goes_back_moves_nothing() -> None:
-    """If an event's time is earlier than that of the previous event, the cells count it at the time
-    of the previous event."""
+    """If an event's time is earlier than that of the previous event, the cells count both events at
+    the previous event's time."""
     cells = Cells()
     for revision, ns in enumerate((10, 4, 12), 1):
         cells.add(revision, ns, "a")

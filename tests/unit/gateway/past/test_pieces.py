@@ -1,5 +1,5 @@
-"""Tests that the gateway reads the ledger in chunks, which concurrent readers share and whose
-memory is limited."""
+"""Tests of how the gateway reads the ledger in chunks. Concurrent readers share the chunks, and the
+gateway caches only a limited number of bytes."""
 
 import asyncio
 from collections.abc import Callable

@@ -82,7 +82,8 @@ async def test_H6_a_rewritten_kubeconfig_is_read_anew(server: Server, tmp_path: 
 async def test_a_kubeconfig_that_cannot_be_used_changes_nothing(
     server: Server, tmp_path: Path
 ) -> None:
-    """While the kubeconfig is broken or missing, the client continues with the previous one."""
+    """While the kubeconfig is broken or missing, the client continues with the last valid
+    kubeconfig."""
     path = written(tmp_path / "config", server, "first")
     async with open_kube(path, None) as api:
         for broken in ("clusters: [", "{}", ""):

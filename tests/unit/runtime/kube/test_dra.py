@@ -1,5 +1,5 @@
-"""Tests that an API server whose support of DRA is incomplete is refused, with its version and what
-is missing."""
+"""Tests that the client refuses an API server with incomplete support of DRA. The error has the
+server's version and names what is missing."""
 
 import random
 from collections.abc import Mapping

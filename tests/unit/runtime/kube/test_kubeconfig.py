@@ -31,7 +31,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_default_is_the_file_in_the_home_folder(home: Path) -> None:
-    """Without KUBECONFIG, `~/.kube/config` and its current context are used."""
+    """Without KUBECONFIG, the client uses `~/.kube/config` and the current context of that file."""
     (home / ".kube").mkdir()
     file = config(home / ".kube" / "config", "dev", dev="team-a", prod=None)
     chosen = choose()
@@ -40,7 +40,8 @@ def test_the_default_is_the_file_in_the_home_folder(home: Path) -> None:
 
 
 def test_the_first_file_that_sets_a_value_wins(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a list, missing files are skipped, and the first file wins for each value."""
+    """KUBECONFIG may list several files. The client skips missing files. If several files set the
+    same value, the first of them counts."""
     first = config(home / "first", None, dev="team-a")
     second = config(home / "second", "prod", dev="other", prod="team-b")
     third = config(home / "third", "dev")
@@ -70,7 +71,8 @@ def test_errors_name_field_and_value(
     context: str | None,
     error_at: tuple[str, str],
 ) -> None:
-    """A missing or invalid kubeconfig, and an unknown context, are errors with field and value."""
+    """If a kubeconfig is missing or invalid, or a context is unknown, the error names the field and
+    the value."""
     path = home / ("missing" if text is None else "file")
     if text is not None:
         path.write_text(text)
@@ -84,8 +86,8 @@ def test_errors_name_field_and_value(
     ("key", "value"), [("as", "ada"), ("as-uid", "7"), ("as-groups", ["a"]), ("token", "t")]
 )
 def test_impersonation_is_refused(home: Path, key: str, value: object) -> None:
-    """A context whose user impersonates another one is refused, because the client library would
-    send requests as the user itself."""
+    """The client refuses a context whose user impersonates another user. The client library ignores
+    impersonation, so it would send requests as the context's own user."""
     file = config(home / "file", "dev", dev=None, prod=None)
     document = yaml.safe_load(file.read_text())
     document["users"] = [{"name": "u", "user": {key: value}}]

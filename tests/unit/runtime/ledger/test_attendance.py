@@ -69,8 +69,7 @@ def test_a_member_says_why_it_can_do_nothing() -> None:
 
 
 def test_absence_is_known_after_a_time_of_silence() -> None:
-    """A service counts as absent when no heartbeat has arrived during the whole timeout, and not
-    before."""
+    """A service counts as absent only after a whole timeout without a heartbeat."""
 
     async def scenario() -> None:
         heard = Heard()

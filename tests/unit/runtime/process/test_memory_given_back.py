@@ -43,8 +43,8 @@ asyncio.run(main())
 
 
 def test_freed_memory_and_code_of_the_start_are_given_back() -> None:
-    """A process that has started returns memory to the system: freed memory, and the code that only
-    its start needed."""
+    """After its start, a process returns memory to the system: freed memory, and the memory of code
+    that only the start needed."""
     done = subprocess.run(
         [sys.executable, "-c", CODE], capture_output=True, text=True, check=True, timeout=60
     )

@@ -27,8 +27,8 @@ def test_a_certificate_comes_with_its_key() -> None:
 
 
 def test_renewed_files_are_taken_and_broken_ones_are_not(tmp_path: Path) -> None:
-    """A client uses renewed files. While the new ones are broken or missing, it continues with the
-    old ones."""
+    """A client uses renewed files. While the renewed files are broken or missing, the client
+    continues with the old files."""
     authority = Authority(tmp_path)
     pair = authority.issue("mine")
     tls = ClientTls(TlsFiles(SETTING, str(authority.ca), str(pair.certificate), str(pair.key)))

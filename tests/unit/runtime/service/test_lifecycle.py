@@ -258,8 +258,8 @@ async def main(service):
 
 
 async def test_pauses_grow_while_the_ledger_is_absent(run: Run) -> None:
-    """Each restart in a row that waits for the ledger doubles the pause: the server limits how many
-    connections a token opens."""
+    """While the ledger is absent, the pause before each restart of the service is longer than the
+    last, because the server limits how many connections a token may open."""
     process = await run(
         """
 pauses = []
@@ -309,7 +309,8 @@ config = read_config({{"health": "{address}", "log_format": "json"}},
 
 
 async def test_ready_follows_the_body(run: Run) -> None:
-    """The service is ready as soon as its main function reports no reason for not being ready."""
+    """The readiness probe fails while the service's main function reports reasons. The service is
+    ready as soon as the main function reports no more reasons."""
     process = await run(
         """
 async def main(service):

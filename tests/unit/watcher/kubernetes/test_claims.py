@@ -585,8 +585,8 @@ def test_a_manifest_that_makes_no_sense_still_holds_what_it_holds() -> None:
 
 
 def test_a_pod_of_ours_that_another_scheduler_bound_is_reported() -> None:
-    """If the watcher saw a pod of ours without a node, and then on a node without our attempt, it
-    reports that another scheduler bound the pod. It reports so once, after the adoption."""
+    """If a pod of ours gets a node without a binding attempt of ours, another scheduler has bound
+    the pod. The watcher reports this once, after it has adopted the pod."""
     cluster = Cluster()
     cluster.ledger.report(rack("n1", 1))
     cluster.pod("a")
@@ -607,8 +607,8 @@ def test_a_pod_of_ours_that_another_scheduler_bound_is_reported() -> None:
 
 
 def test_a_pod_that_ends_before_its_adoption_is_no_longer_considered() -> None:
-    """The watcher stops looking for the adoption of a pod that another scheduler bound when the
-    pod ends."""
+    """The watcher remembers a pod of ours that another scheduler has bound until it adopts the pod.
+    It forgets the pod if the pod ends before that."""
     cluster = Cluster()
     cluster.pod("a")
     cluster.pod("a", version=2, on="n1")
@@ -621,8 +621,8 @@ def test_a_pod_that_ends_before_its_adoption_is_no_longer_considered() -> None:
 def test_a_pod_that_a_scheduler_with_our_extender_bound_is_not_reported(
     limits: dict[str, str],
 ) -> None:
-    """If a kube-scheduler with our extender binds a pod itself, no second scheduler is reported,
-    even if the pod's request is invalid."""
+    """If a kube-scheduler with our extender binds a pod itself, the watcher does not report that
+    another scheduler bound the pod. This holds even if the pod's request is invalid."""
     cluster = Cluster()
     cluster.reader.configure(Configuration(extended_scheduler_names=("default-scheduler",)))
     cluster.pod("a", limits=limits, schedulerName="default-scheduler")
@@ -633,8 +633,8 @@ def test_a_pod_that_a_scheduler_with_our_extender_bound_is_not_reported(
 
 @pytest.mark.parametrize("case", ["bound by us", "bound before the watcher", "of another"])
 def test_other_bindings_are_not_reported(case: str) -> None:
-    """A pod that we bound, that was bound before the watcher saw it, or that names another
-    scheduler is not reported as overtaken."""
+    """The watcher does not report that another scheduler bound a pod in three cases: we bound the
+    pod, the pod was bound before the watcher saw it, or the pod names another scheduler."""
     cluster = Cluster()
     fields: dict[str, Any] = {"schedulerName": "hami-scheduler"} if case == "of another" else {}
     if case != "bound before the watcher":

@@ -192,8 +192,8 @@ def test_a_list_that_began_before_a_pod_was_known_says_nothing_of_it() -> None:
 
 
 def test_what_the_ledger_placed_itself_is_not_taken_off_twice() -> None:
-    """From the resources that it reports for a node, the watcher subtracts those of other
-    schedulers' pods. It does not subtract those of our own pods."""
+    """The watcher subtracts the requests of other schedulers' pods from the resources that it
+    reports for a node. It does not subtract the requests of our own pods."""
     cluster = Cluster()
     cluster.ledger.report(node("n1", gpu("g0")))
     cluster.see("nodes", kube_node("n1"))
@@ -315,8 +315,8 @@ def test_a_node_that_left_is_gone_once() -> None:
 
 
 def test_what_a_plugin_registered_is_reported_as_it_changes_and_when_it_goes() -> None:
-    """The watcher reports the devices in a node's annotation once, again when they change, and that
-    there are none when the annotation is removed."""
+    """The watcher reports the devices in a node's annotation once, and again when they change. When
+    the annotation is removed, the watcher reports that there are no devices."""
     entry = '[{"id":"GPU-a","count":10,"devmem":%d,"devcore":100,"type":"T4","health":true}]'
 
     def reported(version: int, memory_mib: int | None) -> list[DevicesRegistered]:
@@ -378,8 +378,8 @@ def test_a_queue_whose_quota_cannot_be_read_stays_as_it_was() -> None:
 
 
 def test_a_queue_of_kai_counts_unless_volcano_has_its_name() -> None:
-    """The watcher reads KAI's Queues too. If Volcano has a Queue of the same name, that one counts,
-    and the watcher reports the problem until one of the two is gone."""
+    """The watcher reads KAI's Queues too. If Volcano has a Queue of the same name, only Volcano's
+    Queue counts. The watcher reports the problem until one of the two Queues is deleted."""
     cluster = Cluster()
     free = {"quota": 0, "limit": -1, "overQuotaWeight": 5}
     resources = {"cpu": free, "memory": free, "gpu": {**free, "quota": 2.5}}

@@ -53,8 +53,8 @@ def test_G5_cards_that_hami_cordons_on_the_node_stay_on_offer() -> None:
 
 
 def test_E8_the_configuration_of_the_ledger_names_resources_and_schedulers() -> None:
-    """Resource names, defaults and scheduler names come from the ledger's configuration. Without
-    one, they come from the watcher's options."""
+    """Resource names, defaults and scheduler names come from the ledger's configuration. If the
+    ledger has no configuration, they come from the watcher's options."""
     reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
     raw = json.dumps(kube_pod("p", {"a.b/gpu": "1"}, schedulerName="theirs")).encode()
     assert reader.pod(raw, {})[1] is None

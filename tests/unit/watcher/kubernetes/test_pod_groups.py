@@ -21,7 +21,7 @@ from tests.unit.watcher.kubernetes.followed_cluster import Cluster
 
 
 def pod_group(name: str = "job") -> dict[str, Any]:
-    """Return a PodGroup that nothing has admitted yet."""
+    """Return a PodGroup that has not been admitted yet."""
     return {"metadata": {"name": name, "namespace": "default"}, "spec": {"minMember": 2}}
 
 
@@ -46,9 +46,9 @@ def test_a_gang_that_never_gets_pods_is_forgotten_with_its_declaration(
 
 
 def test_a_gang_with_pods_outlives_its_declaration() -> None:
-    """If the PodGroup of a gang with pods is deleted, the watcher reports it once. The gang is
-    removed with its last pod. If a PodGroup of this name is created before that, its gang is
-    new."""
+    """If the PodGroup of a gang with pods is deleted, the watcher reports the deletion once. The
+    gang is removed with its last pod. If a PodGroup of the same name is created before that, it
+    declares a new gang."""
     cluster = Cluster()
     cluster.ledger.play(observed(version=1))
     cluster.see("podgroups", pod_group())
@@ -70,8 +70,8 @@ def test_a_gang_with_pods_outlives_its_declaration() -> None:
 
 
 def test_a_gang_that_is_declared_again_at_once_is_new() -> None:
-    """If a PodGroup is deleted and created again while the gang has pods, the watcher reports
-    both."""
+    """If a PodGroup is deleted and created again while the gang has pods, the watcher reports both
+    the deletion and the new PodGroup."""
     cluster = Cluster()
     cluster.see("podgroups", pod_group())
     cluster.write(list(cluster.facts.groups(cluster.view.take().others[GROUPS])))
@@ -88,8 +88,9 @@ def test_a_gang_that_is_declared_again_at_once_is_new() -> None:
 
 
 def test_a_gang_without_pods_loses_its_place_with_its_podgroup() -> None:
-    """The ledger keeps the age of a gang without pods while its PodGroup exists. When the PodGroup
-    is deleted, the watcher reports it, and declares nothing before that."""
+    """The ledger keeps the age of a gang without pods while the gang's PodGroup exists. Until the
+    PodGroup is deleted, the watcher does not declare the gang again. The deletion ends the gang's
+    age."""
     cluster = Cluster()
     cluster.ledger.play(observed(version=1))
     cluster.see("podgroups", pod_group())
@@ -109,8 +110,8 @@ def test_a_gang_without_pods_loses_its_place_with_its_podgroup() -> None:
 
 
 def test_the_end_of_a_pod_marks_its_gang() -> None:
-    """When a pod of a gang ends, the watcher compares the gang again, because its PodGroup may have
-    been deleted before."""
+    """When a pod of a gang ends, the watcher compares the gang with its PodGroup again, because the
+    PodGroup may have been deleted before."""
     cluster = Cluster()
     cluster.ledger.submit(member("m0", group="default/job"))
     cluster.view.gone["m0"] = "deleted"
@@ -174,8 +175,9 @@ def test_a_gang_of_kubernetes_is_read_in_every_version(version: str) -> None:
 
 @pytest.mark.parametrize("served", [None, ("v2alpha2",), ()])
 def test_I2_a_pod_waits_for_the_pod_grouper(served: tuple[str, ...] | None) -> None:
-    """A pod of KAI's scheduler is submitted once KAI's pod-grouper has named its PodGroup. If the
-    cluster lacks KAI's PodGroups, it is submitted at once, on its own."""
+    """The watcher submits a pod of KAI's scheduler once KAI's pod-grouper has named the pod's
+    PodGroup. If the pod-grouper skips the pod or the cluster lacks KAI's PodGroups, the watcher
+    submits the pod at once, without a gang."""
     cluster = Cluster()
     cluster.reader.configure(Configuration(scheduler_names=("kai-scheduler",)))
     cluster.view.pod_groups.served = lambda _api: served

@@ -210,8 +210,8 @@ def test_H13_a_node_without_drivers_has_no_limits() -> None:
 
 
 def test_H13_a_driver_that_a_node_lacks_has_the_limit_0() -> None:
-    """If a CSI driver keeps pods off nodes without it (Kubernetes 1.37), its limit is 0 on such
-    nodes. The watcher reports all of these nodes again when the driver's setting changes."""
+    """A CSI driver may require that pods avoid nodes without it (Kubernetes 1.37). The watcher then
+    reports the limit 0 for these nodes. It reports them again when the driver's setting changes."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     cluster.see("nodes", kube_node("n2"))

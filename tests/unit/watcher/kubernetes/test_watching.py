@@ -49,8 +49,8 @@ HELD = {"hami.io/vgpu-devices-allocated": "GPU-a,NVIDIA,1000,0:;"}
 
 
 class LateLink(PerfectKubeLink):
-    """A network to the API server. It fails unless `up` is set, and holds watch events back unless
-    `clear` is set."""
+    """A network to the API server. Requests succeed only while `up` is set. Watch events arrive
+    only once `clear` is set."""
 
     up = True
 
@@ -282,8 +282,8 @@ def test_a_changed_pod_changes_and_ends_after_the_ledgers_beginning_was_dropped(
 
 
 def test_a_missing_record_of_a_pod_says_nothing_of_older_ones() -> None:
-    """Even if the ledger has lost a record of one pod, the watcher can still report that pod's
-    changes and end. The same holds for older pods."""
+    """If the ledger has lost a record of one pod, the watcher can still report changes and ends of
+    this pod and of older pods."""
 
     async def check(cluster: Watched) -> None:
         for name in ("old", "new"):

@@ -167,7 +167,7 @@ async def test_a_bad_file_hides_no_other_and_keeps_what_it_held(
 
 async def test_what_was_never_readable_may_hold_anything(tmp_path: Path) -> None:
     """A file that has never been readable may contain any pod. While such a file exists, a pod
-    counts as gone only if another file had it before."""
+    counts as gone only if another file contained the pod before."""
     write(tmp_path, "bad.yaml", "kind: [")
     write(tmp_path, "a.yaml", pod("a"))
     source = source_of(tmp_path)

@@ -170,7 +170,7 @@ async def test_a_pod_that_went_after_a_look_does_not_come_back(
 
 async def test_what_others_write_does_not_make_a_look_old(tmp_path: Path) -> None:
     """If the ledger gets events about other objects after a watcher has read the folder, the
-    watcher still uses what it has read."""
+    watcher still uses the result of that reading."""
     server = MemoryServer()
     async with Watcher(server, tmp_path, "late").running() as late:
         write(tmp_path, "a")

@@ -78,8 +78,9 @@ items:
 
 
 def test_import_names_every_key_that_it_does_not_take(golden: Golden, tmp_path: Path) -> None:
-    """`config import` converts chart values and ConfigMaps. It names keys without effect, and
-    leaves out keys that are unknown or not supported. A later file replaces an earlier one."""
+    """`config import` converts chart values and ConfigMaps. It names the keys that have no effect,
+    and leaves out unknown and unsupported keys. If two files set the same key, the later file
+    counts."""
     values, maps = tmp_path / "values.yaml", tmp_path / "maps.yaml"
     values.write_text(VALUES)
     maps.write_text(CONFIG_MAPS)

@@ -144,8 +144,8 @@ def test_a_dry_run_ends_as_the_drain_would(
 def test_who_would_be_placed_instead_is_named(
     golden: Golden, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """If another pod takes the room of a drained pod, the dry run and the final report name the pod
-    that takes it."""
+    """If another pod takes the room of a drained pod, the dry run and the final report name that
+    other pod."""
     report = Report(target="n", planned={"r1": ""}, left={"r1": "would wait: full"})
     report.instead = {"r2": "m"}
     _tell(report, dry_run=True)

@@ -1,5 +1,6 @@
-"""Tests of `simulate`, which changes the health of simulated devices and nodes. It takes a device's
-health from its agent, not from Kubernetes, and accepts no reason for losing a node."""
+"""Tests of `simulate`, which changes the health of simulated devices and nodes. It uses the health
+that a device's agent reports, and ignores the health that Kubernetes reports. It accepts no reason
+for losing a node."""
 
 import pytest
 from click.testing import CliRunner

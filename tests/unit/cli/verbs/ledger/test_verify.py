@@ -43,8 +43,8 @@ def test_events_that_changed_nothing_are_named(golden: Golden, archive: Path) ->
 def test_that_every_event_changed_something_is_no_count_of_none(
     golden: Golden, tmp_path: Path
 ) -> None:
-    """`verify` counts the events that changed nothing in the state. If there are none, it says that
-    every event changed something."""
+    """`verify` prints how many events changed nothing in the state. If there are no such events, it
+    prints that every event changed something, instead of a count of zero."""
     path = tmp_path / "sound.jsonl"
     with ArchiveWriter(path, stream="APPORTION", created="now") as writer:
         data = NodeCordoned(node="n1", by="ada", reason="fan")

@@ -19,7 +19,8 @@ def test_nothing_to_compare_says_what_a_shadow_needs(golden: Golden) -> None:
 
 
 def test_help_says_first_what_a_shadow_needs() -> None:
-    """The help of `shadow` says first that it needs Kubernetes, and names a guide that exists."""
+    """The help of `shadow` says first that `shadow` needs Kubernetes, and names a guide that
+    exists."""
     said = " ".join(CliRunner().invoke(command, ["--help"]).output.split())
     assert said.index("Kubernetes") < said.index("Exit codes")
     assert GUIDE in said

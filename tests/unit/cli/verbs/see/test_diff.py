@@ -1,5 +1,5 @@
-"""Tests of the tables that `diff` prints: where each pod was, where it is, and which event changed
-that."""
+"""Tests of the tables that `diff` prints: where each pod was before, where it is after, and which
+event caused the change."""
 
 import io
 
