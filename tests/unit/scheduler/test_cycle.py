@@ -175,8 +175,8 @@ def test_a_taken_decision_forgives_the_refusals_before_it() -> None:
 
 
 def test_a_choice_is_served_once_the_prices_are_known() -> None:
-    """Under the price policy, the scheduler places a pod on the node that kube-scheduler chose. The
-    node's GPU model may have no price yet."""
+    """Under the price policy, the scheduler places a pod on the node that kube-scheduler chose,
+    even if the node's GPU model has no price yet."""
 
     async def main() -> None:
         scheduler = Scheduler(rivals=0)

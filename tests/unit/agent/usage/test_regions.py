@@ -38,8 +38,8 @@ def test_a_region_tells_what_its_processes_use(tmp_path: Path) -> None:
 
 
 def test_a_process_is_told_who_it_is(tmp_path: Path) -> None:
-    """When the agent sees a container's process on a GPU, it writes the process's host id to the
-    region, once."""
+    """When the agent sees a container's process on a GPU, it writes the process's id on the host to
+    the region. It writes the id only once."""
     made, path = regions(tmp_path)
     run_process(path, inner=7, host=99)
     assert tell_pids(made, {("uid-1", "main"): {8: 4712}, ("uid-1", "aide"): {7: 4713}}) == 0

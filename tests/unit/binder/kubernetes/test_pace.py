@@ -18,7 +18,7 @@ class Hand(SystemClock):
 
 async def test_prompt_answers_double_the_room_up_to_a_limit() -> None:
     """At the start, each prompt answer raises the limit of concurrent requests by one, up to a
-    maximum. A slow answer does not."""
+    maximum. Slow answers do not raise the limit."""
     pace = Pace(Hand())
     for _ in range(int(FIRST)):
         pace.answered(0.01)

@@ -669,7 +669,7 @@ def test_a_name_is_written_where_it_has_room(node: NodeModules) -> None:
 
 
 def test_where_a_name_stands_is_its_node(node: NodeModules) -> None:
-    """Pointing at a node's name finds the node. Pointing just below finds a device."""
+    """Pointing at a node's name finds the node. Pointing just below the name finds a device."""
     code = f"""{LAID} const {{ x, y }} = layout.boxOf(pools[0].nodes[0], 0);
       return [layout.at(x + 2, y - 4).card, layout.at(x + 2, y + 2).card];"""
     assert node.run("fleet/layout.js", code, [8, 2], 1104) == [-1, 0]

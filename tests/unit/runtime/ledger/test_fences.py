@@ -59,8 +59,8 @@ async def test_many_refusals_ask_once_where_the_ledger_begins() -> None:
 
 
 async def test_a_newer_record_without_effect_is_expected_once_it_is_folded() -> None:
-    """If the fold skips the newest record of a subject, such as invalid bytes, a writer expects it
-    nevertheless. Otherwise no append on the subject could ever succeed again."""
+    """If the fold skips the newest record of a subject, for example invalid bytes, a writer's fence
+    still names that record. Otherwise no append on the subject could ever succeed again."""
     server = MemoryServer()
     ledger = MemoryLedger(server, role="watcher")
     known, skipped = [(await ledger.append([draft("workload.a")]))[0] for _ in range(2)]

@@ -179,8 +179,8 @@ def test_a_pod_that_this_watcher_has_not_seen_yet_is_not_gone() -> None:
 
 
 def test_a_list_that_began_before_a_pod_was_known_says_nothing_of_it() -> None:
-    """If a pod was submitted after a list began, the list may not contain the pod. The watcher does
-    not report the pod as gone."""
+    """If a pod was submitted after the watcher began to list pods, the list may not contain the
+    pod. The watcher then does not report the pod as gone."""
     cluster = Cluster()
     ahead = Cluster()
     ahead.pod("p")

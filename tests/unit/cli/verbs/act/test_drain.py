@@ -88,7 +88,8 @@ def test_what_nobody_decided_does_not_wait_yet(
 def test_a_stop_behind_the_last_pod_left_nothing(
     report: Report, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """If a drain is stopped while pods are left, its report suggests running it again."""
+    """The report of a stopped drain suggests running `drain` again if pods are left. Otherwise it
+    says that no pods are left."""
     report.stopped = BY_HAND
     _tell(report, dry_run=False)
     told = [line for line in capsys.readouterr().out.splitlines()
