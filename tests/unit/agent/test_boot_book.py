@@ -1,5 +1,5 @@
-"""Tests of the file in which the agent keeps notes that must survive its restart. Notes reach the
-disk even after a failed write or with several writers."""
+"""Tests of `BootBook`, a file in which the agent keeps entries across its own restarts. Entries
+reach the disk even after a failed write or with several writers."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -13,12 +13,13 @@ CLAIMS = 8
 
 
 def book(folder: Path) -> BootBook[str]:
-    """Open the notes file as a new agent process would."""
+    """Open the file of entries as a new agent process would."""
     return BootBook(folder / "book.json", folder, str)
 
 
 def test_what_could_not_be_noted_is_noted_by_the_next_try(tmp_path: Path) -> None:
-    """If the agent cannot write its notes file, adding a note fails. The retry writes the note."""
+    """If the agent cannot write its file of entries, adding an entry fails. The retry writes the
+    entry."""
     away = tmp_path / "away"
     noted = book(away)
     with pytest.raises(FileNotFoundError):
@@ -30,8 +31,8 @@ def test_what_could_not_be_noted_is_noted_by_the_next_try(tmp_path: Path) -> Non
 
 
 def test_what_could_not_be_struck_out_is_struck_out_by_the_next_try(tmp_path: Path) -> None:
-    """If the agent cannot write its notes file, removing a note fails and the note stays. The retry
-    removes the note."""
+    """If the agent cannot write its file of entries, removing an entry fails and the entry stays.
+    The retry removes the entry."""
     here, away = tmp_path / "here", tmp_path / "away"
     here.mkdir()
     noted = book(here)
@@ -46,7 +47,7 @@ def test_what_could_not_be_struck_out_is_struck_out_by_the_next_try(tmp_path: Pa
 
 
 def test_of_several_who_note_at_once_all_are_on_the_disk(tmp_path: Path) -> None:
-    """If several threads of the agent write notes at the same time, all notes reach the disk."""
+    """If several threads of the agent add entries at the same time, all entries reach the disk."""
     noted = book(tmp_path)
     together = threading.Barrier(CLAIMS)
 

@@ -112,8 +112,8 @@ def adopted(*, attempt: int, running: bool, device: str = "GPU-a") -> PodAdopted
 
 def test_annotations_alone_give_a_pod_nothing_on_a_kubelets_node() -> None:
     """On a node with a kubelet, annotations alone give an adopted pod no shares. The pod gets its
-    shares only if it is running under one of our placement attempts, or if the agent knows a
-    placement that matches them."""
+    shares if it is running under one of our placement attempts, or if the agent knows a placement
+    with the same attempt and shares."""
 
     def gets(*events: Payload) -> bool:
         return "p" in folded(*events, remember=True).nodes["n1"].held

@@ -218,7 +218,7 @@ def test_lists_show_the_namespace_of_the_context(
     kubeconfig: Path, words: list[str], namespace: str
 ) -> None:
     """By default, a list shows the namespace of the kubeconfig's context. `-n` selects another
-    namespace and `-A` all of them. A name such as `other/p` already has a namespace."""
+    namespace, and `-A` selects all namespaces. A name such as `other/p` already has a namespace."""
     run(*words)
     asked = next(path for path in paths() if "/pods" in path)
     assert f"namespace={namespace}" in asked if namespace else "namespace=" not in asked, asked
@@ -251,8 +251,8 @@ def test_the_options_of_kubectl_are_taken_anywhere(
 
 
 def test_an_unknown_context_is_wrong_usage(kubeconfig: Path) -> None:
-    """If the kubeconfig lacks the context that the user named, the error lists the contexts that it
-    has."""
+    """If the kubeconfig lacks the context that the user named, the error lists the contexts of the
+    kubeconfig."""
     result = run("get", "nodes", "--context", "y")
     assert (result.exit_code, "--context" in result.stderr, "x" in result.stderr) == (2, True, True)
 
