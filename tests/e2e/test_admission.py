@@ -116,10 +116,11 @@ async def test_a_slip_of_the_pen_is_a_warning_that_kubectl_shows(world: KubeWorl
 
 
 async def test_a_dead_webhook_blocks_nothing_but_what_asks_for_that(world: KubeWorld) -> None:
-    """While the webhook is down, the API server refuses only pods that need the webhook.
+    """While the webhook is down, the API server refuses pods that request a device or have our
+    annotations.
 
-    These are pods that request a device or have our annotations, but none in kube-system. In a
-    namespace whose label requires the webhook, all pods are refused."""
+    It refuses no other pod, and none in kube-system. In a namespace whose label requires the
+    webhook, it refuses all pods."""
     plane = world.plane
     await plane.user("create", "namespace", "strict", ok=None)
     await plane.user(

@@ -138,7 +138,8 @@ async def test_a_pod_that_hami_bound_holds_its_card(world: KubeWorld) -> None:
 
 
 async def test_cards_of_which_nobody_says_who_has_them_are_not_offered(world: KubeWorld) -> None:
-    """If another scheduler's pod uses an unknown GPU of a node, one GPU is kept free.
+    """If a pod of another scheduler has no annotation that names its GPU, one GPU of the node is
+    kept free.
 
     A pending pod gets that GPU only when the other scheduler's pod ends."""
     await world.plane.apply(kube_node("n1"), kube_pod("p", ASKS_ONE, schedulerName="another"))
@@ -157,7 +158,7 @@ async def test_cards_of_which_nobody_says_who_has_them_are_not_offered(world: Ku
 
 
 async def test_a_binding_that_had_been_given_up_is_found_and_held(world: KubeWorld) -> None:
-    """If a binding succeeds after its placement was withdrawn, the watcher finds it.
+    """If a binding succeeds after its placement was withdrawn, the watcher finds the binding.
 
     The pod keeps the devices of that binding."""
     await world.plane.apply(kube_node("n1"))

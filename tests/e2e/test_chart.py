@@ -108,8 +108,9 @@ def test_every_setting_has_its_rule() -> None:
 
 @pytest.mark.parametrize("settings", ["shadow=false", "shadow=true"])
 def test_every_pod_template_is_valid(settings: str) -> None:
-    """No template of a pod mounts a volume that it does not have, or has an annotation that the
-    chart's own policies allow only to the binder."""
+    """Every pod template declares the volumes that it mounts.
+
+    No template has an annotation that the chart's policies reserve for the binder."""
     with_all = f"{settings},agent.library.image=x,extender.enabled=true,receipts.enabled=true"
     for (_, name), each in documents(rendered("--set", with_all)).items():
         spec = each.get("spec", {})
@@ -355,7 +356,7 @@ def test_the_ledgers_server_frees_memory_below_its_limit(options: str, soft: lis
 def test_the_extender_is_one_setting() -> None:
     """`extender.enabled` adds the extender as a separate Deployment, with or without certificates.
 
-    It is separate so that a flood of requests can stop only the extender."""
+    Because the extender is separate, a flood of requests to it stops no other service."""
     assert ("Deployment", "extender") not in documents(rendered())
     found = documents(rendered("--set", "extender.enabled=true"))
     assert found["Service", "extender"]["spec"]["selector"] == {"app": "extender"}
@@ -392,7 +393,7 @@ def test_the_webhook_is_trusted_by_a_certificate_that_no_service_may_change(tmp_
 def test_cert_manager_may_make_the_webhooks_certificate() -> None:
     """cert-manager can issue the webhook's certificate and inject the CA bundle.
 
-    The issuer is either a named one or one that the chart creates."""
+    The issuer is one that the settings name, or one that the chart creates."""
     words = "admission.certificates.from=cert-manager"
     own = documents(rendered("--set", words))
     assert own["Issuer", "admission"]["spec"] == {"selfSigned": {}}
@@ -469,7 +470,7 @@ def test_nodes_show_memory_and_cores_unless_it_is_said() -> None:
 def test_dra_is_one_setting() -> None:
     """`dra.enabled` adds the DeviceClass, rights, sockets and options for DRA.
 
-    Without it, the chart has none of them."""
+    If DRA is not enabled, the chart renders nothing of this."""
     roles = {("ClusterRole", f"apportion-{name}-dra") for name in ("watcher", "binder")}
     added = {*roles, ("DeviceClass", "gpu.apportion.dev")}
     assert not added & documents(rendered()).keys()

@@ -27,7 +27,8 @@ async def debug(plane: ControlPlane, *words: str, ok: bool) -> str:
 
 @pytest.mark.parametrize("profile", PROFILES)
 async def test_a_container_to_look_with(world: KubeWorld, profile: str) -> None:
-    """A policy refuses `kubectl debug` on a GPU pod if the profile could exceed the share.
+    """A policy refuses `kubectl debug` on a GPU pod if the profile is privileged or adds
+    capabilities.
 
     Other profiles, and other pods, are not affected."""
     plane, refused = world.plane, PROFILES[profile]

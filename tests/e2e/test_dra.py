@@ -47,7 +47,7 @@ async def claim(world: KubeWorld, name: str) -> Any:
 
 
 async def freed(world: KubeWorld, name: str) -> None:
-    """Wait until the claim has neither an allocation nor a pod that reserves it."""
+    """Wait until the claim is not allocated, and is reserved for no pod."""
 
     async def seen() -> bool:
         found = await claim(world, name)

@@ -57,7 +57,7 @@ SAMPLE = {
 
 @pytest.fixture(scope="module", autouse=True)
 def _image() -> Iterator[None]:
-    """Build the image of all services in the way the documentation describes."""
+    """Build the image of all services, as the documentation describes."""
     with alone():
         podman = prepare()
         build_image(podman)

@@ -1,7 +1,7 @@
 """Services are killed at random times under load. Afterwards, cluster and ledger must agree.
 
-One round by default; `APPORTION_KILL_ROUNDS=20` makes it twenty. A failure prints its seed, and
-`APPORTION_KILL_SEED` repeats it."""
+By default there is one round; `APPORTION_KILL_ROUNDS=20` runs twenty. A failed round prints its
+seed, and `APPORTION_KILL_SEED` repeats the round of that seed."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""A person follows the migration guide on a cluster with HAMi, and goes back."""
+"""The migration guide leads a cluster with HAMi to Apportion, and back to HAMi."""
 
 from __future__ import annotations
 
@@ -96,13 +96,16 @@ async def configure(shell: Shell) -> None:
 
 
 async def connect(shell: Shell) -> None:
-    """Start both connections again."""
+    """Forward the ports of the gateway and the ledger again, and check that both answer."""
     await shell.run(CONNECTIONS)
     await shell.run("apportion get nodes\napportion ledger check")
 
 
 async def ours(stand: Stand, shell: Shell) -> None:
-    """Check that the pods of one namespace are Apportion's, on its node, and no others are."""
+    """Check that Apportion scheduled all pods of the namespace `research`, and placed them on its
+    node.
+
+    Also check that no pod of the namespace `web` is Apportion's."""
     answer = await step(shell, "return-namespace")
     counts = {row["namespace"]: row["ours"] for row in answer["namespaces"]}
     assert counts == {"research": 2, "web": 0}
@@ -152,7 +155,7 @@ async def test_the_guide_leads_to_scheduler_alone_and_back(stand: Stand) -> None
 
 
 async def test_the_guide_leads_to_an_agent_and_back(stand: Stand) -> None:
-    """The same for a node whose device plugin Apportion's agent replaces."""
+    """The guide's commands also move a node to Apportion's agent, and back to its device plugin."""
     back = "## Back to HAMi or Volcano"
     async with Shell(stand, NAMES) as shell:
         await configure(shell)

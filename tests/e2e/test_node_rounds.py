@@ -1,4 +1,4 @@
-"""Random kills on a real kubelet: each of two pods at a time still gets its own share.
+"""Random kills on a real kubelet: of two pods created together, each still gets its own share.
 
 There are four rounds; `APPORTION_NODE_ROUNDS=200` makes it two hundred. `APPORTION_NODE_SEED` sets
 the random seed. The test prints how long each pod waited from its binding to its allocation."""
@@ -59,8 +59,9 @@ class Rounds:
     async def _again(self, name: str, deed: str) -> None:
         """Kill a container of the pod, and check that it restarts with the same share.
 
-        `deed` is the round's fault. If it is "kill the agent", the agent is down while the
-        container ends. If it is neither this nor "kill a container", do nothing."""
+        `deed` is the round's fault. With "kill a container", the agent runs. With "kill the agent",
+        the agent is down while the container ends. With any other fault, this function does
+        nothing."""
         if deed not in {"kill a container", "kill the agent"}:
             return
         if deed == "kill the agent":

@@ -40,7 +40,9 @@ def _named(schema: Mapping[str, Any]) -> str:
 
 
 def _structs(kind: msgspec.inspect.Type) -> msgspec.inspect.StructType | None:
-    """Return the struct type in a field's type, a list or a union, or None if there is none."""
+    """Return the struct type that `kind` is or contains, or None if there is none.
+
+    In a list, this is the type of the items. In a union, it is the first struct type."""
     match kind:
         case msgspec.inspect.StructType():
             return kind
@@ -82,7 +84,8 @@ SAID = {*ignored_fields.every(), *(row.path for row in POD_SPEC)}
 def test_H9_every_field_of_a_pod_is_read_or_refused_or_listed(control_plane: ControlPlane) -> None:
     """Every pod field of this API server is read, refused, or in the list of fields without effect.
 
-    If a new Kubernetes version adds a field, this test fails until we decide which."""
+    If a new Kubernetes version adds a field, this test fails until the code treats the field in one
+    of these ways."""
     schemas = Schemas(control_plane)
     spec = _structs(msgspec.inspect.type_info(kube.PodSpec))
     assert list(unknown(schemas, f"{CORE}PodSpec", spec, "")) == []

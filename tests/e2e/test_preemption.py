@@ -70,9 +70,9 @@ async def test_H8_a_pod_goes_for_one_of_higher_priority_and_both_are_told(world:
 
 
 async def test_a_pod_without_devices_that_was_put_onto_its_node_goes(world: KubeWorld) -> None:
-    """Preemption can evict a pod without devices that no scheduler placed.
+    """Preemption can evict a pod without devices whose author set `spec.nodeName`.
 
-    Its author set `spec.nodeName`. kube-scheduler evicts such pods too."""
+    No scheduler placed that pod. kube-scheduler evicts such pods too."""
     await world.plane.apply(*CLASSES)
     await system(world)
     await world.plane.apply(kube_pod("low", {"cpu": "60"}, nodeName="n1"))
@@ -100,7 +100,8 @@ async def test_who_never_preempts_waits(world: KubeWorld) -> None:
 
 
 async def test_a_disruption_budget_spares_a_pod_while_another_will_do(world: KubeWorld) -> None:
-    """Preemption evicts no pod that a disruption budget protects while it can evict another one."""
+    """While another pod can be evicted, preemption spares a pod that a disruption budget
+    protects."""
     await world.plane.apply(*CLASSES, kube_node("n2"))
     await system(world)
     await world.agents(("n2", "1xT4"))

@@ -318,9 +318,9 @@ async def test_a_jobset_restarts_after_a_failure_and_resumes(world: KubeWorld) -
 @needs(JOBSET, BUILT)
 @pytest.mark.usefixtures("jobsets")
 async def test_jobs_of_a_jobset_have_racks_of_their_own(world: KubeWorld) -> None:
-    """Each job of a JobSet that requires it has a rack of its own.
+    """With an exclusive topology, each job of a JobSet gets a rack of its own.
 
-    The third job on two racks stays pending until another job completes."""
+    If there are two racks, a third job stays pending until another job completes."""
     await fleet(world)
     await world.plane.apply(jobset(("workers", 3, 2), exclusive_topology="rack"))
     # The first pod of each job is made at once, its others once that one is bound.
@@ -478,7 +478,7 @@ async def serving(world: KubeWorld, batch_scheduler: str) -> None:
 @needs(KUBERAY, BUILT)
 @pytest.mark.parametrize("kuberay", ["volcano", "scheduler-plugins"], indirect=True)
 async def test_a_ray_cluster_that_is_a_gang_starts_together(world: KubeWorld, kuberay: str) -> None:
-    """If a RayCluster is a gang, neither head nor workers are bound until all of them fit."""
+    """If a RayCluster is a gang, its head and workers are bound only once all of them fit."""
     await serving(world, kuberay)
     await world.plane.apply(ray_cluster(PODS - 1))
     submitted = await world.facts.count(PodSubmitted, PODS)
@@ -498,8 +498,8 @@ async def test_a_ray_cluster_that_is_a_gang_starts_together(world: KubeWorld, ku
 async def test_a_ray_cluster_with_autoscaling_starts_at_its_smallest_size(
     world: KubeWorld, kuberay: str
 ) -> None:
-    """With autoscaling, a RayCluster starts with its smallest number of workers. The others follow
-    when there is room."""
+    """With autoscaling, a RayCluster starts with its smallest number of workers. Further workers
+    are bound when there is room."""
     await serving(world, kuberay)
     await world.plane.apply(ray_cluster(PODS - 1, least=1, enableInTreeAutoscaling=True))
     await world.facts.count(PodSubmitted, PODS)
@@ -514,8 +514,10 @@ async def test_a_ray_cluster_with_autoscaling_starts_at_its_smallest_size(
 @needs(KUBERAY, BUILT)
 @pytest.mark.parametrize("kuberay", ["kai-scheduler"], indirect=True)
 async def test_pods_for_kai_are_noticed(world: KubeWorld, kuberay: str) -> None:
-    """While no scheduler serves the name `kai-scheduler`, doctor reports it. Once Apportion serves
-    it, the pods wait until they are in a PodGroup, and form its gang."""
+    """While no scheduler serves the name `kai-scheduler`, doctor reports this.
+
+    Once Apportion serves that name, the pods wait until they are in a PodGroup. They then form the
+    PodGroup's gang."""
     await world.plane.apply(ray_cluster(1))
     pods = await until(lambda: pending(world, 2), "two pods")
     async with open_kube(world.plane.kubeconfig, None) as api:
@@ -543,7 +545,7 @@ async def test_pods_for_kai_are_noticed(world: KubeWorld, kuberay: str) -> None:
 
 
 async def pending(world: KubeWorld, number: int) -> list[dict[str, Any]]:
-    """Return the living pods once there are this many."""
+    """Return the living pods if there are exactly `number`, and otherwise an empty list."""
     found = await living(world)
     return found if len(found) == number else []
 
@@ -577,7 +579,7 @@ def quota(flavor: dict[str, Any] | None = None, **most: int) -> list[dict[str, A
 
 
 def queued_job(name: str, memory_mib: int, **annotations: str) -> dict[str, Any]:
-    """Return a Job of two pods in the queue `team`. Its pods get the annotations."""
+    """Return a Job of two pods in the queue `team`. Its pods get these annotations of Kueue."""
     spec = kube_pod("any", share(memory_mib))["spec"] | {"restartPolicy": "Never"}
     notes = {f"kueue.x-k8s.io/{key.replace('_', '-')}": annotations[key] for key in annotations}
     template = {"metadata": {"annotations": notes}, "spec": spec}

@@ -1,8 +1,9 @@
-"""The whole road from HAMi and Volcano to Apportion and back, under load.
+"""A cluster goes from HAMi and Volcano to Apportion and back, under load.
 
-50 pods of HAMi and 20 of Volcano run all the time. 200 others arrive and leave, while the cluster
-goes from shadow mode to our scheduler, to our agents, and back. The rounds with kills are drawn
-from a seed, which a failure prints; `APPORTION_ROAD_SEED` repeats one."""
+50 pods of HAMi and 20 of Volcano run all the time. Another 200 pods arrive and leave, while the
+cluster goes from shadow mode to our scheduler, to our agents, and back. In some rounds processes
+are killed at random. A failed round prints its random seed, and `APPORTION_ROAD_SEED` repeats the
+round of that seed."""
 
 from __future__ import annotations
 
@@ -197,7 +198,9 @@ class Road:
         await until(started, f"the pods of {node} to start", timeout_s=PATIENCE_S, interval_s=0.3)
 
     async def _cordoned(self, node: str) -> bool:
-        """Return True if the scheduler knows of the cordon, and the test knows its placements."""
+        """Return True if the scheduler has folded the cordon of the node.
+
+        The test must also have read every event that the scheduler has folded."""
         seen = ((at, event.data) for at, event in reversed(self.world.facts.events)
                 if isinstance(event.data, NodeObserved) and event.data.node == node)  # fmt: skip
         at, observed = next(seen)
@@ -279,7 +282,7 @@ class Road:
     # ---------------------------------------------------------------- checks
 
     def right(self) -> None:
-        """Check that each container got its own pod's devices, and was made once."""
+        """Check that each container got its own pod's devices, and was created only once."""
         for kubelet in self.kubelets.values():
             wrong = {at: each for at, each in kubelet.handed.items() if each[0] != each[1]}
             assert not wrong, wrong
@@ -300,7 +303,9 @@ class Road:
         assert max(held.values()) <= MIB, held
 
     async def same(self) -> None:
-        """Check that the pods that were there first still run, as they were."""
+        """Check that the pods from before the migration still run, unchanged.
+
+        Of the pods that came later, only those that users deleted may be gone."""
         now = {pod["metadata"]["name"]: _facts(pod) for pod in await self.pods()}
         for name, facts in self.before.items():
             assert now[name] == facts
@@ -308,7 +313,7 @@ class Road:
         assert gone <= self.deleted, gone - self.deleted
 
     async def locks(self) -> list[tuple[str, str, str]]:
-        """Return the locks: the node, the annotation's key and its value."""
+        """Return the node locks as tuples of node, annotation key and annotation value."""
         return [
             (node["metadata"]["name"], key, value)
             for node in (await self.world.plane.get("nodes"))["items"]
@@ -382,7 +387,9 @@ async def road(world: KubeWorld, seed: int) -> AsyncIterator[Road]:
 
 
 async def walk(going: Road, *, kills: bool) -> None:
-    """Go the whole road, and check what must hold at each turn."""
+    """Move the cluster to Apportion and back, and check the pods after each step.
+
+    With `kills`, kill random processes during each step."""
     world = going.world
 
     async def part(pods: int, *kinds: str) -> None:
@@ -435,7 +442,9 @@ async def walk(going: Road, *, kills: bool) -> None:
 async def test_pods_run_on_while_the_cluster_adopts_apportion_and_leaves_it(
     world: KubeWorld,
 ) -> None:
-    """No pod is restarted, and no device is oversold. Each container gets its own pod's devices."""
+    """While the cluster adopts Apportion and leaves it again, no pod is restarted.
+
+    No device is oversold, and each container gets its own pod's devices."""
     async with road(world, 0) as going:
         await walk(going, kills=False)
         verified = await going.verified()
@@ -449,7 +458,7 @@ async def test_pods_run_on_while_the_cluster_adopts_apportion_and_leaves_it(
     [pytest.param(seed, marks=[] if seed == ROUNDS[0] else pytest.mark.nightly) for seed in ROUNDS],
 )
 async def test_processes_that_die_on_the_way_change_nothing(world: KubeWorld, seed: int) -> None:
-    """The same, while services, agents and plugins are killed."""
+    """Kills of services, agents and plugins on the way restart no pod and oversell no device."""
     async with road(world, seed) as going:
         try:
             await walk(going, kills=True)

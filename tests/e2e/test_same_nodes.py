@@ -1,6 +1,7 @@
 """kube-scheduler and Apportion find the same possible nodes for hundreds of generated pods.
 
-An extender records which nodes pass kube-scheduler's filters. Both read one API server."""
+kube-scheduler and Apportion read the same API server. An extender records which nodes pass
+kube-scheduler's filters."""
 
 from __future__ import annotations
 

@@ -81,8 +81,8 @@ async def two_nodes(world: KubeWorld) -> None:
 
 
 async def test_H11_a_pod_goes_where_its_volume_is_and_waits_for_its_claim(world: KubeWorld) -> None:
-    """A pod stays pending until its claim exists and is bound. It then goes to the volume's
-    node."""
+    """A pod stays pending until its claim exists and is bound. The pod is then placed on the
+    volume's node."""
     await two_nodes(world)
     await world.plane.apply(mounting("p", "data"))
     await world.described("p", "FailedScheduling", "PersistentVolumeClaim data does not exist")

@@ -139,8 +139,8 @@ async def test_a_negative_amount_is_refused_by_its_field(system: System) -> None
 
 @goes_on
 async def test_an_event_for_another_node_is_refused(system: System) -> None:
-    """If an event on one node's subject names another node, all readers ignore it, and neither node
-    changes."""
+    """If an event on one node's subject names another node, all readers ignore the event, and
+    neither node changes."""
     payload = document(placement("misled", node="node-b"))
     revision = await system.append("scheduler", "placement.node-a", payload)
     line = await system.services[0].logged(f"revision {revision} on")

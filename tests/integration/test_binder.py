@@ -194,9 +194,10 @@ async def test_a_slow_bind_is_not_handed_to_another(bus: Bus, facts: Facts) -> N
 
 
 async def test_more_held_pods_than_the_queue_gives_out(bus: Bus, facts: Facts) -> None:
-    """A gang with more held pods than the queue gives out at once is bound completely, as are the
-    pods placed after it: the last placement releases the gang although the queue still holds it
-    back."""
+    """A gang is bound completely even if it has more held pods than the queue delivers at once.
+
+    The binder reads the gang's last placement, which releases the gang, from the ledger. In the
+    queue, this placement waits behind the others. Pods placed after the gang are bound too."""
     ledger, most, held = await bus.connect("binder"), 4, 20
     queue = await ledger.work_queue(
         "binder", [PLACEMENTS], ack_wait_s=ACK_WAIT_S, max_in_flight=most

@@ -1,6 +1,6 @@
 """Tests of docker-compose.yml as users run it. They need root and podman.
 
-Without them the tests are skipped, except under `.ci/run`."""
+If either is missing, the tests are skipped, except under `.ci/run`."""
 
 import json
 import re

@@ -1,7 +1,7 @@
 """An operator investigates a node that broke at a known time.
 
-One test uses only the CLI, and one only the console in Chromium. Each has its own `apportion up` of
-200 nodes."""
+One test uses only the CLI; the other test uses only the console, in Chromium. Each test has its own
+`apportion up` of 200 nodes."""
 
 from __future__ import annotations
 

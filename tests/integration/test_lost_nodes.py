@@ -85,8 +85,8 @@ async def test_a_node_is_lost_and_returns(bus: Bus) -> None:
 
 
 async def test_a_device_that_has_failed_keeps_its_reason(bus: Bus) -> None:
-    """On a failed device, `simulate fail` changes nothing unless `--reason` gives another reason,
-    which replaces the recorded one."""
+    """If a device has already failed, `simulate fail` without `--reason` changes nothing. A
+    different `--reason` replaces the recorded reason."""
     facts = Facts(bus)
     await facts.open()
     async with AsyncExitStack() as stack:

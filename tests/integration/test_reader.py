@@ -250,7 +250,7 @@ async def test_a_fault_of_the_fold_halts_it(
 async def test_what_is_set_aside_is_passed_over(bus: Bus, facts: Facts) -> None:
     """If an operator sets a revision aside, readers that start later ignore that revision's event.
 
-    A reader that is running ends if it has applied the event, or has halted before it."""
+    A running reader ends if it has applied the event, or has halted before the event."""
     await facts.write(FormatEnabled(format="PodSubmitted", version=99, by="ada"))
     halting = await append_raw(bus, "workload.x", document("x", schemaversion=99))
     await facts.submit("a")

@@ -198,9 +198,11 @@ async def test_what_is_bound_and_not_answered_outlives_the_trim(world: World) ->
 
 
 async def test_nothing_is_dropped_that_is_needed(world: World, tmp_path: Path) -> None:
-    """`ledger trim` refuses an altered, other or foreign archive, and a ledger without a snapshot.
+    """`ledger trim` refuses an altered archive, an archive that differs from the ledger, and an
+    archive of another ledger. It also refuses if the ledger has no snapshot.
 
-    It drops only archived events of the given age, and none from the first unbound placement on."""
+    It drops only archived events of at least the given age. It keeps the first unbound placement
+    and all events after that one."""
     for number in range(30):
         await world.facts.write(pod(f"p{number}", ask(10_000_000)), role="watcher")
     short = await world.archive("short.jsonl")

@@ -73,7 +73,7 @@ class Schedulers:
         await self.agreed()
 
     async def agreed(self) -> tuple[str, ...]:
-        """Wait until every running scheduler lists all the running ones, and return that list."""
+        """Wait until every running scheduler lists all running schedulers, and return that list."""
 
         async def one_list() -> tuple[str, ...]:
             lists = {members_of(each) for each in self.running.values()}
@@ -109,7 +109,7 @@ def members_of(service: ServiceProcess) -> tuple[str, ...]:
 
 
 def lists_of(service: ServiceProcess) -> list[list[str]]:
-    """Return the member lists that this scheduler logged, without those in which it is alone.
+    """Return the member lists that this scheduler logged, except the lists that name only itself.
 
     On a busy machine there may be several lists, because heartbeats may be late."""
     lists = [line["here"] for line in service.log if line.get("event") == "members"]

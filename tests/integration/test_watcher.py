@@ -45,8 +45,8 @@ def watcher_of(bus: Bus, folder: Path) -> ServiceProcess:
 
 
 def live(facts: Facts) -> list[str]:
-    """Return the sorted names of all pods that were submitted and have not ended. If two pods have
-    the same name, the list has it twice."""
+    """Return the sorted names of all pods that were submitted and have not ended. The list has a
+    name twice if two pods have that name."""
     gone = {event.uid for event in facts.of(PodGone)}
     return sorted(event.name for event in facts.of(PodSubmitted) if event.uid not in gone)
 

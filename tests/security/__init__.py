@@ -1,1 +1,2 @@
-"""Attacks with one stolen identity. Each must fail, and must succeed once its guard is removed."""
+"""Attacks with one stolen identity. Each attack must fail, and must succeed once the guard against
+it is removed."""

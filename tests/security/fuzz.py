@@ -189,7 +189,8 @@ class Load:
         return 1000 * statistics.median(waits) if waits else float("inf")
 
     def missing(self, uids: list[str]) -> list[str]:
-        """Return those of the pods that were not allocated, but at most the last 20 of them."""
+        """Return the pods that were not allocated. If there are more than 20, return only the last
+        20."""
         return [uid for uid in uids if uid not in self._watched.allocated][-20:]
 
     async def not_placed(self, uids: list[str]) -> list[str]:
@@ -390,7 +391,8 @@ class Attackers:
 
     @contextlib.asynccontextmanager
     async def at_work(self) -> AsyncIterator[None]:
-        """Let all attackers run during the block, plus one that opens many connections."""
+        """Let all attackers run during the block. If agents attack, one more attacker opens many
+        connections."""
         self._signal(signal.SIGCONT)
         taking = await self._start("connections") if "agent" in self._which else None
         try:

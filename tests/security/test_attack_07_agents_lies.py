@@ -1,8 +1,8 @@
 """Attacks 4, 5 and 7: a compromised node agent sends false reports, and floods the ledger.
 
 Without the guards, the agent can empty another node, claim its GPUs, and halt readers with an
-unknown event type. With the guards, it may only send requests to an intake, which checks each
-report."""
+unknown event type. With the guards, the agent may only send requests to an intake, which checks
+each report."""
 
 import contextlib
 from collections.abc import AsyncIterator

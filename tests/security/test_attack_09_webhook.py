@@ -118,7 +118,8 @@ async def test_a_flooded_webhook_lets_a_forged_pod_pass(world: KubeWorld, guard:
 
 
 def patient(webhooks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Let the API server wait as long as it can: 5 s are short for a busy machine."""
+    """Return the webhooks with the longest timeout: five seconds are too short on a busy
+    machine."""
     return [webhook | {"timeoutSeconds": 30} for webhook in webhooks]
 
 

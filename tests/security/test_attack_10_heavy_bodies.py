@@ -1,6 +1,7 @@
 """Attack 10: any client in the network posts bodies of 60 MB to the extender.
 
-The extender needs 22 seconds for each. Without the guard, kube-scheduler has to wait so long."""
+The extender needs 22 seconds for each body. Without the guard, kube-scheduler has to wait for as
+long."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Attack 13: a tenant requests a share together with the means to take over the whole node."""
+"""Attack 13: a tenant's pod requests a share, and also privileges that give it the whole node."""
 
 import json
 from typing import Any

@@ -371,7 +371,8 @@ async def test_a_stolen_token_opens_few_connections_and_delays_no_other_agent(
 
 
 async def _held(stack: AsyncExitStack, port: int, user: str, token: str) -> bool:
-    """Open a connection until the stack closes. Return True if the server accepted it."""
+    """Open a connection that stays open until `stack` closes. Return True if the server accepted
+    it."""
     reader, writer = await asyncio.open_connection(HOST, port)
     stack.callback(writer.close)
     hello = json.dumps({"verbose": False, "user": user, "pass": token})

@@ -43,8 +43,8 @@ spec:
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """Run `apportion up` for all tests of this module, with a small fleet that has every kind of
-    device and no sample pods."""
+    """Run `apportion up` for all tests of this module: a small fleet with every kind of device,
+    without sample pods."""
     folder = tmp_path_factory.mktemp("cli")
     (folder / "fleet.csv").write_text(FLEET)
     options = ("--no-samples", "--fleet", str(folder / "fleet.csv"))

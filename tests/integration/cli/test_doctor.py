@@ -54,7 +54,7 @@ class Asking:
         )  # fmt: skip
 
     async def states(self, *options: str) -> dict[str, dict[str, Any]]:
-        """Run doctor once, and return each check under the check's name."""
+        """Run doctor once, and return the checks by name."""
         done = await self.run("--json", *options)
         checks = {check["id"]: check for check in json.loads(done.stdout)["checks"]}
         broken = any(check["state"] == "broken" for check in checks.values())

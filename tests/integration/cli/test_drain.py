@@ -250,8 +250,9 @@ def test_pods_of_a_gang_on_another_node_are_said_to_go_with_it(up: Standalone) -
 
 
 def until_it_waits(pid: int) -> None:
-    """Wait until process `pid` has been idle for half a second, and so has read everything that the
-    server sent."""
+    """Wait until process `pid` has been idle for half a second.
+
+    By that time the process has read everything that the server sent."""
     looks = 0
 
     def waits() -> bool:

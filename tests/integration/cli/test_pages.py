@@ -224,7 +224,8 @@ def test_every_call_of_apportion_runs(page: str, folder: Path) -> None:
 
 
 def prepare(folder: Path, page: str, words: list[str], *, made: bool = True) -> None:
-    """Write the files that a command names, with the YAML or TOML of the page if it shows any."""
+    """Write the files that a command names. If the page shows YAML or TOML, this is their
+    content."""
     for word in words:
         path, kind = folder / word.lstrip("/"), Path(word).suffix[1:]
         if kind in {"yaml", "toml"} and not path.exists():

@@ -222,8 +222,10 @@ TEAM = TEAM.replace(
 
 
 def test_two_teams_lend_and_take_back(tmp_path: Path) -> None:
-    """One of two teams that deserve 28 and 12 of 40 GPUs borrows all of them while the other one is
-    idle, and gives back 28 when that one needs them."""
+    """A team borrows idle GPUs of another team, and returns them when the other team needs them.
+
+    Of 40 GPUs, `ml` deserves 28 and `web` deserves 12. While `ml` is idle, `web` uses all 40. When
+    `ml` submits pods, it gets 28 of them."""
     fleet = ("--no-samples", "--fleet", "8xA100-80GB", "--nodes", "5")
     with Standalone(tmp_path / "data", *fleet) as up:
         up.up()

@@ -1,4 +1,4 @@
-"""`replay` simulates the events of a real ledger again, on its own fleet or on another one."""
+"""`replay` simulates the events of a real ledger again, on the recorded fleet or on another one."""
 
 import json
 import xml.etree.ElementTree as ET

@@ -299,7 +299,7 @@ async def test_reports_and_plans_are_made_by_turns(bus: Bus) -> None:
 async def test_a_report_that_takes_too_long_is_given_up(
     bus: Bus, facts: Facts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The gateway aborts a report that takes too long and answers 503."""
+    """If a report takes too long, the gateway aborts the report and answers 503."""
     del facts  # there is something to read
     monkeypatch.setattr(reports, "SECONDS", 0.0)
     metrics = Metrics()

@@ -113,9 +113,10 @@ def test_each_command_sees_its_share_and_gets_no_more(up: Standalone, driver: Fa
 
 
 def test_a_second_process_shares_the_command_s_share(up: Standalone, driver: FakeDriver) -> None:
-    """Child processes count against their command's share, unless a child clears its environment.
+    """Child processes count against their command's share.
 
-    On the host, limits are applied only through environment variables."""
+    A child that clears its environment has no limit, because on the host the limits are only
+    environment variables."""
     probe = driver.probe
     state = driver.environment["APPORTION_FAKE_NVIDIA"]
     free = f"env -i APPORTION_FAKE_NVIDIA={state} LD_LIBRARY_PATH={built()} {probe} info"
@@ -154,7 +155,7 @@ def test_a_card_that_is_not_the_first_has_its_own_limit(up: Standalone, driver: 
 
 def test_it_waits_for_room_and_says_why(up: Standalone, driver: FakeDriver) -> None:
     """If no device has enough room, `run` waits and prints the reason. Once another command ends,
-    it runs the command and returns the command's exit code."""
+    `run` starts the waiting command, and returns that command's exit code."""
     with Command(up, "--memory", "15000", "--count", "2", "--", str(driver.probe), "hold") as first:
         first.said("holding")
         with Command(up, "--memory", "8000", "--", "sh", "-c", "echo here; exit 7") as second:

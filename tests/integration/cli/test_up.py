@@ -233,8 +233,8 @@ def test_second_up_on_the_same_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("option", ["--port", "--nats-port"])
 def test_port_that_is_taken(tmp_path: Path, option: str) -> None:
-    """If a port is in use, `up` exits with an error that names the address and the option that
-    changes it. It leaves no process."""
+    """If a port is in use, `up` exits and leaves no process. The error names the address and the
+    option that sets the port."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -281,8 +281,8 @@ def _seen_by_doctor(up: Standalone) -> str:
 
 
 def test_other_fleet_on_the_same_ledger(tmp_path: Path) -> None:
-    """If the folder's ledger has another fleet than the one given, `up` refuses to start. The error
-    names both fleets and a fix."""
+    """If the ledger in the data folder has a different fleet than `--fleet`, `up` refuses to start.
+    The error names both fleets and a fix."""
     with Standalone(tmp_path / "data", *SMALL) as up:
         up.up()
     with Standalone(tmp_path / "data", "--no-samples", "--fleet", "2xT4") as up:

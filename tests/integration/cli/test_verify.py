@@ -116,7 +116,7 @@ async def test_a_real_ledger_holds_until_somebody_writes_what_is_not_his(
 
 
 async def plant_bad_snapshot(bus: Bus) -> None:
-    """Store a snapshot with valid bytes whose state contradicts the ledger."""
+    """Store a snapshot that can be read, but whose state contradicts the ledger."""
     bucket = Bucket((await bus.connect("scheduler")).wire, BUCKET)
     entry = max(await bucket.entries(), key=lambda each: each.name)
     state = restore(await bucket.get(entry, size_max=1 << 30))

@@ -22,7 +22,7 @@ def asked(page: Page) -> tuple[str, str]:
 
 
 def told(page: Page) -> list[str]:
-    """Return both times that the form shows. Check that the headline shows the same two."""
+    """Return both times that the form shows. Check that the headline shows the same times."""
     fields = [page.locator(f"#moments [name={name}]").input_value() for name in ("from", "to")]
     expect(page.locator("h1")).to_contain_text(f"between {fields[0]} and {fields[1]}")
     return fields
@@ -86,7 +86,8 @@ def test_a_time_of_day_is_meant_as_the_page_shows_it(browser: Browser, base: str
 
 
 def test_what_the_moments_have_come_to_is_said_once(browser: Browser, base: str) -> None:
-    """A comparison of two times shows the revision and time of the newest event up to each."""
+    """For each of two compared times, the page shows the revision and time of the newest event
+    until then."""
     with opened(browser, base) as page:
         visit(page, "#/events?diff=-0s,-0s")
         answer = answered(page)
@@ -177,7 +178,7 @@ def test_a_moment_that_cannot_be_is_mended_where_it_stands(
 
 
 def test_each_list_of_the_answer_has_its_place_on_the_page(browser: Browser, base: str) -> None:
-    """The page has a section for each list in a diff that is not empty."""
+    """The page has a section for each non-empty list of the diff."""
     headings = {
         "devices": "GPUs", "nodes": "Nodes", "waiting": "Pending pods", "limits": "Limits",
         "policy": "Policy", "configuration": "Configuration", "placements": "Placements",

@@ -38,7 +38,8 @@ def in_small_pages(page: Page, size: int = 10) -> None:
 
 
 def under(route: Route) -> re.Pattern[str]:
-    """Return a pattern of requests for the same older events as the request of `route`."""
+    """Return a pattern for log requests with the same `before` revision as the request of
+    `route`."""
     [before] = re.findall(r"before=\d+", route.request.url)
     return re.compile(rf"/api/v1/log\?.*{before}\b")
 

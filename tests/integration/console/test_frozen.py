@@ -1,4 +1,4 @@
-"""The console's badge is not green while no pod can be placed, and names the cause."""
+"""While no pod can be placed, the console's badge is not green and names the cause."""
 
 import os
 import signal

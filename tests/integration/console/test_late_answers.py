@@ -18,8 +18,7 @@ def go(page: Page, address: str) -> None:
 
 
 def test_two_pages_of_one_moment_are_both_of_that(browser: Browser, base: str) -> None:
-    """If a user opens a page at a past time, and another page at that time before the first has
-    loaded, the second page shows that time."""
+    """If a user leaves a page at a past time while it loads, the next page shows that time too."""
     with opened(browser, base) as page:
         newest = page.request.get("/api/v1/revision").json()["revision"]
         visit(page, f"#/pods?at={newest}")

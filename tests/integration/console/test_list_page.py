@@ -111,8 +111,8 @@ def newer(page: Page, cluster: Standalone) -> Iterator[Locator]:
 def test_the_keyboard_stays_on_what_a_report_is_by(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """After the user picks a report's grouping, the grouping has the focus, and Tab goes to the
-    next one."""
+    """A grouping that the user picks for a report keeps the focus. Tab moves to the next
+    grouping."""
     with opened(browser, base) as page:
         visit(page, "#/reports")
         with newer(page, cluster):

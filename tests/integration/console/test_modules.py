@@ -67,8 +67,10 @@ def test_templates_escape_what_is_put_in(page: Page) -> None:
 def test_no_mark_lies_on_another_however_many_it_counts(
     page: Page, counts: tuple[int, ...], looks: int
 ) -> None:
-    """Marks of the time bar never overlap. Neighbouring marks are merged if their counts or the
-    number of their kinds would make them too wide."""
+    """Marks of the time bar never overlap.
+
+    A mark is wider if it has a larger count or more kinds of events. Neighbouring marks that would
+    therefore overlap are merged."""
     drawn = run(
         page,
         "marks.js",

@@ -1,5 +1,5 @@
-"""Every page of the console answers its question and meets the accessibility rules. Each is tested
-wide and narrow, light and dark."""
+"""Every page of the console answers its question and meets the accessibility rules. Each page is
+tested on wide and narrow screens, in light and dark themes."""
 
 import re
 

@@ -21,8 +21,8 @@ def pod(name: str, namespace: str) -> bytes:
 
 @pytest.fixture(scope="module")
 def named(cluster: Standalone) -> Iterator[Standalone]:
-    """Provide two pods with the same name in two namespaces, one pod with a unique name, and one
-    that has ended."""
+    """Provide two pods with the same name in two namespaces, a pod with a unique name, and an ended
+    pod."""
     for name, namespace in (("twin", "red"), ("twin", "blue"), ("lone", "red"), ("gone", "red")):
         cluster.json("submit", "-f", "-", "--wait", stdin=pod(name, namespace))
     assert cluster.run("delete", "red/gone").returncode == 0

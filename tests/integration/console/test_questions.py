@@ -63,8 +63,8 @@ def third_card(cluster: Standalone) -> str:
 def test_a_card_to_lose_is_offered_once_its_node_is_named(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """Once a node is entered, the What if page offers that node's GPUs. If one is chosen, only that
-    GPU is drawn as failed."""
+    """Once a node is entered, the What if page offers that node's GPUs. If a GPU is chosen, only
+    that GPU is drawn as failed."""
     card = third_card(cluster)
     with opened(browser, base) as page:
         visit(page, "#/whatif")
@@ -130,8 +130,8 @@ def test_on_a_phone_the_answer_comes_into_sight(browser: Browser, base: str) -> 
 
 
 def test_never_is_told_apart_from_not_now(browser: Browser, base: str) -> None:
-    """The What if page distinguishes a manifest that never fits from one that fits or is
-    invalid."""
+    """The What if page distinguishes a manifest that never fits from a manifest that fits, and from
+    an invalid manifest."""
     with opened(browser, base) as page:
         visit(page, "#/whatif")
         page.locator("#manifest").fill(NEVER.replace("64", "1"))
@@ -317,8 +317,8 @@ spec:
 def test_each_cause_has_a_line_and_a_cure_of_its_own(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """The queue page and the pod's history show every cause that the gateway names, with what would
-    remove it."""
+    """The queue page and the pod's history show every cause that the gateway names. On the queue
+    page, each cause has the change that would remove it."""
     cluster.run("submit", "--wait", "-f", "-", stdin=TWO_CAUSES.encode())
     with opened(browser, base) as page:
         lines = page.request.get("/api/v1/lines").json()["lines"]

@@ -1,5 +1,5 @@
-"""A developer adds a console page by the recipe in CONTRIBUTING.md. The page can then be opened in
-every way."""
+"""A console page that a developer adds by the recipe in CONTRIBUTING.md can be opened in every
+way."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""When the gateway is down, the pages report this and since when. They recover by themselves."""
+"""When the gateway is down, the pages show for how long. They recover by themselves."""
 
 import re
 

@@ -26,7 +26,8 @@ def failed(page: Page) -> None:
 
 
 def to_the_newest_mark(page: Page, when: int) -> None:
-    """Select the newest mark of the time bar, until it is the mark of revision `when`."""
+    """Select the newest mark of the time bar repeatedly, until this is the mark of revision
+    `when`."""
 
     def there() -> bool:
         page.keyboard.press("n")
@@ -113,8 +114,8 @@ def as_one(page: Page, count: int) -> bool:
 def test_marks_that_would_overlap_are_one_that_lists_them(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """Marks of the time bar that would overlap are merged into one mark. It shows their number, and
-    lists them with links."""
+    """Marks of the time bar that would overlap are merged into one mark. The merged mark shows how
+    many marks it contains, and lists them with links."""
     cards = [
         each["device"] for each in cluster.json("get", "devices", "--node", "h100-10")["items"]
     ]
@@ -153,8 +154,8 @@ def test_marks_that_would_overlap_are_one_that_lists_them(
 def test_the_keyboard_stays_on_a_mark_that_others_join(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """If a page becomes narrower and merges marks of the time bar, the focus moves to the mark that
-    contains the focused one."""
+    """If a narrower page merges the focused mark of the time bar with other marks, the merged mark
+    gets the focus."""
     card = cluster.json("get", "devices", "--node", "h100-10")["items"][0]["device"]
     with opened(browser, base) as page:
         visit(page, "")

@@ -134,8 +134,9 @@ def test_work_that_is_stopped_is_ended_and_can_be_asked_for_again(
 
 
 def are_plans(page: Page, withdrawn: list[str], count: int) -> bool:
-    """Wait until `count` requests were cancelled. Return True if all were plans, and no other was
-    cancelled."""
+    """Wait until at least `count` requests were cancelled.
+
+    Return True if exactly `count` requests were cancelled, and all of them were plans."""
 
     def told() -> bool:
         listen(page)

@@ -66,8 +66,8 @@ async def lagging(folder: Path, known: Payload, *behind: Payload) -> AsyncIterat
 async def test_a_cordon_that_was_lifted_is_said_once_more(
     verb: str, said: str, tmp_path: Path
 ) -> None:
-    """If a cordon was lifted and the lagging gateway still shows it, cordoning the node again
-    appends a new cordon."""
+    """If a cordon was lifted but the lagging gateway still shows it, `cordon` and `drain` append a
+    new cordon."""
     before = NodeCordoned(node="n1", by="ann", reason=f"{said}fan")
     lifted = NodeUncordoned(node="n1", by="ann", reason="")
     async with lagging(tmp_path, before, lifted) as there:

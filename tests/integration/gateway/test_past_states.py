@@ -77,7 +77,7 @@ def runner() -> Iterator[asyncio.Runner]:
 
 @pytest.fixture(scope="module")
 def world(runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """Provide one ledger for all examples that Hypothesis generates. It keeps growing."""
+    """Provide one growing ledger for all examples that Hypothesis generates."""
     bus = Bus(tmp_path_factory.mktemp("nats"))
     runner.run(bus.start())
     try:
@@ -101,8 +101,9 @@ def test_any_revision_is_what_folding_up_to_it_gives(
 
 
 def test_a_record_that_cannot_be_read_ends_the_look(runner: asyncio.Runner, world: World) -> None:
-    """If the receiver of the records fails on one of them, the read fails with that error, so the
-    gateway never answers with a state that lacks later events."""
+    """If the receiver of the records fails on a record, the read fails with that error.
+
+    Otherwise the gateway would answer with a state that lacks later events."""
     seen: list[int] = []
 
     def deliver(record: Record) -> None:

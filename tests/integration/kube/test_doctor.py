@@ -59,9 +59,10 @@ async def test_who_may_do_what_is_seen_as_it_is(control_plane: ControlPlane) -> 
 
 
 async def test_pods_that_no_scheduler_looks_at(control_plane: ControlPlane) -> None:
-    """Doctor names the scheduler name of pods that stay pending because no scheduler serves it.
+    """If pods stay pending because no scheduler serves their scheduler name, doctor reports the
+    name.
 
-    It leaves out pods with scheduling gates, and new pods."""
+    Doctor ignores pods with scheduling gates, and new pods."""
     plane = control_plane
     kai = {"schedulerName": "kai-scheduler"}
     gates = [{"name": "example.com/quota"}]

@@ -76,9 +76,9 @@ async def test_F19_each_container_gets_the_devices_of_its_own_pod(world: KubeWor
 
 
 async def test_G11_devices_of_every_vendor_are_handed_out(world: KubeWorld) -> None:
-    """A pod of each vendor is placed on the node of its plugin. A plugin that takes devices from
-    an annotation gives each container its own pod's devices, and leaves no lock. A vendor's own
-    plugin needs no label."""
+    """A pod of each vendor is placed on the node of its plugin. A plugin that takes devices from an
+    annotation gives each container its own pod's devices, and leaves no lock. A node with a
+    vendor's own plugin needs no label that names the plugin."""
     plugins = {}
     for name, vendor in VENDORS.items():
         system = registration(vendor.node).plugin.removeprefix("vendor")
@@ -122,8 +122,8 @@ async def test_a_pod_of_another_system_is_refused_by_name(world: KubeWorld) -> N
 
 
 async def test_a_lock_of_another_pod_is_waited_for(world: KubeWorld) -> None:
-    """While the node lock names another pod that exists, the binder waits, and the pod's event says
-    for which pod. The lock of a deleted pod is taken over."""
+    """While the node lock names another pod that exists, the binder waits. The waiting pod's Event
+    names that other pod. The binder takes over the lock of a deleted pod."""
     hami = ForeignPlugin(world.plane.api, "n1", "hami", 1)
     async with serving(world, hami):
         await world.facts.count(DevicesRegistered, 1)

@@ -51,7 +51,7 @@ class User(NamedTuple):
 
 
 def own_address() -> str:
-    """Return an address of this machine that an EndpointSlice may have, so not a loopback one."""
+    """Return an address of this machine that an EndpointSlice accepts: not a loopback address."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unsent:
         try:
             unsent.connect(("192.0.2.1", 9))  # sends nothing
@@ -183,8 +183,8 @@ async def test_verbs_answer_without_a_port_forward(world: KubeWorld, user: User)
 
 
 async def test_errors_of_the_api_server_name_the_fix(world: KubeWorld, user: User) -> None:
-    """A Service that does not exist, has no endpoints, or may not be used, is an error with its
-    fix."""
+    """If the Service is missing, has no endpoints or is forbidden to the user, the plugin's error
+    names the fix."""
     code, _, err = await user("get", "nodes")
     assert (code, f"{NAMESPACE}/gateway" in err, "get pods -l app=gateway" in err) == (
         3,

@@ -155,8 +155,8 @@ def kai_queues(control_plane: ControlPlane) -> Iterator[str]:
 
 
 async def test_queues_of_kai_are_read_as_they_are(kai_queues: str, world: KubeWorld) -> None:
-    """The watcher reads KAI's Queues and the queue of a pod from KAI's label. If Volcano has a
-    Queue of the same name, that one counts."""
+    """The watcher reads KAI's Queues, and the queue of a pod from KAI's label. If Volcano has a
+    Queue of the same name, the watcher uses Volcano's Queue and reports a problem."""
     free = {"quota": 0, "limit": -1, "overQuotaWeight": 2}
     version, kind = KAI_QUEUE
     queue = {
@@ -223,7 +223,7 @@ async def test_a_gang_is_declared_again_for_pods_that_come_after_its_last_one(
 
 
 async def test_a_node_is_what_it_can_hold_less_what_others_placed(world: KubeWorld) -> None:
-    """The watcher records each node's state, and its resources less those of other schedulers'
+    """The watcher records each node's state, and its resources minus those of other schedulers'
     pods."""
     taint = {"key": "volcano.sh/vgpu", "effect": "NoSchedule"}
     amounts = {"cpu": "10", "memory": "10Gi", "pods": "5", "example.com/fpga": "4"}

@@ -155,8 +155,8 @@ async def test_an_instance_is_made_at_the_start_and_goes_with_the_pod(
 async def test_an_instance_of_a_claim_is_there_until_it_is_taken_back(
     bus: Bus, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
 ) -> None:
-    """A claim's MIG instance stays until the claim is unprepared, although the kubelet's device
-    checkpoint does not list its pod."""
+    """A claim's MIG instance stays until the claim is unprepared, even though the kubelet's device
+    checkpoint does not list the claim's pod."""
     assert driver.ids
     async with ServiceProcess("agent", bus.server.url_for("agent"), *places(kubelet), "--dra"):
         await facts.count(NodeReported, 1)

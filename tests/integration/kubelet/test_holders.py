@@ -74,8 +74,8 @@ async def test_a_kubelet_that_has_heard_of_no_pod_yet_ends_none(
 async def test_a_pod_that_came_and_went_between_two_looks_is_over(
     kubelet: FakeKubelet, holders: Holders
 ) -> None:
-    """A pod that started and ended between two checks counts as ended, because its start was
-    observed."""
+    """A pod that started and ended between two regular checks counts as ended if its devices were
+    looked up in between."""
     await admit(kubelet, "b")
     await holders.look()
     await admit(kubelet, "a")

@@ -133,8 +133,8 @@ async def test_who_left_before_the_kubelet_asked_is_not_meant(
 async def test_pods_that_another_plugin_served_do_not_wait(
     bus: Bus, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """A pod that got its devices from HAMi's plugin is allocated once our agent serves the node.
-    Otherwise the binder would bind no other pod there."""
+    """A pod that got its devices from HAMi's plugin is recorded as allocated once our agent serves
+    the node. Without this record the binder would bind no other pod to the node."""
     plugin = OldPlugin(GPU, 20)
     await plugin.register(kubelet.folder / "device-plugins")
     await kubelet.offered(GPU, 20)

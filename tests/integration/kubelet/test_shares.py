@@ -87,8 +87,8 @@ async def test_B1_each_gets_its_own_share_in_either_order(
 async def test_the_file_of_a_slot_is_removed_when_its_pod_has_ended(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """When a pod ends, the agent removes the CDI file of the pod's device slot. So no other
-    container can mount the pod's HAMi-core region."""
+    """When a pod ends, the agent removes the CDI file of the pod's device slot. Otherwise another
+    container could mount the pod's HAMi-core region."""
     assert agent.running
     for pod, card in zip("ab", cards(facts), strict=True):
         await facts.hold(pod, NODE, share(card, 700))
@@ -316,9 +316,10 @@ async def test_a_kubelet_that_comes_later_is_found(bus: Bus, facts: Facts, folde
 
 
 class StartingKubelet(FakeKubelet):
-    """Removes the socket of the plugin for GPUs when it first registers, and answers nevertheless.
+    """A kubelet that is just starting: it removes the GPU plugin's socket at the plugin's first
+    registration.
 
-    A kubelet that starts at that moment does so."""
+    It answers that registration with success."""
 
     removed = False
 
@@ -333,8 +334,8 @@ class StartingKubelet(FakeKubelet):
 async def test_a_socket_that_a_starting_kubelet_removes_is_made_again(
     bus: Bus, facts: Facts, folder: Path
 ) -> None:
-    """If a starting kubelet removes the agent's socket after the agent made it, the agent makes it
-    again and registers again. Otherwise no pod would get a GPU until the agent restarts."""
+    """If a starting kubelet removes the agent's socket, the agent creates a new socket and
+    registers again. Otherwise no pod would get a GPU until the agent restarts."""
     async with StartingKubelet(folder) as kubelet:
         options = ["--node", NODE, "--simulate", "1xT4", "--kubelet", str(kubelet.folder)]
         options += ["--cdi", str(kubelet.cdi), "--state", str(folder / "state")]

@@ -29,7 +29,8 @@ async def test_a_batch_of_a_thousand_gets_consecutive_revisions(bus: Bus) -> Non
 
 
 async def test_a_batch_beyond_a_thousand_is_refused_unsent(bus: Bus) -> None:
-    """The client refuses a batch of more than 1,000 drafts with the limit, before sending it."""
+    """The client refuses a batch of more than 1,000 drafts before sending it. The error names the
+    limit."""
     ledger = await bus.connect()
     with pytest.raises(InvalidDraft, match="at most 1000"):
         await ledger.append([draft() for _ in range(1001)])

@@ -190,8 +190,8 @@ async def test_a_cancellation_that_comes_with_the_server_s_answer_is_not_lost(
 async def test_a_connection_that_is_lost_ends_the_wait_for_a_subscription(
     bus: Bus, proxy: Proxy
 ) -> None:
-    """A lost connection ends the wait for a subscription at once, because its pong will never
-    come."""
+    """A lost connection ends the wait for a subscription at once, because the awaited pong will
+    never come."""
     wire = (await bus.connect(port=proxy.port)).wire
     assert isinstance(wire, jetstream.Connection)
     again = asyncio.Event()

@@ -1,4 +1,4 @@
-"""The NATS consumer of a reading client has the name of the client's user and a number.
+"""The name of a reading client's NATS consumer consists of the client's user and a number.
 
 A client never takes a consumer that another client is using."""
 
@@ -77,8 +77,8 @@ async def test_a_reader_keeps_its_number_through_a_crash_of_the_server(bus: Bus)
 
 @pytest.mark.parametrize("user", ["watcher", "intake"])
 async def test_when_all_are_in_use_it_is_said(bus: Bus, user: str) -> None:
-    """A user's readers get all of its consumers. If all are in use, the next reader fails, and no
-    consumer is taken away."""
+    """If all consumers of a user are in use, the user's next reader fails. It takes no consumer
+    from another reader."""
     await (await bus.connect("watcher")).append([draft()])
     ledger = await bus.connect(user)
     most = BY_NAME[user].consumers

@@ -1,6 +1,6 @@
 """A fence is the revision that a writer expects as the newest one on an event's subject.
 
-The ledger refuses the event if the subject has another newest revision."""
+The ledger refuses the event if the subject's newest event has another revision."""
 
 import pytest
 

@@ -142,8 +142,8 @@ async def test_each_wrong_setting_of_a_real_stream_is_named(plain: PlainServer) 
 
 
 async def test_a_service_does_not_begin_with_a_wrong_setting(plain: PlainServer) -> None:
-    """A service with a stream that drops old records stops with the name of the setting, before it
-    reads or appends anything."""
+    """If the stream drops old records, a service stops before it reads or appends anything. The
+    error names the setting."""
     ledger = await connect(plain.url, name="test")
     await remake_stream(ledger.wire, {**stream.WANTED, "name": STREAM, "discard": "old"})
     config = read_config({"nats_url": plain.url}, environ={})
