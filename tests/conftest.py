@@ -1,7 +1,7 @@
 """Setup for every test: fixed Hypothesis examples, restored logging, golden files.
 
-By default, Hypothesis draws new examples in every run and fails slow ones. Here it does not, so
-that no unrelated change fails by chance. `PROPERTIES_EFFORT=10` draws more examples."""
+Every run gets the same Hypothesis examples, and no example fails because it is slow. So no
+unrelated change fails by chance. `PROPERTIES_EFFORT=10` draws more examples."""
 
 import logging
 from collections.abc import Iterator, Mapping

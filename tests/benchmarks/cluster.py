@@ -8,7 +8,7 @@ pod is bound and no node is overcommitted.
 
 - `first_bound_s` and `all_bound_s` are measured from the start of a scheduler's processes.
 - `bound_per_s` is measured from the first binding to the last.
-- `writes` are the mutating requests to the API server in that time.
+- `writes` are the mutating API requests from the start of the processes until all pods are bound.
 - `cpu_s` is a process's CPU time until all pods were bound, and `peak_mib` its peak memory."""
 
 import argparse

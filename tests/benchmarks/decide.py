@@ -240,7 +240,7 @@ class Fleet:
 
 
 def run(nodes: int, policy: Policy, decisions: int) -> dict[str, float]:
-    """Measure a fleet of `nodes` nodes and a tenth of that fleet, in turns. Return the figures."""
+    """Measure a fleet of `nodes` nodes and one of a tenth as many, by turns. Return the figures."""
     small, large = Fleet(max(nodes // 10, 1), policy), Fleet(nodes, policy)
     turns = [
         (small.measure(decisions // TURNS), large.measure(decisions // TURNS)) for _ in range(TURNS)

@@ -350,8 +350,8 @@ def driven(folder: Path) -> Iterator[FakeDriver]:
 def kubelet_of(wanted: str) -> tuple[str, Any]:
     """Return the name of a kubelet, "real" or "fake", and the function that runs it.
 
-    If `wanted` is empty, the result is the real kubelet if it can run here. Raises SystemExit if
-    "real" is wanted but cannot run here."""
+    If `wanted` is empty, return the real kubelet if it can run here, and otherwise the fake one.
+    Raises SystemExit if "real" is wanted but cannot run here."""
     binaries, reason = find_binaries()
     if binaries is not None:
         reason = missing() or ("" if (binaries / "kubelet").exists() else "there is no kubelet")

@@ -8,7 +8,8 @@ for a summary of a state.
 - `index_s` and `index_mb`: the time to build the gateway's index, and its size on disk
 - `first_*_s`: requests at random revisions, each far from the previous one
 - `beside_*_s`: requests close to the previous one, as from a dragged slider
-- `now_*_s` and `now_alone_*_s`: requests for the present, with and without others for the past
+- `now_*_s` and `now_alone_*_s`: requests for the newest state, with and without concurrent requests
+  for past states
 - `story_s` and `who_s`: the history of a pod, and all pods that a node has had
 - `diff_s`: a comparison of two states that are a tenth of the ledger apart
 - `*_cpu_s` and `rss_mb`: CPU time and peak memory of the process that reads past states"""

@@ -8,7 +8,7 @@ with at most `--window` of them pending.
 
 - `placed_per_s` is measured from the first submission to the last placement.
 - `raw_append_per_s` is the ledger's own limit: a loop appends the same events to a fresh ledger.
-- `ratio` is the pipeline's events per second divided by that limit.
+- `ratio` is the pipeline's events per second divided by `raw_append_per_s`.
 - A pod's latency is measured from its acknowledged submission until a reader gets its placement."""
 
 import argparse

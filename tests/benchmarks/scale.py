@@ -14,7 +14,8 @@ Runs nats-server, one to three schedulers and the load generator as real process
 - `cores_allow_per_s` is how many pods this machine could place per second if no process waited.
 - `core_each_allows_per_s` is the same with one core for each process.
 
-The disk also limits the last two figures: see `tests.benchmarks.raw`, and count two events a pod.
+The last two figures ignore the disk, which is a limit of its own: `tests.benchmarks.raw` measures
+the events per second that it can store, and a pod takes two events.
 """
 
 import argparse

@@ -6,9 +6,9 @@ The fleet is that of the benchmark `decide`, 70 % full.
 
 - `cold_ms` and `cold_p50_ms` are the longest and the median time to place a pod of a new shape.
 - `unschedulable` is how many pods stay pending because no device is large enough.
-- `ratio` is the decisions per second with these pods, divided by those without them.
+- `ratio` is the rate of decisions with these pending pods, divided by the rate without them.
 - `refused_again` is how many of these pods the engine refused again.
-- `helped_ms` is from the report of a larger device to the first placement of such a pod on it.
+- `helped_ms` is from the report of a larger device to the first placement of a pending pod on it.
 - `event_ms` is the cost of each type of event for a scheduler with 512 shapes.
 - `worst_event` is the type of event with the highest cost."""
 

@@ -141,8 +141,7 @@ class Shaking:
             self.struck[kind] += 1
 
     def _take(self, count: int) -> list[Server]:
-        """Choose `count` random servers that have no active fault. Return none if there are too
-        few."""
+        """Choose `count` servers without an active fault. Return an empty list if fewer exist."""
         free = [each for each in self._cluster.servers if each.name not in self._busy]
         if len(free) < count:
             return []

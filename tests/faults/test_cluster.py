@@ -94,7 +94,7 @@ async def test_a_reader_catches_up_with_the_ledger_not_a_server(cluster: Cluster
 async def test_a_client_fails_over_to_unnamed_servers(cluster: Cluster) -> None:
     """If a client's server is killed, the client connects to a server that its URL does not name.
 
-    It learned that address from the first server. It logs in there with its own password."""
+    It got that server's address from the killed server, and logs in with its own password."""
     known = cluster.servers[0]
     (url,) = (each for each in cluster.url_for("watcher").split(",") if str(known.port) in each)
     async with await jetstream.connect(url, name="writer") as ledger:

@@ -458,7 +458,7 @@ async def silence(bus: Bus, facts: Facts) -> None:
 
 
 async def cordon(bus: Bus, facts: Facts) -> None:
-    """Record two operators who cordon the same node and device. Each lifts only their own
+    """Record two operators who cordon the same node and device, and remove only their own
     cordons."""
     pens = Pens(bus, facts)
     agents = ("agent", "--simulate", "2xA100-80GB", "--nodes", "1", "--node", "node-{}")
@@ -483,7 +483,7 @@ async def cordon(bus: Bus, facts: Facts) -> None:
 
 
 async def rule(bus: Bus, facts: Facts) -> None:
-    """Enable an event format that no build knows, and have readers ignore a mistaken cordon."""
+    """Record an enabled event format that no build knows, and a mistaken cordon set aside."""
     pens = Pens(bus, facts)
     agents = ("agent", "--simulate", "2xA100-80GB", "--nodes", "1", "--node", "node-{}")
     async with services(bus, agents, SCHEDULER, BINDER):

@@ -31,8 +31,9 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def test_verdicts(checkout: Path) -> None:
-    """Each document is accepted, skipped, or refused with the row whose pattern its message has. A
-    refusal without a row is marked with a question mark."""
+    """The tool accepts, skips or refuses each document.
+
+    A refusal has the compatibility row whose pattern matches its message, or a question mark."""
     files = manifests(checkout, ["examples"])
     found = verdicts(files, REASONS)
     shown = {
@@ -46,7 +47,7 @@ def test_verdicts(checkout: Path) -> None:
 
 
 def test_the_table_of_a_repository(checkout: Path) -> None:
-    """The section of a repository has its numbers, and a line for each file with a workload."""
+    """A repository's section has counts, and a line for each file with a workload."""
     found = verdicts(manifests(checkout, ["examples"]), REASONS)
     lines = list(section(Checkout("o/name", "abc", ("examples",)), checkout, found))
     assert (

@@ -112,7 +112,7 @@ def trying(examples: int) -> settings:
 
 
 def weighed(*parts: tuple[int, st.SearchStrategy[T]]) -> st.SearchStrategy[T]:
-    """Return a strategy that draws from one of these, chosen in proportion to the weights."""
+    """Return a strategy that draws from one of `parts`, chosen in proportion to their weights."""
     return st.sampled_from([part for weight, part in parts for _ in range(weight)]).flatmap(
         lambda part: part
     )
@@ -126,8 +126,7 @@ class Effect(NamedTuple):
     final: bool = False
 
     def about(self, state: State) -> Payload | None:
-        """Return the event for this step, or None if `state` has no pod or device to which it can
-        happen."""
+        """Return the event for this step, or None if `state` has no suitable pod or device."""
         if self.kind is DeviceHealthChanged:
             return self._about_device(state)
         phases = _PHASES[self.kind]
@@ -178,7 +177,7 @@ _PHASES: dict[type[Payload], set[Phase]] = {
 
 
 class Decide(NamedTuple):
-    """A step of a history in which a scheduler decides, and the state folds its events."""
+    """A step of a history: a scheduler decides, and the events of the decision are folded."""
 
     lost: bool = False  # drop the events instead; the scheduler must retry
     rival: bool = False  # another scheduler decides
@@ -202,7 +201,9 @@ def _asks(container: str) -> st.SearchStrategy[Ask]:
 
 
 def _of_xpu(ask: Ask) -> Ask:
-    """Return the request; for a Kunlunxin vXPU, one of a size that some of them have."""
+    """Return the request. If it is for Kunlunxin vXPUs, request one vXPU and ten times the memory.
+
+    Some vXPUs have that much memory."""
     if ask.family != "kunlun-vxpu":
         return ask
     memory_mib = 10 * ask.memory_mib if ask.memory_mib is not None else None

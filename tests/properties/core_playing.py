@@ -20,7 +20,8 @@ ROUNDS_MAX = 60
 def certain(decision: Decision) -> list[DecisionEvent]:
     """Return the events of a decision, without refusals and evictions.
 
-    A long-running engine and a new engine must agree on these events, but not on the others."""
+    A long-running engine and a new engine must agree on these events. Their refusals and evictions
+    may differ."""
     untold = (PodRefused, PodEvicted)
     return [event for event in decision.events if not isinstance(event, untold)]
 

@@ -83,8 +83,7 @@ def by_container(place: PodPlaced) -> Iterator[list[Share]]:
 @settings(max_examples=200, deadline=None)
 @given(containers(cut=False))
 def test_hami_reads_every_container_where_it_stands(held: list[tuple[Ask, list[Share]]]) -> None:
-    """HAMi's device plugin reads each container's devices, memory and cores at the container's
-    position in the pod.
+    """HAMi's plugin reads each container's devices, memory and cores at its position in the pod.
 
     Containers without devices also have a position."""
     _, place, notes = written("hami", held)

@@ -145,7 +145,7 @@ def test_every_pod_that_fits_is_woken(begun: list[Payload], later: list[Payload 
 def test_what_a_refused_placement_gives_back_is_offered_again(
     begun: list[Payload], later: list[Payload | Effect], pick: int
 ) -> None:
-    """If a placed pod ends before the fold gets its placement, the engine retries the pods that it
+    """If a pod ends before its placement is folded, the engine retries the pods that it has
     refused."""
     ledger = Ledger()
     follow(ledger, [step for step in begun if alone(step)])

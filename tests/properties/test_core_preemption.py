@@ -81,7 +81,7 @@ def watched(state: State) -> Iterator[None]:
 
 
 def check_need(state: State, leaving: set[str], events: list[PodEvicted]) -> None:
-    """Check that the pod fits once all the victims of `events` end, but not if one of them stays.
+    """Check that the preemptor fits once all victims of `events` end, but not if one victim stays.
 
     Pods in `leaving` with a lower priority, which are already being evicted, count as gone."""
     uid, node = events[0].beneficiary, events[0].nominated

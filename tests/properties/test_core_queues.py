@@ -27,8 +27,9 @@ def queue_name(state: State, pod: PodState) -> str:
 
 
 def counted_in(state: State, name: str) -> set[str]:
-    """Return the queues in which the pods of a queue count: itself and those above it, or only
-    itself and `root` if the queues above it form a circle."""
+    """Return the queues whose usage includes the pods of the queue `name`.
+
+    These are the queue and its ancestors, or the queue and `root` if the ancestors form a cycle."""
     path = [name]
     while path[-1] != "root":
         queue = state.queues.get(path[-1])
@@ -67,7 +68,7 @@ def held(state: State, queue: QueueObserved) -> Counter[str]:
 
 @contextmanager
 def within_limits(state: State) -> Iterator[None]:
-    """When the block ends, check that its decision took no queue beyond the queue's limits.
+    """When the block ends, check that no event folded in it took a queue beyond its limits.
 
     Only queues whose usage increases in the block are checked."""
     before = {name: held(state, queue) for name, queue in state.queues.items()}

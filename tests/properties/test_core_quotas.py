@@ -40,7 +40,7 @@ def held(state: State) -> Held:
 
 @contextmanager
 def within_limits(state: State) -> Iterator[None]:
-    """When the block ends, check that its decision took no namespace beyond its quotas.
+    """When the block ends, check that no event folded in it took a namespace beyond its quotas.
 
     Only namespaces whose usage increases in the block are checked."""
     before = held(state)

@@ -1,4 +1,4 @@
-"""Properties of reclaim: what a queue is entitled to is never taken from it, but always given."""
+"""Properties of reclaim: a queue loses no pod within its entitlement, and gets what it deserves."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +27,7 @@ def reclaimed(state: State) -> dict[str, PodEvicted]:
 
 @contextmanager
 def watched(state: State) -> Iterator[None]:
-    """When the block ends, check the pods that were taken back in it."""
+    """When the block ends, check the pods that were evicted in it for other queues."""
     before, queues = set(state.evictions), Queues(state)
     entitled = {name: queues.parts(name).get(GPUS) for name in (*state.queues, "default")}
     used = {name: queues.used(name).get(GPUS, 0) for name in entitled}
@@ -65,9 +65,9 @@ def test_a_queue_within_its_entitlement_loses_no_pod(steps: list[Step]) -> None:
 @SETTINGS
 @given(lending_histories())
 def test_evictions_end_without_news(steps: list[Step]) -> None:
-    """If nothing else happens, evictions come to an end: no two queues evict by turns.
+    """If nothing else happens, evictions come to an end: no two queues evict each other for ever.
 
-    The pods of evicted pods' controllers come back each time."""
+    The test submits each evicted pod again, as a controller would."""
     ledger = Ledger()
     follow(ledger, steps)
     for again in range(ROUNDS_MAX):
@@ -85,8 +85,9 @@ def test_evictions_end_without_news(steps: list[Step]) -> None:
 @SETTINGS
 @given(lending_histories())
 def test_what_a_queue_deserves_comes_back(steps: list[Step]) -> None:
-    """In the end, no pod that needs one whole GPU waits within what its queue deserves, while a
-    pod that may be taken back runs beyond what its own queue is entitled to."""
+    """In the end, no queue waits for a GPU that it could reclaim by the eviction of a single pod.
+
+    A queue can reclaim up to what it deserves, from queues that use more than their entitlement."""
     ledger = Ledger()
     follow(ledger, steps)
     while True:
@@ -115,8 +116,7 @@ def test_what_a_queue_deserves_comes_back(steps: list[Step]) -> None:
 
 
 def test_pods_are_taken_back() -> None:
-    """The drawn histories contain many evictions for other queues, some of them from below a
-    department."""
+    """The drawn histories have many evictions for other queues, some of pods in nested queues."""
     found: list[PodEvicted] = []
 
     @seed(5)

@@ -178,7 +178,7 @@ def rows_of_csv_add_up(answer: ReportAnswer) -> None:
 def adds_up(reading: Reading) -> None:
     """Check that the report's rows and time steps each add up to its total.
 
-    Also check that the allocated, free, cordoned and broken parts add up to the capacity."""
+    Also check that the allocated, free, cordoned and unhealthy parts add up to the capacity."""
     answer = report_answer("usage", reading, PRICES)
     total = answer.total
     assert total.capacity_gpu_hours == pytest.approx(

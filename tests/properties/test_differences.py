@@ -47,7 +47,7 @@ def test_an_event_makes_no_difference_outside_of_what_it_touches(
     steps: list[Payload | Effect],
 ) -> None:
     """An event changes only the objects that it names. An event that the fold refuses changes
-    none."""
+    nothing."""
     state = State()
     for data in happened(state, steps):
         part = touched(state, data)

@@ -35,8 +35,9 @@ def fleet_of(fleet: list[tuple[str, int]]) -> Ledger:
 def test_a_gang_gets_one_model_if_any_has_room(
     fleet: list[tuple[str, int]], size: int, each: int, batch: int
 ) -> None:
-    """A gang of equal pods is placed exactly if one model has room for all of them, and then on one
-    model. Otherwise no pod of it is placed."""
+    """If one device model has room for a gang of equal pods, the whole gang is placed on one model.
+
+    Otherwise no pod of the gang is placed."""
     ledger = fleet_of(fleet)
     ledger.engine.limit_batches(batch)
     ledger.play(gang(min_available=size), *(member(f"m{n}", cards(each)) for n in range(size)))
@@ -61,8 +62,7 @@ def test_a_gang_gets_one_model_if_any_has_room(
 def test_a_lost_member_is_replaced_on_its_model_before_younger_pods(
     fleet: list[tuple[str, int]], size: int, data: st.DataObject
 ) -> None:
-    """After a gang lost some members, their replacements are the next pods that are placed, on the
-    model of the others."""
+    """Replacements of lost gang members are placed before younger pods, on the gang's model."""
     ledger = fleet_of(fleet)
     ledger.play(gang(min_available=size), *(member(f"m{n}", cards()) for n in range(size)))
     ledger.settle()

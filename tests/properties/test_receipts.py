@@ -145,7 +145,8 @@ def test_the_first_record_that_differs_is_named(
 ) -> None:
     """With fingerprints of records, the check names the first record that was tampered with.
 
-    Without them, it names the first record covered by the same receipt, or the missing end."""
+    Without fingerprints, the check names the first record that the same receipt covers. If only the
+    end is missing, it may name the first missing record."""
     assume(kind != "deleted" or at)  # a ledger may begin later: see `ledger trim`
     records = tampered(kind, at, seed)
     first = first_difference(records)

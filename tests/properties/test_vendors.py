@@ -41,8 +41,9 @@ def node(name: str) -> Ledger:
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_a_placement_is_read_by_the_plugin_and_read_back(name: str, data: st.DataObject) -> None:
-    """The vendor's plugin reads each container's devices in the annotations of a placed pod, and
-    they are recovered if the ledger is lost."""
+    """The vendor's plugin reads each container's devices in a placed pod's annotations.
+
+    If the ledger is lost, Apportion recovers the devices from the annotations."""
     one = st.sampled_from(VENDORS[name].limits)
     limits = data.draw(st.lists(one, min_size=1, max_size=VENDORS[name].containers))
     names = ("a", "b", "c")[: len(limits)]

@@ -302,7 +302,7 @@ class Chaos:
         )
 
     def _change_limits(self) -> None:
-        """Change the limit or the guarantee of a queue, or the quota of all pods."""
+        """Change a queue's limit or guarantee, or change or remove the namespace's quota."""
         chance = self._of_limits
         name, most = chance.choice(("a", "b", "default")), {"nvidia.com/gpu": chance.randint(1, 6)}
         if chance.random() < 0.4:

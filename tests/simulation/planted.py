@@ -101,7 +101,7 @@ def _no_pod_fence(patch: Patch) -> None:
 def _no_limit_fence(patch: Patch) -> None:
     """Let two schedulers use up the same limit, each without knowing of the other's placements.
 
-    Pods with a common limit have several schedulers here, as they have while schedulers start."""
+    Here several schedulers decide pods with a common limit, as happens while schedulers start."""
     real = cycle.fence
 
     def fence(*arguments: Any) -> list[Draft]:
@@ -205,7 +205,7 @@ def _refused_pods_lost(patch: Patch) -> None:
 
 
 def _unschedulable_for_what_never_came(patch: Patch) -> None:
-    """If a pod did not fit because of a decision that is then refused, never retry the pod.
+    """Let the engine forget pods that did not fit because of a decision that was then refused.
 
     The table of hints is changed too, because its hints would otherwise cause the retry."""
     whom = enumerate(hints.BY_EVENT[PodPlaced])
@@ -497,7 +497,7 @@ UNHEARD = {"unheard member": 1.0}
 
 
 def _fences_upon_what_was_dropped(patch: Patch) -> None:
-    """Make a scheduler refer to a dropped record again after the server has refused that."""
+    """Make a scheduler repeat a fence on a dropped record that the server has refused."""
 
     async def refused(self: Fences, refusal: FenceRefused, ledger: object) -> None:
         del self, refusal, ledger

@@ -1,6 +1,6 @@
 """Reduce a failing run to fewer kinds of fault and fewer user requests, so that it still fails.
 
-Invariant: the case that is returned failed when it was last tried."""
+Invariant: the returned case failed in its last run."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Where a simulation's pods come from: a folder of manifests, or a cluster.
 
-Invariant: both can list their differences from the ledger without the services."""
+Invariant: a folder and a cluster list their differences from the ledger without the services."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The simulation notices every planted fault within the fault's number of seeds.
 
-The same seed passes without the fault, so it was the fault that was noticed."""
+The same seed passes without the fault, so the fault is the cause of the failure."""
 
 import pytest
 

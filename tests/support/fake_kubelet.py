@@ -127,8 +127,8 @@ class FakeKubelet:
     ) -> dict[str, Any]:
         """Allocate devices to a pod's containers, in order. Return the `Allocate` answer for each.
 
-        `init` names the init container, whose devices the next container reuses. Raises Refused:
-        then a kubelet fails the pod for good."""
+        `init` names the init container, whose devices the next container reuses. Raises Refused if
+        the plugin refuses or has too few devices. A real kubelet then fails the pod for good."""
         answers = {}
         lent: tuple[str, ...] = ()
         for container, count in containers.items():

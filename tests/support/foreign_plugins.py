@@ -1,9 +1,10 @@
 """Doubles of HAMi's and Volcano's device plugins, which serve a kubelet on its socket.
 
-They find the pod to serve as the plugins' own sources do. HAMi's (`GetPendingPod`) serves the pod
-that the node lock names, else the first pending pod of the node. Volcano's serves the oldest pod
-with as many devices as the kubelet asks for. The kubelet starts pods in a drawn order. So if a
-scheduler breaks the plugin's rules, a container gets the devices of another pod."""
+Like the real plugins, the doubles guess which pod the kubelet is starting. HAMi's plugin serves the
+pod that the node lock names, or else the first pending pod of the node (`GetPendingPod`). Volcano's
+plugin serves the oldest pod with as many devices as the kubelet requests. The tests' kubelet starts
+pods in a random order. So if a scheduler breaks the plugin's rules, a container gets the devices of
+another pod."""
 
 from __future__ import annotations
 
@@ -41,14 +42,14 @@ WRITERS = {"hami": "nvidia-device-plugin", "volcano": "volcano-vgpu-device-plugi
 
 
 class Killed(Exception):
-    """Raised at the point of an allocation at which the plugin dies."""
+    """Raised during an allocation, at the step at which the plugin dies."""
 
 
 class ForeignPlugin:
     """The device plugin of HAMi or Volcano on one node.
 
-    With `vendor`, it is the plugin of that vendor's devices for HAMi. One that takes its devices
-    from no annotation only registers them."""
+    With `vendor`, this is HAMi's plugin for that vendor's devices. The plugin of a vendor that is
+    not in `WORDS` reads no annotations, and only registers its devices."""
 
     def __init__(
         self, api: KubeApi, node: str, system: str, cards: int = 0, *, vendor: str = "",
@@ -164,7 +165,7 @@ class ForeignPlugin:
             raise Killed(f"killed {step}")
 
     async def _allocate(self, count: int) -> list[tuple[str, int]]:
-        """Give devices to the pod that the plugin takes for the one which the kubelet starts."""
+        """Give devices to the pod that the plugin believes the kubelet is starting."""
         if not self._key:
             return []
         self._reach(STEPS[0])

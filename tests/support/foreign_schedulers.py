@@ -1,8 +1,8 @@
-"""Doubles of the schedulers of HAMi and Volcano, which place pods as those do.
+"""Doubles of HAMi's and Volcano's schedulers, which place pods as the real schedulers do.
 
-They know the cluster only from annotations: the devices of a node from the plugin's registration,
-and what is allocated from the pods' own annotations, whichever scheduler wrote those. They take the
-node's lock before a pod is bound, and leave it to the plugin to release it."""
+The doubles know the cluster only from annotations. A node's devices are in the plugin's
+registration. The allocated shares are in the pods' annotations, whichever scheduler wrote them. A
+double locks the node before it binds a pod, and the plugin releases the lock."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class ForeignScheduler:
         await until(self._look, "the end", timeout_s=FOREVER_S, interval_s=LOOK_S)
 
     async def stop(self) -> None:
-        """Stop, and raise the error that ended the scheduler before, if any."""
+        """Stop the scheduler. If an error had already ended it, raise that error."""
         task, self._running = self._running, None
         if task is not None:
             task.cancel()
@@ -121,7 +121,7 @@ class ForeignScheduler:
     def _chosen(
         self, pod: dict[str, Any], cards: dict[str, Card], used: dict[str, Card]
     ) -> list[list[tuple[str, int, int]]]:
-        """Return the devices of each container; empty if they do not fit."""
+        """Return the devices of each container, or an empty list if the pod does not fit."""
         now, chosen = dict(used), []
         for container in pod["spec"]["containers"]:
             limits = container["resources"]["limits"]
@@ -146,7 +146,7 @@ class ForeignScheduler:
         return chosen
 
     async def _locked(self, pod: dict[str, Any], node: dict[str, Any]) -> bool:
-        """Take the node's lock. HAMi's is also taken over from a pod that does not exist."""
+        """Lock the node, or return False. HAMi's lock is taken over if its pod no longer exists."""
         about, key = node["metadata"], _LOCK[self.system]
         time, *owner = about.get("annotations", {}).get(key, "").split(",")
         age_s = (datetime.now(UTC) - datetime.fromisoformat(time)).total_seconds() if time else 0

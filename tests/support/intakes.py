@@ -1,7 +1,7 @@
 """Run an intake for the agents of a test, because agents reach the ledger only through an intake.
 
 The first agent that a test starts on a ledger also starts a real intake process, which runs until
-the ledger's server ends. If a test starts its own intake first, no other is started."""
+the ledger's server ends. If a test starts its own intake first, no second intake is started."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def there(url: str) -> None:
 
 
 async def beside(url: str) -> None:
-    """Start an intake on the ledger at this URL if the test needs one and it has none."""
+    """Start an intake on the ledger at this URL if the ledger may have agents and has no intake."""
     from tests.support.processes import ServiceProcess  # noqa: PLC0415 - they start one another
 
     port = _port(url)

@@ -1,4 +1,4 @@
-"""Run tests in a copy of the tree without its compiled modules, because Python prefers them.
+"""Run tests in a copy of the tree without compiled modules, so that Python runs their sources.
 
 python -m tests.support.interpreted tests/unit      run pytest on such a copy"""
 

@@ -1,4 +1,4 @@
-"""Replace every sentence of the product with a dummy text, to show that no program parses one."""
+"""Replace every sentence of the product with a dummy text, to show that no program parses it."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def running_operator(
     """Run another project's operator, which has no webhooks, until the block ends.
 
     The environment variable `variable` has the program's folder, and `crds` is the folder of its
-    CRDs there. `options` are the operator's own."""
+    CRDs there. `options` are the operator's command-line options."""
     built = Path(os.environ[variable])
     _install(plane, built / crds)
     probes = f"--health-probe-bind-address={HOST}:{free_port()}"

@@ -1,7 +1,7 @@
 """Simulate the ledger in memory: a server, its connections, and the network between them.
 
-Invariant: one contract suite passes against this and nats-server, so that results of the simulation
-hold for the real ledger."""
+Invariant: one contract suite passes against this module and nats-server, so that results of the
+simulation hold for the real ledger."""
 
 from __future__ import annotations
 

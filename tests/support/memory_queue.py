@@ -106,7 +106,7 @@ class MemoryQueue:
     def forget_acks(self, count: int) -> int:
         """Redeliver the newest `count` acknowledged records, as after a server crash.
 
-        Return how many there were."""
+        Return the number of redelivered records."""
         forgotten = self._done[-count:]
         del self._done[-count:]
         for revision in forgotten:
@@ -117,8 +117,8 @@ class MemoryQueue:
     def hasten(self, choose: Callable[[int], int]) -> bool:
         """Redeliver one unacknowledged record before its timer expires.
 
-        `choose` gets the number of such records and returns the index of one. Return False if there
-        is none."""
+        `choose` gets the number of unacknowledged records, and returns the index of the record to
+        redeliver. Return False if there are no such records."""
         if not self._held:
             return False
         revision = sorted(self._held)[choose(len(self._held))]

@@ -1,7 +1,7 @@
-"""The kubelet of one node as the API server sees it: it starts and ends the pods that are bound.
+"""The kubelet of one node as the API server sees it. It starts and ends the node's bound pods.
 
-It gets each container's devices from the device plugin that is registered, be it our agent or a
-double of another system's plugin. Invariant: it never makes a container twice."""
+The kubelet gets each container's devices from the registered device plugin: our agent, or a double
+of another system's plugin. Invariant: the kubelet never creates a container twice."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ Given = list[tuple[str, str]]
 class NodeKubelet:
     """The kubelet of one node, in an `async with` block. It starts pods in a drawn order.
 
-    `handed` has, for each container, the devices that it got and those of its pod's annotations.
-    `refused` has, by name, the pods that a plugin refused: a kubelet fails such a pod for good."""
+    `handed` maps each container to the devices that it got, and the devices in its pod's
+    annotations. `refused` has the pods that a plugin refused, by name. A real kubelet fails such a
+    pod for good."""
 
     def __init__(self, api: KubeApi, node: str, folder: Path, *, seed: int = 0) -> None:
         self._api = api
@@ -71,11 +72,15 @@ class NodeKubelet:
             await self.fake.stop()
 
     def offer(self, amounts: dict[str, int]) -> None:
-        """Offer these amounts. A plugin registers each unit as a separate device."""
+        """Report these amounts in the node's status, for resources that no plugin registers.
+
+        A plugin would have to register each unit as a separate device."""
         self._offered = amounts
 
     async def _look(self) -> bool:
-        """Publish what the plugins offer, end deleted pods, and start new ones. Return False."""
+        """Publish the plugins' devices, end deleted pods, and start new pods.
+
+        Return False, so that `until` calls this method again."""
         await self._publish()
         path = f"/api/v1/pods?fieldSelector=spec.nodeName%3D{self.node}"
         pods = {pod["metadata"]["uid"]: pod for pod in (await self._request("GET", path))["items"]}
@@ -155,7 +160,7 @@ def _path(pod: dict[str, Any]) -> str:
 
 
 def _compared(pod: dict[str, Any], container: str, env: dict[str, str]) -> tuple[Given, Given]:
-    """Return the devices and limits that the container got, and those that it is to get."""
+    """Return the devices and limits that the container got, and those in its pod's annotations."""
     devices = [each for each in env.get(VISIBLE, "").split(",") if each]
     given = [(device, env.get(f"{LIMIT}{at}", "")) for at, device in enumerate(devices)]
     limited = any(limit for _, limit in given)

@@ -21,7 +21,7 @@ async def _same(request: Any, context: Any) -> Any:
 class OldPlugin:
     """A device plugin without PreStartContainer, as Volcano's is.
 
-    It answers `Allocate` as `allocate` does, by default with the environment `GIVEN`."""
+    `allocate` answers the kubelet's `Allocate` calls, by default with the environment `GIVEN`."""
 
     def __init__(self, resource: str, count: int, allocate: Allocate = _same) -> None:
         self.resource = resource

@@ -85,7 +85,8 @@ def idle_value(shapes: tuple[PricedShape, ...], count: int, cpu_price: int) -> i
 
 
 def node_value(shapes: tuple[PricedShape, ...], node: Left) -> int:
-    """Return the value of the node's free CPU and devices, at the CPU price where it is lowest."""
+    """Return the value of the node's free CPU and devices, at the CPU price that makes it
+    lowest."""
     alone = [s.value // s.cpu_milli for s in shapes if s.ask is None]
     values = []
     for step in CPU_STEPS:

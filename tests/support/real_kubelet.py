@@ -51,7 +51,8 @@ class RealKubelet:
     ) -> None:  # fmt: skip
         """Configure the node. `options` are additional options of the kubelet.
 
-        The folders `own` of this machine are empty for the node's containers, in its own folder."""
+        For each path in `own`, the node's containers see the node's own folder instead of this
+        machine's."""
         self.folder = folder
         self.node = node
         self.cdi = folder / "cdi"
@@ -167,7 +168,7 @@ class RealKubelet:
         return await until(there, f"{pod}/{container} to run")
 
     def _of(self, path: Path) -> Path:
-        """Return the node's own folder for this path."""
+        """Return the node's own folder, which its containers see at `path`."""
         return self.cdi if path == CDI else self.folder / "own" / path.relative_to("/")
 
     @property

@@ -1,6 +1,7 @@
 """Define what a tidy rule reports: a location, and a sentence that names the fix.
 
-Each rule is a function from text to offences, so that a test can check it on text that breaks it.
+Each rule is a function from text to offences, so that a test can apply the rule to text that breaks
+it.
 """
 
 import dataclasses

@@ -26,9 +26,9 @@ async def test_readers_must_start_at_the_beginning(place: Place) -> None:
 
 
 async def test_a_fence_on_a_dropped_record_is_refused(place: Place) -> None:
-    """A write is refused if its fence is a dropped record.
+    """The ledger refuses a write whose fence is the revision of a dropped record.
 
-    A writer that has folded all dropped records can then expect an empty subject, and succeeds."""
+    A writer that has folded all dropped records then expects an empty subject, and succeeds."""
     ledger = await place.connect()
     (placed, *_) = await ledger.append([draft("workload.a"), draft("workload.b")])
     await place.drop(2)

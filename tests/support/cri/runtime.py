@@ -43,7 +43,7 @@ class Refused(Exception):
 
 
 class Sandbox(NamedTuple):
-    """A pod's sandbox, which here is only a name, an address and the servers of its names."""
+    """A pod's sandbox, which here is only a name, an address and the settings of its DNS."""
 
     state: Any
     dns: Any
@@ -99,7 +99,7 @@ class Runtime:
         return pb.SandboxId(id=name)
 
     def _free_address(self) -> str:
-        """Return an address that no pod has; those that were given back are used last."""
+        """Return an address that no pod has. Addresses of previous pods are used last."""
         taken = {each.state.network.ip for each in self.sandboxes.values()}
         first = next(_numbers)
         ends = (FIRST + (first + at) % ADDRESSES for at in range(ADDRESSES))

@@ -213,7 +213,7 @@ class FakeDriver:
     def unprivileged(self, card: int) -> None:
         """Make NVML treat its clients as if they had no CAP_SYS_ADMIN.
 
-        About MIG, they can then read nothing but the GPU's profiles."""
+        For MIG, such clients can read only the GPU's profiles."""
         self._set(card, unprivileged=1)
 
     def lacks(

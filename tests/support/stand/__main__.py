@@ -2,8 +2,9 @@
 
     python -m tests.support.stand [COMMAND ...]
 
-It needs root, podman, a control plane and helm (`tests/support/control_plane_build.sh`, with and
-without --helm). With a command, it runs the command instead of a shell."""
+The stand needs root, podman, a control plane and helm. `tests/support/control_plane_build.sh`
+builds the control plane, and with `--helm` it builds helm. If COMMAND is given, the program runs it
+instead of a shell."""
 
 import asyncio
 import os

@@ -2,8 +2,8 @@
 
     kubectl [-n NAMESPACE] port-forward service/NAME [LOCAL:]REMOTE
 
-As in kubectl, all connections go to one pod, and it ends when the pod is gone. It connects to the
-pod's address, so the port is the pod's, too."""
+As in kubectl, all connections go to one pod, and the program ends when the pod is gone. The program
+connects to the pod's address, so REMOTE must also be the pod's port."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Install the stand-in for HAMi's chart with Helm, as an operator has installed HAMi's."""
+"""Install the stand-in for HAMi's chart with Helm, as an operator installs the real chart."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def install_hami(
 ) -> None:
     """Install HAMi's doubles in the namespace kube-system, with files in this folder.
 
-    `cards` are the GPUs of each node, with commas. The doubles import their code from `paths`."""
+    `cards` maps each node to the ids of its GPUs, separated by commas. The doubles import their
+    code from `paths`."""
     chart = folder / "hami"
     (chart / "templates").mkdir(parents=True)
     for path in ("Chart.yaml", "templates/hami.yaml"):

@@ -50,7 +50,7 @@ def _as(account: str) -> KubeApi:
 
 
 async def main(part: str) -> None:
-    """Run until the kubelet kills the process. An error ends it, and the kubelet restarts it."""
+    """Run until the kubelet kills the process. If an error ends it, the kubelet restarts it."""
     api = await asyncio.to_thread(_as, ACCOUNTS[part])
     if part == "scheduler":
         await ForeignScheduler(api, "hami").run()

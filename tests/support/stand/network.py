@@ -96,7 +96,8 @@ class Network:
         _ip("link", "del", INTERFACE, check=False)
 
     async def _look(self) -> bool:
-        """Serve the Services that exist now. Return False."""
+        """Serve the Services that exist now. Return False, so that `until` calls this method
+        again."""
         slices = "/apis/discovery.k8s.io/v1/endpointslices"
         with contextlib.suppress(AssertionError):  # the API server is busy
             services = await asyncio.to_thread(self._api.request, "GET", "/api/v1/services")

@@ -73,7 +73,8 @@ class Shell:
     async def run(self, script: str) -> str:
         """Run a script, of which every command must succeed, and return its output.
 
-        A script that only asks Apportion is repeated until it succeeds, as a person looks again."""
+        A script of only `apportion` commands is repeated until it succeeds, as a person would
+        do."""
         asks = all(name == "apportion" for each in commands(f"```sh\n{script}\n```")
                    for name, *_ in calls(each))  # fmt: skip
         output, code = "", 1

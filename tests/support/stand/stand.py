@@ -236,16 +236,18 @@ class Stand:
 
 
 def _remove_empty(folders: list[Path]) -> None:
-    """Remove the places at which the nodes had folders of their own."""
+    """Remove these folders of this machine if they are empty: the nodes mounted their own over
+    them."""
     for folder in folders:
         with contextlib.suppress(OSError):
             folder.rmdir()
 
 
 def _build(podman: Podman) -> None:
-    """Build the image of the services, and those of the images that the chart and the guide name.
+    """Build the services' image, and stand-ins for other images that the chart and the guide name.
 
-    `nats` has the entry point of the image on Docker Hub. HAMi-core's library is a text file."""
+    The stand-in for `nats` has the entry point of the image on Docker Hub. HAMi-core's library is
+    only a text file."""
     build_image(podman)
     library = f"{LIBRARY_PATH}/libvgpu.so"
     for name, recipe in (
