@@ -133,7 +133,7 @@ class EventCosts:
         return max(longest) * 1e3
 
     def _drain(self) -> float:
-        """Run decisions until none is pending. Return the CPU seconds of the longest."""
+        """Run all decisions that are due. Return the CPU seconds of the longest decision."""
         longest = 0.0
         while True:
             begun = time.process_time()

@@ -166,8 +166,8 @@ def whole(card: Device) -> MigInstance:
 async def test_a_repeated_request_returns_the_same_instance(
     backend: DeviceBackend, card: Device
 ) -> None:
-    """If the same MIG instance is requested twice, the backend returns the existing one the second
-    time.
+    """If the same MIG instance is requested twice, the backend returns the existing instance the
+    second time.
 
     A MIG instance in another place gets another id."""
     first = await backend.make_instance(card.id, smallest(card, 3), [])

@@ -1,7 +1,8 @@
 """The load generator of a round, which submits and withdraws pods at a given rate.
 
-It runs as `python -m tests.faults.loader`. Invariant: its journal names only events that the ledger
-has acknowledged. If the loader is killed, a new one repeats the current step with the same ids."""
+The loader runs as `python -m tests.faults.loader`. Invariant: its journal names only events that
+the ledger has acknowledged. If the loader is killed, its successor repeats the current step with
+the same ids."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ The file's name decides what is recorded:
 - v1-plugins: devices that another system's device plugin registers
 - v1-limits: pods of a queue and a namespace that have limits, fenced against other schedulers
 
-Never record a ledger again: it stands for the ledgers that users have."""
+Never record a ledger a second time: the file represents the ledgers that users have."""
 
 import argparse
 import asyncio

@@ -51,8 +51,8 @@ def test_a_row_shows_its_tests_and_what_is_missing(golden: Golden) -> None:
 
 
 def test_a_difference_shows_what_happens_and_its_tests(golden: Golden) -> None:
-    """The compatibility page lists each difference between Apportion and other systems, with its
-    tests if there are any."""
+    """The compatibility page lists each difference between Apportion and other systems, with the
+    difference's tests."""
     several = Difference("F1", "One", ("There.", "Then."), ("Here.", "Now."))
     rows = Table((), (several, Difference("F2", "Two", ("That.",), ("This.",))))
     shown = {"F1": [Shown("tests/t.py", "test_F1_so", "So.")]}

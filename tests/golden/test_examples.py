@@ -1,4 +1,4 @@
-"""The page of example manifests: the verdicts of its tool, and what the committed page says."""
+"""Tests of the page of example manifests: its tool's verdicts, and the committed page itself."""
 
 import re
 from pathlib import Path

@@ -178,7 +178,7 @@ def _groups(shape: Shape, node: NodeState) -> Iterator[list[DeviceState]]:
 def _ease(ask: Ask, node: NodeState, at: int) -> tuple[bool, int, int, int]:
     """Return a sort key that puts a pod's most demanding device requests first.
 
-    Exclusive requests come first, then those for the most memory, then those for the most devices.
+    Exclusive requests come first, then requests for more memory, then requests for more devices.
     `at` is the request's position in the pod, which breaks ties."""
     wanted = [demand(ask, s.device) for s in node.devices if s.device.family == ask.family]
     sizes = [found for found in wanted if isinstance(found, Demand)]

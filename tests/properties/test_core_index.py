@@ -304,8 +304,8 @@ def test_index_kept_up_to_date_is_the_index_made_anew(
 def test_classes_that_are_kept_answer_as_those_made_anew(
     steps: list[Step], wanted: list[tuple[Shape, int]]
 ) -> None:
-    """Cached placement classes (groups of identical pods) give the same answers as new ones, even
-    after changes of policies, prices and nodes."""
+    """Cached placement classes (groups of identical pods) give the same answers as new classes,
+    even after changes of policies, prices and nodes."""
     ledger = Ledger()
     columns = Columns(ledger.state)
     kept = ClassCache(ledger.state, columns)

@@ -89,7 +89,7 @@ def happen(ledger: Ledger, before: frozenset[str]) -> Happened:
 
 
 def agree(planned: PlannedPod, pod: PodState | None) -> None:
-    """Check that the pod got its planned node and shares, or none if the plan did not place it."""
+    """Check that the pod got its planned node and shares, or was not placed, as planned."""
     if pod is None or pod.placement is None:
         assert planned.outcome in {"not-now", "never"}, planned.sentence
         return

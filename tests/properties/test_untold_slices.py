@@ -1,7 +1,7 @@
 """Property: Apportion places no pod on a MIG slice that another scheduler's pod may be using.
 
-Pods of another scheduler start and end on MIG devices in any order. The annotations of some of them
-do not show which slice the pod uses."""
+Pods of another scheduler start and end on MIG devices in any order. Some of these pods have
+annotations that do not show which slice the pod uses."""
 
 from itertools import count
 from typing import Any

@@ -4,7 +4,7 @@ Invariants checked after every event:
 - the auditor's own fold satisfies core's invariants, and agrees with a second set of books;
 - the hash chain of placements is intact, and the writer had the right to write the event;
 - a gang is complete when it is first placed, and uses one device model;
-- no placement exceeds a limit of a queue or namespace that was known at its basis;
+- no placement exceeds a limit of a queue or namespace that its scheduler knew;
 - no pod is placed on a node or device that was already closed when the scheduler decided;
 - a new engine makes the same decisions from the same state.
 
@@ -327,7 +327,7 @@ class Auditor:
         return any(pod is not None and pod.life.at(basis) != pod.life.now for pod in known)
 
     def _crossed(self, data: object, basis: int) -> bool:
-        """Return True if this event conflicts with one that its writer had not read yet.
+        """Return True if this event conflicts with another event that its writer had not read yet.
 
         Only adoptions may conflict, because an adopted pod already runs on its node."""
         if isinstance(data, PodSubmitted | PodRejected):

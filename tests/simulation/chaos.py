@@ -214,7 +214,7 @@ class Chaos:
             self._later(self._chance.uniform(0.2, longest_s), process.mend)
 
     def _mute(self) -> None:
-        """Drop a working scheduler's messages for a while, so that the others consider it gone."""
+        """Drop a working scheduler's messages for a while, so that its peers consider it gone."""
         process = self._any("scheduler")
         if process is not None:
             process.mute()

@@ -280,8 +280,7 @@ def limits_of(pod: dict[str, Any]) -> dict[str, str]:
 
 
 def _cpu_milli(pod: dict[str, Any]) -> int:
-    """Return the CPU that a pod uses: its request, or what its kubelet has given if that is
-    more."""
+    """Return the larger of the pod's requested CPU and the CPU that its kubelet has given."""
     given = (each["allocatedResources"] for each in pod["status"].get("containerStatuses", ()))
     return max(_milli(each.get("cpu", "0")) for each in (limits_of(pod), *given))
 

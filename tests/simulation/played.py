@@ -1,4 +1,4 @@
-"""Runs of unmodified code, each played once in a process, however many tests use it.
+"""Simulation runs of the unmodified code. A process plays each run once and keeps the outcome.
 
 Tests with a planted fault call `run` instead."""
 

@@ -96,8 +96,9 @@ class _MemoryBucket:
     async def get(self, entry: Entry, *, size_max: int) -> bytes:
         """Return the object's bytes.
 
-        Raises BadObject for a forged snapshot and for half of the damaged ones. The other half is
-        returned, so that the reader must notice the damage by the snapshot's own digest."""
+        Raises BadObject for a forged snapshot and for half of the damaged snapshots. The other
+        damaged snapshots are returned, so that the reader must notice the damage by the snapshot's
+        own digest."""
         del size_max
         try:
             held = await self._ledger.ask("snapshot", lambda: dict(self._shelf.held))

@@ -1,6 +1,6 @@
 """The faults of a run: which kinds can occur, how often, and how often each has occurred.
 
-Each kind is enabled in about half of the seeds, so that it occurs alone and with others. Each
+Each kind is enabled in about half of the seeds, so that it occurs alone and with other kinds. Each
 purpose has its own random stream, so an additional draw in one stream does not change the others.
 """
 

@@ -40,7 +40,7 @@ def command_of(edits: Edits, folder: Path, *command: str) -> list[str]:
 
 
 def environment(edits: Edits, driver: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of the driver and those that the agent prepared for the container."""
+    """Return the driver's variables and the variables that the agent prepared for the container."""
     return {"PATH": os.defpath, **driver, **edits.env}
 
 

@@ -1,7 +1,7 @@
 """Run containers with podman and podman-compose, separate from the machine's own containers.
 
-Tests build and start the files that users run. No registry is used, so the images that these files
-pin by digest are replaced by local ones. Nothing outside the cache folder is changed.
+Tests build and start the files that users run. No registry is used, so local images replace the
+images that these files pin by digest. Nothing outside the cache folder is changed.
 
     python -m tests.support.containers        prepare the base images, with progress"""
 

@@ -129,9 +129,9 @@ class ForeignPlugin:
             self._door = None
 
     async def die(self, step: str, timeout_s: float) -> bool:
-        """Die at this step of the next allocation, or at the end of the time.
+        """Die at this step of the next allocation, or after `timeout_s` without this step.
 
-        Return False if there was no allocation."""
+        Return False after a timeout."""
         self._dies_at = step
 
         async def dead() -> bool:

@@ -34,7 +34,7 @@ _LOCK = {"hami": HAMI_LOCK, "volcano": VOLCANO_LOCK}
 
 
 class Card(NamedTuple):
-    """Slots, memory and cores of a registered device: all of them, or the allocated part."""
+    """Slots, memory and cores of a registered device: either in total, or the allocated part."""
 
     slots: int = 0
     memory: int = 0

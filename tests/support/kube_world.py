@@ -30,7 +30,7 @@ class KubeWorld:
         self._running: list[ServiceProcess] = []
 
     def service(self, verb: str, *options: str, first: str = "") -> ServiceProcess:
-        """Return a service that is not started yet, with access to the cluster if it needs it.
+        """Return a service without starting it. A service that uses the cluster gets access to it.
 
         `first` is Python code that the service's process runs first."""
         kube: tuple[str, ...] = ()

@@ -24,7 +24,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 async def kubelet(world: KubeWorld, folder: Path) -> AsyncIterator[RealKubelet]:
-    """Run a real kubelet, whose node is the only one of the cluster."""
+    """Run a real kubelet, whose node is the cluster's only node."""
     binary = binaries() / "kubelet"
     if reason := missing() or ("" if binary.exists() else "there is no kubelet of this version"):
         pytest.skip(reason)

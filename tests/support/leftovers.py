@@ -3,8 +3,9 @@
     python tests/support/leftovers.py      the watcher; process ids come on standard input
 
 A watcher process learns the id of every process that the session starts. If its input closes
-without a final message, the session was killed, and the watcher ends what still runs. Invariant: it
-checks each process's start time, so it never ends a new process with a reused id."""
+without a final message, the session was killed, and the watcher ends the processes that still run.
+Invariant: the watcher checks each process's start time, so it never ends a new process with a
+reused id."""
 
 from __future__ import annotations
 

@@ -151,8 +151,7 @@ def _listens(port: int) -> bool:
 
 @asynccontextmanager
 async def running_kubelets(world: KubeWorld) -> AsyncIterator[None]:
-    """Act as the kubelets until the block ends: start the pods of namespace `default`, and end
-    those that are deleted."""
+    """Act as the kubelets until the block ends: start and end pods in `default`."""
 
     async def look() -> bool:
         for pod in (await world.plane.get("pods"))["items"]:

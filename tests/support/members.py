@@ -2,8 +2,9 @@
 
     Members(["a", "b"], rack("n1", 8)).submit(pod("p1", ask(4096))).decide_by("a")
 
-Each scheduler has its own shard, and sees the others' decisions at once. So tests can check which
-scheduler places a pod, but not what happens while a decision is on its way to the ledger."""
+Each scheduler has its own shard, and sees the other schedulers' decisions at once. So tests can
+check which scheduler places a pod, but not what happens while a decision is on its way to the
+ledger."""
 
 from collections.abc import Sequence
 from typing import Self

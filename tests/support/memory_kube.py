@@ -1,9 +1,9 @@
 """Simulate the Kubernetes API server in memory, as far as the watcher, the binder and the tests use
 it.
 
-Simulations use this server in place of kube-apiserver; one contract suite runs against both.
-Invariants: a pod is bound at most once, and its annotations are set in the same write. A failed
-precondition changes nothing. Every refusal is one that Kubernetes also returns."""
+Simulations use this server in place of kube-apiserver. One contract suite runs against both
+servers. Invariants: a pod is bound at most once, and its annotations are set in the same write. A
+failed precondition changes nothing. Every refusal is one that Kubernetes also returns."""
 
 from __future__ import annotations
 

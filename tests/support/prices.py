@@ -45,7 +45,7 @@ class Left:
     devices: tuple[int, ...]
 
     def without(self, cpu_milli: int, memory_mib: int, *devices: int) -> "Left":
-        """Return what is left of the node after a pod takes this CPU and memory.
+        """Return the free resources that remain after a pod takes this CPU and memory.
 
         `devices` is the new free percentage of each device."""
         return Left(self.cpu_milli - cpu_milli, self.memory_mib - memory_mib, devices)

@@ -1,8 +1,8 @@
 """Create random storage for a random cluster: claims in every state, volumes, and limits on the
 volumes of nodes.
 
-Every namespace has several claims of each kind, with the same names. So pods share some claims and
-are the only users of others."""
+Every namespace has several claims of each kind, with the same names. So several pods share some of
+the claims, and other claims have a single user."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Run real services on an in-memory ledger in virtual time, so that waiting takes no real time.
 
-Use this module for tests of a few services without faults; `tests.simulation` runs all of them."""
+Use this module for tests of a few services without faults; `tests.simulation` runs all services."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ OURS = {"apportion", "apportion_schemas"}
 def imported(sources: Mapping[str, str]) -> dict[str, tuple[str, int]]:
     """Return the third-party modules that are imported, by top-level name.
 
-    The value is one file and line that imports the module."""
+    The value for a module is one file and line that imports it."""
     found: dict[str, tuple[str, int]] = {}
     for path, source in sources.items():
         for node in ast.walk(parsed(source)):
@@ -46,8 +46,8 @@ def mismatches(
 ) -> Iterator[Offence]:
     """Yield imports without a declaration, and declarations without an import.
 
-    `providers` maps a module to the projects that provide it. `not_imported` are projects that are
-    used in another way, such as a binary."""
+    `providers` maps a module to the projects that provide it. `not_imported` are projects whose use
+    is not an import, such as a binary."""
     wanted = {project_name(requirement) for requirement in declared}
     used = {project_name(name) for name in not_imported}
     for module, (path, line) in imported(sources).items():

@@ -77,7 +77,7 @@ async def test_one_stale_fence_refuses_the_whole_batch_and_is_named(place: Place
 
 
 async def test_several_drafts_of_a_subject_share_the_fence_of_the_first(place: Place) -> None:
-    """If a batch has several drafts on one subject, a fence on the first of them covers them all.
+    """If a batch has several drafts on one subject, a fence on the first draft covers them all.
 
     The client refuses a batch in which only a later draft on the subject has a fence."""
     ledger = await place.connect()

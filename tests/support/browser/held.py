@@ -25,7 +25,7 @@ class Held:
         self._act(route)
 
     def end(self, act: Callable[[Route], None]) -> None:
-        """Apply `act` to all delayed requests, and to later ones as soon as they are sent."""
+        """Apply `act` to all delayed requests, and to later requests as soon as they are sent."""
         self._act = act
         for route in self._routes:
             act(route)

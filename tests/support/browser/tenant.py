@@ -19,7 +19,7 @@ API = "/api/v1/"
 
 @contextmanager
 def seen_by_a_tenant(page: Page, *namespaces: str) -> Iterator[None]:
-    """Remove from the page's API answers what a user of only these namespaces may not see."""
+    """Redact the page's API answers as for a user of only these namespaces."""
 
     def answer(route: Route) -> None:
         headers = {**route.request.headers, "accept": "application/json"}

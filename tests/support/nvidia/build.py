@@ -1,8 +1,8 @@
 """Compile the fake driver, once for every version of its sources.
 
 The result is in ~/.cache/apportion, next to other test builds. Invariant: a folder with a result
-appears whole or not at all. If several test runs need the same build, one compiles it and the
-others wait."""
+appears whole or not at all. If several test runs need the same build, one run compiles it and the
+other runs wait."""
 
 from __future__ import annotations
 

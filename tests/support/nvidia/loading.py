@@ -1,8 +1,8 @@
 """Select the library that nvidia-ml-py uses in this process: the real driver's or a fake driver's.
 
-Both libraries have the same SONAME, so the loader keeps the first one. The real library is
-therefore loaded first, and `using` passes the fake library's handle to pynvml. Invariant: outside
-`using`, pynvml uses the real library if there is one."""
+Both libraries have the same SONAME, so the loader keeps the library that it loaded first. The real
+library is therefore loaded first, and `using` passes the fake library's handle to pynvml.
+Invariant: outside `using`, pynvml uses the real library if there is one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Define the GPU models of the fake driver: what NVIDIA's driver reports for each model.
 
 The MIG profiles come from NVIDIA's MIG user guide, not from our own table, so that a test can
-compare the two."""
+compare our table with the guide."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A stand-in for `nvidia-cuda-mps-control`, with one daemon per pipe directory.
 
-`-d` starts the daemon and `-f` is the daemon itself. Without either, the program sends the commands
-on its standard input to the daemon, and fails if none runs. Invariant: the commands have taken
-effect when the program ends."""
+`-d` starts the daemon and `-f` is the daemon itself. Without an option, the program sends the
+commands on its standard input to the daemon. It fails if no daemon runs. Invariant: the commands
+have taken effect when the program ends."""
 
 from __future__ import annotations
 

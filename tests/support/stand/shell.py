@@ -1,7 +1,7 @@
 """A shell in the stand that runs the command blocks of the documentation, as a person pastes them.
 
 Invariant: the whole page shares one shell, so variables, functions and background jobs of an
-earlier block are there in a later one."""
+earlier block exist in later blocks."""
 
 from __future__ import annotations
 

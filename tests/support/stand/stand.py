@@ -4,10 +4,15 @@
 run them with podman, with the chart's arguments, users, mounts, probes and service accounts. Each
 pod has its own address, and Services and their names work (`network`).
 
-What is not real: images are local ones; NetworkPolicies, limits of CPU and memory, and `kubectl
-logs` and `exec` have no effect; `kubectl port-forward` is a relay (`forward`); all nodes are this
-machine. HAMi's scheduler and device plugin are doubles (`foreign_schedulers`, `foreign_plugins`),
-without HAMi's webhook. The GPUs are a fake driver's, and containers of users are processes."""
+Some parts are not real:
+
+- Images are local.
+- NetworkPolicies, limits of CPU and memory, and `kubectl logs` and `exec` have no effect.
+- `kubectl port-forward` is a relay (`forward`).
+- All nodes are this machine.
+- HAMi's scheduler and device plugin are doubles (`foreign_schedulers`, `foreign_plugins`), without
+  HAMi's webhook.
+- The GPUs are a fake driver's, and containers of users are processes."""
 
 from __future__ import annotations
 
