@@ -107,7 +107,8 @@ def test_no_pod_is_missed_with_queues(steps: list[Step]) -> None:
 @SETTINGS
 @given(queued_histories())
 def test_pods_ending_in_a_queue_wake_the_next(steps: list[Step]) -> None:
-    """When a pod ends, the engine retries pods that are pending because of its queue's limits."""
+    """When a pod ends, the engine retries pods that wait because of the limits of the pod's
+    queue."""
     ledger = Ledger()
     follow(ledger, steps, within_limits)
     ledger.settle()

@@ -203,7 +203,8 @@ class FakeKubelet:
         return dict(answer.claims)
 
     async def healths(self, wanted: dict[str, int]) -> dict[str, str]:
-        """Wait until each device's health equals `wanted` (1 healthy, 2 unhealthy), by name.
+        """Wait until the devices have the health in `wanted`, by name: 1 is healthy, 2 is
+        unhealthy.
 
         Return the health messages of the devices, by name."""
         endpoint = (await self.plugin()).endpoint
