@@ -5,7 +5,7 @@ and `PatchAnnotations` in `pkg/device`). Memory and cores are per device. A requ
 gets all memory of the device. Invariant: other vendors' devices of the pod are left out, because
 HAMi has annotations for each vendor."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
@@ -25,8 +25,9 @@ from apportion.core.workloads.dialects.dialect import (
     segments,
     selected,
 )
+from apportion.core.workloads.dialects.inventory import Inventory, NodeFacts, alike, devices_of
 from apportion.core.workloads.dialects.names import DialectConfig
-from apportion_schemas import Ask, Share
+from apportion_schemas import Ask, Device, Share
 from apportion_schemas.quantities import WHOLE
 
 
@@ -36,6 +37,12 @@ class Names(NamedTuple):
     number: str
     memory: str = ""
     cores: str = ""
+
+    @property
+    def section(self) -> dict[str, str]:
+        """Return the names by their keys in HAMi's configuration."""
+        keys = ("resourceCountName", "resourceMemoryName", "resourceCoreName")
+        return {key: name for key, name in zip(keys, self, strict=True) if name}
 
 
 class HamiDevice(NamedTuple):
@@ -86,10 +93,15 @@ class HamiDevice(NamedTuple):
         self, it: PlacedPod, recorded: Callable[[Share], str] | None = None
     ) -> dict[str, str]:
         """Return the annotations with the pod's devices of this kind; `recorded` formats one."""
-        written = recorded or partial(_record, self.type)
-        text = segments(
-            it, lambda s: written(s) if it.devices[s.device].family == self.family else ""
-        )
+
+        def written(share: Share) -> str:
+            if it.devices[share.device].family != self.family:
+                return ""
+            if recorded is not None:
+                return recorded(share)
+            return record(share.device, self.type, share.memory_mib, min(share.cores, WHOLE))
+
+        text = segments(it, written)
         keys = (
             (self.to_allocate_key, self.allocated_key)
             if self.to_allocate
@@ -104,6 +116,44 @@ class HamiDevice(NamedTuple):
     def shares(self, it: PlacedPod) -> list[Share]:
         """Return the pod's shares of devices of this kind, in the order of its asks."""
         return [s for s in it.placed.shares if it.devices[s.device].family == self.family]
+
+    def in_amounts(
+        self, prefix: str, *, device_cores: int = WHOLE, rounds_up: bool = True
+    ) -> Inventory:
+        """Return the inventory of devices whose plugin counts only cores and units of memory.
+
+        HAMi makes up their ids, with `prefix`."""
+
+        def read(node: NodeFacts) -> Iterator[Device]:
+            cores, memory = node.counted(self.names.cores), node.counted(self.names.memory)
+            if cores:
+                found = alike(
+                    node,
+                    -(-cores // device_cores) if rounds_up else cores // device_cores,
+                    prefix,
+                    devmem=memory * self.unit_mib * device_cores // cores,
+                    devcore=device_cores,
+                    count=100,
+                    type=self.type,
+                )
+                yield from devices_of(found, self.family)
+
+        return Inventory("hami", (self.names.cores,), read)
+
+    def in_numbers(
+        self, prefix: str, memory_mib: int, *, shared: Callable[[NodeFacts], object]
+    ) -> Inventory:
+        """Return the inventory of whole devices that the vendor's plugin only counts.
+
+        Empty if another plugin has `shared` the node's devices."""
+
+        def read(node: NodeFacts) -> Iterator[Device]:
+            if not shared(node):
+                number = node.allocatable.get(self.names.number, 0)
+                found = alike(node, number, prefix, devmem=memory_mib, count=1, type=self.type)
+                yield from devices_of(found, self.family, mode="exclusive")
+
+        return Inventory("vendor", (self.names.number,), read)
 
     def check_section(self, known: Mapping[str, object], section: object, path: str) -> str:
         """Check a section of HAMi's configuration that must have these values, if any."""
@@ -132,7 +182,3 @@ class HamiDevice(NamedTuple):
             "locks": {"hami": hami.LOCK},
         } | others
         return Dialect(name=name, devices=self.devices, **fields)
-
-
-def _record(kind: str, share: Share) -> str:
-    return record(share.device, kind, share.memory_mib, min(share.cores, WHOLE))

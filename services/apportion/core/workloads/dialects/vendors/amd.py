@@ -101,11 +101,7 @@ DIALECTS = (
     ),
     GPU.dialect(
         "amd",
-        section={
-            "resourceCountName": COUNT,
-            "resourceMemoryName": MEMORY,
-            "resourceCoreName": CORES,
-        },
+        section=GPU.names.section,
         resources=lambda _: RESOURCES,
         read=_read,
         render=_render,

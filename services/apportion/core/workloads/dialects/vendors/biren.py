@@ -19,7 +19,7 @@ GPU = HamiDevice(
 )
 DIALECT = GPU.dialect(
     "biren",
-    section={"resourceCountName": GPU.names.number},
+    section=GPU.names.section,
     render=GPU.allocated_whole,
     inventory=in_annotation(
         "hami.io/node-biren-register", GPU.family, GPU.names.number, **WHOLE_ONLY

@@ -5,14 +5,11 @@ are per MLU; a request for either without a count gets one MLU. A request withou
 exclusively. Names contain `smlu`, the vendor's own way of sharing. The vendor's plugin only counts
 percent and units of memory, so HAMi makes up the ids of the node's MLUs."""
 
-from collections.abc import Iterator
-
 from apportion.core.workloads.dialects.amounts import Amounts, Container
 from apportion.core.workloads.dialects.dialect import Lock, PlacedPod, Selecting
 from apportion.core.workloads.dialects.hami_device import HamiDevice, Names
-from apportion.core.workloads.dialects.inventory import Inventory, NodeFacts, alike, devices_of
 from apportion.core.workloads.dialects.names import DialectConfig
-from apportion_schemas import Ask, Device
+from apportion_schemas import Ask
 from apportion_schemas.quantities import WHOLE
 
 COUNT = "cambricon.com/vmlu"
@@ -61,20 +58,12 @@ def _render(it: PlacedPod) -> dict[str, str]:
     }
 
 
-def _offered(node: NodeFacts) -> Iterator[Device]:
-    cores, memory = node.counted(CORES), node.counted(MEMORY)
-    if cores:
-        memory_mib = memory * UNIT_MIB * WHOLE // cores
-        found = alike(node, cores // WHOLE, MLU.word, devmem=memory_mib, count=100, type=MLU.type)
-        yield from devices_of(found, MLU.family)
-
-
 DIALECT = MLU.dialect(
     "cambricon",
-    section={"resourceCountName": COUNT, "resourceMemoryName": MEMORY, "resourceCoreName": CORES},
+    section=MLU.names.section,
     read=_read,
     render=_render,
     needs=dict.fromkeys((MEMORY, CORES), (COUNT, _NO_COUNT)),
-    inventory=Inventory("hami", (CORES,), _offered),
+    inventory=MLU.in_amounts(MLU.word, rounds_up=False),
     locks={"hami": Lock("cambricon.com/dsmlu.lock", names_pod=False, expires_s=120)},
 )

@@ -95,14 +95,6 @@ def _render(it: PlacedPod) -> dict[str, str]:
     }
 
 
-def _whole(node: NodeFacts) -> Iterator[Device]:
-    if enflame_drs.REGISTER in node.annotations or node.allocatable.get(SLICES):
-        return  # the other plugin shares them
-    number = node.allocatable.get(GCU.names.number, 0)
-    found = alike(node, number, GCU.type, devmem=WHOLE, count=1, type=GCU.type)
-    yield from devices_of(found, GCU.family, mode="exclusive")
-
-
 def _shared(node: NodeFacts) -> Iterator[Device]:
     cards, slices = node.counted(CARDS), node.counted(SLICES)
     if not cards or readable(node.text(enflame_drs.REGISTER)):
@@ -116,7 +108,13 @@ def _shared(node: NodeFacts) -> Iterator[Device]:
 DIALECTS = (
     GCU.dialect(
         "enflame-gcu",
-        inventory=Inventory("vendor", (GCU.names.number,), _whole),
+        inventory=GCU.in_numbers(
+            GCU.type,
+            WHOLE,
+            shared=lambda node: (
+                enflame_drs.REGISTER in node.annotations or node.allocatable.get(SLICES)
+            ),
+        ),
         locks={},
         sections={
             "enflame": partial(

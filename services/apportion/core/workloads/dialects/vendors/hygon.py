@@ -21,11 +21,6 @@ DCU = HamiDevice(
 )
 DIALECT = DCU.dialect(
     "hygon",
-    section={
-        "resourceCountName": DCU.names.number,
-        "resourceMemoryName": DCU.names.memory,
-        "resourceCoreName": DCU.names.cores,
-        "memoryFactor": 1,
-    },
+    section=DCU.names.section | {"memoryFactor": 1},
     inventory=in_annotation("hami.io/node-dcu-register", DCU.family, DCU.names.number),
 )

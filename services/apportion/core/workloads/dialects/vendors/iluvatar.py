@@ -7,7 +7,6 @@ to 100 percent times their number, so another amount is refused. The webhook als
 `SOL_CONTINER_NAME`. HAMi 2.7 reads the GPUs that the plugin registers. HAMi 2.6 makes up the GPUs
 from the amounts that the plugin counts; that plugin needs no lock."""
 
-from collections.abc import Iterator, Mapping
 from functools import partial
 
 from msgspec import structs
@@ -16,16 +15,10 @@ from apportion.core.workloads.dialects import chart
 from apportion.core.workloads.dialects.amounts import Amounts, Container
 from apportion.core.workloads.dialects.dialect import Dialect, PlacedPod, Selecting, commas
 from apportion.core.workloads.dialects.hami_device import HamiDevice, Names
-from apportion.core.workloads.dialects.inventory import (
-    Inventory,
-    NodeFacts,
-    alike,
-    devices_of,
-    in_annotation,
-)
+from apportion.core.workloads.dialects.inventory import in_annotation
 from apportion.core.workloads.dialects.names import DialectConfig
 from apportion.core.workloads.document import ManifestError
-from apportion_schemas import Ask, Device
+from apportion_schemas import Ask
 from apportion_schemas.quantities import WHOLE
 
 UNIT_MIB = 256
@@ -89,24 +82,6 @@ def _render_any(it: PlacedPod) -> dict[str, str]:
     return ANY_CHIP.allocated(it) | {ASSIGNED: "false", TIME: str(it.now_ns)} | chosen
 
 
-def _counted(node: NodeFacts) -> Iterator[Device]:
-    memory, cores = (node.counted(name) for name in ANY_CHIP.names[1:])
-    if cores:
-        memory_mib = memory * UNIT_MIB * WHOLE // cores
-        found = alike(
-            node, -(-cores // WHOLE), "iluvatar", devmem=memory_mib, count=100, type=ANY_CHIP.type
-        )
-        yield from devices_of(found, ANY_CHIP.family)
-
-
-def _section(names: Names) -> Mapping[str, object]:
-    return {
-        "resourceCountName": names.number,
-        "resourceMemoryName": names.memory,
-        "resourceCoreName": names.cores,
-    }
-
-
 def _check_chips(section: object, path: str) -> str:
     for position, each in enumerate(chart.a_list(section, path)):
         here = f"{path}[{position}]"
@@ -115,7 +90,7 @@ def _check_chips(section: object, path: str) -> str:
         if word not in CHIPS:
             fix = f"remove the entry, or write one of {', '.join(CHIPS)}"
             raise ManifestError(f"{here}.commonWord", word, "is not a known chip", fix)
-        same = {"chipName": word, "commonWord": word, **_section(CHIPS[word].names)}
+        same = {"chipName": word, "commonWord": word, **CHIPS[word].names.section}
         chart.same(chip, same, here)
     return "these names are fixed"
 
@@ -135,11 +110,11 @@ DIALECTS = (
     *map(_chip, CHIPS.values()),
     ANY_CHIP.dialect(
         "iluvatar",
-        section=_section(ANY_CHIP.names),
+        section=ANY_CHIP.names.section,
         read=partial(_read, ANY_CHIP),
         fills=partial(_fills, ANY_CHIP),
         render=_render_any,
-        inventory=Inventory("hami", (ANY_CHIP.names.cores,), _counted),
+        inventory=ANY_CHIP.in_amounts("iluvatar"),
         locks={},
         writes=(ASSIGNED, TIME, INDEXES),
     ),

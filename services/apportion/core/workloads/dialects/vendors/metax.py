@@ -29,7 +29,6 @@ from apportion.core.workloads.dialects.inventory import (
     Entry,
     Inventory,
     NodeFacts,
-    alike,
     decoded,
     devices_of,
     readable,
@@ -145,14 +144,6 @@ def _render(it: PlacedPod) -> dict[str, str]:
     }
 
 
-def _whole(node: NodeFacts) -> Iterator[Device]:
-    if readable(node.text(REGISTER)):
-        return  # the other plugin shares them
-    number = node.allocatable.get(GPU.names.number, 0)
-    found = alike(node, number, "metax", devmem=GPU_MIB, count=1, type=GPU.type)
-    yield from devices_of(found, GPU.family, mode="exclusive")
-
-
 def _shared(node: NodeFacts) -> Iterator[Device]:
     if not readable(text := node.text(REGISTER)):
         return
@@ -176,7 +167,13 @@ def _held(card: _Card) -> dict[str, Any]:
 
 
 DIALECTS = (
-    GPU.dialect("metax-gpu", inventory=Inventory("vendor", (GPU.names.number,), _whole), locks={}),
+    GPU.dialect(
+        "metax-gpu",
+        inventory=GPU.in_numbers(
+            "metax", GPU_MIB, shared=lambda node: readable(node.text(REGISTER))
+        ),
+        locks={},
+    ),
     SGPU.dialect(
         "metax-sgpu",
         resources=lambda _: RESOURCES,

@@ -8,14 +8,11 @@ replaces them. The plugin has one list of GPUs for a pod. So HAMi puts all of it
 GPU, and a second container with GPUs is refused here. The plugin only counts cores and units, so
 HAMi makes up the ids. It needs no lock."""
 
-from collections.abc import Iterator
-
 from apportion.core.workloads.dialects.amounts import Amounts, Container
 from apportion.core.workloads.dialects.dialect import PlacedPod, Selecting, commas, of_family
 from apportion.core.workloads.dialects.hami_device import HamiDevice, Names
-from apportion.core.workloads.dialects.inventory import Inventory, NodeFacts, alike, devices_of
 from apportion.core.workloads.dialects.names import DialectConfig
-from apportion_schemas import Ask, Device
+from apportion_schemas import Ask
 from apportion_schemas.quantities import WHOLE
 
 COUNT = "mthreads.com/vgpu"
@@ -79,29 +76,14 @@ def _render(it: PlacedPod) -> dict[str, str]:
     return notes
 
 
-def _counted(node: NodeFacts) -> Iterator[Device]:
-    cores, memory = node.counted(CORES), node.counted(MEMORY)
-    if cores:
-        found = alike(
-            node,
-            -(-cores // GPU_CORES),
-            "mthreads",
-            devmem=memory * UNIT_MIB * GPU_CORES // cores,
-            devcore=GPU_CORES,
-            count=100,
-            type=GPU.type,
-        )
-        yield from devices_of(found, GPU.family)
-
-
 DIALECT = GPU.dialect(
     "mthreads",
-    section={"resourceCountName": COUNT, "resourceMemoryName": MEMORY, "resourceCoreName": CORES},
+    section=GPU.names.section,
     resources=lambda _: RESOURCES,
     read=_read,
     render=_render,
     fills=_fills,
-    inventory=Inventory("hami", (CORES,), _counted),
+    inventory=GPU.in_amounts("mthreads", device_cores=GPU_CORES),
     locks={},
     writes=(INDEXES, NODE, TIME, GPUS),
     one_container=(GPU.family,),

@@ -33,7 +33,7 @@ def _choose(notes: Notes) -> DeviceConstraints:
 
 DIALECT = VA.dialect(
     "vastai",
-    section={"resourceCountName": VA.names.number},
+    section=VA.names.section,
     choose=_choose,
     render=VA.allocated_whole,
     inventory=in_annotation("hami.io/node-va-register", VA.family, VA.names.number, **WHOLE_ONLY),
