@@ -138,14 +138,7 @@ def _created(asked: Asked, rules: Rules) -> Admitted:
     # kube-scheduler would look for the slot resource, which nodes with other plugins lack.
     slots = chooser is not Chooser.EXTENDED
     patches = [*_filled(clean, draft, rules.config.dialects, slots=slots), *_hidden(spec, rules)]
-    patches += _prioritised(spec, draft, rules)
-    patches += _vendor_env(spec, draft, rules.config.dialects)
-    if rules.disable_core_limit:
-        # Containers with GPUs may use any free cores unless their manifest sets a policy.
-        names = {ask.container for ask in _asks(draft) if ask.family == NVIDIA}
-        for base, container in _containers(spec):
-            if container.get("name") in names:
-                patches += _set(container, base, CORES, UNLIMITED, over=False)
+    patches += _environment(spec, draft, rules)
     takes = chooser is Chooser.NOBODY
     if takes:
         patches.insert(0, {"op": "add", "path": "/spec/schedulerName", "value": rules.scheduler})
@@ -182,27 +175,25 @@ def _hidden(spec: Mapping[str, Any], rules: Rules) -> Iterator[Patch]:
             yield from _set(container, base, VISIBLE, NOTHING, over=True)
 
 
-def _prioritised(spec: Mapping[str, Any], draft: PodDraft, rules: Rules) -> Iterator[Patch]:
-    """Yield patches that set the priority of containers with GPUs, for nodes with HAMi's plugin.
+def _environment(spec: Mapping[str, Any], draft: PodDraft, rules: Rules) -> Iterator[Patch]:
+    """Yield patches that set environment variables of containers with devices.
 
     HAMi's webhook sets the priority; HAMi's plugin does not. On nodes without that plugin, our
     agent writes the priority into the region."""
-    name = rules.config.dialects.hami.priority or ""
-    asking = {ask.container for ask in _asks(draft) if ask.family == NVIDIA}
+    config, asks = rules.config.dialects, {ask.container: ask for ask in _asks(draft)}
+    with_gpus = {ask.container for ask in _asks(draft) if ask.family == NVIDIA}
+    priority = config.hami.priority or ""
     for base, container in _containers(spec):
-        limits = part(container, "resources", "limits")
-        if container.get("name") in asking and name in limits:
-            yield from _set(container, base, PRIORITY, str(limits[name]), over=False)
-
-
-def _vendor_env(spec: Mapping[str, Any], draft: PodDraft, config: DialectConfig) -> Iterator[Patch]:
-    """Yield patches that set the environment variables of vendors other than NVIDIA."""
-    asks = {ask.container: ask for ask in _asks(draft)}
-    for base, container in _containers(spec):
-        if ask := asks.get(str(container.get("name"))):
+        name, limits = container.get("name"), part(container, "resources", "limits")
+        if name in with_gpus and priority in limits:
+            yield from _set(container, base, PRIORITY, str(limits[priority]), over=False)
+        if ask := asks.get(str(name)):
             for dialect in _dialects_of(draft, ask, config):
-                for name, value in dialect.env(ask).items():
-                    yield from _set(container, base, name, value, over=False)
+                for key, value in dialect.env(ask).items():
+                    yield from _set(container, base, key, value, over=False)
+        if rules.disable_core_limit and name in with_gpus:
+            # It may use any free cores unless its manifest sets a policy.
+            yield from _set(container, base, CORES, UNLIMITED, over=False)
 
 
 def _containers(spec: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
