@@ -122,7 +122,7 @@ class Reviews:
         review = read_body(_decode, body, "an AdmissionReview of admission.k8s.io/v1")
         request = review.request
         about = (request.resource.group, request.resource.resource, request.sub_resource)
-        slips: dict[str, list[str]] = {}
+        slips: list[str] = []
         verdict: Admitted | Rejected = Admitted("not a pod")
         if about == ("", "pods", ""):
             try:
@@ -143,9 +143,17 @@ class Reviews:
                     verdict = Rejected(wrong)
             else:
                 verdict = self._judge(asked)
-                slips = self._slips(asked, verdict)
+                if isinstance(verdict, Admitted) and verdict.why in OURS:
+                    dialects = manifest_config(self._configuration()).dialects
+                    found = suspects(asked.pod, dialects, placed=True)
+                    slips = [
+                        f"{each.field} {each.said}"[:WARNING_CHARS_MAX]
+                        for each in itertools.islice(found, WARNINGS_MAX)
+                    ]
         self._reviews.labels("rejected" if isinstance(verdict, Rejected) else verdict.why).inc()
-        response = {"uid": request.uid} | _response(verdict) | slips
+        response = {"uid": request.uid} | _response(verdict)
+        if slips:
+            response["warnings"] = slips
         kind = {"apiVersion": review.api_version, "kind": "AdmissionReview"}
         return _encode({**kind, "response": response})
 
@@ -164,14 +172,6 @@ class Reviews:
             disable_core_limit=configuration.nvidia.disable_core_limit,
         )
         return admit(asked, rules)
-
-    def _slips(self, asked: Asked, verdict: Admitted | Rejected) -> dict[str, list[str]]:
-        if isinstance(verdict, Rejected) or verdict.why not in OURS:
-            return {}
-        dialects = manifest_config(self._configuration()).dialects
-        found = itertools.islice(suspects(asked.pod, dialects, placed=True), WARNINGS_MAX)
-        said = [f"{each.field} {each.said}"[:WARNING_CHARS_MAX] for each in found]
-        return {"warnings": said} if said else {}
 
 
 def _response(verdict: Admitted | Rejected) -> dict[str, Any]:

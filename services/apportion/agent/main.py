@@ -184,7 +184,17 @@ async def body(service: Service, backends: Backends, places: Places | None = Non
         service.loop("allocate", agent.allocate)
         service.loop("orders", agent.take_orders)
         if backends.use_s is not None:
-            await _simulate_use(service, session, agent, nodes, backends.use_s)
+            # No event of a node reports that a pod has ended, so this folds the whole ledger.
+            cluster = StateFold(await session.restored(), quiet=True)
+            # Metrics of its own: those of the service are about the agent's reader.
+            after = cluster.state.revision
+            reader = Reader(session.ledger, cluster, metrics=Metrics(), after=after, writes="agent")
+            usage = SimulatedUse(
+                agent, nodes, cluster.state, clock=service.clock, record_s=backends.use_s
+            )
+            service.loop("pods", reader.run)
+            service.loop("usage", lambda: usage.sample(session.ledger.publish))
+            service.loop("usage records", usage.record)
         if door is None:
             service.loop("beat", lambda: agent.beat(service.clock))
         else:
@@ -195,21 +205,6 @@ async def body(service: Service, backends: Backends, places: Places | None = Non
         finally:
             for member in nodes:
                 await member.backend.close()
-
-
-async def _simulate_use(
-    service: Service, session: Session, agent: Agent, nodes: Sequence[Node], record_s: float
-) -> None:
-    # No event of a node reports that a pod has ended, so this folds the whole ledger.
-    cluster = StateFold(await session.restored(), quiet=True)
-    # Metrics of its own: those of the service are about the agent's reader.
-    reader = Reader(
-        session.ledger, cluster, metrics=Metrics(), after=cluster.state.revision, writes="agent"
-    )
-    usage = SimulatedUse(agent, nodes, cluster.state, clock=service.clock, record_s=record_s)
-    service.loop("pods", reader.run)
-    service.loop("usage", lambda: usage.sample(session.ledger.publish))
-    service.loop("usage records", usage.record)
 
 
 async def _hand_out(
@@ -259,21 +254,16 @@ def _nodes(
             )
         except DevicesUnavailable as error:
             raise ConfigError("--simulate", None, str(error)) from None
-        return [Node(backends.node, backend, _local_host(backends.node), publisher(backends.node))]
+        fields = dict(
+            line.split(":", 1) for line in Path("/proc/meminfo").read_text("ascii").splitlines()
+        )
+        host = Host(
+            cpu_milli=(os.cpu_count() or 1) * 1_000,
+            memory_mib=int(fields["MemTotal"].split()[0]) // _KIB_PER_MIB,
+            labels={HOSTNAME: backends.node},
+        )
+        return [Node(backends.node, backend, host, publisher(backends.node))]
     return [
         Node(member.name, SimulatedBackend(member.devices), member.host, publisher(member.name))
         for member in backends.simulated
     ]
-
-
-def _local_host(node: str) -> Host:
-    """Return this machine's CPU, memory and kubelet labels. Raises OSError without /proc."""
-    fields = dict(
-        line.split(":", 1) for line in Path("/proc/meminfo").read_text("ascii").splitlines()
-    )
-    memory_kib = int(fields["MemTotal"].split()[0])
-    return Host(
-        cpu_milli=(os.cpu_count() or 1) * 1_000,
-        memory_mib=memory_kib // _KIB_PER_MIB,
-        labels={HOSTNAME: node},
-    )

@@ -199,18 +199,21 @@ class Binding:
             await self._tell_resized(placed, delivery)
             return
         live = isinstance(placed, PodPlaced) and self._is_live(placed, record.revision)
-        if live and ahead(self._state, self._state.pods[placed.pod]) is not None:
-            # Retry soon, and record the reason once.
-            message = f"waiting for another pod: node {placed.node} starts one pod at a time"
-            if self._state.pods[placed.pod].last_failure != message:
-                await self._publish_failed(placed, message, "bind-waits", delivery)
-            self._outcomes.labels("waits for its turn").inc()
-            await delivery.retry(TURN.after(delivery.attempt))
-            return
-        if live and self._must_wait(placed):
-            self._outcomes.labels("waits for its turn").inc()
-            await delivery.retry(TURN.after(delivery.attempt))
-            return
+        if live:
+            pod = self._state.pods[placed.pod]
+            waits = ahead(self._state, pod) is not None
+            if waits:  # record the reason once
+                message = f"waiting for another pod: node {placed.node} starts one pod at a time"
+                if pod.last_failure != message:
+                    await self._publish_failed(placed, message, "bind-waits", delivery)
+            else:  # for the rest of the gang, or for the node's agent
+                waits = is_held(self._state, pod) or (
+                    bool(placed.shares) and self._is_away(placed.node)
+                )
+            if waits:
+                self._outcomes.labels("waits for its turn").inc()
+                await delivery.retry(TURN.after(delivery.attempt))
+                return
         outcome = await self._bind(placed) if live else None
         if outcome is None or not self._is_live(placed, record.revision):
             # Another binder, or the end of the pod, has settled it already.
@@ -220,11 +223,6 @@ class Binding:
             await self._record_bound(placed, delivery)
         else:
             await self._record_failed(placed, outcome, delivery)
-
-    def _must_wait(self, placed: PodPlaced) -> bool:
-        # For the node's agent, or for the rest of the gang.
-        held = is_held(self._state, self._state.pods[placed.pod])
-        return held or (bool(placed.shares) and self._is_away(placed.node))
 
     def _is_away(self, name: str) -> bool:
         """Return True if the node's agent has just stopped, so the kubelet would fail new pods."""

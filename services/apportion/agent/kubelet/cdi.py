@@ -102,7 +102,12 @@ class Specifications:
             return _text(OLDEST), []
         devices = [each for each in said.get("devices") or () if isinstance(each, dict)]
         by_name = {each.get("name"): each for each in devices}
-        by_node = {_nodes(each): each for each in devices}
+        by_node = {}
+        for each in devices:
+            nodes = (each.get("containerEdits") or {}).get("deviceNodes") or ()
+            paths = (node.get("path") for node in nodes if isinstance(node, dict))
+            cards_of = (path for path in paths if isinstance(path, str) and _CARD.fullmatch(path))
+            by_node[tuple(cards_of)] = each
         minors = {}
         for path in self._proc.glob("driver/nvidia/gpus/*/information"):
             with suppress(OSError, UnicodeDecodeError):
@@ -129,12 +134,6 @@ class Specifications:
             if said.get("kind") == VENDORS:
                 return said
         return None
-
-
-def _nodes(device: Json) -> tuple[str, ...]:
-    nodes = (device.get("containerEdits") or {}).get("deviceNodes") or ()
-    paths = (each.get("path") for each in nodes if isinstance(each, dict))
-    return tuple(path for path in paths if isinstance(path, str) and _CARD.fullmatch(path))
 
 
 def _text(version: Iterable[int]) -> str:

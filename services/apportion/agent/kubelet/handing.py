@@ -71,10 +71,19 @@ class Handing:
     def _newest(
         self, resource: str, slots: int, allocated: Mapping[str, Collection[str]]
     ) -> tuple[Claim, str] | None:
+        families, devices = self.families(resource), self.devices()
         waiting = [claim for pod, claim in self.view.held.items() if pod not in self.view.answers]
         for claim in sorted(waiting, key=lambda claim: claim.bound_revision, reverse=True):
             done = allocated.get(claim.pod, ())
-            sizes = self._sizes(claim, resource)
+            by_container: dict[str, list[Share]] = {}
+            for share in (*claim.placed.borrowed, *claim.placed.shares):
+                by_container.setdefault(share.container, []).append(share)
+            sizes = {
+                name: 1 if resource == SLOT else len(shares)
+                for name, shares in by_container.items()
+                if all(each.device in devices for each in shares)
+                and all(devices[each.device].family in families for each in shares)
+            }
             left = [name for name, size in sizes.items() if name not in done and size == slots]
             if left:
                 own = [share.container for share in claim.placed.shares]
@@ -84,18 +93,6 @@ class Handing:
                 lenders = (name for name in own if sizes.get(name) == slots)
                 return claim, next(lenders, left[0])
         return None
-
-    def _sizes(self, claim: Claim, resource: str) -> dict[str, int]:
-        families, devices = self.families(resource), self.devices()
-        by_container: dict[str, list[Share]] = {}
-        for share in (*claim.placed.borrowed, *claim.placed.shares):
-            by_container.setdefault(share.container, []).append(share)
-        return {
-            name: 1 if resource == SLOT else len(shares)
-            for name, shares in by_container.items()
-            if all(each.device in devices for each in shares)
-            and all(devices[each.device].family in families for each in shares)
-        }
 
 
 def answered(edits: Edits, to: str) -> Any:

@@ -315,7 +315,14 @@ class KubeletNode:
         while True:
             try:
                 await self._holders.look()
-                await self._answer_served()
+                if self._node.devices:  # else the ledger is not read yet
+                    # Report the pods that another plugin served earlier as allocated. Otherwise the
+                    # agent would expect the kubelet to request the devices of these pods next.
+                    others = await self._holders.of_others(self._count_names())
+                    for pod in others - self._answered:
+                        if (claim := self._view.held.get(pod)) is not None:
+                            self._answered.add(pod)
+                            await self._agent.answer(claim, "")
                 self.lifecycle.breaches.note_again("kubelet", self._bare())
                 # Offer amounts as well once another plugin has registered them.
                 if self._node.devices and self._holders.amounts:
@@ -326,17 +333,6 @@ class KubeletNode:
             except (NotPrepared, OSError) as problem:
                 _log.debug("cannot find out which pods ended: %s", problem)
             await asyncio.sleep(LOOK_S)
-
-    async def _answer_served(self) -> None:
-        """Report the pods that another plugin served earlier as allocated.
-
-        Otherwise the agent would expect the kubelet to request the devices of these pods next."""
-        if not self._node.devices:
-            return  # the ledger is not read yet
-        for pod in await self._holders.of_others(self._count_names()) - self._answered:
-            if (claim := self._view.held.get(pod)) is not None:
-                self._answered.add(pod)
-                await self._agent.answer(claim, "")
 
     def _bare(self) -> Iterator[Breach]:
         for claim in self._view.held.values():

@@ -246,7 +246,13 @@ class Agent:
         async with asyncio.TaskGroup() as group:
             for node in self._nodes.values():
                 group.create_task(self._watch(node), name=f"report {node.name}")
-            group.create_task(self._watch_configuration(), name="report as configured")
+
+            async def report_all() -> None:
+                await self._reported.wait()
+                await asyncio.gather(*map(self.report, self._nodes.values()))
+
+            again = _after(partial(_taken, self._view.configured), report_all)
+            group.create_task(again, name="report as configured")
 
     async def allocate(self) -> None:
         """Answer bound placements until cancelled. On a lost node, wait until the node returns."""
@@ -312,29 +318,17 @@ class Agent:
         self._unreported -= 1
         if self._unreported == 0:
             self._reported.set()
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._watch_devices(node))
-            group.create_task(_after(node.overtaken, partial(self.report, node)))
-            group.create_task(_after(node.refused, partial(self.report, node), pause_s=REPEAT_S))
-            group.create_task(self._say_again(node))
 
-    async def _watch_devices(self, node: Node) -> None:
-        while True:
-            await node.backend.changed()
-            await self.report(node)
-
-    async def _say_again(self, node: Node) -> None:
-        while True:
-            await asyncio.sleep(RESAY_S)
+        async def repeat_report() -> None:
             if self._view.nodes[node.name].said == node.report:  # else another agent uses its name
                 await self.report(node, whole=True)
 
-    async def _watch_configuration(self) -> None:
-        await self._reported.wait()
-        while True:
-            await self._view.configured.wait()
-            self._view.configured.clear()
-            await asyncio.gather(*(self.report(node) for node in self._nodes.values()))
+        report = partial(self.report, node)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(_after(node.backend.changed, report))
+            group.create_task(_after(partial(_taken, node.overtaken), report))
+            group.create_task(_after(partial(_taken, node.refused, pause_s=REPEAT_S), report))
+            group.create_task(_after(partial(asyncio.sleep, RESAY_S), repeat_report))
 
     async def report(self, node: Node, *, whole: bool = False) -> None:
         """Report the node's devices if they changed. With `whole`, report them in any case."""
@@ -473,13 +467,17 @@ class Agent:
 
 
 async def _after(
-    event: asyncio.Event, report: Callable[[], Awaitable[None]], *, pause_s: float = 0.0
+    wait: Callable[[], Awaitable[object]], report: Callable[[], Awaitable[None]]
 ) -> None:
     while True:
-        await event.wait()
-        await asyncio.sleep(pause_s)
-        event.clear()
+        await wait()
         await report()
+
+
+async def _taken(event: asyncio.Event, *, pause_s: float = 0.0) -> None:
+    await event.wait()
+    await asyncio.sleep(pause_s)
+    event.clear()
 
 
 def trouble_of(node: str, devices: Mapping[str, Device], claim: Claim) -> str:

@@ -156,7 +156,15 @@ class SimulatedUse:
             every_s = min(max(SAMPLE_S, len(used) / NODES_PER_S), SAMPLE_MAX_S)
             for name in used:
                 with contextlib.suppress(LedgerUnavailable):  # no one would receive it
-                    await self._look(name, every_s, send)
+                    node, now_s, at_s = self._nodes[name], self._clock.monotonic(), self._wall_s()
+                    if name not in self._open:
+                        self._open[name] = _Open(at_s, now_s, first=True)
+                    found, claims = self._open[name], self._claims(name)
+                    loads, owners = simulated_loads(claims, node.devices, at_s)
+                    look = Counted(claims, loads, owners.get).look(node.devices, {})
+                    found.account.add(look, min(now_s - found.looked_s, LOOKS_MISSED_MAX * every_s))
+                    found.looked_s = now_s
+                    await send_sample(send, name, look, self._clock)
                 await self._clock.pause(every_s / len(used))
             if not used:
                 await self._clock.pause(_LOOK_S)
@@ -176,17 +184,6 @@ class SimulatedUse:
                     await publish_records(self._nodes[name], found.account, self._state.revision)
                     await self._clock.pause(1 / RECORDS_PER_S)
             await self._clock.pause(_LOOK_S)
-
-    async def _look(self, name: str, every_s: float, send: Send) -> None:
-        node, now_s, at_s = self._nodes[name], self._clock.monotonic(), self._wall_s()
-        if name not in self._open:
-            self._open[name] = _Open(at_s, now_s, first=True)
-        found, claims = self._open[name], self._claims(name)
-        loads, owners = simulated_loads(claims, node.devices, at_s)
-        look = Counted(claims, loads, owners.get).look(node.devices, {})
-        found.account.add(look, min(now_s - found.looked_s, LOOKS_MISSED_MAX * every_s))
-        found.looked_s = now_s
-        await send_sample(send, name, look, self._clock)
 
     def _claims(self, name: str) -> list[Claim]:
         node = self._state.nodes.get(name)

@@ -15,7 +15,6 @@ from apportion.agent.backend import Load, Running
 from apportion.agent.reporting.view import Claim
 from apportion.agent.shares.regions import Breach, Regions
 from apportion.agent.usage.owners import Owner
-from apportion.core.grants.region import Region
 from apportion_schemas import Device, MigInstance, Share
 from apportion_schemas.quantities import WHOLE
 
@@ -45,7 +44,24 @@ def read(regions: Regions, now_s: float) -> dict[Container, dict[str, Reading]]:
     found = {}
     for pod, name, region in regions.read():
         with suppress(OSError):  # a disk error affects that container alone
-            found[pod, name] = _reading(region, now_s)
+            processes = list(region.processes())
+            last_s = region.last_kernel
+            pids = {each.pid: each.host_pid for each in processes}
+            found[pod, name] = {
+                device: Reading(
+                    sum(each.memory[at] for each in processes),
+                    min(sum(each.cores[at] for each in processes), WHOLE),
+                    (
+                        sum(each.kinds[at][0] for each in processes),
+                        sum(each.kinds[at][1] for each in processes),
+                        sum(each.kinds[at][2] for each in processes),
+                    ),
+                    max(0.0, now_s - last_s) if last_s else None,
+                    bool(processes),
+                    pids,
+                )
+                for at, device in enumerate(region.devices)
+            }
     return found
 
 
@@ -73,27 +89,6 @@ def tell_pids(regions: Regions, pids: Mapping[Container, Mapping[int, int]]) -> 
                     region.tell_host_pid(process.slot, pid)
                     written += 1
     return written
-
-
-def _reading(region: Region, now_s: float) -> dict[str, Reading]:
-    processes = list(region.processes())
-    last_s = region.last_kernel
-    pids = {each.pid: each.host_pid for each in processes}
-    return {
-        device: Reading(
-            sum(each.memory[at] for each in processes),
-            min(sum(each.cores[at] for each in processes), WHOLE),
-            (
-                sum(each.kinds[at][0] for each in processes),
-                sum(each.kinds[at][1] for each in processes),
-                sum(each.kinds[at][2] for each in processes),
-            ),
-            max(0.0, now_s - last_s) if last_s else None,
-            bool(processes),
-            pids,
-        )
-        for at, device in enumerate(region.devices)
-    }
 
 
 class Use(NamedTuple):

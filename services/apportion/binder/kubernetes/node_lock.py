@@ -147,8 +147,14 @@ class NodeLocks:
                     while owner := await self._held(placed, lock):
                         tries += 1
                         await self._clock.pause(LOOK.after(tries))
-                if node.foreign_plugin == "hami":
-                    await self._label(placed)
+                # HAMi's scheduler sets this label of the pod. Its plugin reads the annotation, so a
+                # node name that is too long for a label is left out.
+                if node.foreign_plugin == "hami" and len(placed.node) <= LABEL_MAX:
+                    meta = {"uid": placed.pod, "labels": {NODE_LABEL: placed.node}}
+                    await self._api.request(
+                        "PATCH", f"{pod_path(placed.namespace, placed.name)}/status",
+                        body=_encode({"metadata": meta}), content_type=MERGE_PATCH,
+                    )  # fmt: skip
         except TimeoutError:
             if len(locks) > 1:  # while it waits for the second, others may have the first
                 await self.release(placed, dialect, node)
@@ -168,8 +174,11 @@ class NodeLocks:
         to serve the pod, because the plugin removes them afterwards."""
         locks = _locks(dialect, node)
         try:
-            if not locks or (served and await self._is_awaited(placed)):
+            if not locks:
                 return
+            pod = await find_pod(self._api, placed.namespace, placed.name) if served else None
+            if pod is not None and ALLOCATING in map(pod.notes.get, PHASES):
+                return  # the plugin has yet to serve it
             for lock in locks:
                 await self._unlock(placed.node, lock, [placed.namespace, placed.name])
         except (KubeUnavailable, KubeRefused) as error:
@@ -201,11 +210,6 @@ class NodeLocks:
             return False
         return await find_pod(self._api, *owner) is None
 
-    async def _is_awaited(self, placed: PodPlaced) -> bool:
-        """Return True if the plugin has yet to serve the pod."""
-        pod = await find_pod(self._api, placed.namespace, placed.name)
-        return pod is not None and ALLOCATING in map(pod.notes.get, PHASES)
-
     async def _unlock(self, node: str, lock: Lock, owner: list[str]) -> None:
         """Remove the lock if it belongs to the pod `owner`."""
         gone = {lock.key: None} | ({} if lock.names_pod else {OWNER: None})
@@ -228,18 +232,6 @@ class NodeLocks:
         if not answer.ok and answer.status not in (CONFLICT, NOT_FOUND):
             raise answer.refusal()
         return answer.ok
-
-    async def _label(self, placed: PodPlaced) -> None:
-        """Set the pod's label `hami.io/vgpu-node`, as HAMi's scheduler does.
-
-        Skip node names that are too long for a label: HAMi's plugin reads the annotation."""
-        if len(placed.node) > LABEL_MAX:
-            return
-        meta = {"uid": placed.pod, "labels": {NODE_LABEL: placed.node}}
-        await self._api.request(
-            "PATCH", f"{pod_path(placed.namespace, placed.name)}/status",
-            body=_encode({"metadata": meta}), content_type=MERGE_PATCH,
-        )  # fmt: skip
 
 
 def _locks(dialect: str, node: NodeState) -> tuple[Lock, ...]:

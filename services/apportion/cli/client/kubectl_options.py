@@ -95,18 +95,12 @@ def adapt(command: click.Command) -> click.Command:
         made.callback = _with_namespace(made.callback, implied="--gateway" in taken and not nodes)
     if "--gateway" not in taken:
         return made
-    made.params = [_kept(param) for param in made.params]
+    made.params = [copy.copy(param) for param in made.params]
+    for param in made.params:  # those in `_VARIABLES` also set their environment variable
+        for name in _VARIABLES.keys() & param.opts:
+            param.callback = _into(_VARIABLES[name])
     made.params += (option for option in _OPTIONS if taken.isdisjoint(option.opts))
     return made
-
-
-def _kept(param: click.Parameter) -> click.Parameter:
-    """Return the parameter, or a copy that also sets its environment variable in `_VARIABLES`."""
-    (variable,) = [_VARIABLES[name] for name in param.opts if name in _VARIABLES] or [""]
-    if variable:
-        param = copy.copy(param)
-        param.callback = _into(variable)
-    return param
 
 
 def _with_namespace(callback: Any, *, implied: bool) -> Any:
@@ -118,14 +112,10 @@ def _with_namespace(callback: Any, *, implied: bool) -> Any:
             if before_verb:
                 given["namespace"] = before_verb
             elif implied and not given["gateway"] and not named:
-                given["namespace"] = _default_namespace()
+                try:
+                    given["namespace"] = choose(os.environ.get(CONTEXT_ENV) or None).namespace
+                except ConfigError as error:
+                    raise Wrong(str(error)) from None
         return callback(**given)
 
     return wrapped
-
-
-def _default_namespace() -> str:
-    try:
-        return choose(os.environ.get(CONTEXT_ENV) or None).namespace
-    except ConfigError as error:
-        raise Wrong(str(error)) from None

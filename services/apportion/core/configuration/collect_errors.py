@@ -40,7 +40,9 @@ def remove_errors(document: Any) -> tuple[Any, list[ManifestError], list[Manifes
             key = _there(error.field, places)
             if not any(f"{each.field}.".startswith((f"{key}.", f"{key}[")) for each in found):
                 found.append(ManifestError(key, error.value, error.problem, error.fix))
-            count = _present(left, path)
+            count, document = 0, left  # of the steps that lead to a value
+            while count < len(path) and (document := _entry(document, path[count])) is not GONE:
+                count += 1
             if not count:
                 break
             if count < len(path):
@@ -49,7 +51,13 @@ def remove_errors(document: Any) -> tuple[Any, list[ManifestError], list[Manifes
                 problem = f"cannot be used: {lacks} is missing or not valid"
                 part = _there(error.field[:end], places)
                 parts.append(ManifestError(part, None, problem, "correct it"))
-            _take_out(left, path[:count], places)
+            *outer, last = path[:count]
+            document = left
+            for step in outer:
+                document = _entry(document, step)
+            if isinstance(document, list):
+                places.setdefault(tuple(outer), list(range(len(document)))).pop(int(last))
+            del document[last]
         else:
             break
     return left, found, parts
@@ -73,25 +81,6 @@ def _there(key: str, places: dict[tuple[object, ...], list[int]]) -> str:
         return shown
 
     return _STEP.sub(moved, key)
-
-
-def _present(document: Any, path: list[str | int]) -> int:
-    """Return the length of the longest part of the path at which the document has a value."""
-    for count, step in enumerate(path):
-        document = _entry(document, step)
-        if document is GONE:
-            return count
-    return len(path)
-
-
-def _take_out(
-    document: Any, path: list[str | int], places: dict[tuple[object, ...], list[int]]
-) -> None:
-    for step in path[:-1]:
-        document = _entry(document, step)
-    if isinstance(document, list):
-        places.setdefault(tuple(path[:-1]), list(range(len(document)))).pop(int(path[-1]))
-    del document[path[-1]]
 
 
 def _entry(holder: Any, step: str | int) -> Any:

@@ -188,7 +188,11 @@ class Importing:
             elif document.get("kind") == "ConfigMap":
                 self._config_map(source, document)
             elif _ROOTS & document.keys():
-                self._values(source, document)
+                for path, value in _leaves(document):
+                    try:
+                        self._value(source, path, value)
+                    except ManifestError as error:
+                        self._errors.append((source, error))
             else:
                 self._take(source, document, "")
         except ManifestError as error:
@@ -240,20 +244,21 @@ class Importing:
             except ManifestError as error:
                 self._errors.append((source, error))
 
-    def _values(self, source: str, document: dict[str, Any]) -> None:
-        for path, value in _leaves(document):
-            try:
-                self._value(source, path, value)
-            except ManifestError as error:
-                self._errors.append((source, error))
-
     def _value(self, source: str, path: str, value: Any) -> None:
         if path in _MOVED:
             target = _MOVED[path]
             if target in _BOOLEANS and value in ("true", "false", False):
                 value = value == "true"
             if target == "nvidia.disableCoreLimit" and value is False:
-                self._keep_core_limit(source, path)
+                # Remove settings of earlier files that switch the core limit off. No value
+                # replaces them, because `gpuCorePolicy: disable` may still apply.
+                held = part(self._document, "nvidia")
+                earlier = [key for key in _CORE_LIMIT if held.get(key, False) is not False]
+                for key in earlier:
+                    del held[key]
+                    self._forget(source, path, f"nvidia.{key}")
+                if not earlier:
+                    self._notes.append(Note(source, path, "no effect: it is the default"))
                 return
             self._put(source, path, target, value)
         elif path in _NOTHING:
@@ -267,18 +272,6 @@ class Importing:
         else:
             chart.expect(value, ("", None), path, "remove it, and set runtimeClassName in the pod")
             self._notes.append(Note(source, path, "no effect: it is empty"))
-
-    def _keep_core_limit(self, source: str, path: str) -> None:
-        """Remove settings of earlier files that switch the core limit off.
-
-        No value replaces them, because `gpuCorePolicy: disable` may still apply."""
-        held = part(self._document, "nvidia")
-        earlier = [key for key in _CORE_LIMIT if held.get(key, False) is not False]
-        for key in earlier:
-            del held[key]
-            self._forget(source, path, f"nvidia.{key}")
-        if not earlier:
-            self._notes.append(Note(source, path, "no effect: it is the default"))
 
     def _text(self, source: str, path: str, text: object) -> None:
         content = self._parse(str(text), path) if text else None

@@ -117,17 +117,6 @@ def refused_rows(
     )
 
 
-def _authored(
-    state: State, code: RefusalCode, names: list[str]
-) -> tuple[tuple[reads.OffOffer, ...], int | None]:
-    """Return the first cordons of these nodes or devices, and how many more there are.
-
-    The number is None if the search stopped early."""
-    off = _device_off if code is RefusalCode.DEVICE_CORDONED else _node_off
-    more = None if len(names) == NODES_WEIGHED else max(len(names) - CORDONS_NAMED, 0)
-    return tuple(off(state, name) for name in names[:CORDONS_NAMED]), more
-
-
 def _node_off(state: State, name: str) -> reads.OffOffer:
     return reads.OffOffer(node=name, cordons=cordon_answers(state.nodes[name].cordons))
 
@@ -157,14 +146,24 @@ def _cause_row(
         recovers = code is not RefusalCode.DEVICE_UNHEALTHY or room.recovers(pod)
     liftable = None
     if code in CORDONS and not never:
-        liftable = _liftable(explainer, pod, explained, code)
+        # The cordoned nodes or devices that could run the pod, and what else it waits for.
+        lifting = Lifting.SUFFICES
+        if shape is None:
+            names = [name for name, _ in islice(room.cordoned(code), NODES_WEIGHED)]
+        else:
+            names, lifting = room.liftable(pod, code)
+        liftable = sorted(names, key=natural), BESIDES[lifting]
     held = explainer.holders(pod, refused) if limited and not explained.limit else []
     row = reads.CauseRow(
         code=code, words="", nodes=count, off_offer=code in OFF_OFFER, is_limit=limited,
         held_by=tuple(each.full_name for each in held[:HOLDERS_NAMED]), holders=len(held),
     )  # fmt: skip
     if people and liftable is not None and code is not RefusalCode.NODE_UNSCHEDULABLE:
-        cordoned, more = _authored(state, code, liftable[0])
+        off = _device_off if code is RefusalCode.DEVICE_CORDONED else _node_off
+        names, more = liftable[0], None  # unknown if the search stopped early
+        if len(names) != NODES_WEIGHED:
+            more = max(len(names) - CORDONS_NAMED, 0)
+        cordoned = tuple(off(state, name) for name in names[:CORDONS_NAMED])
         row = structs.replace(row, cordoned=cordoned, cordoned_more=more)
     besides = _besides(explainer, pod, explained, code) if shape is not None else ""
     besides += "" if recovers else AND_END
@@ -175,7 +174,10 @@ def _cause_row(
         cure = ENDED
     else:
         never = never or (limited and bool(explained.limit))
-        cure = words.cure(code, shape, never=never, **_nearest(code, refused))
+        near = next((miss for miss in refused.nearest if miss.code is code), None)
+        named = {} if near is None else {"node": near.node, "device": near.device}
+        named = {key: name for key, name in named.items() if name}
+        cure = words.cure(code, shape, never=never, **named)
     cure += besides
     if 0 < 2 * could <= refused.nodes:  # if most nodes could take the pod, the count is no help
         cure += f" (only {could:,} of {words.nodes(refused.nodes)} could ever run the pod)"
@@ -189,12 +191,6 @@ def _cause_row(
 def _ended(state: State, code: RefusalCode) -> bool:
     closes = None if code in LASTING else cause_of(code).closes
     return closes is not None and not any(map(closes, state.nodes.values()))
-
-
-def _nearest(code: RefusalCode, refused: PodRefused) -> dict[str, str]:
-    found = next((miss for miss in refused.nearest if miss.code is code), None)
-    names = {} if found is None else {"node": found.node, "device": found.device}
-    return {key: name for key, name in names.items() if name}
 
 
 def _besides(explainer: Explainer, pod: PodState, explained: Explained, code: RefusalCode) -> str:
@@ -224,18 +220,6 @@ def _uncordoned(
     nearest = {name for miss in near for name in (miss.node, miss.device)}
     first = next((name for name in names if name in nearest), names[0])
     return words.cure(code, node=first, device=first), besides
-
-
-def _liftable(
-    explainer: Explainer, pod: PodState, explained: Explained, code: RefusalCode
-) -> tuple[list[str], str]:
-    """Return the cordoned nodes or devices that could run the pod, and what else it waits for."""
-    room, lifting = explainer.room, Lifting.SUFFICES
-    if explained.shape is None:
-        names = [name for name, _ in islice(room.cordoned(code), NODES_WEIGHED)]
-    else:
-        names, lifting = room.liftable(pod, code)
-    return sorted(names, key=natural), BESIDES[lifting]
 
 
 def _holders(node: NodeState, miss: NearMiss, shape: Shape | None, room: Room) -> list[str]:

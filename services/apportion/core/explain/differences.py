@@ -12,7 +12,6 @@ from msgspec import structs
 
 import apportion_schemas as schemas
 from apportion.core.answers.past import READY, Side
-from apportion.core.devices.shares import DeviceState
 from apportion.core.explain.health import failure
 from apportion.core.explain.text.event_text import families_of, limit_name, policy_words, quota_name
 from apportion.core.explain.text.words import of_resource
@@ -90,6 +89,12 @@ def picture(state: State, part: Part | None = None) -> Picture:
         pods = {uid: pods[uid] for uid in part.pods if uid in pods}
         nodes = {name: nodes[name] for name in part.nodes if name in nodes}
         owners = {device: owners[device] for device in part.devices if device in owners}
+    devices: dict[str, dict[str, Side]] = {}
+    for device, owner in owners.items():
+        found = state.nodes[owner].by_id[device]
+        failed = failure(found)
+        health = Side(state=FAILED, reason=failed.reason) if failed else Side(state=OK)
+        devices[device] = {"health": health, "cordon": Side(reason=found.cordon)}
     return Picture(
         revision=state.revision,
         placements={
@@ -103,9 +108,7 @@ def picture(state: State, part: Part | None = None) -> Picture:
             name: {"state": Side(state=_node_state(node)), "cordon": Side(reason=node.cordoned)}
             for name, node in nodes.items()
         },
-        devices={
-            device: _device(state.nodes[owner].by_id[device]) for device, owner in owners.items()
-        },
+        devices=devices,
         configuration=state.configuration,
         policy=state.policy,
         cards={name: sum(d.present for d in node.devices) for name, node in nodes.items()},
@@ -259,12 +262,6 @@ def _node_state(node: NodeState) -> str:
     return READY if node.ready else "silent" if node.silent else "not ready"
 
 
-def _device(device: DeviceState) -> dict[str, Side]:
-    failed = failure(device)
-    health = Side(state=FAILED, reason=failed.reason) if failed else Side(state=OK)
-    return {"health": health, "cordon": Side(reason=device.cordon)}
-
-
 def _limits(state: State, wanted: Collection[str] | None) -> dict[str, dict[str, Side]]:
     if wanted is not None and not wanted:
         return {}
@@ -328,13 +325,12 @@ _TOUCHED: dict[type, Callable[[State, Any], Part]] = {
     ),
     schemas.QuotaGone: lambda _, data: Part(limits=(quota_name(data.namespace, data.quota),)),
     # Devices in this report, and those of the previous one.
-    schemas.NodeReported: lambda state, data: Part(
-        nodes=(data.node,),
-        devices=[*(each.id for each in data.devices), *_devices_of(state, data.node)],
-    ),
-    schemas.DevicesRegistered: lambda state, data: Part(
-        nodes=(data.node,),
-        devices=[*(each.id for each in data.devices), *_devices_of(state, data.node)],
+    **dict.fromkeys(
+        (schemas.NodeReported, schemas.DevicesRegistered),
+        lambda state, data: Part(
+            nodes=(data.node,),
+            devices=[*(each.id for each in data.devices), *_devices_of(state, data.node)],
+        ),
     ),
     # The first node from an API server removes all nodes that it does not list.
     schemas.NodeObserved: lambda state, data: Part(

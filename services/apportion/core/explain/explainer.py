@@ -237,10 +237,22 @@ class Explainer:
         if refused.queue or refused.quota:
             limit = self.never_within(pod, refused)
             if not limit and self.wishes(pod) is not None:
-                refused = self._of_its_card(pod, refused)
+                # Name the device model whose queue limit is too small.
+                key = f"card/{self._limit_key(pod, refused)}/{refused.gang}/{pod.submitted.group}"
+                queue = self.once(
+                    (key, pod.shape_key), lambda: self._on_its_card(pod, refused).queue
+                )
+                refused = structs.replace(refused, queue=queue)
             return Explained(structs.replace(refused, nearest=()), never=False, limit=limit)
         if refused.gang:
-            too_few = self._never_together(pod, refused.gang)
+            short, too_few = refused.gang, None
+            present = any(each.present for each in self.state.nodes.values())
+            if short.present >= short.needed and present:
+                # A shortage if the gang would not fit on an empty fleet; None if it may fit.
+                group = pod.submitted.group
+                too_few = self.once(
+                    (f"never {group}", b""), lambda: self._too_few_places(group, short)
+                )
             if too_few or brief or self._looks >= LISTED_LOOKS:
                 return Explained(refused, never=False, limit=too_few)
             self._looks += len(self.state.nodes)
@@ -260,13 +272,9 @@ class Explainer:
         found = self._explained[sort]
         return found._replace(refused=structs.replace(found.refused, pod=refused.pod))
 
-    def queue_of(self, pod: PodState) -> str:
-        """Return the queue of the pod."""
-        return queue_of(self.state, pod)
-
     def _limit_key(self, pod: PodState, refused: PodRefused) -> str:
         if refused.queue is not None:
-            return f"queue/{self.queue_of(pod)}/{refused.queue.resource}"
+            return f"queue/{queue_of(self.state, pod)}/{refused.queue.resource}"
         resource = refused.quota.resource if refused.quota is not None else ""
         return f"quota/{pod.submitted.namespace}/{resource}"
 
@@ -280,8 +288,8 @@ class Explainer:
     def _holders(self, pod: PodState, refused: PodRefused) -> list[PodState]:
         state, known = self.state, self._amounts
         if refused.queue is not None:
-            whose = self.queue_of(pod)
-            within = [each for each in state.pods.values() if self.queue_of(each) == whose]
+            whose = queue_of(self.state, pod)
+            within = [each for each in state.pods.values() if queue_of(state, each) == whose]
             resource, taken = refused.queue.resource, of_shares
             counted = {resource: known.get(resource, ((EXTENDED, resource), 1))}
         elif refused.quota is not None:
@@ -306,7 +314,7 @@ class Explainer:
         group = state.groups.get(submitted.group)
         whole = group if group is not None and group.observed and group.together else None
         sort = pod.shape_key if whole is None else b""  # a gang counts as a whole for each pod
-        whose = f"{submitted.group}/{submitted.namespace}/{self.queue_of(pod)}"
+        whose = f"{submitted.group}/{submitted.namespace}/{queue_of(self.state, pod)}"
         about = f"within/{whose}/{refused.queue is not None}/{refused.quota is not None}"
         return self.once((about, sort), lambda: self._smallest_limit(pod, refused, whole))
 
@@ -323,7 +331,7 @@ class Explainer:
             much = Counter[Amount]()
             for amount in set().union(*shapes):  # its smallest requests, of whichever pods
                 much[amount] = sum(sorted(each[amount] for each in shapes)[: gang.min_available])
-        queue = state.queues.get(self.queue_of(pod)) if refused.queue is not None else None
+        queue = state.queues.get(queue_of(self.state, pod)) if refused.queue is not None else None
         quotas = state.quotas.get(pod.submitted.namespace, {}) if refused.quota is not None else {}
         limits: list[tuple[str, str, Mapping[str, int], Mapping[str, tuple[Amount, int]]]] = []
         if queue is not None:
@@ -346,16 +354,9 @@ class Explainer:
                 return BeyondLimit(queue.queue, "", of, most_cards, needed, together)
         return None
 
-    def _of_its_card(self, pod: PodState, refused: PodRefused) -> PodRefused:
-        """Return the refusal with the device model whose queue limit is too small."""
-        limit = self._limit_key(pod, refused)
-        key = f"card/{limit}/{refused.gang}/{pod.submitted.group}", pod.shape_key
-        found = self.once(key, lambda: self._on_its_card(pod, refused).queue)
-        return structs.replace(refused, queue=found)
-
     def _on_its_card(self, pod: PodState, refused: PodRefused) -> PodRefused:
         state = self.state
-        short, queue = refused.queue, state.queues.get(self.queue_of(pod))
+        short, queue = refused.queue, state.queues.get(queue_of(self.state, pod))
         if short is None or queue is None or not queue.cards or short.available:
             return refused
         if any(type_matches(card.partition("/")[0], short.resource) for card in queue.cards):
@@ -367,7 +368,7 @@ class Explainer:
         others = (
             each
             for each in state.pods.values()
-            if self.queue_of(each) == queue.queue and each.placement is not None
+            if queue_of(self.state, each) == queue.queue and each.placement is not None
             and not (fitting and each.submitted.group == pod.submitted.group)
         )  # fmt: skip
         held = sum(
@@ -380,14 +381,6 @@ class Explainer:
         return structs.replace(
             refused, queue=structs.replace(short, resource=cards[0], available=left)
         )
-
-    def _never_together(self, pod: PodState, found: GangShortage) -> TooFewPlaces | None:
-        """Return a shortage if the gang would not fit on an empty fleet; None if it may fit."""
-        nodes = self.state.nodes.values()
-        if found.present < found.needed or not any(each.present for each in nodes):
-            return None
-        group = pod.submitted.group
-        return self.once((f"never {group}", b""), lambda: self._too_few_places(group, found))
 
     def _too_few_places(self, group: str, found: GangShortage) -> TooFewPlaces | None:
         sorts: dict[bytes, list[PodState]] = {}

@@ -148,7 +148,14 @@ def _back(state: State, sources: tuple[SourceRow, ...], rows: tuple[PlacedRow, .
     mine = [row for row in sources if row.placeable and row.source in {"hami", "volcano", "agent"}]
     mine.sort(key=lambda row: row.source == "agent")  # which takes longer to give back
     left = sorted((row for row in rows if row.left), key=lambda row: row.left)
-    closed = _reserved(state)
+    # The first node with a plugin and the guide's taint, but without the label.
+    reserved = (
+        node.name
+        for node in state.nodes.values()
+        if node.foreign_plugin in {"hami", "volcano"} and not node.keeps_plugin and node.observed
+        if any((taint.key, taint.value) == RESERVED for taint in node.observed.taints)
+    )
+    closed = min(reserved, key=natural, default="")
     if not (mine or left or closed):
         return _Back("uninstall")
     names = state.configuration.scheduler_names
@@ -176,17 +183,6 @@ def _unbound(state: State) -> list[PodState]:
         and pod.submitted.shape.asks
         and state.nodes[pod.placement.node].foreign_plugin
     ]
-
-
-def _reserved(state: State) -> str:
-    """Return the first node with a plugin and the guide's taint, but without the label."""
-    closed = (
-        node.name
-        for node in state.nodes.values()
-        if node.foreign_plugin in {"hami", "volcano"} and not node.keeps_plugin and node.observed
-        if any((taint.key, taint.value) == RESERVED for taint in node.observed.taints)
-    )
-    return min(closed, key=natural, default="")
 
 
 def _sources(state: State) -> tuple[SourceRow, ...]:

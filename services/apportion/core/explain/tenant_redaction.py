@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, auto
 from functools import cache
-from typing import Any, Final, get_type_hints
+from typing import Any, Final, TypeVar, get_type_hints
 
 from msgspec import UNSET, Struct, structs
 
@@ -15,6 +15,7 @@ from apportion.core.answers.reads import CauseRow
 from apportion.core.answers.visibility import NOT_TOLD, OF_OTHERS, OTHERS, Kept, Rule, Seen
 from apportion.core.explain.text.answer_text import WITH_TEXT
 
+T = TypeVar("T")
 Sees = Callable[[str], bool]  # returns True if the client may read a namespace
 UNKNOWN: Final = ""  # the namespace of an object whose owner is unknown: no tenant may read it
 
@@ -66,9 +67,10 @@ class _Object(Enum):
     HIDDEN = auto()
 
 
-def redacted(answer: Any, sees: Sees) -> Any:
+def redacted(answer: T, sees: Sees) -> T:
     """Return the answer with only the fields that the client may see."""
-    return _redacted(answer, sees, _Object.CLUSTERS)
+    shown: T = _redacted(answer, sees, _Object.CLUSTERS)
+    return shown
 
 
 def namespaces_in(answer: Any) -> set[str]:

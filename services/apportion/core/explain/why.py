@@ -28,18 +28,14 @@ ENDED = "ended"  # the displayed phase of a pod that is gone
 
 
 def why(
-    state: State,
-    pod: PodState,
-    *,
-    failed: tuple[reads.FailedDevice, ...] | None = None,
-    explainer: Explainer | None = None,
+    state: State, pod: PodState, *, failed: tuple[reads.FailedDevice, ...] | None = None
 ) -> reads.Why:
     """Return the explanation of one live pod, as of the state's revision.
 
     `failed` are the pod's failed devices, if the caller has looked up when they failed."""
     refused = None
     if pod.refusal and not pod.placement:
-        refused = _refused(explainer or Explainer(state), pod, pod.refusal)
+        refused = _refused(Explainer(state), pod, pod.refusal)
     placed = _placed(state, pod, pod.placement) if pod.placement else None
     failed = failed_devices(state, pod) if failed is None else failed
     waiting = None if placed or refused else _waiting(state, pod)

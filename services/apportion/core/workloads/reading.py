@@ -89,7 +89,9 @@ def read_document(document: object, config: ManifestConfig = DEFAULT_CONFIG) -> 
         fix = f"write a whole number from {-PRIORITY_MAX} to {PRIORITY_MAX}, without quotes"
         raise ManifestError("value", value, "is not a valid priority", fix)
     key = (str(api_version), str(kind))
-    _name(clean)
+    about = part(clean, "metadata")
+    if not about.get("name") and isinstance(prefix := about.get("generateName"), str):
+        clean["metadata"] = about | {"name": prefix.rstrip("-.")}
     if key in nested.TABLE:
         return _read_nested(clean, config)
     if key in CONTROLLED:
@@ -108,10 +110,6 @@ def known_kinds(like: str = "") -> str:
 
 
 # Kubernetes makes a name of `generateName`, and a client may choose a similar one.
-def _name(document: dict[str, Any]) -> None:
-    about = part(document, "metadata")
-    if not about.get("name") and isinstance(prefix := about.get("generateName"), str):
-        document["metadata"] = about | {"name": prefix.rstrip("-.")}
 
 
 def _read_nested(document: dict[str, Any], config: ManifestConfig) -> Manifest:

@@ -69,8 +69,7 @@ def _report(answer: ReportAnswer | IdleAnswer, sees: Sees) -> Struct:
         answer = structs.replace(answer, rows=tuple(_together(answer.rows, sees)))
         if isinstance(answer, ReportAnswer):
             answer = structs.replace(answer, steps=tuple(_together(answer.steps, sees)))
-    shown: Struct = redacted(answer, sees)
-    return shown
+    return redacted(answer, sees)
 
 
 def _keys(answer: ReportAnswer | IdleAnswer) -> Iterable[str]:
@@ -96,7 +95,7 @@ def _together(rows: Iterable[Any], sees: Sees) -> Iterator[Any]:
 
 
 def _entry(answer: Entry, sees: Sees) -> Entry:
-    shown: Entry = redacted(answer, sees)
+    shown = redacted(answer, sees)
     event = answer.event if all(map(sees, answer.row.namespaces)) else None
     if isinstance(event, dict) and "data" in event:
         event = {**event, "data": event_redacted(event["data"], sees)}
@@ -104,7 +103,7 @@ def _entry(answer: Entry, sees: Sees) -> Entry:
 
 
 def _differences(answer: DiffAnswer, sees: Sees) -> DiffAnswer:
-    shown: DiffAnswer = redacted(answer, sees)
+    shown = redacted(answer, sees)
 
     def rows(now: tuple[DiffRow, ...], before: tuple[DiffRow, ...]) -> list[DiffRow]:
         return [
@@ -127,7 +126,7 @@ def _differences(answer: DiffAnswer, sees: Sees) -> DiffAnswer:
 
 
 def _gangs(answer: GangPage, sees: Sees) -> GangPage:
-    shown: GangPage = redacted(answer, sees)
+    shown = redacted(answer, sees)
     items = _hidden_last(list(shown.items), lambda gang: gang.namespace == OTHERS)
     return structs.replace(shown, items=tuple(items))
 
@@ -139,7 +138,7 @@ def _hidden_last(rows: list[T], is_hidden: Callable[[T], bool]) -> list[T]:
 
 
 def _timeline(answer: TimelineAnswer, sees: Sees) -> TimelineAnswer:
-    shown: TimelineAnswer = redacted(answer, sees)
+    shown = redacted(answer, sees)
     # The text around a redacted name may contain it again, for example in a reason.
     marks = tuple(
         now if now.parts == before.parts
@@ -151,7 +150,7 @@ def _timeline(answer: TimelineAnswer, sees: Sees) -> TimelineAnswer:
 
 def _lines(answer: LinesAnswer, sees: Sees) -> LinesAnswer:
     """Redact groups of pending pods, so that no group shows the sentence of a hidden pod."""
-    shown: LinesAnswer = redacted(answer, sees)
+    shown = redacted(answer, sees)
 
     def line(now: Line) -> Line:
         if now.whose != OTHERS or not now.sentence:
@@ -164,18 +163,15 @@ def _lines(answer: LinesAnswer, sees: Sees) -> LinesAnswer:
 
 def _quotas(answer: QuotaPage, sees: Sees) -> QuotaPage:
     own = tuple(quota for quota in answer.items if sees(quota.namespace))
-    shown: QuotaPage = redacted(structs.replace(answer, items=own), sees)
-    return shown
+    return redacted(structs.replace(answer, items=own), sees)
 
 
 def _fleet(answer: Fleet, sees: Sees) -> Fleet:
-
     def used(row: PackedUse) -> PackedUse:
         own = (use for use in row.shares if sees(use[0].partition("/")[0]))
         return structs.replace(row, shares=tuple(own))
 
-    shown: Fleet = redacted(structs.replace(answer, used=tuple(map(used, answer.used))), sees)
-    return shown
+    return redacted(structs.replace(answer, used=tuple(map(used, answer.used))), sees)
 
 
 # Redactions that differ from what the answer's fields declare.

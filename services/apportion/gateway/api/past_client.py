@@ -21,7 +21,6 @@ from apportion.gateway.api.answering import HEADERS, place_of
 from apportion.gateway.api.query import RequestRefused
 from apportion.runtime.ledger.port import Record
 from apportion.runtime.process.config import ENVIRONMENT, ServiceConfig
-from apportion.runtime.process.logs import get_logger
 from apportion.runtime.service.limits import AtOnce
 
 RECORDS = "/records"  # the child's path for records in msgpack
@@ -36,7 +35,6 @@ TAKEN = ("Accept", "Content-Type", "Content-Length")  # request headers that the
 SOCKET = "ask.sock"
 MODULE = "apportion.gateway.past_process"
 
-_log = get_logger(__name__)
 _records = msgspec.msgpack.Decoder(list[Record]).decode
 
 

@@ -179,7 +179,13 @@ class Indexer(StateFold):
         elif isinstance(data, PodAdopted) and pod is not None:
             self._index.name_pod(pod.uid, pod.full_name)
         self._index.note(revision, set(_things(data, change, before)))
-        self._note_holds(revision, event.time, data, change)
+        if isinstance(data, PodPlaced | PodAdopted | PodResized):
+            if isinstance(data, PodResized):
+                self._index.release(data.pod, revision, event.time)
+            shares = pod.placement.shares if pod is not None and pod.placement else ()
+            self._hold(data.pod, data.node, revision, event.time, shares)
+        elif isinstance(data, PodGone | PlacementVoided) and change.shares:
+            self._index.release(pod.uid if pod else "", revision, event.time)
         kind = _MARKS.get(type(data), "")
         if isinstance(data, DeviceHealthChanged):
             kind = "recovery" if data.healthy else "failure"
@@ -190,17 +196,6 @@ class Indexer(StateFold):
             self._index.mark(MarkRow(revision, event.time, kind, type=name, parts=parts))
         if isinstance(data, PodGone):
             self._index.forget_pod(data.uid)
-
-    def _note_holds(self, revision: int, time: str, data: Any, change: Change) -> None:
-        pod = change.pod
-        if isinstance(data, PodPlaced | PodAdopted | PodResized):
-            uid = data.pod
-            if isinstance(data, PodResized):
-                self._index.release(uid, revision, time)
-            shares = pod.placement.shares if pod is not None and pod.placement else ()
-            self._hold(uid, data.node, revision, time, shares)
-        elif isinstance(data, PodGone | PlacementVoided) and change.shares:
-            self._index.release(pod.uid if pod else "", revision, time)
 
     def _hold(self, uid: str, node: str, revision: int, time: str, shares: Iterable[Share]) -> None:
         held = [(each.device, each.container, each.memory_mib, each.cores) for each in shares]

@@ -65,7 +65,14 @@ class Checkpoints:
             bisect.insort(self.revisions, state.revision)
         self._bytes[state.revision] = len(data)
         while len(self.revisions) > self._number_max or self.bytes > self._bytes_max:
-            if not self._thin():
+            self.every_events *= 2  # forget the checkpoints in between
+            newest, kept, before = self.revisions[-1], 0, len(self.revisions)
+            for revision in list(self.revisions):
+                if revision != newest and revision - kept < self.every_events:
+                    self.forget(revision)
+                else:
+                    kept = revision
+            if len(self.revisions) == before and self.every_events >= newest:
                 return
 
     @property
@@ -101,17 +108,6 @@ class Checkpoints:
         self._path(revision).unlink(missing_ok=True)
         if self._bytes.pop(revision, None) is not None:
             self.revisions.remove(revision)
-
-    def _thin(self) -> bool:
-        self.every_events *= 2
-        newest, kept, removed = self.revisions[-1], 0, False
-        for revision in list(self.revisions):
-            if revision != newest and revision - kept < self.every_events:
-                self.forget(revision)
-                removed = True
-            else:
-                kept = revision
-        return removed or self.every_events < newest
 
     def _path(self, revision: int) -> Path:
         return self._folder / f"{revision:020}{_SUFFIX}"

@@ -208,23 +208,6 @@ def _csv_entries(path: Path, text: str, wrong: list[str]) -> Iterator[_Entry]:
         yield _entry(where, row, wrong, strict=False)
 
 
-def _features(devices: Sequence[Device]) -> dict[str, str]:
-    """Return the labels that NVIDIA's GPU feature discovery would set, for a node's first GPU."""
-    found = [device for device in devices if device.family == NVIDIA]
-    return (
-        {
-            # NVML calls GPUs before Ampere "Tesla T4", without the maker.
-            "nvidia.com/gpu.product": found[0]
-            .model.replace("NVIDIA Tesla", "Tesla")
-            .replace(" ", "-"),
-            "nvidia.com/gpu.memory": str(found[0].memory_mib),
-            "nvidia.com/gpu.count": str(len(found)),
-        }
-        if found
-        else {}
-    )
-
-
 def _nodes(
     entries: Iterable[_Entry], wrong: list[str], misnamed: Judge | None = None
 ) -> list[SimulatedNode]:
@@ -247,12 +230,22 @@ def _nodes(
         except SimulationInvalid as error:
             wrong.append(f"{where('devices')}: node {name!r}: {error}")
             continue
+        labels = {HOSTNAME: row.node}  # as a kubelet labels it
+        if gpus := [device for device in devices if device.family == NVIDIA]:
+            # As NVIDIA's GPU feature discovery labels it, for the first GPU. NVML calls GPUs before
+            # Ampere "Tesla T4", without the maker.
+            product = gpus[0].model.replace("NVIDIA Tesla", "Tesla").replace(" ", "-")
+            labels |= {
+                "nvidia.com/gpu.product": product,
+                "nvidia.com/gpu.memory": str(gpus[0].memory_mib),
+                "nvidia.com/gpu.count": str(len(gpus)),
+            }
         shares = max(1, len(devices))
         host = Host(
             cpu_milli=CPU_MILLI_PER_DEVICE * shares if row.cpu_milli is None else row.cpu_milli,
             memory_mib=MEMORY_MIB_PER_DEVICE * shares if row.memory_mib is None else row.memory_mib,
             pods=row.pods,
-            labels={HOSTNAME: row.node} | _features(devices) | row.labels,  # as a kubelet labels it
+            labels=labels | row.labels,
         )
         nodes.append(SimulatedNode(name, devices, host))
     return nodes

@@ -96,29 +96,30 @@ def parse(text: str, *, is_json: bool = False) -> Iterator[Parsed]:
     if too_many := _too_many(text):
         yield Parsed(1, too_many.line, "", error=too_many)
         return
-    number = 0
+    starts = [match.start() for match in _SEPARATOR.finditer(text)]
+    number, next_line = 0, 1
     used: Counter[str] = Counter()  # of the limits of the whole text
-    for line, chunk in _chunks(text):
+    for start, end in pairwise([0, *starts, len(text)]):
+        chunk, line = text[start:end], next_line
+        next_line += chunk.count("\n")
+        if not chunk:
+            continue
         try:
             _measure(chunk, line, used)
             content = _content(chunk, line)
         except (Malformed, yaml.YAMLError) as error:
             number += 1
-            wrong = error if isinstance(error, Malformed) else _malformed(error, chunk, line)
-            yield Parsed(number, line, chunk, error=wrong)
+            if not isinstance(error, Malformed):
+                mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+                problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+                last = chunk.rstrip().count("\n")  # the parser may point past the end
+                offset = min(mark.line, last) if mark else 0
+                error = Malformed(line + offset, str(problem)[:200], "fix the syntax")
+            yield Parsed(number, line, chunk, error=error)
             continue
         if content is not None:
             number += 1
             yield Parsed(number, line, chunk, content=content)
-
-
-def _chunks(text: str) -> Iterator[tuple[int, str]]:
-    starts = [0, *(match.start() for match in _SEPARATOR.finditer(text)), len(text)]
-    line = 1
-    for start, end in pairwise(starts):
-        if start < end:
-            yield line, text[start:end]
-            line += text.count("\n", start, end)
 
 
 def _too_many(text: str) -> Malformed | None:
@@ -236,14 +237,6 @@ def _json(text: str) -> object:
     if level:
         raise Malformed(1, f"nested deeper than {DEPTH_MAX} levels", "flatten it")
     return content
-
-
-def _malformed(error: yaml.YAMLError, text: str, line: int) -> Malformed:
-    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-    problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-    last = text.rstrip().count("\n")  # the parser may point past the end
-    offset = min(mark.line, last) if mark else 0
-    return Malformed(line + offset, str(problem)[:200], "fix the syntax")
 
 
 def _at(event: Any, line: int, problem: str, fix: str) -> Malformed:

@@ -266,7 +266,18 @@ class ReceiptCheck:
             self._named = True
             yield record.revision, f"differs from the record that {self._found.path.name} signed"
         if record.revision == self._found.checkpoint.last:
-            yield from self._end(self._tree, self._found.checkpoint)
+            signed = self._found.checkpoint
+            if self._tree.root() == signed.root:
+                self.proven += self._tree.size
+                self.held += 1
+                self.last, self.time = signed.last, signed.time
+                self._signed = signed
+            elif not self._named:
+                text = f"a record from here to revision {signed.last} was changed; the receipt's"
+                yield (
+                    signed.first,
+                    f"{text} fingerprints are gone, only an unchanged ledger copy shows which",
+                )
             yield from self._advance(self._next)
 
     def finish(self, start: int) -> Iterator[Wrong]:
@@ -294,19 +305,6 @@ class ReceiptCheck:
         if self._found.checkpoint.first == revision:
             self._tree, self._named = Tree(), False
             self._fingerprints = self._receipts.fingerprints(self._found)
-
-    def _end(self, tree: Tree, signed: Checkpoint) -> Iterator[Wrong]:
-        if tree.root() == signed.root:
-            self.proven += tree.size
-            self.held += 1
-            self.last, self.time = signed.last, signed.time
-            self._signed = signed
-        elif not self._named:
-            text = f"a record from here to revision {signed.last} was changed; the receipt's"
-            yield (
-                signed.first,
-                f"{text} fingerprints are gone, only an unchanged ledger copy shows which",
-            )
 
     def folded(self, state: State) -> Iterator[Wrong]:
         """Compare the state after the last record with the receipts."""

@@ -39,17 +39,12 @@ _MAX_PORT = 65_535
 _MAX_STOP_TIMEOUT_S = 3_600.0
 
 
-def _shown(found: object) -> str:
-    if found in (None, ""):
-        return "not set"
-    return "set" if found is True else repr(found)
-
-
 class ConfigError(Exception):
     """Error: a setting is unusable. The message has the setting, its value and the fix."""
 
     def __init__(self, key: str, found: object, fix: str) -> None:
-        super().__init__(f"{key} is {_shown(found)}; {fix}")
+        said = "not set" if found in (None, "") else "set" if found is True else repr(found)
+        super().__init__(f"{key} is {said}; {fix}")
         self.key = key
         self.found = found
         self.fix = fix

@@ -69,30 +69,27 @@ class ClientTls:
             named = zip(_NAMES, (files.ca, files.certificate, files.key), strict=True)
             stamp = tuple(_stamp(f"{files.setting}_{name}", path) for name, path in named if path)
             if self._context is None or stamp != self._stamp:
-                self._context = self._made()
-                self._stamp = stamp
+                authorities = None
+                if files.ca:
+                    authorities = read_pem(f"{files.setting}_CA", files.ca)
+                try:
+                    context = ssl.create_default_context(cadata=authorities)
+                except (ssl.SSLError, ValueError) as error:
+                    if not files.ca:
+                        raise
+                    why = f"it has no readable certificate ({_reason(error)})"
+                    fix = f"{why}; name the CA's PEM file"
+                    raise ConfigError(f"{files.setting}_CA", files.ca, fix) from None
+                context.minimum_version = ssl.TLSVersion.TLSv1_2
+                if files.certificate:
+                    pair = Path(files.certificate), Path(files.key)
+                    load_pair(context, f"{files.setting}_CERT", *pair)
+                self._context, self._stamp = context, stamp
         except ConfigError as error:
             if self._context is None:
                 raise
             _log.warning("cannot load new certificates, keeping the previous ones: %s", error)
         return self._context
-
-    def _made(self) -> ssl.SSLContext:
-        files = self.files
-        authorities = None
-        if files.ca:
-            authorities = read_pem(f"{files.setting}_CA", files.ca)
-        try:
-            context = ssl.create_default_context(cadata=authorities)
-        except (ssl.SSLError, ValueError) as error:
-            if not files.ca:
-                raise
-            fix = f"it has no readable certificate ({_reason(error)}); name the CA's PEM file"
-            raise ConfigError(f"{files.setting}_CA", files.ca, fix) from None
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        if files.certificate:
-            load_pair(context, f"{files.setting}_CERT", Path(files.certificate), Path(files.key))
-        return context
 
 
 def load_pair(context: ssl.SSLContext, setting: str, certificate: Path, key: Path) -> None:

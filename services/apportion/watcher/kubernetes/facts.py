@@ -21,14 +21,13 @@ from apportion.core.ledger.handlers.adoption import charged
 from apportion.core.ledger.handlers.unattributed_devices import taken
 from apportion.core.ledger.state import Phase, PodState, State
 from apportion.core.workloads.adoption.placement_annotations import shares_text
-from apportion.core.workloads.document import ManifestError, shown
+from apportion.core.workloads.document import shown
 from apportion.core.workloads.kinds.drafts import claims_of, submitted
 from apportion.runtime.ledger.fences import Fences
 from apportion.runtime.ledger.port import FenceRefused, Ledger, LedgerUnavailable
 from apportion.runtime.ledger.publisher import Append, Publisher
 from apportion.runtime.ledger.reader import Reader
 from apportion.watcher.kubernetes.kind import is_news
-from apportion.watcher.kubernetes.objects import PodView
 from apportion.watcher.kubernetes.view import (
     ClusterView,
     Marked,
@@ -263,25 +262,22 @@ class Facts:
             if pod.draft is not None and pod.draft.group:
                 problem = self._view.pod_groups.unread(pod.draft.group)
             if problem is not None:
-                yield from self._rejection(pod, problem)
+                data = PodRejected(
+                    uid=uid,
+                    namespace=pod.namespace,
+                    name=pod.name,
+                    field=problem.field[-TEXT_MAX:],
+                    value=shown(problem.value),
+                    problem=problem.problem[:TEXT_MAX],
+                    fix=problem.fix[:TEXT_MAX],
+                )
+                if self._state.rejected.get(uid) != data:
+                    expect = self._revisions.of(data)
+                    yield Fact(data, f"{uid}/rejected/{expect}", expect)
             elif pod.draft is not None:
                 expect = self._revisions.of(PodGone(uid=uid))
                 again = f"/{expect}" if expect else ""
                 yield Fact(submitted(pod.draft, uid), f"{uid}/submitted{again}", expect)
-
-    def _rejection(self, pod: PodView, problem: ManifestError) -> Iterator[Fact]:
-        data = PodRejected(
-            uid=pod.uid,
-            namespace=pod.namespace,
-            name=pod.name,
-            field=problem.field[-TEXT_MAX:],
-            value=shown(problem.value),
-            problem=problem.problem[:TEXT_MAX],
-            fix=problem.fix[:TEXT_MAX],
-        )
-        if self._state.rejected.get(pod.uid) != data:
-            expect = self._revisions.of(data)
-            yield Fact(data, f"{pod.uid}/rejected/{expect}", expect)
 
     def changes(self, uids: Iterable[str]) -> Iterator[Fact]:
         """Yield events for pods whose labels, gates, CPU or memory changed, or that are deleted."""
@@ -357,6 +353,23 @@ class Facts:
             for name, amount in pod.amounts.extended.items():
                 if name in extended:
                     extended[name] = max(extended[name] - amount, 0)
+        neighbours = [
+            Neighbour(
+                namespace=namespace,
+                labels=dict(labels),
+                count=min(count, ALIKE_MAX),
+                ports=ports,
+                anti_affinity=terms,
+                disks=disks,
+                volume_claims=claims,
+                terminating=terminating,
+            )
+            for (namespace, labels, ports, terms, disks, claims, terminating), count in (
+                others.items()
+            )
+        ]
+        # In a fixed order; no kubelet runs so many pods that any would be left out.
+        neighbours.sort(key=msgspec.json.encode)
         return structs.replace(
             node,
             cpu_milli=max(cpu_milli, 0),
@@ -365,27 +378,9 @@ class Facts:
             extended=extended,
             version=self._view.version_of(node),
             unnamed_families=tuple(sorted(unnamed)),
-            others=_counted(others),
+            others=tuple(neighbours[:OTHERS_MAX]),
             volume_limits=self._view.volume_limits(node.node),
         )
-
-
-def _counted(others: Counter[_Alike]) -> tuple[Neighbour, ...]:
-    found = [
-        Neighbour(
-            namespace=namespace,
-            labels=dict(labels),
-            count=min(count, ALIKE_MAX),
-            ports=ports,
-            anti_affinity=terms,
-            disks=disks,
-            volume_claims=claims,
-            terminating=terminating,
-        )
-        for (namespace, labels, ports, terms, disks, claims, terminating), count in others.items()
-    ]
-    # In a fixed order; no kubelet runs so many pods that any would be left out.
-    return tuple(sorted(found, key=msgspec.json.encode)[:OTHERS_MAX])
 
 
 TOGETHER_MAX = 512  # events appended at once, however large the cluster is

@@ -1,7 +1,7 @@
 """`apportion plan`: show what would happen. The gateway computes the plan and appends nothing."""
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import get_args
 
 import click
@@ -65,7 +65,17 @@ def command(
     3 gateway unreachable; 5 some pods would be pending; 6 some pods can never fit on this fleet."""
     if not (files or lose or add or policy):
         raise click.UsageError("give at least one of -f, --lose, --add and --policy")
-    texts, problems = _read(files)
+    texts: dict[str, str] = {}
+    problems = []
+    for found in read_manifest_bytes(files, sys.stdin.buffer):
+        if isinstance(found, Problem):
+            problems.append(str(found))
+            continue
+        name, data = found
+        try:
+            texts[name] = data.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            problems.append(f"{name}: not UTF-8 text ({error.reason}); save it as UTF-8")
     request = PlanRequest(files=texts, lose=lose, add=add, policy=policy or "")
     if not texts and problems and not (lose or add or policy):
         tell_refused(problems)
@@ -82,21 +92,6 @@ def command(
     doubtful(answer.warnings)
     tell_refused(answer.problems)
     sys.exit(REFUSED if answer.problems else EXITS[answer.outcome])
-
-
-def _read(files: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    texts: dict[str, str] = {}
-    problems = []
-    for found in read_manifest_bytes(files, sys.stdin.buffer):
-        if isinstance(found, Problem):
-            problems.append(str(found))
-            continue
-        name, data = found
-        try:
-            texts[name] = data.decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            problems.append(f"{name}: not UTF-8 text ({error.reason}); save it as UTF-8")
-    return texts, problems
 
 
 def _show(answer: PlanAnswer) -> None:

@@ -9,7 +9,7 @@ from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.render.output import console, print_answer
 from apportion.cli.render.rows import Rows
 from apportion.cli.usage import VerbGroup
-from apportion.core.answers.reads import BackStep, MigrationAnswer, MigrationStep, SourceRow
+from apportion.core.answers.reads import BackStep, MigrationAnswer, MigrationStep
 from apportion.core.explain.text.words import many
 
 STAGES: Final = {
@@ -167,8 +167,13 @@ def _show(answer: MigrationAnswer, *, back: bool) -> None:
     )  # fmt: skip
     for row in answer.sources:
         devices = f"{row.devices:,}" if row.devices else "-"
+        placeable = "yes" if row.placeable else "no"
+        if row.problem:
+            placeable = f"no: {row.problem}"
+        elif not row.placeable and row.source in {"hami", "volcano"}:
+            placeable = "no: not allowed by label"
         sources.add_row(
-            SOURCES[row.source], _placeable(row), f"{row.nodes:,}", devices, ", ".join(row.first)
+            SOURCES[row.source], placeable, f"{row.nodes:,}", devices, ", ".join(row.first)
         )
     numbers = ("PODS THAT NEED APPORTION",) if back else ("PODS BY APPORTION", "PODS BY OTHERS")
     pods = Rows("NAMESPACE", *numbers, right=numbers)
@@ -224,11 +229,3 @@ def _filled(advice: Advice, answer: MigrationAnswer, target: str) -> Advice:
 def _first(names: tuple[str, ...], count: int) -> str:
     more = count - len(names)
     return ", ".join(names) + (f" and {more:,} more" if more > 0 else "")
-
-
-def _placeable(row: SourceRow) -> str:
-    if row.problem:
-        return f"no: {row.problem}"
-    if row.placeable:
-        return "yes"
-    return "no: not allowed by label" if row.source in {"hami", "volcano"} else "no"

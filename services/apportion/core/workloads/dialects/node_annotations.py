@@ -65,12 +65,10 @@ def registration(node: NodeFacts) -> Registration:
                 problem = "; ".join(each for name in PLUGINS for each in problems[name])[:TEXT_MAX]
                 families = {each.family for each in devices[plugin]}
                 more = (each for each in devices["vendor"] if each.family not in families)
-                return _within(plugin, (*devices[plugin], *more), problem)
+                every = (*devices[plugin], *more)
+                if len(every) > COUNT_MAX or len({each.id for each in every}) != len(every):
+                    registered = f"{len(every)} devices are registered"
+                    why = f"{registered}; at most {COUNT_MAX} with distinct ids can be"
+                    return Registration(plugin, (), why)
+                return Registration(plugin, every, problem)
     return Registration()
-
-
-def _within(plugin: Plugin, devices: tuple[Device, ...], problem: str) -> Registration:
-    if len(devices) > COUNT_MAX or len({each.id for each in devices}) != len(devices):
-        why = f"{len(devices)} devices are registered; at most {COUNT_MAX} with distinct ids can be"
-        return Registration(plugin, (), why)
-    return Registration(plugin, devices, problem)

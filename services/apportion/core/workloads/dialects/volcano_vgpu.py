@@ -5,7 +5,7 @@ Volcano lets pods share the cores of such a GPU. The device plugin identifies a 
 group and position, so the groups must be those of `knownMigGeometries` or the plugin's defaults."""
 
 from collections.abc import Iterator
-from typing import Any
+from functools import partial
 
 from apportion.core.devices.demand import generated, laid_out, memory_needed_mib
 from apportion.core.workloads.dialects import nvidia
@@ -126,11 +126,8 @@ def _registered(node: NodeFacts) -> Iterator[Device]:
         )
     if entries:
         node.runs(names.count, names.cores, names.memory)
-        yield from devices_of(entries, nvidia.FAMILY, _made)
-
-
-def _made(entry: Entry) -> dict[str, Any]:
-    return nvidia.registered(entry, lambda *_: nvidia.unhealthy(nvidia.VOLCANOS_MIG))
+        made = partial(nvidia.registered, mig=lambda *_: nvidia.unhealthy(nvidia.VOLCANOS_MIG))
+        yield from devices_of(entries, nvidia.FAMILY, made)
 
 
 DIALECT = MANNER.dialect(

@@ -141,14 +141,6 @@ def _least_of_group(document: Document, _pods: int) -> int:
     return number("leaderWorkerTemplate.size")(spec, "spec")
 
 
-def _ray_gang(document: Document) -> bool:
-    return any(key in part(document, "metadata", "labels") for key in RAY_GANG)
-
-
-def _policy_of_runtime(document: Document) -> bool:
-    return POLICY_OF_RUNTIME in part(document, "spec")
-
-
 def _training(specs: str, *versions: str) -> Kind:
     role = Role(
         f"spec.{specs}{{}}",
@@ -222,7 +214,10 @@ TABLE: Final[Mapping[str, Kind]] = {
                 "{name}-{role}-{0}-{1}",
             ),
         ),
-        Gang(lambda _document, pods: pods, when=_policy_of_runtime),
+        Gang(
+            lambda _document, pods: pods,
+            when=lambda document: POLICY_OF_RUNTIME in part(document, "spec"),
+        ),
     ),
     "LeaderWorkerSet": Kind(
         ("leaderworkerset.x-k8s.io/v1",),
@@ -246,7 +241,13 @@ TABLE: Final[Mapping[str, Kind]] = {
                 role="groupName",
             ),
         ),
-        Gang(_autoscaled, "ray-{name}-pg", when=_ray_gang),
+        Gang(
+            _autoscaled,
+            "ray-{name}-pg",
+            when=lambda document: any(
+                key in part(document, "metadata", "labels") for key in RAY_GANG
+            ),
+        ),
         scales=True,
         note=GANG_OF_RAY,
     ),

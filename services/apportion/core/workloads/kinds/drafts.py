@@ -82,9 +82,14 @@ def read_job(document: dict[str, Any], config: ManifestConfig) -> Manifest:
     group = None
     # As in Kubernetes, a PodGroup that the template names overrides the Job's gang policy.
     if gang is not None and spec.template.spec.scheduling_group is None:
+        least = most if gang.min_count is None else gang.min_count
+        if least > most:
+            field = "spec.scheduling.schedulingPolicy.gang.minCount"
+            problem = f"is more than the {most} pods that the Job runs at once"
+            raise ManifestError(field, least, problem, "lower it, or raise spec.parallelism")
         group = PodGroupObserved(
             group=gangs.name_of(job.metadata, gangs.KUBERNETES),
-            min_available=_job_gang(most if gang.min_count is None else gang.min_count, most),
+            min_available=least,
             required_level=spec.scheduling.scheduling_constraints.level,
         )
     template = read_template(
@@ -110,14 +115,6 @@ def read_job(document: dict[str, Any], config: ManifestConfig) -> Manifest:
     named = [(joined_name(name, i, field="metadata.name"), template) for i in range(count)]
     groups = (group,) if group is not None else ()
     return manifest_of("Job", job.metadata, named, f"Job/{name}", groups)
-
-
-def _job_gang(least: int, most: int) -> int:
-    field = "spec.scheduling.schedulingPolicy.gang.minCount"
-    if least > most:
-        problem = f"is more than the {most} pods that the Job runs at once"
-        raise ManifestError(field, least, problem, "lower it, or raise spec.parallelism")
-    return least
 
 
 def read_volcano_job(document: dict[str, Any], config: ManifestConfig) -> Manifest:

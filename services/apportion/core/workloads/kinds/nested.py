@@ -165,22 +165,29 @@ def _job(document: Document, runtime: Document, job: Document) -> Document:
     job_spec |= {"parallelism": count, "completions": count}
     if is_trainer or (is_node and with_launcher):
         amounts = part(trainer, "resourcesPerNode")
-        pod_spec["containers"] = [
-            each | {"resources": _both(part(each, "resources"), amounts)}
-            if each.get("name") == "node"
-            else each
-            for _, each in entries(pod_spec, "containers")
+        pod_spec["containers"] = containers = [
+            dict(each) for _, each in entries(pod_spec, "containers")
         ]
+        for each in containers:
+            if each.get("name") == "node":
+                each["resources"] = {
+                    key: part(each, "resources", key) | part(amounts, key)
+                    for key in ("limits", "requests")
+                }
     for name, patch in _patches(document):
-        if name == job.get("name"):
-            pod_spec = _patched(pod_spec, patch)
+        if name != job.get("name"):
+            continue
+        for key in ("nodeSelector", "affinity"):
+            if key in patch:
+                pod_spec[key] = part(pod_spec, key) | part(patch, key)
+        for key in ("tolerations", "schedulingGates", "volumes"):
+            if key in patch:
+                pod_spec[key] = [
+                    each for whole in (pod_spec, patch) for _, each in entries(whole, key)
+                ]
     pod["spec"] = pod_spec
     made = job | {"template": {"spec": job_spec | {"template": pod}}}
     return made | {"replicas": 1} if step in STEPS else made
-
-
-def _both(amounts: Document, others: Document) -> Document:
-    return {key: part(amounts, key) | part(others, key) for key in ("limits", "requests")}
 
 
 def _patches(document: Document) -> Iterator[tuple[object, Document]]:
@@ -192,17 +199,6 @@ def _patches(document: Document) -> Iterator[tuple[object, Document]]:
     for _, each in entries(spec, "podTemplateOverrides"):  # until Kubeflow Trainer 2.1
         for _, job in entries(each, "targetJobs"):
             yield job.get("name"), part(each, "spec")
-
-
-def _patched(spec: Document, patch: Document) -> Document:
-    made = dict(spec)
-    for key in ("nodeSelector", "affinity"):
-        if key in patch:
-            made[key] = part(spec, key) | part(patch, key)
-    for key in ("tolerations", "schedulingGates", "volumes"):
-        if key in patch:
-            made[key] = [each for whole in (spec, patch) for _, each in entries(whole, key)]
-    return made
 
 
 def _workflow(at: str) -> Parts:
@@ -249,10 +245,6 @@ def namespace_of(document: object) -> str:
     return str(part(document, "metadata").get("namespace") or "default")
 
 
-def _none(_document: Document, _config: ManifestConfig) -> Iterator[Inner]:
-    yield from ()
-
-
 SLICES: Final = number("slices", at_least=1, at_most=100)  # the limits of its CRD
 _RUN: Final = "one run is read"
 _STEPS: Final = "one pod of each template is read; Argo decides at run time how many there are"
@@ -274,7 +266,11 @@ TABLE: Final[Mapping[tuple[str, str], Nest]] = {
             ),
         ),
         "JobFlow": (
-            Nest(("flow.volcano.sh/v1alpha1",), _none, note="its pods are in its JobTemplates"),
+            Nest(
+                ("flow.volcano.sh/v1alpha1",),
+                lambda *_: iter(()),
+                note="its pods are in its JobTemplates",
+            ),
         ),
         "RayJob": (Nest(RAY, _ray_job, note=GANG_OF_RAY),),
         "RayCronJob": (

@@ -181,7 +181,10 @@ def _of_kai(name: str, spec: Mapping[str, Any]) -> QueueObserved:
         quota = _kai_amount(found, "quota", at, none=True)
         # As KAI documents it, a queue without a limit gets nothing beyond its quota.
         limit = _kai_amount(found, "limit", at, none=True) or quota
-        weights[part] = _kai_weight(found, at)
+        weights[part] = weight = math.ceil(_kai_amount(found, "overQuotaWeight", at))
+        if weight > WEIGHT_MAX:
+            fix = f"write 0 to {WEIGHT_MAX}"
+            raise ManifestError(f"{at}.overQuotaWeight", weight, "is not a valid weight", fix)
         if quota:
             amount = AMOUNT_MAX if quota == NO_LIMIT else quota * units
             deserved[resource] = _in_range(Fraction(amount), f"{at}.quota", found.get("quota"))
@@ -208,14 +211,6 @@ def _kai_amount(found: Mapping[str, Any], key: str, at: str, *, none: bool = Fal
         fix = "write 0 or more, or -1 for no limit" if none else "write 0 or more"
         raise ManifestError(field, value, "is negative", fix)
     return Fraction(repr(value))
-
-
-def _kai_weight(found: Mapping[str, Any], at: str) -> int:
-    weight = math.ceil(_kai_amount(found, "overQuotaWeight", at))
-    if weight > WEIGHT_MAX:
-        fix = f"write 0 to {WEIGHT_MAX}"
-        raise ManifestError(f"{at}.overQuotaWeight", weight, "is not a valid weight", fix)
-    return weight
 
 
 def _kai_seconds(spec: Mapping[str, Any], key: str) -> int:

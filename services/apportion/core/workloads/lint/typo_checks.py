@@ -173,28 +173,25 @@ def of_queue(document: Mapping[Any, Any]) -> Iterator[Suspect]:
         if spec.get(name) not in (None, "", {}, []):
             yield Suspect(f"spec.{name}", f"has no effect: {why}")
     if of_kai:
-        yield from _of_kai_resources(part(spec, "resources"))
+        resources = part(spec, "resources")
+        weight = part(resources, "gpu").get("overQuotaWeight") or 0
+        if isinstance(weight, float) and math.isfinite(weight) and weight % 1:
+            why = f"is {weight:g} and counts as {math.ceil(weight)}; write whole numbers"
+            yield Suspect("spec.resources.gpu.overQuotaWeight", why)
+        for name in sorted(KAI_RESOURCES.keys() - {"gpu"}):
+            at, found = f"spec.resources.{name}", part(resources, name)
+            if not (found.get("quota") or found.get("limit")):
+                why = "is 0 or unset, so pods of the queue can request none of it, as in KAI"
+                yield Suspect(f"{at}.limit", f"{why}; write -1 for no limit")
+            elif (found.get("overQuotaWeight") or 0) != weight:
+                why = f"has no effect: the weight of gpu, {shown(weight)}, applies to all resources"
+                yield Suspect(f"{at}.overQuotaWeight", why)
     notes = part(document, "metadata", "annotations")
     yield from of_annotations(notes, "metadata.annotations")
     for key in notes:
         if isinstance(key, str) and (hint := _hint(key, CARDS)):
             why = f"is not a known annotation and has no effect{hint}"
             yield Suspect(within("metadata.annotations", key), why)
-
-
-def _of_kai_resources(resources: Mapping[Any, Any]) -> Iterator[Suspect]:
-    weight = part(resources, "gpu").get("overQuotaWeight") or 0
-    if isinstance(weight, float) and math.isfinite(weight) and weight % 1:
-        why = f"is {weight:g} and counts as {math.ceil(weight)}; write whole numbers"
-        yield Suspect("spec.resources.gpu.overQuotaWeight", why)
-    for name in sorted(KAI_RESOURCES.keys() - {"gpu"}):
-        at, found = f"spec.resources.{name}", part(resources, name)
-        if not (found.get("quota") or found.get("limit")):
-            why = "is 0 or unset, so pods of the queue can request none of it, as in KAI"
-            yield Suspect(f"{at}.limit", f"{why}; write -1 for no limit")
-        elif (found.get("overQuotaWeight") or 0) != weight:
-            why = f"has no effect: the weight of gpu, {shown(weight)}, applies to all resources"
-            yield Suspect(f"{at}.overQuotaWeight", why)
 
 
 def of_pod_group(spec: Mapping[Any, Any]) -> Iterator[Suspect]:
@@ -219,31 +216,23 @@ def _of_limit(document: Mapping[Any, Any], config: DialectConfig) -> Iterator[Su
     if is_queue:
         known |= {GPU_MILLI}
     for path in QUEUE_AMOUNTS if is_queue else ("hard",):
-        names = part(document, "spec", *path.split("."))
-        yield from _of_names(names, path, known, is_queue=is_queue)
-
-
-def _of_names(
-    names: Iterable[object], path: str, known: frozenset[str], *, is_queue: bool
-) -> Iterator[Suspect]:
-    field = f"spec.{path}"
-    for name in names:
-        if not isinstance(name, str) or name in known:
-            continue
-        if "/" in name:
-            hint = _hint(name, known)
-            is_slip = bool(hint) or _domain(name) in _domains(known)
-        else:
-            hint = meant(name, OF_NODES, NEAR)
-            is_slip = is_queue and name not in OF_NODES and not name.startswith("hugepages-")
-        if is_slip:
-            said = f"is not a known resource and limits no device{hint}"
-            yield Suspect(within(field, name), said)
-        elif path in QUEUE_AMOUNTS[1:] and name not in _DIVIDED:
-            why = (
-                "has no effect: queues divide only CPU, memory and devices; write it in capability"
-            )
-            yield Suspect(within(field, name), why)
+        field = f"spec.{path}"
+        for name in part(document, "spec", *path.split(".")):
+            if not isinstance(name, str) or name in known:
+                continue
+            if "/" in name:
+                hint = _hint(name, known)
+                is_slip = bool(hint) or _domain(name) in _domains(known)
+            else:
+                hint = meant(name, OF_NODES, NEAR)
+                is_slip = is_queue and name not in OF_NODES and not name.startswith("hugepages-")
+            if is_slip:
+                said = f"is not a known resource and limits no device{hint}"
+                yield Suspect(within(field, name), said)
+            elif path in QUEUE_AMOUNTS[1:] and name not in _DIVIDED:
+                divided = "queues divide only CPU, memory and devices"
+                why = f"has no effect: {divided}; write it in capability"
+                yield Suspect(within(field, name), why)
 
 
 _Part = tuple[Literal["annotations"] | Part, str, Mapping[Any, Any]]

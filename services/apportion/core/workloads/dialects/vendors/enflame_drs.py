@@ -114,12 +114,6 @@ def _profiles(device: Device) -> list[_Profile]:
     ]
 
 
-def _profile(it: PlacedPod, share: Share) -> _Profile:
-    """Return the profile of the share; without id if the node has lost it since."""
-    known = (each for each in _profiles(it.devices[share.device]) if each.size == share.cores)
-    return next(known, _Profile(share.cores, f"{share.cores}g", "", ""))
-
-
 def _record(it: PlacedPod, share: Share) -> str:
     largest = max((each.size for each in _profiles(it.devices[share.device])), default=share.cores)
     percent = -(-share.cores * WHOLE // largest)  # rounded up, as HAMi's `collectDRSProfiles`
@@ -127,7 +121,11 @@ def _record(it: PlacedPod, share: Share) -> str:
 
 
 def _render(it: PlacedPod) -> dict[str, str]:
-    chosen = [(share, _profile(it, share)) for share in DRS.shares(it)]
+    chosen: list[tuple[Share, _Profile]] = []
+    for share in DRS.shares(it):
+        known = (each for each in _profiles(it.devices[share.device]) if each.size == share.cores)
+        lost = _Profile(share.cores, f"{share.cores}g", "", "")  # the node no longer has it
+        chosen.append((share, next(known, lost)))
     first, profile = chosen[0]
     assigned = {
         share.container: {

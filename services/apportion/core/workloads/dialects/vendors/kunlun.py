@@ -24,7 +24,6 @@ from apportion.core.workloads.dialects.dialect import (
 from apportion.core.workloads.dialects.hami_device import HamiDevice, Names
 from apportion.core.workloads.dialects.inventory import (
     WHOLE_ONLY,
-    Entry,
     Inventory,
     NodeFacts,
     alike,
@@ -99,10 +98,6 @@ def _read(container: Container, amounts: Amounts, _: DialectConfig) -> Ask | Non
     )
 
 
-def _slots(xpu: Entry) -> dict[str, int]:
-    return {"slots": max(xpu.devmem // SIZES_MIB[0], 1)}
-
-
 DIALECTS = (
     XPU.dialect(
         "kunlun",
@@ -121,7 +116,12 @@ DIALECTS = (
         resources=lambda _: RESOURCES,
         read=_read,
         inventory=in_annotation(
-            REGISTER, VXPU.family, VXPU.names.number, _slots, mode="vnpu", cores=WHOLE
+            REGISTER,
+            VXPU.family,
+            VXPU.names.number,
+            lambda xpu: {"slots": max(xpu.devmem // SIZES_MIB[0], 1)},
+            mode="vnpu",
+            cores=WHOLE,
         ),
     ),
 )

@@ -75,10 +75,6 @@ def _cores(it: PlacedPod, share: Share) -> range:
     return range(part.start, part.start + part.size) if part else range(cores)
 
 
-def _mask(it: PlacedPod, share: Share) -> str:
-    return record(share.device, TYPE, 0, sum(1 << core for core in _cores(it, share)))
-
-
 def _render(it: PlacedPod) -> dict[str, str]:
     ids: list[int] = []
     of_cores = False
@@ -92,8 +88,12 @@ def _render(it: PlacedPod) -> dict[str, str]:
             else:
                 of_cores = True
                 ids += [PAIR * index + core for core in _cores(it, share)]
+
+    def recorded(share: Share) -> str:
+        return record(share.device, TYPE, 0, sum(1 << core for core in _cores(it, share)))
+
     return (
-        DEVICE.allocated(it, lambda share: _mask(it, share))
+        DEVICE.allocated(it, recorded)
         | {
             "AWS_NEURON_IDS": commas(ids),
             "NEURON_ALLOC_TIME": str(it.now_ns),
