@@ -11,7 +11,7 @@ import msgspec
 from apportion.binder.binding import Binding, Bound, Failed, Outcome
 from apportion.binder.kubernetes import target as kubernetes_target
 from apportion.binder.kubernetes.target import KubernetesTarget
-from apportion.core.devices.demand import Known
+from apportion.core.devices.demand import Geometries
 from apportion.core.ledger.handlers.unattributed_devices import taken
 from apportion.core.ledger.state import NodeState
 from apportion.core.workloads.adoption.claims import Claim
@@ -231,7 +231,7 @@ def _untold_slices_offered(patch: Patch) -> None:
     """If a pod runs on an unknown slice of a MIG device, make a watcher adopt the pod
     without recording a share."""
 
-    def without_shares(claim: Claim, node: NodeState, known: Known = ()) -> PodAdopted | None:
+    def without_shares(claim: Claim, node: NodeState, known: Geometries = ()) -> PodAdopted | None:
         found = taken(claim, node, known)
         if found is not None or not any(each.device.mode == "mig" for each in node.devices):
             return found
