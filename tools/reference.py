@@ -156,8 +156,8 @@ the available amount. Newer versions may add codes, so a client must accept unkn
 A pod is *too large* if no node could run it, even if the node were empty. `apportion why` then
 prints `would not fit even on an empty fleet`. A pod that alone exceeds the limit of its queue or
 quota is too large, too. Such a pod never starts, however long it is pending: request less, or use a
-larger device or node. If its cause or fix differs from that of other pods, the table has a second
-line, *too large*.
+larger device or node. If a pod that is too large has another cause or fix than other pods, the
+table has a second line, *too large*.
 
 A module is a group of devices that are allocated together, such as the two dies of an
 Ascend 910C.""",

@@ -44,7 +44,7 @@ SCHEDULERS_MAX = 32
 @click.option(
     "--by-hand",
     is_flag=True,
-    help="Read no folder and no cluster. Only submit evicted pods of `apportion submit` again.",
+    help="Read no folder and no cluster. Only resubmit evicted pods of `apportion submit`.",
 )
 @click.option(
     "--interval", "interval_s", type=click.FloatRange(0.05, 3600), default=1.0, show_default=True,
