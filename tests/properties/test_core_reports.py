@@ -79,7 +79,7 @@ HISTORIES = at_work() | histories(longest=48) | queued_histories(longest=48)
 PRICES = prices_of(b"currency = 'EUR'\n[models]\n'*' = 3.7")
 GAPS_S = (0, 61, 1800, 3599, 20_000, 400)
 """The delays between consecutive events, repeated in a cycle."""
-BYS = st.sampled_from(("namespace", "queue", "node", "user", "label:app"))
+BYS = st.sampled_from(("namespace", "queue", "node", "model", "user", "label:app"))
 PERIODS = st.builds(
     lambda start, length, step: Period(start * SECOND, (start + length) * SECOND, step * SECOND),
     st.sampled_from((0, 0, 95_000)),
@@ -101,23 +101,24 @@ def looked(state: State, by: str) -> Iterator[tuple[tuple[str, str, Part], int, 
                 device = node.by_id[share.device].device
                 cards = card_part(device, share.memory_mib, share.cores)
                 held[share.device] += cards
-                row = by_of(by).row_of(state, pod, node.name)
+                row = by_of(by).row_of(state, pod, node.name, device.model)
                 yield (row, device.model, Part.ALLOCATED), cards, share.memory_mib
-        yield from rests(node, held, node.name if by == "node" else "")
+        yield from rests(node, held, by)
 
 
 def rests(
-    node: NodeState, held: Counter[str], row: str
+    node: NodeState, held: Counter[str], by: str
 ) -> Iterator[tuple[tuple[str, str, Part], int, int]]:
     """Yield the unallocated part of each device of the node, as a (key, millionths, MiB) tuple.
 
-    `held` has the allocated millionths of each device. `row` is the row of the report."""
+    `held` has the allocated millionths of each device."""
     for each in node.devices:
         if each.present and node.present:
             part = Part.UNHEALTHY if not (each.healthy and node.ready) else Part.FREE
             if part is Part.FREE and (each.cordon or node.cordoned):
                 part = Part.CORDONED
             cards = max(CARD - held[each.device.id], 0)
+            row = {"node": node.name, "model": each.device.model}.get(by, "")
             yield (row, each.device.model, part), cards, max(each.memory_free_mib, 0)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from apportion.core.reports.answers import LOST_CAUSES
 from apportion.core.reports.focus import COLUMNS
 from apportion.gateway.api import reports
 from apportion.gateway.api.answering import guarded_routes
@@ -163,6 +164,48 @@ async def test_the_figures_are_those_of_the_events(bus: Bus, facts: Facts) -> No
     parts = ("allocated", "free", "cordoned", "unhealthy")
     come = sum(row[f"{each}_gpu_hours"] for each in parts)
     assert come == pytest.approx(row["capacity_gpu_hours"], abs=SLACK_H)
+
+
+async def test_lost_hours_are_those_of_the_events(bus: Bus, facts: Facts, prices: Path) -> None:
+    """The causes of lost hours match the events that began and ended each state, and add up to the
+    capacity exactly. The gateway returns the same report, also as CSV."""
+    span = ("--from", "3", "--to", "8")
+    own = ("report", "lost", *span, "--by", "node", "--prices", str(prices), "--json")
+    answer = json.loads(await verb(bus, *own))
+    [row] = answer["rows"]
+    hours = await hours_of(bus)
+    for name, wanted in (
+        ("capacity", 2 * hours(3, 8)),
+        ("worked", 0),
+        ("scheduler_delay", hours(3, 6) / 2),  # it was placed, but never bound
+        ("unhealthy", hours(4, 8)),
+        ("draining", hours(5, 6) / 2),
+        ("cordoned", hours(6, 8)),
+    ):
+        found = row[f"{name}_gpu_hours"]
+        assert found == pytest.approx(wanted, abs=SLACK_H, rel=1e-4), name
+    names = ("worked", *LOST_CAUSES)
+    micro = {name: round(row[f"{name}_gpu_hours"] * 10**6) for name in (*names, "capacity")}
+    assert sum(micro[name] for name in names) == micro["capacity"]
+    assert row["lost_cost"] == pytest.approx(row["lost_gpu_hours"] * 3_600_000, abs=4)
+    url = bus.server.url_for("gateway")
+    listen = ("--listen", "127.0.0.1:0", "--prices", str(prices))
+    async with ServiceProcess("gateway", url, *listen) as process:
+        await process.ready()
+        at = str((await process.logged("answering"))["url"])
+        status, body = await get(at, "report/lost?by=node&from=3&to=8")
+        assert (status, json.loads(body)) == (200, answer)
+        gateway = at.removesuffix("/api/v1/")
+        said = await said_by("report", "lost", *span, "--gateway", gateway)
+        assert "scheduler delay" in said
+        _, body = await get(at, "report/lost?from=3&to=8&format=csv")
+        rows = list(csv.DictReader(io.StringIO(body)))
+        added = sum(float(each["lost_gpu_hours"]) for each in rows)
+        assert added == pytest.approx(row["lost_gpu_hours"], abs=SLACK_H)
+        status, body = await get(at, "report/lost?format=focus")
+        assert (status, json.loads(body)["field"]) == (400, "format")
+    assert "focus" in await verb(bus, "report", "lost", "--format", "focus", code=2)
+    assert facts.revision == 8
 
 
 async def columns_add_up(at: str) -> None:
@@ -375,7 +418,7 @@ async def test_wrong_options_are_named(bus: Bus, facts: Facts, tmp_path: Path) -
 
 def test_help_has_an_example() -> None:
     """The help of every report has an example."""
-    for report in ("usage", "cost", "idle"):
+    for report in ("usage", "cost", "idle", "lost"):
         command = [sys.executable, "-m", "apportion.cli.main", "report", report, "--help"]
         said: Any = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
         assert "Example:" in said.stdout

@@ -1,4 +1,6 @@
-"""The report by pod label has a field for the label key, and the page's address keeps the key."""
+"""Tests of the Reports page: reports by pod label, and the chart of lost hours."""
+
+import re
 
 from playwright.sync_api import Browser, expect
 
@@ -44,3 +46,31 @@ def test_a_report_is_by_a_label(browser: Browser, base: str, cluster: Standalone
                 expect(page.locator("thead th").first).to_have_text("Queue")
     finally:
         cluster.json("delete", "labelled")
+
+
+def test_lost_hours_are_one_chart_by_cause(
+    browser: Browser, base: str, cluster: Standalone
+) -> None:
+    """The page shows the worked hours and the causes of lost hours as a chart and as a table, which
+    has the causes of the command line. Without the report, it shows the error."""
+    total = cluster.json("report", "lost")["total"]
+    assert total["no_demand_gpu_hours"] > 0
+    for size in (WIDE, NARROW):
+        with opened(browser, base, size=size) as page:
+            visit(page, "#/reports")
+            card = page.locator("section", has=page.locator("#lost"))
+            expect(card.locator("#lost svg")).to_have_attribute("role", "img")
+            expect(card.locator("#lost")).to_contain_text("no demand")
+            expect(card.locator("tbody")).to_contain_text("No demand")
+            expect(card.locator("tbody")).to_contain_text("Worked")
+            expect(card.locator("tfoot")).to_contain_text("100 %")
+            expect(page.locator("#main")).to_contain_text(re.compile("of capacity lost, most to"))
+            assert offences(page) == []
+    with opened(browser, base) as page:
+        refused = {"error": "the report took too long", "fix": "use a shorter period"}
+        page.route(
+            re.compile("/api/v1/report/lost"), lambda it: it.fulfill(status=404, json=refused)
+        )
+        visit(page, "#/reports")
+        expect(page.locator("#main")).to_contain_text("Use a shorter period")
+        expect(page.locator("#chart svg")).to_be_visible()

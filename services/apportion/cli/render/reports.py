@@ -1,4 +1,4 @@
-"""Print usage and cost reports as tables and sentences."""
+"""Print reports as tables and sentences."""
 
 from collections.abc import Iterable
 from itertools import chain
@@ -6,7 +6,14 @@ from itertools import chain
 from apportion.cli.render.output import clock, console, plain, show
 from apportion.cli.render.rows import Rows
 from apportion.core.explain.health import moment
-from apportion.core.reports.answers import IdleAnswer, ReportAnswer, ReportRow
+from apportion.core.reports.answers import (
+    LOST_CAUSES,
+    IdleAnswer,
+    LostAnswer,
+    LostRow,
+    ReportAnswer,
+    ReportRow,
+)
 from apportion.core.reports.prices import lacking_words
 from apportion.core.reports.rows import NOBODY
 
@@ -54,13 +61,13 @@ def capacity_words(total: ReportRow) -> str:
     )
 
 
-def span_of(answer: ReportAnswer | IdleAnswer) -> str:
+def span_of(answer: ReportAnswer | IdleAnswer | LostAnswer) -> str:
     """Return the reported period. It starts at the first event if the ledger is younger."""
     begins = f"{moment(answer.begins)} (the first event)" if answer.begins else ""
     return f"{begins or moment(answer.start)} to {moment(answer.end)}"
 
 
-def _say_unpriced(answer: ReportAnswer | IdleAnswer) -> None:
+def _say_unpriced(answer: ReportAnswer | IdleAnswer | LostAnswer) -> None:
     if answer.unpriced:
         console().print(plain(f"no costs: {lacking_words(answer.unpriced)}"), style="dim")
 
@@ -86,7 +93,7 @@ def rows_of(
         "CORDONED": [row.cordoned_gpu_hours for row in rows],
         "UNHEALTHY": [row.unhealthy_gpu_hours for row in rows],
     }
-    parts = parts if steps or answer.by == "node" else {}
+    parts = parts if steps or answer.by in {"node", "model"} else {}
     digits = digits_of(chain(granted, granted_gib, used_gib, cost, *parts.values()))
     used = {
         "UTILIZED": [_percent(row) if row else "" for row in held],
@@ -154,6 +161,67 @@ def show_idle(answer: IdleAnswer, least: str = "") -> None:
         out.print(f"and {answer.found - IDLE_LISTED:,} more; list all with --format csv")
 
 
+def show_lost(answer: LostAnswer) -> None:
+    """Print the lost hours of the fleet by cause, then those of each group, or step and group."""
+    out = console()
+    out.print(f"{span_of(answer)}, as of revision {answer.revision}")
+    total = answer.total
+    show(causes_of(total))
+    if total.unmeasured_gpu_hours:
+        share = 100 * total.unmeasured_gpu_hours / total.worked_gpu_hours
+        out.print(
+            f"{share:.0f}% of the worked hours have no usage report: they may be idle", style="dim"
+        )
+    if answer.rows:
+        out.print()
+        show(lost_rows_of(answer))
+    _say_unpriced(answer)
+    if answer.currency:
+        out.print(f"cost of lost hours: {_h(total.lost_cost)} {answer.currency}")
+
+
+def causes_of(total: LostRow) -> Rows:
+    """Return a table of all causes, with the worked hours first and the capacity last."""
+    named = {"worked": "worked"} | {name: each.name for name, each in LOST_CAUSES.items()}
+    hours = [getattr(total, f"{name}_gpu_hours") for name in named]
+    capacity = total.capacity_gpu_hours
+    table = Rows("CAUSE", "GPU-HOURS", "SHARE", right=("GPU-HOURS", "SHARE"))
+    names, amounts = [*named.values(), "capacity"], [*hours, capacity]
+    digits = digits_of((total.worked_gpu_hours, total.lost_gpu_hours))
+    shares = [100 * amount / (capacity or 1.0) for amount in amounts]
+    for name, hours_cell, share in zip(
+        names, nonzero(amounts, digits, zero="0"), nonzero(shares, 1, zero="0"), strict=True
+    ):
+        table.add_row(name, hours_cell, f"{share}%")
+    return table
+
+
+def lost_rows_of(answer: LostAnswer) -> Rows:
+    """Return the table of groups, or of steps and groups, with a column for each cause in it."""
+    rows = answer.steps or answer.rows
+    by_cause = {
+        each.name.upper(): [getattr(row, f"{name}_gpu_hours") for row in rows]
+        for name, each in LOST_CAUSES.items()
+    }
+    by_cause = {name: hours for name, hours in by_cause.items() if any(hours)}
+    worked = [row.worked_gpu_hours for row in rows]
+    lost = [row.lost_gpu_hours for row in rows]
+    cost = [row.lost_cost for row in rows] if answer.currency else []
+    digits = digits_of(chain(worked, lost, cost))
+    columns = {"FROM": [clock(row.start) for row in rows]} if answer.steps else {}
+    columns[answer.by.upper()] = [row.key or "(unallocated)" for row in rows]
+    named = len(columns)
+    columns |= {"WORKED": nonzero(worked, digits), "LOST": nonzero(lost, digits)}
+    columns |= {answer.currency: nonzero(cost, digits)} if cost else {}
+    columns |= {name: nonzero(hours, digits) for name, hours in by_cause.items()}
+    # A narrow terminal drops the causes with the fewest hours first.
+    drops = sorted(by_cause, key=lambda name: (sum(by_cause[name]), name))
+    made = Rows(*columns, right=list(columns)[named:], drops=drops)
+    for line in zip(*columns.values(), strict=True):
+        made.add_row(*map(plain, line))
+    return made
+
+
 def _percent(row: ReportRow) -> str:
     return (
         f"{100 * row.used_gpu_hours / row.reported_gpu_hours:.0f}%"
@@ -167,6 +235,15 @@ def figures(amounts: Iterable[float | None], digits: int | None = None) -> list[
     column = list(amounts)
     digits = digits_of(column) if digits is None else digits
     return ["" if each is None else f"{each:,.{digits}f}" for each in column]
+
+
+def nonzero(amounts: Iterable[float | None], digits: int, zero: str = "") -> list[str]:
+    """Format numbers with `digits` decimals, zero as `zero`, and what is less as `<0.01`."""
+    least = 10.0**-digits
+    return [
+        f"<{least:.{digits}f}" if each and each < least else f"{each:,.{digits}f}" if each else zero
+        for each in amounts
+    ]
 
 
 def digits_of(amounts: Iterable[float | None]) -> int:

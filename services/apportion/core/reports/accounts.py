@@ -13,7 +13,7 @@ from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger.handlers.change import Change
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.reports.meters import CARD, Key, Meters, Part
-from apportion.core.reports.rows import NOBODY, By
+from apportion.core.reports.rows import By
 from apportion.core.reports.used import IDLE, Used
 
 # Usage is reported after each hour, so events are read for this long after the period
@@ -31,17 +31,21 @@ def card_part(device: schemas.Device, memory_mib: int, cores: int) -> int:
 
 class _Held(Struct, frozen=True):
     key: Key
+    part: Part
     node: str
     device: str
     cards: int
     mib: int
 
 
-class _Rest(Struct, frozen=True):
+class Rest(Struct, frozen=True):
+    """The unallocated part of a device, and the row in which it counts."""
+
     key: Key
     part: Part
     cards: int
     mib: int
+    device: schemas.Device
 
 
 class Account:
@@ -52,7 +56,7 @@ class Account:
         self._state, self._by, self._meters = state, by, meters
         self._held: dict[str, tuple[_Held, ...]] = {}
         self._of_device: dict[tuple[str, str], list[int]] = {}
-        self._rest: dict[str, dict[str, _Rest]] = {}
+        self._rest: dict[str, dict[str, Rest]] = {}
         self._node_of: dict[str, str] = {}
         self._of_kubernetes = state.of_kubernetes
         self._time = 0
@@ -83,7 +87,7 @@ class Account:
             return
         if isinstance(data, schemas.PodGone) and change.pod is not None:
             held = self._held.get(change.pod.uid)
-            row = held[0].key[0] if held else self._by.row_of(self._state, change.pod, "")
+            row = held[0].key[0] if held else self._by.row_of(self._state, change.pod, "", "")
             self.used.leave(change.pod, row)
         if isinstance(data, schemas.PodGroupObserved | schemas.PodGroupGone):
             group = self._state.groups.get(data.group)
@@ -131,7 +135,7 @@ class Account:
                 continue
             for sign, all_held in ((-1, before), (1, after)):
                 for held in all_held:
-                    self._meters.turn(held.key, Part.ALLOCATED, sign * held.cards, sign * held.mib)
+                    self._meters.turn(held.key, held.part, sign * held.cards, sign * held.mib)
                     of_device = self._of_device.setdefault((held.node, held.device), [0, 0])
                     of_device[0] += sign * held.cards
                     of_device[1] += sign * held.mib
@@ -144,12 +148,16 @@ class Account:
         placed = pod.placement
         if placed is None or pod.uid not in self._state.pods:
             return
-        node = self._state.nodes[placed.node]
-        row = self._by.row_of(self._state, pod, placed.node)
+        node, part = self._state.nodes[placed.node], self._part_of(pod)
         for share in placed.shares:
             device = node.by_id[share.device].device
             cards = card_part(device, share.memory_mib, share.cores)
-            yield _Held((row, device.model), node.name, device.id, cards, share.memory_mib)
+            row = self._by.row_of(self._state, pod, placed.node, device.model)
+            key = (row, device.model)
+            yield _Held(key, part, node.name, device.id, cards, share.memory_mib)
+
+    def _part_of(self, pod: PodState) -> Part:  # noqa: ARG002 - for subclasses
+        return Part.ALLOCATED
 
     def _count_device(self, node: NodeState, device: DeviceState | None, device_id: str) -> None:
         of_node = self._rest.setdefault(node.name, {})
@@ -157,9 +165,9 @@ class Account:
         after = self._rest_of(node, device) if device is not None else None
         if before == after:
             return
-        for sign, rest in ((-1, before), (1, after)):
+        for sign, rest in ((1, after), (-1, before)):
             if rest is not None:
-                self._meters.turn(rest.key, rest.part, sign * rest.cards, sign * rest.mib)
+                self._turn(rest, sign)
         if after is None:
             del of_node[device_id]
             self._node_of.pop(device_id, None)
@@ -167,7 +175,10 @@ class Account:
             of_node[device_id] = after
             self._node_of[device_id] = node.name
 
-    def _rest_of(self, node: NodeState, device: DeviceState) -> _Rest | None:
+    def _turn(self, rest: Rest, sign: int) -> None:
+        self._meters.turn(rest.key, rest.part, sign * rest.cards, sign * rest.mib)
+
+    def _rest_of(self, node: NodeState, device: DeviceState) -> Rest | None:
         if not device.present or not node.present:
             return None
         cards, mib = self._of_device.get((node.name, device.device.id), (0, 0))
@@ -177,10 +188,11 @@ class Account:
             part = Part.CORDONED
         else:
             part = Part.FREE
-        row = node.name if self._by.nodes else NOBODY
-        return _Rest(
-            (row, device.device.model),
+        model = device.device.model
+        return Rest(
+            (self._by.row_of_device(node.name, model), model),
             part,
             max(CARD - cards, 0),
             max(device.device.memory_mib - mib, 0),
+            device.device,
         )

@@ -1,7 +1,10 @@
 """The answers of reports, which the gateway sends and `apportion report` prints.
 
 The device hours of a share are its hours times the fraction of the device's memory that it has.
-Memory hours are GiB times hours. Invariant: the parts add up to the capacity, within rounding."""
+Memory hours are GiB times hours. Invariant: the parts add up to the capacity: in a report of lost
+hours exactly, in others within rounding."""
+
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -12,8 +15,8 @@ from apportion.core.answers.visibility import Everyone, Namespace
 class ReportRow(Answer, frozen=True):
     """The figures of one row of a report, in the whole period or in one step.
 
-    The row with an empty `key` is the total. In rows that are neither the total nor a node, the
-    capacity is what was allocated, because free devices belong to no namespace."""
+    The row with an empty `key` is the total. In rows that are neither the total nor a node or
+    model, the capacity is what was allocated, because free devices belong to no namespace."""
 
     key: Everyone[str]
     start: Everyone[str] = msgspec.field(default="", name="from")
@@ -98,3 +101,72 @@ class IdleAnswer(Answer, frozen=True):
     reported: Everyone[bool] = True
     unpriced: Everyone[tuple[str, ...]] = ()
     begins: Everyone[str] = ""
+
+
+class LostCause(NamedTuple):
+    """The name of a cause of lost hours, and what it means."""
+
+    name: str
+    meaning: str
+
+
+# By the field of `LostRow`, in the order in which reports show them
+LOST_CAUSES: Final[dict[str, LostCause]] = {
+    "idle": LostCause("idle in a share", "allocated, but usage reports show no work"),
+    "no_demand": LostCause("no demand", "no pending pod requests it"),
+    "quota": LostCause("quota", "pending pods would exceed a limit of their queue or namespace"),
+    "gang_assembly": LostCause(
+        "gang assembly", "kept for a gang, or free while a gang lacks pods or room for all of them"
+    ),
+    "topology": LostCause(
+        "topology", "pending pods need devices elsewhere, or nearer to each other"
+    ),
+    "fragmentation": LostCause("fragmentation", "pending pods fit into no free part"),
+    "scheduler_delay": LostCause(
+        "scheduler delay", "pending pods are undecided, or placed pods are not bound"
+    ),
+    "draining": LostCause("draining", "cordoned, while pods still use the node or device"),
+    "cordoned": LostCause("cordoned", "cordoned, and not in use"),
+    "unhealthy": LostCause("unhealthy", "the device is unhealthy or its node not ready"),
+}
+
+
+class LostRow(Answer, frozen=True):
+    """Where the device hours of one row went, in the whole period or in one step.
+
+    `worked` and the hours of each cause add up to `capacity` exactly. In a report by namespace,
+    queue, user or label, the row with an empty `key` has the hours that no pod requested."""
+
+    key: Everyone[str]
+    start: Everyone[str] = msgspec.field(default="", name="from")
+    capacity_gpu_hours: Everyone[float] = 0.0
+    worked_gpu_hours: Everyone[float] = 0.0  # allocated, and not known to be idle
+    unmeasured_gpu_hours: Everyone[float] = 0.0  # of `worked`: without a usage report
+    lost_gpu_hours: Everyone[float] = 0.0  # the sum of all causes
+    no_demand_gpu_hours: Everyone[float] = 0.0
+    quota_gpu_hours: Everyone[float] = 0.0
+    fragmentation_gpu_hours: Everyone[float] = 0.0
+    gang_assembly_gpu_hours: Everyone[float] = 0.0
+    topology_gpu_hours: Everyone[float] = 0.0
+    unhealthy_gpu_hours: Everyone[float] = 0.0
+    cordoned_gpu_hours: Everyone[float] = 0.0
+    draining_gpu_hours: Everyone[float] = 0.0
+    idle_gpu_hours: Everyone[float] = 0.0
+    scheduler_delay_gpu_hours: Everyone[float] = 0.0
+    lost_cost: Everyone[float | None] = None  # None without prices
+
+
+class LostAnswer(Answer, frozen=True):
+    """Why devices did no work in a period: each device hour has exactly one cause."""
+
+    revision: Everyone[int]
+    by: Everyone[str]
+    start: Everyone[str] = msgspec.field(name="from")
+    end: Everyone[str] = msgspec.field(name="to")
+    rows: Everyone[tuple[LostRow, ...]]  # the most lost hours first
+    total: Everyone[LostRow]
+    step_s: Everyone[int] = 0
+    steps: Everyone[tuple[LostRow, ...]] = ()
+    currency: Everyone[str] = ""
+    unpriced: Everyone[tuple[str, ...]] = ()  # models without a price
+    begins: Everyone[str] = ""  # the ledger's start, if after `from`

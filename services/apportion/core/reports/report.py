@@ -3,8 +3,9 @@
 Invariant: a total is the sum of its parts before rounding."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
+from fractions import Fraction
 from typing import Final
 
 from msgspec import Struct, field
@@ -12,7 +13,15 @@ from msgspec import Struct, field
 from apportion.core.answers.reads import fields_of
 from apportion.core.ledger.moments import HOUR, text_of
 from apportion.core.reports.accounts import Account
-from apportion.core.reports.answers import IdleAnswer, IdleRow, IdleShare, ReportAnswer, ReportRow
+from apportion.core.reports.answers import (
+    IdleAnswer,
+    IdleRow,
+    IdleShare,
+    LostAnswer,
+    LostRow,
+    ReportAnswer,
+    ReportRow,
+)
 from apportion.core.reports.meters import CARD, Meters, Part, Sums
 from apportion.core.reports.prices import PriceError, Prices, lacking_words
 from apportion.core.reports.rows import NOBODY, By
@@ -22,6 +31,18 @@ COST: Final = "cost"  # the report that fails without prices
 DIGITS: Final = 6
 IDLE_SHOWN: Final = 1_000
 _MIB_IN_GIB: Final = 1_024
+# The fields of a report of lost hours, and the part of a device that each is about.
+LOST_PARTS: Final[Mapping[str, Part]] = {
+    "no_demand": Part.FREE,
+    "quota": Part.QUOTA,
+    "fragmentation": Part.FRAGMENTED,
+    "gang_assembly": Part.GANG,
+    "topology": Part.TOPOLOGY,
+    "unhealthy": Part.UNHEALTHY,
+    "cordoned": Part.CORDONED,
+    "draining": Part.DRAINING,
+    "scheduler_delay": Part.DELAYED,
+}
 
 
 class Period(Struct, frozen=True):
@@ -74,11 +95,11 @@ def report_answer(what: str, read: Reading, prices: Prices | None) -> ReportAnsw
             figures.used.reported += used.reported
             figures.used.cards += used.cards
             figures.used.mib += used.mib
-    nodes, money = read.by.nodes, prices is not None
+    of_devices, money = read.by.of_devices, prices is not None
     shown = [
-        _row(key, figures, whole=nodes, money=money)
+        _row(key, figures, whole=of_devices, money=money)
         for key, figures in rows.items()
-        if nodes or key != NOBODY
+        if of_devices or key != NOBODY
     ]
     in_time = sorted(steps.items(), key=lambda item: item[0]) if read.period.step else ()
     return ReportAnswer(
@@ -96,7 +117,7 @@ def report_answer(what: str, read: Reading, prices: Prices | None) -> ReportAnsw
                 key,
                 figures,
                 start=text_of(read.meters.edges(step)[0]),
-                whole=nodes or key == NOBODY,  # unallocated devices are a row of their own
+                whole=of_devices or key == NOBODY,  # unallocated devices are a row of their own
                 money=money,
             )
             for (step, key), figures in in_time
@@ -142,6 +163,75 @@ def idle_answer(read: Reading, prices: Prices | None) -> IdleAnswer:
         reported=read.account.used.reported,
         currency=prices.currency if prices else "",
         unpriced=unpriced,
+    )
+
+
+class _Lost(Struct):
+    cards: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # by field of `LostRow`
+    unmeasured: int = 0
+    cost: Decimal = Decimal(0)
+
+    def add(self, model: str, sums: Sums, used: UsedSums | None, prices: Prices | None) -> None:
+        allocated = sums.cards[Part.ALLOCATED]
+        used = used or UsedSums()
+        idle = min(used.idle, allocated)  # a report may spread its hour over steps before the share
+        self.cards["worked"] += allocated - idle
+        self.cards["idle"] += idle
+        for name, part in LOST_PARTS.items():
+            self.cards[name] += sums.cards[part]
+        self.unmeasured += max(allocated - used.measured, 0)
+        if prices is not None:
+            self.cost += prices.cost(model, sum(sums.cards) - allocated + idle)
+
+
+def lost_answer(read: Reading, prices: Prices | None) -> LostAnswer:
+    """Return why devices did no work, by row. The account of `read` must be a `Lost`."""
+    unpriced = _unpriced(prices, (model for _, (_, model) in read.meters.cells))
+    prices = None if unpriced else prices
+    rows: defaultdict[str, _Lost] = defaultdict(_Lost)
+    steps: defaultdict[tuple[int, str], _Lost] = defaultdict(_Lost)
+    total, money = _Lost(), prices is not None
+    for (step, (key, model)), sums in read.meters.cells.items():
+        used = read.account.used.cells.get((step, (key, model)))
+        for figures in (total, rows[key], steps[step, key]):
+            figures.add(model, sums, used, prices)
+    shown = [_lost_row(key, figures, money=money) for key, figures in rows.items()]
+    in_time = sorted(steps.items(), key=lambda item: item[0]) if read.period.step else ()
+    return LostAnswer(
+        revision=read.revision,
+        by=str(read.by),
+        start=text_of(read.period.start),
+        end=text_of(read.period.end),
+        begins=_begins(read),
+        rows=tuple(sorted(shown, key=lambda row: (-row.lost_gpu_hours, row.key))),
+        total=_lost_row("", total, money=money),
+        step_s=read.period.step // 1_000_000,
+        steps=tuple(
+            _lost_row(key, figures, money=money, start=text_of(read.meters.edges(step)[0]))
+            for (step, key), figures in in_time
+        ),
+        currency=prices.currency if prices else "",
+        unpriced=unpriced,
+    )
+
+
+def _lost_row(key: str, figures: _Lost, *, money: bool, start: str = "") -> LostRow:
+    # In millionths of a device hour: rounded so that the parts add up to the capacity exactly.
+    whole = round(Fraction(sum(figures.cards.values()), HOUR))
+    parts = {name: cards // HOUR for name, cards in figures.cards.items()}
+    by_remainder = sorted(parts, key=lambda name: (-(figures.cards[name] % HOUR), name))
+    for name in by_remainder[: whole - sum(parts.values())]:
+        parts[name] += 1
+    hours = {f"{name}_gpu_hours": amount / 10**DIGITS for name, amount in parts.items()}
+    worked = parts.get("worked", 0)
+    return LostRow(
+        key=key,
+        start=start,
+        capacity_gpu_hours=whole / 10**DIGITS,
+        unmeasured_gpu_hours=min(figures.unmeasured // HOUR, worked) / 10**DIGITS,
+        lost_gpu_hours=(whole - worked) / 10**DIGITS,
+        lost_cost=_money(figures.cost) if money else None,
+        **hours,
     )
 
 

@@ -1,7 +1,7 @@
-"""Group pods into the rows of a report: by namespace, queue, user, node or label.
+"""Group pods into the rows of a report: by namespace, queue, user, node, model or label.
 
 Invariant: every pod is in one row; a pod without a namespace, queue, user or label to group by is
-in `UNNAMED`. Unallocated devices are in `NOBODY`."""
+in `UNNAMED`. Unallocated devices are in `NOBODY`, or in the row of their node or model."""
 
 from typing import Final
 
@@ -9,7 +9,8 @@ from msgspec import Struct
 
 from apportion.core.ledger.state import PodState, State, queue_of
 
-KINDS: Final = ("namespace", "queue", "user", "node", "label")
+KINDS: Final = ("namespace", "queue", "user", "node", "model", "label")
+KINDS_SAID: Final = "namespace, queue, user, node, model or label:KEY"
 USER_LABEL: Final = "apportion.dev/user"  # Kubernetes does not record a pod's user, so a label does
 
 UNNAMED: Final = "(none)"  # not a valid label value, so it cannot collide
@@ -21,7 +22,7 @@ class WrongBy(ValueError):
 
 
 class By(Struct, frozen=True):
-    """How to group pods: by namespace, queue, user, node, or the value of one label."""
+    """How to group shares: by the pod's namespace, queue, user or label, or by node or model."""
 
     kind: str
     label: str = ""
@@ -31,12 +32,18 @@ class By(Struct, frozen=True):
         return f"{self.kind}:{self.label}" if self.label else self.kind
 
     @property
-    def nodes(self) -> bool:
-        """Return True if each row is a node. Only such rows have a capacity of their own."""
-        return self.kind == "node"
+    def of_devices(self) -> bool:
+        """Return True if each row is a node or model: only such rows have a capacity."""
+        return self.kind in {"node", "model"}
 
-    def row_of(self, state: State, pod: PodState, node: str) -> str:
-        """Return the name of the row for a pod that is placed on `node`."""
+    def row_of_device(self, node: str, model: str) -> str:
+        """Return the name of the row for the unallocated part of a device."""
+        if self.kind == "model":
+            return model
+        return node if self.kind == "node" else NOBODY
+
+    def row_of(self, state: State, pod: PodState, node: str, model: str) -> str:
+        """Return the name of the row for a pod's share of a device of this node and model."""
         match self.kind:
             case "namespace":
                 row = pod.submitted.namespace
@@ -47,15 +54,13 @@ class By(Struct, frozen=True):
             case "label":
                 row = pod.submitted.labels.get(self.label, "")
             case _:
-                row = node
+                row = self.row_of_device(node, model)
         return row or UNNAMED
 
 
 def by_of(text: str) -> By:
-    """Parse `namespace`, `queue`, `user`, `node` or `label:KEY`. Raises `WrongBy`."""
+    """Parse `namespace`, `queue`, `user`, `node`, `model` or `label:KEY`. Raises `WrongBy`."""
     kind, colon, label = text.partition(":")
     if kind not in KINDS or bool(colon) != (kind == "label") or (colon and not label):
-        raise WrongBy(
-            f"by: {text[:300]!r} is not valid; use namespace, queue, user, node or label:KEY"
-        )
+        raise WrongBy(f"by: {text[:300]!r} is not valid; use {KINDS_SAID}")
     return By(kind, label)

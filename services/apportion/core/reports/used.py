@@ -28,6 +28,8 @@ class UsedSums(Struct):
     reported: int = 0  # device millionths with reported usage
     cards: int = 0  # device millionths used
     mib: int = 0
+    measured: int = 0  # device millionths with reported usage, of compute or of memory
+    idle: int = 0  # of these, in reports that show no work
 
 
 class Idle(Struct):
@@ -85,9 +87,9 @@ class Used:
                 cards = min(used.cores * CARD // device.cores, CARD)
             pod, row = state.pods.get(used.pod), self._rows.get(used.pod)
             if pod is not None:
-                row = self._by.row_of(state, pod, data.node)
-            elif row is None:
-                named = {"namespace": used.namespace, "node": data.node}
+                row = self._by.row_of(state, pod, data.node, model)
+            elif row is None or self._by.of_devices:
+                named = {"namespace": used.namespace, "node": data.node, "model": model}
                 row = named.get(self._by.kind, UNNAMED)
             most = device.cores if device is not None and device.cores else 100
             self._add(used, (row, model), (began, now), (cards, most))
@@ -117,6 +119,9 @@ class Used:
                 sums.reported += cards * looked * part // whole
                 sums.cards += used.cores_seconds * SECOND * CARD * part // (most * whole)
             sums.mib += used.memory_mib_seconds * SECOND * part // whole
+            measured = cards * looked * part // whole
+            sums.measured += measured
+            sums.idle += 0 if _worked(used) else measured
             at = until
 
     def _watch(self, used: ShareUsed, node: str, key: Key, now: tuple[int, int]) -> None:
@@ -127,10 +132,7 @@ class Used:
         if before is not None and start - before.end > GAP:
             self._end(which)
             before = None
-        worked = used.cores_seconds or used.cores_peak
-        if used.cores_seconds is None:
-            worked = used.memory_mib_peak
-        if not used.seconds or worked or end <= start:
+        if not used.seconds or _worked(used) or end <= start:
             if before is not None and end > start:
                 self._end(which)
         elif before is not None:
@@ -149,3 +151,9 @@ class Used:
 
     def _long(self, stretch: Idle) -> bool:
         return stretch.end - stretch.start >= self._least
+
+
+def _worked(used: ShareUsed) -> bool:
+    if used.cores_seconds is None:
+        return used.memory_mib_peak > 0
+    return used.cores_seconds > 0 or bool(used.cores_peak)

@@ -23,15 +23,22 @@ from apportion.core.explain.tenant_redaction import (
     namespaces_in,
     redacted,
 )
-from apportion.core.reports.answers import IdleAnswer, IdleRow, ReportAnswer, ReportRow
+from apportion.core.reports.answers import (
+    IdleAnswer,
+    IdleRow,
+    LostAnswer,
+    LostRow,
+    ReportAnswer,
+    ReportRow,
+)
 from apportion.core.reports.report import DIGITS
 from apportion.core.reports.rows import NOBODY
 from apportion.gateway.api.endpoint import Audience, Endpoint
 
 _OTHERS_PARTS: Final = (OF_OTHERS,)  # replaces the parts of a sentence that a tenant may not see
-REPORTS: Final = (ReportAnswer, IdleAnswer)
+REPORTS: Final = (ReportAnswer, IdleAnswer, LostAnswer)
 # Groupings of reports that a tenant may see; by queue, user or label they show others' use.
-BY_SHOWN: Final = frozenset({"namespace", "node"})
+BY_SHOWN: Final = frozenset({"namespace", "node", "model"})
 
 T = TypeVar("T", bound=Struct)
 Ask = Callable[[str], Awaitable[bool]]
@@ -63,23 +70,23 @@ class Look(NamedTuple):
         return namespaces_in(answer).union(self.also(answer))
 
 
-def _report(answer: ReportAnswer | IdleAnswer, sees: Sees) -> Struct:
+def _report(answer: ReportAnswer | IdleAnswer | LostAnswer, sees: Sees) -> Struct:
     """Redact a report. If it is by namespace, merge the rows of all hidden namespaces."""
     if answer.by == "namespace":
         answer = structs.replace(answer, rows=tuple(_together(answer.rows, sees)))
-        if isinstance(answer, ReportAnswer):
+        if not isinstance(answer, IdleAnswer):
             answer = structs.replace(answer, steps=tuple(_together(answer.steps, sees)))
     return redacted(answer, sees)
 
 
-def _keys(answer: ReportAnswer | IdleAnswer) -> Iterable[str]:
-    steps = answer.steps if isinstance(answer, ReportAnswer) else ()
+def _keys(answer: ReportAnswer | IdleAnswer | LostAnswer) -> Iterable[str]:
+    steps = () if isinstance(answer, IdleAnswer) else answer.steps
     return {row.key for row in (*answer.rows, *steps)} if answer.by == "namespace" else ()
 
 
 def _together(rows: Iterable[Any], sees: Sees) -> Iterator[Any]:
     """Merge the rows of hidden namespaces into one row per step, so that totals stay right."""
-    others: dict[str, list[ReportRow | IdleRow]] = {}
+    others: dict[str, list[ReportRow | IdleRow | LostRow]] = {}
     for row in rows:
         if row.key == NOBODY or sees(row.key):
             yield row
@@ -187,6 +194,7 @@ LOOKS: Final[Mapping[Any, Look]] = {
     TimelineAnswer: Look(TimelineAnswer, _timeline),
     ReportAnswer: Look(ReportAnswer, _report, _keys),
     IdleAnswer: Look(IdleAnswer, _report, _keys),
+    LostAnswer: Look(LostAnswer, _report, _keys),
     FleetAnswer: Look(
         Fleet, _fleet, lambda it: {u[0].partition("/")[0] for row in it.used for u in row.shares}
     ),
@@ -200,7 +208,7 @@ def look_at(endpoint: Endpoint) -> Look:
 
 
 def is_shown(endpoint: Endpoint, query: Mapping[str, str]) -> bool:
-    """Return True if tenants may get this answer: as JSON, and by namespace or node."""
+    """Return True if tenants may get this answer: as JSON, and by namespace, node or model."""
     by = query.get("by", "namespace") if endpoint.answer in REPORTS else "namespace"
     in_json = query.get("format", "json") == "json"
     return endpoint.audience is Audience.TENANTS and in_json and by in BY_SHOWN

@@ -1,4 +1,4 @@
-"""`GET /api/v1/report/usage|cost|idle`: what was allocated and used, and what it cost.
+"""`GET /api/v1/report/usage|cost|idle|lost`: what was allocated, used or lost, and what it cost.
 
 A child process of the gateway computes reports in pieces, and answers other requests in between.
 Each report has a state of its own, so at most `AT_ONCE` run. The price file is read for each
@@ -13,17 +13,18 @@ from aiohttp import web
 from msgspec import Meta, Struct, field
 
 from apportion.core.answers.reads import NO_PRICES
-from apportion.core.reports.answers import IdleAnswer, ReportAnswer
+from apportion.core.reports.answers import IdleAnswer, LostAnswer, ReportAnswer
 from apportion.core.reports.meters import TooMuch
 from apportion.core.reports.prices import PriceError, Prices
 from apportion.core.reports.report import COST
-from apportion.core.reports.rows import WrongBy, by_of
+from apportion.core.reports.rows import KINDS_SAID, WrongBy, by_of
 from apportion.gateway.api.answering import HEADERS, Handlers, json_response
 from apportion.gateway.api.endpoint import Audience, Endpoint
 from apportion.gateway.api.past_client import LOOK_S
 from apportion.gateway.api.query import RequestRefused, WaitQuery, parsed
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.reports import (
+    LOST,
     Asked,
     PeriodError,
     TooEarly,
@@ -46,15 +47,16 @@ class ReportQuery(WaitQuery, frozen=True, kw_only=True):
     """The parameters of a report."""
 
     by: Annotated[
-        str, Meta(description="Group rows by `namespace`, `queue`, `user`, `node` or `label:KEY`. "
-                  "Tenants may use `namespace` and `node`."),
+        str, Meta(description="Group rows by `namespace`, `queue`, `user`, `node`, `model` or "
+                  "`label:KEY`. Tenants may use `namespace`, `node` and `model`."),
     ] = "namespace"  # fmt: skip
     start: Annotated[str, Meta(description="Start of the period.")] = field(default="", name="from")
     end: Annotated[str, Meta(description="End of the period.")] = field(default="", name="to")
     step: Annotated[str, Meta(description="Length of a step, such as `1d`.")] = ""
     format: Annotated[
         str, Meta(extra_json_schema={"enum": list(FORMATS)}, description="JSON, CSV, or "
-                  "CSV in the FOCUS format of cost tools. Tenants may use only `json`."),
+                  "CSV in the FOCUS format of cost tools (not for `lost`). Tenants may use only "
+                  "`json`."),
     ] = "json"  # fmt: skip
 
 
@@ -69,6 +71,7 @@ REPORTS = (
     _endpoint("usage", ReportAnswer, "Device-hours allocated and used"),
     _endpoint("cost", ReportAnswer, "Cost of the allocated hours, by the gateway's price file"),
     _endpoint("idle", IdleAnswer, "Idle shares"),
+    _endpoint("lost", LostAnswer, "Device-hours that did no work, by cause"),
 )
 
 
@@ -116,8 +119,11 @@ class Reports:
         try:
             by = by_of(query.by)
         except WrongBy as error:
-            fix = "use namespace, queue, user, node or label:KEY"
-            raise RequestRefused(400, str(error), field="by", fix=fix) from None
+            raise RequestRefused(400, str(error), field="by", fix=f"use {KINDS_SAID}") from None
+        if report == LOST and query.format == "focus":
+            raise RequestRefused(
+                400, "FOCUS records are of allocated hours", field="format", fix="use csv or json"
+            )
         money = report == COST or query.format == "focus"
         if self._prices is None and money:
             raise RequestRefused(

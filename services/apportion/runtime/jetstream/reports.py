@@ -25,11 +25,26 @@ from apportion.core.ledger.moments import SECOND, micros_of
 from apportion.core.ledger.rules import rules_of
 from apportion.core.ledger.state import State
 from apportion.core.reports.accounts import Account
-from apportion.core.reports.answers import IdleAnswer, IdleShare, ReportAnswer, ReportRow
+from apportion.core.reports.answers import (
+    IdleAnswer,
+    IdleShare,
+    LostAnswer,
+    LostRow,
+    ReportAnswer,
+    ReportRow,
+)
 from apportion.core.reports.focus import COLUMNS, focus_rows
+from apportion.core.reports.lost import Lost
 from apportion.core.reports.meters import Meters
 from apportion.core.reports.prices import PRICES_BYTES_MAX, PriceError, Prices, prices_of
-from apportion.core.reports.report import DIGITS, Period, Reading, idle_answer, report_answer
+from apportion.core.reports.report import (
+    DIGITS,
+    Period,
+    Reading,
+    idle_answer,
+    lost_answer,
+    report_answer,
+)
 from apportion.core.reports.rows import By
 from apportion.core.reports.used import IDLE
 from apportion.runtime.jetstream import stream
@@ -43,7 +58,7 @@ from apportion.runtime.ledger.reader import StateFold
 from apportion.runtime.ledger.reading import following
 from apportion_schemas import Event
 
-REPORTS: Final = ("usage", "cost", "idle")
+LOST: Final = "lost"  # the report that needs an account of causes
 
 
 class Asked(Struct, frozen=True, kw_only=True):
@@ -76,25 +91,35 @@ async def read(
     period = await period_of(ledger.wire, asked.start, asked.end, asked.step, now=now)
     idle = length_of("at-least", asked.at_least) or IDLE
     return await read_account(
-        ledger, asked.by, period, idle=idle, archives=asked.archives, progress=progress
+        ledger,
+        asked.by,
+        period,
+        kind=Lost if asked.report == LOST else Account,
+        idle=idle,
+        archives=asked.archives,
+        progress=progress,
     )
 
 
-async def answered(asked: Asked, reading: Reading) -> ReportAnswer | IdleAnswer:
+async def answered(asked: Asked, reading: Reading) -> ReportAnswer | IdleAnswer | LostAnswer:
     """Build the answer in a thread, because it may be large. Raises PriceError."""
     if asked.report == "idle":
         return await asyncio.to_thread(idle_answer, reading, asked.prices)
+    if asked.report == LOST:
+        return await asyncio.to_thread(lost_answer, reading, asked.prices)
     return await asyncio.to_thread(report_answer, asked.report, reading, asked.prices)
 
 
-def as_csv(answer: ReportAnswer | IdleAnswer) -> str:
+def as_csv(answer: ReportAnswer | IdleAnswer | LostAnswer) -> str:
     """Format an answer as CSV: its rows, its time steps, or its idle shares.
 
     Each column adds up to the total: a row with an empty key has the unallocated capacity."""
     if isinstance(answer, IdleAnswer):
         return _csv(IdleShare, answer.shares)
+    if isinstance(answer, LostAnswer):
+        return _csv(LostRow, answer.steps or answer.rows)
     rows, total = list(answer.steps or answer.rows), answer.total
-    if not answer.steps and answer.by != "node":
+    if not answer.steps and answer.by not in {"node", "model"}:
         unheld = msgspec.structs.replace(
             total,
             allocated_gpu_hours=0.0,
@@ -149,11 +174,13 @@ class TooEarly(ValueError):
 
 
 class _Books(StateFold):
-    def __init__(self, state: State, by: By, period: Period, idle: int) -> None:
+    def __init__(
+        self, state: State, by: By, period: Period, kind: type[Account], idle: int
+    ) -> None:
         super().__init__(state, quiet=True)
         self.by, self.period = by, period
         self.meters = Meters(period.start, period.end, period.step)
-        self.account = Account(state, by, self.meters, idle)
+        self.account = kind(state, by, self.meters, idle)
         self._stored_ns = 0
 
     def apply(self, record: Record, event: Event) -> Change:
@@ -178,6 +205,7 @@ async def read_account(
     by: By,
     period: Period,
     *,
+    kind: type[Account] = Account,
     idle: int = IDLE,
     archives: Sequence[Path] = (),
     progress: Progress = lambda *_: None,
@@ -192,7 +220,7 @@ async def read_account(
         state = State(rules=rules_of(said))
     else:
         state = await _begin(ledger.wire, Snapshots(ledger.wire), period.start, first)
-    books = await asyncio.to_thread(_Books, state, by, period, idle)
+    books = await asyncio.to_thread(_Books, state, by, period, kind, idle)
     archived = itertools.chain.from_iterable(map(read_archive, archives))
     while chunk := [Dated(record, 0) for record in itertools.islice(archived, CHUNK)]:
         await asyncio.to_thread(books.take_all, chunk)

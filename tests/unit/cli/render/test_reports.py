@@ -8,15 +8,24 @@ import pytest
 from msgspec import structs
 from rich.console import Console
 
-from apportion.cli.render.reports import capacity_words, figures, rows_of, span_of
+from apportion.cli.render.reports import (
+    capacity_words,
+    causes_of,
+    figures,
+    lost_rows_of,
+    rows_of,
+    span_of,
+)
 from apportion.cli.render.rows import Rows
 from apportion.core.ledger.moments import HOUR
 from apportion.core.reports.accounts import Account
 from apportion.core.reports.answers import ReportAnswer, ReportRow
 from apportion.core.reports.meters import Meters
-from tests.support.accounts import Accounted
+from apportion_schemas import NodeCordoned, NodeUncordoned
+from tests.support.accounts import Accounted, Losing
 from tests.support.fleet import rack
 from tests.support.golden import Golden
+from tests.support.pods import cards as whole
 from tests.support.pods import placed, pod, share
 
 
@@ -107,6 +116,18 @@ def test_a_table_has_one_number_of_decimals() -> None:
     assert [line.split()[1:3] for line in out.file.getvalue().splitlines()[1:]] == [
         ["1.0000", "80.0000"], ["0.0005", "0.0400"],
     ]  # fmt: skip
+
+
+def test_lost_hours_are_printed_by_cause(golden: Golden) -> None:
+    """All causes are in the table of the fleet, and only those that occurred in the table of rows.
+    Zero is blank, and what is less than the last decimal is not shown as zero."""
+    losing = Losing("queue", hours=4).at(0, rack("n1", 4), pod("p1", whole(), queue="ml"))
+    losing.decide(0).at(1, NodeCordoned(node="n1", by="x", reason="fan"))
+    losing.at(3, NodeUncordoned(node="n1", by="x"), pod("p2", whole(2), queue="web"))
+    losing.decide(3.001)
+    answer = losing.answer()
+    tables = {"causes": causes_of(answer.total), "rows": lost_rows_of(answer)}
+    golden({name: "\n".join(printed(table)) for name, table in tables.items()})
 
 
 def cells(row: ReportRow, answer: ReportAnswer) -> list[str]:

@@ -22,7 +22,7 @@ from apportion.core.explain.fleet_rows import FleetAnswer
 from apportion.core.explain.text.answer_text import diff_with_text
 from apportion.core.explain.waiting_lines import lines_answer
 from apportion.core.explain.why import why
-from apportion.core.reports.answers import ReportAnswer, ReportRow
+from apportion.core.reports.answers import LostAnswer, LostRow, ReportAnswer, ReportRow
 from apportion.gateway.access.redaction_rules import LOOKS, is_shown, look_at
 from apportion.lab.changes import Changes
 from apportion.lab.planning import Plan, plan
@@ -193,6 +193,27 @@ def test_namespaces_of_others_are_one_row_of_a_report() -> None:
     ]  # fmt: skip
 
 
+def test_lost_hours_of_others_are_one_row() -> None:
+    """A tenant sees the total of lost hours and which of them no pod requested. The hours of all
+    other namespaces are one row, in the period and in each step."""
+    rows = (
+        LostRow(key="", no_demand_gpu_hours=9.0),
+        LostRow(key="ops", start="t0", quota_gpu_hours=2.0, lost_cost=0.2),
+        LostRow(key="ml", start="t0", idle_gpu_hours=1.0, lost_cost=0.1),
+        LostRow(key="web", start="t0", quota_gpu_hours=3.0, lost_cost=0.3),
+    )
+    answer = LostAnswer(
+        revision=9, by="namespace", start="t0", end="t1", rows=rows, steps=rows,
+        total=LostRow(key="", lost_gpu_hours=15.0),
+    )  # fmt: skip
+    shown = msgspec.convert(seen_by_ml("report/lost", answer), LostAnswer)
+    assert shown.total == answer.total
+    assert shown.steps == shown.rows
+    nobody, mine, others = shown.rows
+    assert (nobody, mine) == (rows[0], rows[2])
+    assert (others.key, others.quota_gpu_hours, others.lost_cost) == (OTHERS, 5.0, 0.5)
+
+
 def test_a_report_by_node_is_everybodys() -> None:
     """A tenant sees the complete usage report by node."""
     row = ReportRow(key="n1", allocated_gpu_hours=2.0)
@@ -206,6 +227,7 @@ def test_a_report_by_node_is_everybodys() -> None:
     ("path", "query", "is_it"),
     [
         ("report/usage", {}, True), ("report/idle", {"by": "node"}, True),
+        ("report/lost", {"by": "model"}, True), ("report/lost", {"by": "queue"}, False),
         ("report/usage", {"by": "user"}, False), ("report/cost", {"by": "label:team"}, False),
         ("report/cost", {"by": "queue"}, False), ("report/usage", {"format": "csv"}, False),
         ("pods", {"by": "user"}, True), ("configuration", {}, False), ("doctor", {}, False),

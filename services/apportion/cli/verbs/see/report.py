@@ -1,4 +1,4 @@
-"""`apportion report`: show allocated and used GPU-hours, and their cost.
+"""`apportion report`: show allocated, used and lost GPU-hours, and their cost.
 
 The gateway computes most reports. This verb computes CSV, and reports with prices or archives."""
 
@@ -17,9 +17,9 @@ from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.client.moments import MOMENT
 from apportion.cli.exits import NotFound, Unreachable, Wrong
 from apportion.cli.render.output import console, print_json
-from apportion.cli.render.reports import idle_words, show_idle, show_report
+from apportion.cli.render.reports import idle_words, show_idle, show_lost, show_report
 from apportion.cli.usage import FILE, VerbGroup
-from apportion.core.reports.answers import IdleAnswer, ReportAnswer
+from apportion.core.reports.answers import LOST_CAUSES, IdleAnswer, LostAnswer, ReportAnswer
 from apportion.core.reports.meters import TooMuch
 from apportion.core.reports.prices import EXAMPLE, PriceError
 from apportion.core.reports.rows import WrongBy, by_of
@@ -27,10 +27,13 @@ from apportion.runtime.service.options import with_options
 
 FORMATS = ("table", "csv", "json", "focus")
 ACCOUNT = "apportion"
+Answer = ReportAnswer | IdleAnswer | LostAnswer
+_ANSWERS: dict[str, type[Answer]] = {"idle": IdleAnswer, "lost": LostAnswer}
+_CAUSES = "\n".join(f"  {each.name:<16} {each.meaning}" for each in LOST_CAUSES.values())
 TIMEOUT_S = 135.0  # longer than a report may queue and compute there
 _OPTIONS = (
     click.option("--by", default="namespace", show_default=True,
-                 metavar="namespace|queue|user|node|label:KEY", help="Group rows by this."),
+                 metavar="namespace|queue|user|node|model|label:KEY", help="Group rows by this."),
     click.option("--from", "start", default="", type=MOMENT, metavar="TIME",
                  help="Start time: 14:20, -7d, 2026-11-01T00:00 or a revision.  "
                  "[default: a day before the end]"),
@@ -62,7 +65,7 @@ _AT_LEAST = click.option(
     cls=VerbGroup, epilog="Example:  apportion report usage --by queue --from -7d --step 1d"
 )
 def command() -> None:
-    """Report allocated, used and idle GPU-hours, and their cost.
+    """Report allocated, used, idle and lost GPU-hours, and their cost.
 
     A share counts as a fraction of a GPU, by its memory. Allocated, free, cordoned and unhealthy
     hours add up to the capacity. The gateway computes the report. With --prices or --archive, and
@@ -73,8 +76,10 @@ def command() -> None:
 
 
 def _make(report: str, *, where: Where, as_json: bool, form: str, **given: Any) -> None:
-    if report == "idle" and (form == "focus" or given["step"]):
-        raise click.UsageError("`report idle` supports neither --step nor --format focus")
+    if report in _ANSWERS and form == "focus":
+        raise click.UsageError(f"`report {report}` does not support --format focus")
+    if report == "idle" and given["step"]:
+        raise click.UsageError("`report idle` does not support --step")
     try:
         given["by"] = by_of(given["by"])
     except WrongBy as error:
@@ -93,28 +98,32 @@ def _make(report: str, *, where: Where, as_json: bool, form: str, **given: Any) 
     options = {"by": str(given["by"]), "from": given["start"], "to": given["end"],
                "step": given["step"]}  # fmt: skip
     query = {name: value for name, value in options.items() if value}
-    answer: ReportAnswer | IdleAnswer | str
+    answer: Answer | str
     if gateway is None:
         answer = read_report(where, report, form, given)
     elif form in {"csv", "focus"}:
         answer = gateway.text("report", report, query=query | {"format": form})
-    elif report == "idle":
-        answer = gateway.ask("report", report, answer=IdleAnswer, query=query)
     else:
-        answer = gateway.ask("report", report, answer=ReportAnswer, query=query)
+        kind = _ANSWERS.get(report, ReportAnswer)
+        answer = gateway.ask("report", report, answer=kind, query=query)
     if isinstance(answer, str):
         sys.stdout.write(answer)
     elif form == "json":
         print_json(answer)
-    elif isinstance(answer, IdleAnswer):
+    else:
+        _show(answer, at_least)
+
+
+def _show(answer: Answer, at_least: str) -> None:
+    if isinstance(answer, IdleAnswer):
         show_idle(answer, at_least)
+    elif isinstance(answer, LostAnswer):
+        show_lost(answer)
     else:
         show_report(answer)
 
 
-def read_report(
-    where: Where, report: str, form: str, given: Mapping[str, Any]
-) -> ReportAnswer | IdleAnswer | str:
+def read_report(where: Where, report: str, form: str, given: Mapping[str, Any]) -> Answer | str:
     """Compute the report in this process, from the ledger. Return text if `form` is csv or focus.
 
     Raises the errors of `exits`."""
@@ -130,7 +139,7 @@ def read_report(
             "--prices is missing; give a file with the price of a GPU-hour by model"
         )
 
-    async def made(asked: reports.Asked) -> ReportAnswer | IdleAnswer | str:
+    async def made(asked: reports.Asked) -> Answer | str:
         async with open_ledger(where.reach()) as ledger:
             reading = await reports.read(ledger, asked, SystemClock().now(), _tell)
         if form == "focus":
@@ -171,6 +180,10 @@ for _what, _example, _help, _short in (
      "Report the cost of allocated hours, by the prices of the gateway or of a TOML file such as:"
      "\n\n\b\n" + indent(EXAMPLE, "  "), "Report the cost of allocated hours."),
     ("idle", "--by user --from -7d", "Report shares that were idle for an hour or more.", None),
+    ("lost", "--by queue --from -7d",
+     "Report why GPUs did no work. Each lost GPU-hour has exactly one cause, and the worked hours "
+     "and the hours of all causes add up to the capacity.\n\n\b\n" + _CAUSES,
+     "Report why GPUs did no work."),
 ):  # fmt: skip
     _least = (_AT_LEAST,) if _what == "idle" else ()
     _verb = with_options(partial(_make, _what), *_OPTIONS, *_least, asks_both)

@@ -10,6 +10,7 @@ const AXIS_HEAD = 18;
 const LEFT = 40;
 const LABELS = 126;
 const LABEL_HEIGHT = 13;
+const LABEL_LETTERS = 15;
 const MARK_LETTER = 6.6;
 const MORE_LETTERS = 9; // of the count of further marks, as in " +12 more"
 const MARK_GAP = 4; // between the label of a mark and its line
@@ -249,7 +250,9 @@ function labels(series, last, { y, x, foot }) {
           height="8"
           rx="1"
           fill="${place.colour}"
-        /><text class="lb" x="${x + 13}" y="${place.at - 1}">${midCut(place.name, 14)}</text>`,
+        /><text class="lb" x="${x + 13}" y="${place.at - 1}"
+          >${midCut(place.name, LABEL_LETTERS)}</text
+        >`,
   );
 }
 

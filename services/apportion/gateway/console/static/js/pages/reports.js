@@ -1,4 +1,4 @@
-// Reports: GPU-hours allocated and used, their cost, and idle shares.
+// Reports: GPU-hours allocated and used, their cost, idle shares, and causes of lost hours.
 import { getNow, Problem } from "../api.js";
 import { stackChart, stackNotes } from "../chart.js";
 import {
@@ -16,6 +16,7 @@ import { LOOK_OF } from "../marks.js";
 import { isLive, shownTime } from "../moment.js";
 import { answer, either, problemNote, second, segments } from "../parts.js";
 import { ListPage, NEWER } from "./list_page.js";
+import { lostChart, lostTable, lostWords, unmeasuredWords } from "./lost_hours.js";
 import { sentenceCase } from "../typography.js";
 
 const BYS = [
@@ -23,13 +24,14 @@ const BYS = [
   ["queue", "Queue"],
   ["user", "User"],
   ["node", "Node"],
+  ["model", "Model"],
   ["label", "Label"],
 ];
 const LABEL = "label:"; // before the key of a label, as the gateway has it
 const STEPS_S = [60, 120, 300, 900, 1800, 3600, 7200, 21_600, 86_400];
 const STEPS_WANTED = 72;
 const LEAST_MS = 2000; // so that the first second of a ledger has a report
-const FOR_TENANTS = new Set(["namespace", "node"]); // as the gateway allows it
+const FOR_TENANTS = new Set(["namespace", "node", "model"]); // as the gateway allows it
 const SERIES = 7;
 const ROWS = 12;
 const NO_PRICES = "no-prices"; // unlike an invalid price file, this does not change while the gateway runs
@@ -62,15 +64,18 @@ class ReportsPage extends ListPage {
       ...(isLive() ? {} : { to: iso(Math.max(end, from + LEAST_MS), Math.floor) }),
     };
     this.period = period;
-    const [usage, idle] = await Promise.all([
-      getNow("report/usage", { ...period, step: `${seconds / 60}m` }),
+    const step = `${seconds / 60}m`;
+    const [usage, idle, lost] = await Promise.all([
+      getNow("report/usage", { ...period, step }),
       this.orProblem(getNow("report/idle", period)),
+      this.orProblem(getNow("report/lost", { ...period, by: "model", step })),
     ]);
     const cost =
       unpriced ?? (await this.orProblem(getNow("report/cost", { ...period, to: usage.to })));
     if (cost.code === NO_PRICES) unpriced = cost;
     this.usage = usage;
     this.idle = idle;
+    this.lost = lost;
     this.cost = cost;
     this.revision = usage.revision;
     if (by === "namespace") meetNamespaces(usage.rows.map(row => row.key));
@@ -146,6 +151,7 @@ class ReportsPage extends ListPage {
             ? ""
             : `${amount(money, this.cost.currency)} at list price`,
           total.reported_gpu_hours ? "" : "no utilization data yet",
+          this.lost instanceof Problem ? "" : lostWords(this.lost),
           this.idle?.found
             ? html`<span class="c-warn">${many(this.idle.found, "idle share")}</span>`
             : "",
@@ -163,6 +169,7 @@ class ReportsPage extends ListPage {
           ${this.offWords()}
         </section>
         <div class="cols rep">${this.rows()}${this.idleCard()}</div>
+        ${this.lostCard()}
       </div>`,
     );
     this.field();
@@ -231,6 +238,8 @@ class ReportsPage extends ListPage {
     const width = box?.clientWidth ?? 0;
     if (!width || width === this.drawn) return;
     const { usage } = this;
+    const marks = this.shownMarks();
+    if ($("#lost")) mount($("#lost"), lostChart(this.lost, { began: this.began(), width, marks }));
     const begins = [...new Set(usage.steps.map(step => step.from))].sort().map(instant);
     const times = begins.map(ms => Math.max(ms, this.began())); // the first step may start before the ledger
     if (!times.length) {
@@ -270,14 +279,6 @@ class ReportsPage extends ListPage {
       off[at] += ((step.cordoned_gpu_hours ?? 0) + (step.unhealthy_gpu_hours ?? 0)) / lengths[at];
     }
     const series = others.values.some(value => value > 1e-6) ? [...named, others] : named;
-    const marks = this.marks
-      .filter(mark => mark.kind !== "recovery")
-      .map(mark => ({
-        ms: instant(mark.time),
-        kind: mark.kind,
-        words: mark.sentence,
-        look: LOOK_OF[mark.kind] ?? "policy",
-      }));
     mount(
       box,
       html`${stackChart({
@@ -292,6 +293,17 @@ class ReportsPage extends ListPage {
       })}${stackNotes({ width, times, end, series, marks })}`,
     );
     this.drawn = width;
+  }
+
+  shownMarks() {
+    return this.marks
+      .filter(mark => mark.kind !== "recovery")
+      .map(mark => ({
+        ms: instant(mark.time),
+        kind: mark.kind,
+        words: mark.sentence,
+        look: LOOK_OF[mark.kind] ?? "policy",
+      }));
   }
 
   colour(key, at) {
@@ -462,6 +474,24 @@ class ReportsPage extends ListPage {
           }
         </tbody>
       </table>
+    </section>`;
+  }
+
+  lostCard() {
+    const { lost } = this;
+    if (lost instanceof Problem)
+      return html`<section class="card">
+        <h2>Lost GPU-hours</h2>
+        ${problemNote(lost, "lost GPU-hours")}
+      </section>`;
+    return html`<section class="card">
+      <div class="ch-h">
+        <h2>Lost GPU-hours <small>${stepWords(lost.step_s)} averages · line: capacity</small></h2>
+        ${this.files("lost")}
+      </div>
+      <div class="chart" id="lost"></div>
+      ${lostTable(lost)}
+      <p class="foot faint">${unmeasuredWords(lost)}</p>
     </section>`;
   }
 

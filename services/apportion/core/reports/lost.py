@@ -1,0 +1,350 @@
+"""Find out why devices did no work: attribute each unallocated fraction of a device to one cause.
+
+The facts of the state decide, in this order:
+
+1. The device is unhealthy, or its node is not ready: `UNHEALTHY`.
+2. The device or its node is cordoned: `DRAINING` while pods use it, then `CORDONED`.
+3. Pending pods that accept devices of its kind request it: `DELAYED`, `QUOTA`, `GANG`, `TOPOLOGY`
+   or `FRAGMENTED`, in this order. Each cause takes at most what its pods request. Undecided pods
+   come first, because they might fit. Pods that request whole devices can lose the rest of a device
+   in use only to fragmentation.
+4. Otherwise, no pod requests it: `FREE`.
+
+Allocated shares are `GANG` while the pod is held for the rest of its gang, `DELAYED` until the pod
+is bound, and then `ALLOCATED`.
+
+The causes of 3 are attributed by sums per kind of device, so an event costs the same on a fleet of
+any size. Invariants: all parts add up to the capacity, and the result depends only on the events
+and the period, not on the snapshot that was read first."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from functools import partial
+from operator import attrgetter
+from typing import Final, NamedTuple
+
+from msgspec import Struct, structs
+
+import apportion_schemas as schemas
+from apportion.core.devices.demand import Demand, FleetFacts, largest_gpu_mib
+from apportion.core.devices.shares import DeviceState
+from apportion.core.ledger.handlers.change import Change
+from apportion.core.ledger.handlers.gangs import is_held
+from apportion.core.ledger.state import PENDING, PLACED, NodeState, PodState, State
+from apportion.core.placement.feasibility.causes import LASTING, LIMIT_CODES
+from apportion.core.placement.feasibility.evaluator import Rules, need_of
+from apportion.core.reports.accounts import Account, Rest, card_part
+from apportion.core.reports.meters import CARD, Division, Meters, Part
+from apportion.core.reports.rows import NOBODY, By
+from apportion.core.reports.used import IDLE
+from apportion_schemas import DeviceConstraints, PodRefused, RefusalCode, Shape
+
+_C = RefusalCode
+# Pods that wait for a claim or a gate could not run on any device, so they request none.
+NOT_READY: Final = frozenset((_C.VOLUME_CLAIM_NOT_READY, _C.VOLUME_CLAIM_IN_USE))
+TOPOLOGY: Final = frozenset((
+    _C.POD_AFFINITY_MISMATCH, _C.POD_ANTI_AFFINITY, _C.TOPOLOGY_SPREAD_EXCEEDED,
+    _C.GANG_DOMAIN_TOO_SMALL, _C.NUMA_MISMATCH, _C.MODULES_IN_USE, _C.VOLUME_NODE_MISMATCH,
+))  # fmt: skip
+# Nodes that the pod may not use, or that are no capacity, or have a cause of their own.
+CLOSED: Final = LASTING | {
+    _C.NODE_GONE, _C.NODE_NOT_READY, _C.AGENT_SILENT, _C.DEVICE_PLUGIN_FOREIGN, _C.NODE_CORDONED,
+    _C.NODE_UNSCHEDULABLE, _C.TAINT_NOT_TOLERATED, _C.DEVICE_UNHEALTHY, _C.DEVICE_CORDONED,
+}  # fmt: skip
+NEEDS_MAX: Final = 10_000  # pod shapes whose needs are kept
+WHOLE: Final = CARD * CARD  # a whole request, as a fraction
+
+Kind = tuple[object, ...]
+_fields_of = attrgetter(
+    "model", "family", "mode", "memory_mib", "physical_memory_mib", "cores", "slots"
+)
+
+
+def kind_of(device: schemas.Device) -> Kind:
+    """Return a key that is equal for devices of which pods request the same fraction."""
+    sizes = tuple((each.profile, each.memory_mib) for each in device.mig_sizes)
+    return (*_fields_of(device), sizes)
+
+
+Slot = tuple[Kind, bool]  # whether it is the rest of devices in use
+Group = tuple[Part, tuple[Slot, ...]]
+
+
+class _Need(NamedTuple):
+    kind: Kind
+    cards: int  # millionths of a device
+    whole: bool
+
+
+Needs = tuple[tuple[_Need, ...], ...]  # for each family, by kind
+
+
+class _Wish(Struct, frozen=True):
+    group: Group
+    row: str
+    cards: tuple[int, ...]  # for each slot of the group
+
+
+def causes_of(state: State, pod: PodState) -> Iterator[tuple[Part, int, int]]:
+    """Yield why a pending pod is not placed, each cause with a fraction: numerator, denominator.
+
+    Yield nothing if no device could run the pod now, however many are free."""
+    refused = pod.refusal
+    if pod.submitted.gates:
+        return
+    if pod.uid in state.nominated:  # pods are being evicted for it
+        yield Part.DELAYED, 1, 1
+    elif refused is None:
+        group = state.groups.get(pod.submitted.group) if pod.submitted.group else None
+        declared = group is None or group.observed is not None
+        yield Part.DELAYED if declared else Part.GANG, 1, 1
+    else:
+        yield from _causes_of_refusal(refused)
+
+
+def _causes_of_refusal(refused: PodRefused) -> Iterator[tuple[Part, int, int]]:
+    codes, gang = refused.reasons.keys(), refused.gang
+    if codes & NOT_READY:
+        return
+    if codes & LIMIT_CODES:
+        yield Part.QUOTA, 1, 1
+    elif _C.GANG_INCOMPLETE in codes:
+        yield Part.GANG, 1, 1
+    elif codes & TOPOLOGY:
+        yield Part.TOPOLOGY, 1, 1
+    elif gang is not None and gang.fitting:
+        # As many pods fit as `fitting`, but may not start before the others fit.
+        fitting, needed = min(gang.fitting, gang.needed), gang.needed
+        yield Part.GANG, fitting, needed
+        if fitting < needed:
+            yield Part.FRAGMENTED, needed - fitting, needed
+    elif codes - CLOSED - {_C.NODE_NOMINATED}:
+        yield Part.FRAGMENTED, 1, 1
+    elif _C.NODE_NOMINATED in codes:
+        yield Part.DELAYED, 1, 1
+
+
+class Lost(Account):
+    """Measures what pods have allocated, and why the rest of each device did no work."""
+
+    def __init__(self, state: State, by: By, meters: Meters, idle: int = IDLE) -> None:
+        """Start with the causes of now; `idle` is the shortest idle period, in microseconds."""
+        self._kinds: dict[Kind, schemas.Device] = {}  # an example of each
+        self._devices: Counter[Kind] = Counter()
+        self._other_needs = True  # kinds came or went, or needs of known kinds changed
+        self._free: Counter[Slot] = Counter()
+        self._wanted: dict[Group, list[int]] = {}
+        self._groups: list[Group] | None = None  # in the order of attribution
+        self._wishes: dict[str, tuple[_Wish, ...]] = {}  # by the uid of each pending pod
+        self._needs: dict[bytes, Needs] = {}
+        self._divisions: dict[tuple[Group | None, Slot], Division] = {}
+        self._pods_on: Counter[str] = Counter()  # pods with devices, by node
+        self._held_gangs: dict[str, None] = {}
+        self._stale = True  # the rates are of an earlier state
+        meters.closing = self._settle
+        super().__init__(state, by, meters, idle)
+        self._other_needs = False
+        self._wish(state.pods.values())
+
+    def observe(self, change: Change, moment: int) -> None:
+        """Meter a change that the fold made at `moment`. Raises `TooMuch`."""
+        if self._stale and self._meters.now < min(moment, self._meters.end):
+            self._attribute()
+        super().observe(change, moment)
+        if change.refused:
+            return
+        data, state = change.data, self._state
+        if change.pod is not None:
+            self._wish((change.pod,))
+            if isinstance(data, schemas.PodBound | schemas.SharesAllocated):
+                self._recount((change.pod,))
+        if isinstance(data, schemas.PodEvicted) and data.beneficiary in state.pods:
+            self._wish((state.pods[data.beneficiary],))
+        elif isinstance(data, schemas.PodGroupObserved | schemas.PodGroupGone):
+            group = state.groups.get(data.group)
+            self._wish(group.pods.values() if group else ())
+        elif isinstance(data, schemas.ConfigurationChanged):
+            self._other_needs = True  # other MIG geometries
+        for name in [*self._held_gangs]:
+            group = state.groups.get(name)
+            if group is None or not group.held:
+                del self._held_gangs[name]
+                self._recount(group.pods.values() if group else ())
+        if self._other_needs:
+            self._other_needs = False
+            self._needs.clear()
+            self._wish([state.pods[uid] for uid in self._wishes])
+
+    def finish(self) -> None:
+        """End the period. Pods that are still allocated or pending count up to its end."""
+        self._attribute()
+        super().finish()
+
+    # ---- what is allocated and what is left ----
+
+    def _part_of(self, pod: PodState) -> Part:
+        if is_held(self._state, pod):
+            self._held_gangs[pod.submitted.group] = None
+            return Part.GANG
+        return Part.DELAYED if pod.phase is PLACED else Part.ALLOCATED
+
+    def _recount(self, pods: Iterable[PodState]) -> None:
+        for pod in pods:
+            before = self._held.get(pod.uid, ())
+            super()._recount((pod,))
+            for sign, held in ((-1, before), (1, self._held.get(pod.uid, ()))):
+                for name in {each.node: None for each in held}:
+                    self._pods_on[name] += sign
+
+    def _node_changed(self, change: Change, node: NodeState) -> None:
+        before = self._pods_on[node.name] > 0
+        super()._node_changed(change, node)
+        if node.cordoned and before != (self._pods_on[node.name] > 0):
+            self._count(node)
+
+    def _rest_of(self, node: NodeState, device: DeviceState) -> Rest | None:
+        rest = super()._rest_of(node, device)
+        if rest is None or rest.part is not Part.CORDONED:
+            return rest
+        in_use = self._pods_on[node.name] > 0 if node.cordoned else not device.idle
+        return structs.replace(rest, part=Part.DRAINING) if in_use else rest
+
+    def _turn(self, rest: Rest, sign: int) -> None:
+        super()._turn(rest, sign)
+        kind = kind_of(rest.device)
+        self._devices[kind] += sign
+        if not self._devices[kind]:
+            del self._devices[kind]
+        if (kind in self._devices) != (kind in self._kinds):
+            self._other_needs = self._stale = True
+            if self._kinds.pop(kind, None) is None:
+                self._kinds[kind] = rest.device
+        if rest.part is Part.FREE:
+            self._stale = True
+            slot = (kind, rest.cards < CARD)
+            self._free[slot] += sign * rest.cards
+            if self._by.of_devices:
+                self._weigh(None, slot, rest.key[0], sign * rest.cards)
+
+    # ---- what pending pods request ----
+
+    def _wish(self, pods: Iterable[PodState]) -> None:
+        for pod in pods:
+            before = self._wishes.pop(pod.uid, ())
+            after: tuple[_Wish, ...] = ()
+            if pod.phase is PENDING and self._state.pods.get(pod.uid) is pod:
+                self._wishes[pod.uid] = after = tuple(self._wishes_of(pod))
+            if before != after:
+                self._stale = True
+                for sign, wishes in ((1, after), (-1, before)):
+                    for wish in wishes:
+                        self._add(wish, sign)
+
+    def _wishes_of(self, pod: PodState) -> Iterator[_Wish]:
+        row = NOBODY
+        for part, some, of_all in causes_of(self._state, pod):
+            if not self._by.of_devices:
+                row = row or self._by.row_of(self._state, pod, "", "")
+            for needs in self._needs_of(pod):
+                slots: list[Slot] = []
+                cards: list[int] = []
+                for need in needs:
+                    used = (False, True) if part is Part.FRAGMENTED else (False,)
+                    for in_use in used if need.whole else (True, False):
+                        slots.append((need.kind, in_use))
+                        cards.append(need.cards * some // of_all)
+                yield _Wish((part, tuple(slots)), row, tuple(cards))
+
+    def _needs_of(self, pod: PodState) -> Needs:
+        known = self._needs.get(pod.shape_key)
+        if known is None:
+            if len(self._needs) >= NEEDS_MAX:
+                self._needs.clear()
+            known = tuple(self._computed_needs(pod.submitted.shape))
+            self._needs[pod.shape_key] = known
+        return known
+
+    def _computed_needs(self, shape: Shape) -> Iterator[tuple[_Need, ...]]:
+        # Devices that the pod names by id or index count as any device of their kind.
+        devices: DeviceConstraints = structs.replace(
+            shape.devices, use_ids=(), nouse_ids=(), indexes=()
+        )
+        geometries = self._state.configuration.nvidia.known_mig_geometries
+        rules = Rules(FleetFacts(geometries, largest_gpu_mib(self._kinds.values())))
+        for family in sorted({ask.family for ask in shape.asks}):
+            needs: list[_Need] = []
+            for kind, device in self._kinds.items():
+                together = most = 0  # init containers run before the others
+                whole = True
+                for ask in shape.asks:
+                    need = need_of(ask, devices, device, rules) if ask.family == family else None
+                    if isinstance(need, Demand):
+                        share = card_part(device, need.memory_mib, need.cores)
+                        whole &= need.alone or share >= CARD
+                        most = max(most, ask.count * share)
+                        together += 0 if ask.init else ask.count * share
+                if cards := max(together, most):
+                    needs.append(_Need(kind, cards, whole))
+            yield tuple(sorted(needs))
+
+    def _add(self, wish: _Wish, sign: int) -> None:
+        group, slots = wish.group, wish.group[1]
+        totals = self._wanted.get(group)
+        if totals is None:
+            totals = self._wanted[group] = [0] * len(slots)
+            self._groups = None
+        for at, cards in enumerate(wish.cards):
+            totals[at] += sign * cards
+            if not self._by.of_devices:
+                self._weigh(group, slots[at], wish.row, sign * cards)
+        if not any(totals):
+            del self._wanted[group]
+            self._groups = None
+
+    # ---- attribution ----
+
+    def _weigh(self, group: Group | None, slot: Slot, row: str, cards: int) -> None:
+        # Rows are those of pods in one group, or of free devices if `group` is None.
+        now = self._meters.now
+        division = self._divisions.get((group, slot))
+        if division is None:
+            give = partial(self._give, str(slot[0][0]))
+            division = self._divisions[group, slot] = Division(now, give)
+        division.weigh(row, cards, now)
+        if not division.total:
+            del self._divisions[group, slot]
+
+    def _give(self, model: str, row: str, part: Part, cards: int) -> None:
+        source = row if self._by.of_devices else NOBODY
+        self._meters.move((source, model), (row, model), part, cards)
+
+    def _settle(self, edge: int) -> None:
+        for division in self._divisions.values():
+            division.settle(edge)
+
+    def _attribute(self) -> None:
+        """Set at which rates each cause takes what is free, from now on.
+
+        It may be called after the fold of the next event, so it must not read the state."""
+        if self._groups is None:
+            self._groups = sorted(self._wanted)
+        self._stale = False
+        left = Counter(self._free)
+        taken: dict[Slot, dict[Part, int]] = {slot: {} for slot in left}
+        for group in self._groups:
+            part, slots = group
+            rest = WHOLE  # the fraction of the request that no slot has met yet
+            for slot, wanted in zip(slots, self._wanted[group], strict=True):
+                cards = min(left[slot], wanted * rest // WHOLE)
+                if cards:
+                    left[slot] -= cards
+                    rest -= -(-cards * WHOLE // wanted)
+                    taken[slot][part] = taken[slot].get(part, 0) + cards
+                self._divide(group, slot, {part: cards} if cards else {})
+        for slot, rates in taken.items():
+            self._divide(None, slot, rates)
+
+    def _divide(self, group: Group | None, slot: Slot, rates: dict[Part, int]) -> None:
+        division = self._divisions.get((group, slot))
+        if division is not None:
+            division.divide(rates, self._meters.now)

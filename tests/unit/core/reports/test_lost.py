@@ -1,0 +1,285 @@
+"""Tests of the causes of lost hours: one test for each cause, then how much each cause gets."""
+
+import csv
+import io
+from typing import Any
+
+import pytest
+
+from apportion.core.ledger.state import State
+from apportion.core.reports.lost import causes_of
+from apportion.core.reports.meters import Part
+from apportion.core.reports.prices import prices_of
+from apportion.runtime.jetstream.reports import as_csv
+from apportion_schemas import (
+    DeviceConstraints,
+    DeviceCordoned,
+    DeviceHealthChanged,
+    GangShortage,
+    NodeCordoned,
+    PodBound,
+    PodEvicted,
+    PodGone,
+    PodRefused,
+    PodSubmitted,
+    RefusalCode,
+    ShareUsed,
+    UsageRecorded,
+)
+from tests.support.accounts import Losing
+from tests.support.fleet import T4, node, rack
+from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, cards, gang, member, pod, shape, share
+from tests.support.pods import placed as placement
+
+HALF = 40_960
+"""MiB: half of the default GPU."""
+_C = RefusalCode
+
+
+def refusal(uid: str, *codes: RefusalCode, **more: Any) -> PodRefused:
+    """Return the refusal of a pod by one node for each of these codes."""
+    return PodRefused(
+        pod=uid, namespace="default", name=uid, reasons=dict.fromkeys(codes, 1), nodes=1, **more
+    )
+
+
+def used(cores: int | None, *, seconds: int = 3600, mib: int = 1024) -> UsageRecorded:
+    """Return the hourly report of p1's share, which is half of n1-g0."""
+    work = {} if cores is None else {"cores_seconds": cores * seconds, "cores_peak": cores}
+    one = ShareUsed(
+        pod="p1", namespace="default", name="p1", container="main", device="n1-g0",
+        seconds=seconds, memory_mib=HALF, memory_mib_seconds=mib * seconds, memory_mib_peak=mib,
+        cores=50, **work,
+    )  # fmt: skip
+    return UsageRecorded(node="n1", seconds=3600, shares=(one,))
+
+
+def test_what_no_pod_requests_is_no_demand() -> None:
+    """Without pending pods, unallocated hours have no demand. Shares of bound pods have worked."""
+    losing = Losing().at(0, rack("n1", 2), pod("p1", cards())).decide(0)
+    assert losing.hours() == {"worked": 10.0, "no_demand": 10.0}
+
+
+def test_demand_bounds_what_pods_cause() -> None:
+    """Pending pods lose at most the devices that they request. The rest has no demand."""
+    losing = Losing().at(0, rack("n1", 10)).at(0, pod("p1", cards(2)))
+    assert losing.hours() == {"scheduler_delay": 20.0, "no_demand": 80.0}
+
+
+def test_demand_is_for_devices_that_the_pod_accepts() -> None:
+    """A pod requests nothing of devices of another model."""
+    only = shape(cards(4), devices=DeviceConstraints(use_types=("T4",)))
+    losing = Losing("model").at(0, rack("n1", 4), rack("n2", 2, model=T4))
+    losing.at(0, pod("p1", shape=only)).decide(0)
+    assert losing.hours(T4) == {"fragmentation": 20.0}
+    assert losing.hours(rack().devices[0].model) == {"no_demand": 40.0}
+
+
+def test_free_parts_in_which_no_pod_fits_are_fragmented() -> None:
+    """If enough is free, but nowhere enough of it, the pending pod loses the hours to
+    fragmentation: two halves of a GPU are not one."""
+    losing = Losing().at(0, rack("n1", 2), pod("a"), pod("b"), pod("whole", cards()))
+    for uid, device in (("a", "n1-g0"), ("b", "n1-g1")):
+        placing = placement(uid, shares=[share(device, HALF)])
+        losing.at(0, placing, PodBound(pod=uid, node="n1", attempt=1))
+    assert losing.decide(0).hours() == {"worked": 10.0, "fragmentation": 10.0}
+
+
+def test_the_rest_of_a_device_is_no_whole_device() -> None:
+    """A pod that requests whole devices loses the rest of a device in use to no limit of a queue.
+    A pod that requests a part of a device does."""
+    for request, lost in ((cards(2), "no_demand"), (ask(HALF), "quota")):
+        losing = Losing().at(0, rack("n1", 1), pod("p1"), pod("p2", request))
+        losing.at(0, placement("p1", shares=[share("n1-g0", HALF)]))
+        losing.at(0, PodBound(pod="p1", node="n1", attempt=1), refusal("p2", _C.QUOTA_EXCEEDED))
+        assert losing.hours() == {"worked": 5.0, lost: 5.0}
+
+
+def test_limits_are_quota() -> None:
+    """A pod that a quota keeps out loses the hours of the devices that it would fit on."""
+    losing = Losing().at(0, rack("n1", 4))
+    losing.at(0, pod("p1", cards(3)), refusal("p1", _C.QUOTA_EXCEEDED))
+    assert losing.hours("default") == {"quota": 30.0}
+    assert losing.hours() == {"quota": 30.0, "no_demand": 10.0}
+
+
+def test_a_gang_without_its_pods_is_gang_assembly() -> None:
+    """Hours that an incomplete gang, or one without a PodGroup, could use are gang assembly."""
+    losing = Losing().at(0, rack("n1", 4), member("p1", cards()))  # no PodGroup yet
+    losing.at(4, gang(min_available=3)).decide(4)
+    assert losing.hours() == {"gang_assembly": 10.0, "no_demand": 30.0}
+
+
+def test_a_gang_that_fits_in_part_is_gang_assembly_and_fragmentation() -> None:
+    """If only some pods of a gang fit, these lose their hours to gang assembly, as they would
+    start without the rest; the others lose theirs to fragmentation."""
+    fitting = GangShortage(needed=4, present=4, fitting=3)
+    ledger = Ledger(pod("p1", cards()), refusal("p1", _C.DEVICE_IN_USE, gang=fitting))
+    assert [*causes_of(ledger.state, ledger.pod("p1"))] == [
+        (Part.GANG, 3, 4), (Part.FRAGMENTED, 1, 4)
+    ]  # fmt: skip
+    losing = Losing().at(0, rack("n1", 3), gang(min_available=4))
+    losing.at(0, *(member(f"p{at}", cards()) for at in range(4))).decide(0)
+    assert losing.hours() == {"gang_assembly": 30.0}
+
+
+def test_placed_pods_that_wait_for_their_gang_are_gang_assembly() -> None:
+    """Shares of held pods are gang assembly until the gang is whole, then scheduler delay until the
+    pods are bound."""
+    losing = Losing(hours=9).at(
+        0, rack("n1", 2), gang(), member("p1", cards()), member("p2", cards())
+    )
+    losing.at(0, placement("p1", shares=[share("n1-g0", 81_920)], held=True))
+    losing.at(3, placement("p2", shares=[share("n1-g1", 81_920)], previous=losing_chain(losing)))
+    losing.at(6, *(PodBound(pod=uid, node="n1", attempt=1) for uid in ("p1", "p2")))
+    assert losing.hours() == {
+        "gang_assembly": 3.0, "scheduler_delay": 3.0 + 2 * 3.0, "worked": 6.0
+    }  # fmt: skip
+
+
+def losing_chain(losing: Losing) -> str:
+    """Return the chain of node n1, which its next placement must name."""
+    return losing.ledger.state.nodes["n1"].chain
+
+
+@pytest.mark.parametrize(
+    ("codes", "causes"),
+    [
+        ((_C.GANG_DOMAIN_TOO_SMALL, _C.DEVICE_IN_USE), [(Part.TOPOLOGY, 1, 1)]),
+        ((_C.NUMA_MISMATCH,), [(Part.TOPOLOGY, 1, 1)]),
+        ((_C.POD_ANTI_AFFINITY,), [(Part.TOPOLOGY, 1, 1)]),
+        ((_C.QUEUE_CLOSED, _C.GANG_DOMAIN_TOO_SMALL), [(Part.QUOTA, 1, 1)]),
+        ((_C.NODE_NOMINATED,), [(Part.DELAYED, 1, 1)]),
+        ((_C.NODE_NOMINATED, _C.MEMORY_INSUFFICIENT), [(Part.FRAGMENTED, 1, 1)]),
+        ((_C.CPU_INSUFFICIENT, _C.TYPE_MISMATCH), [(Part.FRAGMENTED, 1, 1)]),
+        ((_C.TYPE_MISMATCH, _C.NODE_LABELS_MISMATCH, _C.TAINT_NOT_TOLERATED), []),
+        ((_C.DEVICE_UNHEALTHY, _C.NODE_CORDONED), []),
+        ((_C.VOLUME_CLAIM_NOT_READY,), []),
+        ((RefusalCode("OfANewerBuild"),), [(Part.FRAGMENTED, 1, 1)]),
+    ],
+)
+def test_the_codes_of_a_refusal_are_its_cause(
+    codes: tuple[RefusalCode, ...], causes: list[tuple[Part, int, int]]
+) -> None:
+    """A refused pod loses hours to the first cause that its codes name; to none if the pod could
+    not use a free device, however many there are."""
+    ledger = Ledger(pod("p1", cards()), refusal("p1", *codes))
+    assert [*causes_of(ledger.state, ledger.pod("p1"))] == causes
+
+
+def test_gated_pods_request_nothing() -> None:
+    """A pod with scheduling gates requests nothing, because its creator holds it back."""
+    assert not [*causes_of(State(), Ledger(pod("p1", gates=("g",))).pod("p1"))]
+
+
+def test_a_pod_for_which_others_are_evicted_is_delayed() -> None:
+    """While pods are being evicted for a pod, what it will use is scheduler delay."""
+    losing = Losing().at(0, rack("n1", 2), pod("low", cards()))
+    losing.decide(0).at(0, pod("high", cards(2), priority=9), refusal("high", _C.DEVICE_IN_USE))
+    evicted = PodEvicted(
+        pod="low", namespace="default", name="low", attempt=1, node="n1", priority=0,
+        beneficiary="high", beneficiary_name="default/high", beneficiary_priority=9,
+        nominated="n1", reason="preempted", previous=losing_chain(losing),
+    )  # fmt: skip
+    losing.at(4, evicted)
+    assert losing.hours() == {"worked": 10.0, "fragmentation": 4.0, "scheduler_delay": 6.0}
+
+
+def test_cordoned_devices_drain_until_they_are_empty() -> None:
+    """The free part of a cordoned node is draining while the node has pods, then cordoned. A
+    cordoned device drains by itself."""
+    losing = Losing().at(0, rack("n1", 2), pod("p1", cards())).decide(0)
+    losing.at(2, NodeCordoned(node="n1", by="x", reason="fan")).at(6, PodGone(uid="p1"))
+    assert losing.hours() == {"worked": 6.0, "no_demand": 2.0, "draining": 4.0, "cordoned": 8.0}
+    losing = (
+        Losing()
+        .at(0, rack("n1", 2), pod("p1"))
+        .at(0, placement("p1", shares=[share("n1-g0", HALF)]))
+    )
+    losing.at(0, PodBound(pod="p1", node="n1", attempt=1))
+    losing.at(0, *(DeviceCordoned(device=f"n1-g{at}", by="x", reason="fan") for at in range(2)))
+    assert losing.hours() == {"worked": 5.0, "draining": 5.0, "cordoned": 10.0}
+
+
+def test_unhealthy_comes_before_all_other_causes() -> None:
+    """The free part of an unhealthy device is unhealthy, even if it is cordoned or requested."""
+    losing = Losing().at(0, rack("n1", 1), NodeCordoned(node="n1", by="x", reason="fan"))
+    losing.at(0, pod("p1", cards())).at(
+        3, DeviceHealthChanged(node="n1", device="n1-g0", healthy=False)
+    )
+    assert losing.hours() == {"cordoned": 3.0, "unhealthy": 7.0}
+
+
+def running(by: str = "namespace", *, step: int = 0) -> Losing:
+    """Return the accounting of a pod that has half of a device during the whole period."""
+    losing = Losing(by, step=step).at(0, rack("n1", 1), pod("p1"))
+    losing.at(0, placement("p1", shares=[share("n1-g0", HALF, 50)]))
+    return losing.at(0, PodBound(pod="p1", node="n1", attempt=1))
+
+
+def test_shares_without_work_are_idle() -> None:
+    """An hour without work by a usage report is idle in a share. Hours without a report count as
+    worked, and as unmeasured."""
+    losing = running().at(1, used(20)).at(2, used(0)).at(3, used(0))
+    total = losing.answer().total
+    assert (total.worked_gpu_hours, total.idle_gpu_hours) == (4.0, 1.0)
+    assert total.unmeasured_gpu_hours == 3.5
+    assert running().at(1, used(None, mib=0)).hours()["idle"] == 0.5
+    assert "idle" not in running().at(1, used(None, mib=9)).hours()
+
+
+def test_no_more_is_idle_than_was_allocated() -> None:
+    """Of a usage report that is counted twice, only as much is idle as was allocated in a step."""
+    losing = running(step=1).at(1, used(0), used(0))
+    first = next(row for row in losing.answer().steps if row.key == "default")
+    assert (first.worked_gpu_hours, first.idle_gpu_hours) == (0.0, 0.5)
+
+
+def test_rows_are_of_who_waits_and_the_rest_of_nobody() -> None:
+    """In rows of queues, each queue has what its pods used and requested. The other hours are in
+    the row without a name. By node, hours with a cause are divided by what the nodes have free."""
+    events = (
+        rack("n1", 1),
+        rack("n2", 3),
+        pod("p1", cards(), queue="a"),
+        pod("p2", cards(2), queue="b"),
+    )
+    losing = Losing("queue").at(0, *events)
+    assert losing.hours("a") == {"scheduler_delay": 10.0}
+    assert losing.hours("b") == {"scheduler_delay": 20.0}
+    assert losing.answer().rows[-1].key in {"", "a"}
+    assert next(row for row in losing.answer().rows if not row.key).no_demand_gpu_hours == 10.0
+    losing = Losing("node").at(0, *events)
+    assert losing.hours("n1") == {"scheduler_delay": 7.5, "no_demand": 2.5}
+    assert losing.hours("n2") == {"scheduler_delay": 22.5, "no_demand": 7.5}
+
+
+def test_rounded_hours_add_up_exactly() -> None:
+    """The hours of a row are rounded to six digits so that they still add up to the capacity."""
+    losing = Losing(hours=1 / 3600).at(0, rack("n1", 3), pod("p1", cards()), pod("p2", cards()))
+    losing.at(0, refusal("p2", _C.QUOTA_EXCEEDED))
+    total = losing.answer().total
+    assert total.capacity_gpu_hours == 0.000833
+    parts = (total.no_demand_gpu_hours, total.quota_gpu_hours, total.scheduler_delay_gpu_hours)
+    assert sorted(parts) == [0.000277, 0.000278, 0.000278]
+
+
+def test_csv_and_costs() -> None:
+    """The CSV has a row for each group; their columns add up to the total. The cost is that of the
+    lost hours."""
+    losing = Losing().at(0, rack("n1", 4), pod("p1", cards(), namespace="web")).decide(0)
+    answer = losing.answer(prices_of(b"currency = 'EUR'\n[models]\n'*' = 2"))
+    assert (answer.total.lost_cost, answer.currency) == (60.0, "EUR")
+    rows = list(csv.DictReader(io.StringIO(as_csv(answer))))
+    assert [row["key"] for row in rows] == ["", "web"]
+    assert sum(float(row["capacity_gpu_hours"]) for row in rows) == 40.0
+    assert [float(row["lost_cost"]) for row in rows] == [60.0, 0.0]
+
+
+def test_pods_without_devices_lose_nothing() -> None:
+    """A pending pod that requests no devices causes no lost hours."""
+    losing = Losing().at(0, node("n1"), rack("n2", 1), PodSubmitted(
+        uid="p1", namespace="default", name="p1", shape=shape(), dialect="hami"
+    ))  # fmt: skip
+    assert losing.hours() == {"no_demand": 10.0}
