@@ -20,6 +20,7 @@ from apportion_schemas.catalogue import subject_of as subject_of
 from apportion_schemas.cluster import BudgetGone as BudgetGone
 from apportion_schemas.cluster import BudgetObserved as BudgetObserved
 from apportion_schemas.cluster import DevicesRegistered as DevicesRegistered
+from apportion_schemas.cluster import GangPart as GangPart
 from apportion_schemas.cluster import NamespaceGone as NamespaceGone
 from apportion_schemas.cluster import NamespaceObserved as NamespaceObserved
 from apportion_schemas.cluster import Neighbour as Neighbour

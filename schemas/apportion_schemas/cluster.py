@@ -8,6 +8,8 @@ from apportion_schemas.catalogue import event
 from apportion_schemas.inventory import Device
 from apportion_schemas.quantities import (
     COUNT_MAX,
+    LEVELS_MAX,
+    PARTS_MAX,
     CpuMilli,
     HostMemoryMib,
     Index,
@@ -103,11 +105,27 @@ class NodeGone(Payload, frozen=True):
     node: Name
 
 
-@event("cluster.group.{group}", "watcher", born=2)
+class GangPart(Payload, frozen=True):
+    """Pods of a gang with levels of their own: those of `tasks`.
+
+    If `split_by` is set, the pods with the same value of this pod label are a part. If `size` is
+    set, so many pods of a part are placed together, or none."""
+
+    tasks: Annotated[tuple[Name, ...], Meta(min_length=1, max_length=PARTS_MAX)]
+    required_level: Key | Literal[""] = ""
+    preferred_level: Key | Literal[""] = ""
+    split_by: Key | Literal[""] = ""
+    size: Natural = 0
+    topology: Name | Literal[""] = ""  # if it is another one than that of the whole gang
+    levels: Annotated[tuple[Key, ...], Meta(max_length=LEVELS_MAX)] = ()  # of this topology
+
+
+@event("cluster.group.{group}", "watcher", born=3)
 class PodGroupObserved(Payload, frozen=True):
     """A PodGroup: at least `min_available` (`minMember`) of its pods start, or none.
 
-    The nodes with the same value of a label are a topology domain, such as a rack."""
+    The nodes with the same value of a label are a topology domain, such as a rack. If `levels` has
+    several labels, a domain of one of them is a part of a domain of the label before it."""
 
     group: Name
     min_available: Natural
@@ -118,6 +136,10 @@ class PodGroupObserved(Payload, frozen=True):
     preferred_level: Key | Literal[""] = (
         ""  # label key: all pods are in one such domain if they fit
     )
+    topology: Name | Literal[""] = ""  # KAI's Topology with the two levels
+    levels: Annotated[tuple[Key, ...], Meta(max_length=LEVELS_MAX)] = ()  # label keys of a topology
+    # parts that contain others are before them
+    parts: Annotated[tuple[GangPart, ...], Meta(max_length=PARTS_MAX)] = ()
 
 
 @event("cluster.group.{group}", "watcher")

@@ -8,6 +8,8 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 NAME_MAX = 253  # a Kubernetes DNS subdomain name
+LEVELS_MAX = 16  # levels of one topology, as in KAI and Kueue
+PARTS_MAX = 256  # subgroups of one gang
 TEXT_MAX = 1024  # free text: a reason, a message
 MEMORY_MIB_MAX = 1 << 24  # 16 TiB on one device
 HOST_MEMORY_MIB_MAX = 1 << 25  # 32 TiB on one node

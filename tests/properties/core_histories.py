@@ -23,6 +23,7 @@ from apportion_schemas import (
     DeviceHealthChanged,
     DeviceUncordoned,
     DeviceWeights,
+    GangPart,
     HostPort,
     LabelExpression,
     MigInstance,
@@ -272,6 +273,24 @@ selectors = st.builds(
 )
 keys = st.sampled_from(("zone", "kubernetes.io/hostname"))
 levels = st.sampled_from(("",) * 5 + ("zone", "kubernetes.io/hostname", "rank"))
+topologies = st.sampled_from(((), (), ("zone", "kubernetes.io/hostname"), ("rank", "zone")))
+gang_parts = weighed(
+    (4, st.just(())),
+    (
+        1,
+        st.lists(
+            st.builds(
+                GangPart,
+                tasks=st.sampled_from((("t",), ("u",), ("t", "u"))),
+                required_level=levels,
+                preferred_level=levels,
+                split_by=st.sampled_from(("", "app")),
+                size=st.integers(0, 2),
+            ),
+            max_size=2,
+        ).map(lambda parts: tuple(sorted(parts, key=lambda part: -len(part.tasks)))),
+    ),
+)
 near = st.builds(PodTerm, pods=selectors, topology_key=keys)
 relations = weighed(
     (3, st.just(PodConstraints())),
@@ -359,7 +378,7 @@ seldom_odd = weighed((5, usual_shapes), (1, odd_shapes))
 gangs = st.sampled_from(GANGS)
 priorities = st.sampled_from((0, 0, 5, -7, 9))
 apps = st.sampled_from(({}, {"app": "x"}, {"app": "y"}))
-tasks = st.sampled_from(("", "t"))
+tasks = st.sampled_from(("", "t", "t", "u"))
 
 
 def submissions(
@@ -479,6 +498,8 @@ operations: st.SearchStrategy[Payload] = weighed(
             min_tasks=st.sampled_from(({}, {}, {"t": 1})),
             required_level=levels,
             preferred_level=levels,
+            levels=topologies,
+            parts=gang_parts,
         ),
     ),
 )
@@ -583,6 +604,7 @@ gang_steps = st.builds(
     group=st.sampled_from(GANGS[-2:]),
     min_available=st.integers(1, 3),
     required_level=levels,
+    parts=gang_parts,
 )
 
 

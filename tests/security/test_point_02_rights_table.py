@@ -18,6 +18,7 @@ watcher   storage.k8s.io/csistoragecapacities policy/poddisruptionbudgets: READ
 watcher   scheduling.volcano.sh/podgroups scheduling.volcano.sh/queues: READ
 watcher   scheduling.x-k8s.io/podgroups scheduling.k8s.io/podgroups: READ
 watcher   scheduling.run.ai/podgroups scheduling.run.ai/queues: READ
+watcher   topology.volcano.sh/hypernodes kai.scheduler/topologies: READ
 watcher   /events: create
 binder    /pods/binding: create
 binder    /pods: get delete

@@ -256,10 +256,12 @@ class PlaceFinder:
         """Return True if affinity or spread terms, of this pod or of others, restrict its nodes."""
         return self._neighbours.concern(pod.submitted) is not NO_CONCERN
 
-    def domain_ids(self, keys: list[str]) -> NDArray[np.int64]:
-        """Number the topology domains like `domains_by`; `NO_VALUE` for nodes that lack a label."""
+    def domain_ids(self, keys: list[str], needed: list[str]) -> NDArray[np.int64]:
+        """Number the topology domains like `domains_by`.
+
+        Nodes that lack one of the labels `needed` have the number `NO_VALUE`."""
         self.columns.sync()
-        ids = np.stack([self._domains.ids(self.columns, key) for key in keys])
+        ids = np.stack([self._domains.ids(self.columns, key) for key in needed])
         found: NDArray[np.int64] = np.where(
             (ids == NO_VALUE).any(0), NO_VALUE, self.domains_by(keys)
         )

@@ -2,10 +2,14 @@
 
 A level is a label key, and the nodes with the same value are a domain. The domain with the least
 room is tried first, so that a large one stays whole. If a gang may start with one pod, the domain
-with the most room is tried first, because further pods must follow. Invariant: while a gang has
-placed pods, further pods only get nodes of their domain."""
+with the most room is tried first, because further pods must follow. If no domain of the preferred
+level has room for all, each coarser level of the topology is tried. In a domain of such a level,
+the pods fill the domains of the preferred level one after the other, so that they use few of them.
+Parts of a gang may have levels of their own, within the domain of the whole.
+Invariant: while a gang has placed pods, further pods only get nodes of their domain."""
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -16,11 +20,15 @@ from apportion.core.placement.finder import PlaceFinder
 from apportion.core.placement.gangs import GangDeficit
 from apportion.core.placement.index.labels import NO_VALUE
 from apportion.core.placement.queueing.keys import wants_key
+from apportion_schemas import GangPart, GangShortage, PodPlaced
+from apportion_schemas.quantities import PARTS_MAX
 
 # Domains tried for one gang in one decision: half of them with the least room, half with the most.
 # They are fewer if the gang has many pods, because each try looks for a node for each pod.
 DOMAINS_MAX: Final = 64
 FINDS_MAX: Final = 2_048
+PART_DOMAINS_MAX: Final = 8  # if a gang has parts, because each try of the whole tries each part
+INNER_MAX: Final = 32  # domains of the preferred level that are filled one after the other
 
 
 class Domain(NamedTuple):
@@ -28,77 +36,263 @@ class Domain(NamedTuple):
 
     rows: NDArray[np.bool_] | None = None
     name: str = ""
+    finest: bool = False  # of the preferred level
+
+
+class Room(NamedTuple):
+    """How many of the waiting pods fit into each domain at most, and how many such pods would."""
+
+    fitting: NDArray[np.int64]
+    most: NDArray[np.int64]
 
 
 ANYWHERE: Final = Domain()
 
 
 class GangLevels:
-    """The topology levels of one gang, and the domain in which its pods are tried now."""
+    """The topology levels of a gang or of a part of it, and the domain in which it is tried now."""
 
-    def __init__(self, finder: PlaceFinder, group: GroupState) -> None:
-        said = group.observed
+    def __init__(
+        self,
+        finder: PlaceFinder,
+        group: GroupState,
+        part: GangPart | None = None,
+        *,
+        pods: Iterable[PodState] | None = None,
+        parts: Sequence[GangPart] = (),
+        within: Domain = ANYWHERE,
+    ) -> None:
+        whole = group.observed
+        said = whole if part is None else part
         self.required = said.required_level if said is not None else ""
+        self.size = part.size if part is not None else 0
         self._preferred = said.preferred_level if said is not None else ""
+        self._topology = list(part.levels) if part is not None else []
+        if not self._topology and whole is not None:
+            self._topology = list(whole.levels)
         self._finder = finder
         self._group = group
-        self.domain = ANYWHERE
+        self._pods = group.pods.values() if pods is None else pods
+        self._parts = parts
+        self._within = within
+        self._is_part = part is not None
+        self._domains_max = PART_DOMAINS_MAX if parts or self._is_part else DOMAINS_MAX
+        self._waiting: list[PodState] = []
+        self._inner: list[NDArray[np.bool_]] = []
+        self._full: dict[bytes, int] = {}  # how many of `_inner` have no room for such pods
+        self.domain = within
 
     def __bool__(self) -> bool:
-        """Return True if the gang has any level."""
+        """Return True if the gang, or this part of it, has any level."""
         return bool(self.required or self._preferred)
 
+    @property
+    def divided(self) -> bool:
+        """Return True if parts of the gang have levels of their own."""
+        return bool(self._parts)
+
+    @property
+    def bounded(self) -> bool:
+        """Return True if the gang or a part of it must be in one domain."""
+        return bool(self.required or any(part.required_level for part in self._parts))
+
+    @property
+    def largest(self) -> int:
+        """Return how many pods of a part are placed together at most; 0 if no part has a size."""
+        return max((part.size for part in self._parts), default=0)
+
+    def parts(self, waiting: list[PodState]) -> list[tuple["GangLevels", list[PodState]]]:
+        """Divide the waiting pods among the parts of the gang, those with most pods first.
+
+        The last part has all pods that are in no other."""
+        found: list[tuple[GangLevels, list[PodState]]] = []
+        rest = list(self._parts)
+        while rest:
+            part, *rest = rest
+            tasks = frozenset(part.tasks)
+            inside = [each for each in rest if tasks.issuperset(each.tasks)]
+            rest = [each for each in rest if not tasks.issuperset(each.tasks)]
+            mine = _by_value(waiting, part)
+            whole = _by_value(self._pods, part)
+            waiting = [pod for pod in waiting if pod.submitted.task not in tasks]
+            for value, pods in mine.items():
+                found.append((self._part(part, whole[value], inside), pods))
+        found.sort(key=lambda each: -len(each[1]))
+        del found[PARTS_MAX:]  # the others are tried in later decisions
+        if waiting:
+            found.append((self._part(GangPart(tasks=("",)), waiting, ()), waiting))
+        return found
+
+    def _part(
+        self, part: GangPart, pods: list[PodState], inside: Sequence[GangPart]
+    ) -> "GangLevels":
+        return GangLevels(
+            self._finder, self._group, part, pods=pods, parts=inside, within=self.domain
+        )
+
+    @property
+    def _here(self) -> int:
+        return sum(pod.placement is not None for pod in self._pods)
+
+    def shortage(self, wanted: GangDeficit, waiting: list[PodState]) -> GangShortage:
+        """Return what this part lacks before any of its waiting pods is placed."""
+        here = self._here
+        return GangShortage(
+            needed=here + wanted.pods,
+            present=here + len(waiting),
+            fitting=here,
+            level=self.required,
+        )
+
+    def deficit(self, waiting: list[PodState], deficit: GangDeficit) -> GangDeficit:
+        """Return what this part has to place if the gang has this deficit."""
+        tasks = deficit.tasks & Counter(pod.submitted.task for pod in waiting)
+        others = min(deficit.others, len(waiting) - tasks.total())
+        if self.size:
+            return GangDeficit(Counter(), max(self.size - self._here, tasks.total() + others))
+        return GangDeficit(tasks, others)
+
     def domains(self, waiting: list[PodState], deficit: GangDeficit) -> list[Domain]:
-        """Return the domains to try: those of the preferred level, then of the required one.
+        """Return the domains to try: those of the preferred level, of coarser ones, then the rest.
 
-        A preferred domain is within a required one. If no domain has room for all, return only the
-        one with room for most; none if no node has the label of the required level."""
-        wide = self._of([self.required], waiting, deficit) if self.required else [ANYWHERE]
-        if not wide or not self._preferred or self._preferred == self.required:
-            return wide
-        levels = [each for each in (self.required, self._preferred) if each]
-        return [*self._of(levels, waiting, deficit), *wide]
+        The rest is those of the required level, which contain all others. If none of them has room
+        for all, return the one with room for most; none if no node has the label of that level."""
+        self._waiting = waiting
+        wide = self._of(self.required, deficit) if self.required else [self._within]
+        if not wide:
+            return []
+        levels = self._narrower()
+        most = FINDS_MAX // max(len(levels), 1)
+        found = [domain for level in levels for domain in self._of(level, deficit, most)]
+        return [*found, *wide]
 
-    def _of(self, levels: list[str], waiting: list[PodState], deficit: GangDeficit) -> list[Domain]:
-        # The nodes of a domain have equal values of all these labels.
-        columns, level = self._finder.columns, levels[-1]
-        ids = self._finder.domain_ids(levels)
-        placed = Counter(
+    def enter(self, domain: Domain) -> None:
+        """Try the pods in this domain from now on."""
+        self.domain = domain
+        self._inner = []
+        if self._preferred and not domain.finest and self._preferred != self.required:
+            self._inner = self._inner_of(domain)
+
+    def begin(self) -> None:
+        """Start to place the gang's pods in the domain."""
+        self._full = {}
+
+    def find(self, pod: PodState, key: bytes, among: NDArray[np.bool_] | None) -> PodPlaced | None:
+        """Return the best placement in the domain, if possible where the others of the gang are.
+
+        `key` is equal for pods with the same feasible nodes; `among` leaves out other nodes."""
+        rows = self.domain.rows
+        if rows is not None:
+            among = rows if among is None else among & rows
+        for part in self._inner[self._full.get(key, 0) :]:
+            found = self._finder.find(pod, part if among is None else part & among)
+            if found is not None:
+                return found
+            self._full[key] = self._full.get(key, 0) + 1
+        return self._finder.find(pod, among)
+
+    def _narrower(self) -> list[str]:
+        # The levels to try before the required one, the finest first.
+        tree, preferred = self._topology, self._preferred
+        if not preferred or preferred == self.required:
+            return []
+        if preferred not in tree:
+            return [preferred]
+        top = tree.index(self.required) + 1 if self.required in tree else 0
+        return tree[top : tree.index(preferred) + 1][::-1]
+
+    def _ids(self, level: str) -> NDArray[np.int64]:
+        # The number of each row's domain. Domains are apart if a coarser level differs, too.
+        tree = self._topology
+        path = tree[: tree.index(level) + 1] if level in tree else [level]
+        if self.required and self.required not in path:
+            path = [self.required, *path]
+        ids = self._finder.domain_ids(path, [level, *filter(None, [self.required])])
+        rows = self._within.rows
+        return ids if rows is None else np.where(rows, ids, NO_VALUE)
+
+    def _room(self, ids: NDArray[np.int64]) -> Room:
+        columns, labelled = self._finder.columns, ids != NO_VALUE
+        count = int(ids.max(initial=NO_VALUE)) + 1
+        fitting, most = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        alike = Counter(wants_key(pod) for pod in self._waiting)
+        one_of = {wants_key(pod): pod for pod in self._waiting}
+        for key, pod in one_of.items():
+            capacity = self._finder.class_of(pod).capacity(columns)[labelled]
+            by_domain = np.bincount(ids[labelled], capacity, count).astype(np.int64)
+            fitting += np.minimum(by_domain, alike[key])
+            most += by_domain
+        return Room(fitting, most)
+
+    def _placed(self, ids: NDArray[np.int64]) -> Counter[int]:
+        columns = self._finder.columns
+        return Counter(
             int(ids[columns.row_of(pod.placement.node)])
-            for pod in self._group.pods.values()
+            for pod in self._pods
             if pod.placement is not None and pod.placement.node in columns
         )
+
+    def _of(self, level: str, deficit: GangDeficit, most: int = FINDS_MAX) -> list[Domain]:
+        # The domains of a level in the order in which they are tried. A required level has one,
+        # even if no domain has room for all.
+        ids = self._ids(level)
+        placed = self._placed(ids)
         if placed:
             del placed[NO_VALUE]  # where nodes lost the label
             if not placed or (len(placed) > 1 and self._group.held):
                 return []
             (number, _), *_ = placed.most_common(1)
             return [self._domain(level, ids, number)]
-        labelled = ids != NO_VALUE
-        count = int(ids.max(initial=NO_VALUE)) + 1
-        fitting, room = np.zeros(count, np.int64), np.zeros(count, np.int64)
-        alike = Counter(wants_key(pod) for pod in waiting)
-        one_of = {wants_key(pod): pod for pod in waiting}
-        for key, pod in one_of.items():
-            capacity = self._finder.class_of(pod).capacity(columns)[labelled]
-            by_domain = np.bincount(ids[labelled], capacity, count).astype(np.int64)
-            fitting += np.minimum(by_domain, alike[key])
-            room += by_domain
-        elastic = deficit.pods <= 1  # more pods may come: the domain with most room is first
+        room = self._room(ids)
+        # If more pods may come, the domain with most room is first.
+        elastic = deficit.pods <= 1 and not (self._is_part and deficit.tasks)
         found = []
-        for each in np.flatnonzero(fitting).tolist():
-            domain, fits = self._domain(level, ids, each), int(fitting[each])
-            order = -int(room[each]) if elastic else int(room[each])
-            found.append((fits < deficit.pods, len(waiting) - fits, order, domain.name, domain))
-        found.sort(key=lambda each: each[:4])
+        for each, row in _first_rows(ids):
+            if fits := int(room.fitting[each]):
+                order = -int(room.most[each]) if elastic else int(room.most[each])
+                name = self._finder.domain_name(level, row)
+                lacks = max(deficit.pods - fits, 0)
+                found.append((lacks, len(self._waiting) - fits, order, name, each))
+        found.sort()
         if found and found[0][0]:
-            return [found[0][-1]]
-        domains = [each[-1] for each in found if not each[0]]
-        most = min(max(FINDS_MAX // len(waiting), 2), DOMAINS_MAX)
-        if len(domains) > most:
-            domains = domains[: most - most // 2] + domains[-(most // 2) :]
-        return domains
+            return [self._domain(level, ids, found[0][-1])] if level == self.required else []
+        found = [each for each in found if not each[0]]
+        most = min(max(most // len(self._waiting), 2), self._domains_max)
+        if len(found) > most:
+            found = found[: most - most // 2] + found[-(most // 2) :]
+        return [self._domain(level, ids, each[-1]) for each in found]
 
     def _domain(self, level: str, ids: NDArray[np.int64], number: int) -> Domain:
         rows = ids == number
-        return Domain(rows, self._finder.domain_name(level, int(rows.argmax())))
+        name = self._finder.domain_name(level, int(rows.argmax()))
+        return Domain(rows, name, finest=level == self._preferred)
+
+    def _inner_of(self, domain: Domain) -> list[NDArray[np.bool_]]:
+        # The domains of the preferred level in this one: first those with pods of the gang, then
+        # those with most room.
+        ids = self._ids(self._preferred)
+        room, placed = self._room(ids), self._placed(ids)
+        found = []
+        inside = ids if domain.rows is None else np.where(domain.rows, ids, NO_VALUE)
+        for each, row in _first_rows(inside):
+            name = self._finder.domain_name(self._preferred, row)
+            found.append((-placed[each], -int(room.most[each]), name, each))
+        return [ids == each for *_, each in sorted(found)[:INNER_MAX]]
+
+
+def _by_value(pods: Iterable[PodState], part: GangPart) -> dict[str, list[PodState]]:
+    # The pods of the part's tasks, by their value of the label that splits them.
+    tasks, key = frozenset(part.tasks), part.split_by
+    found: dict[str, list[PodState]] = {}
+    for pod in pods:
+        if pod.submitted.task in tasks:
+            found.setdefault(pod.submitted.labels.get(key, "") if key else "", []).append(pod)
+    return found
+
+
+def _first_rows(ids: NDArray[np.int64]) -> list[tuple[int, int]]:
+    # The number of each domain, with its first row.
+    numbers, rows = np.unique(ids, return_index=True)
+    return [
+        each for each in zip(numbers.tolist(), rows.tolist(), strict=True) if each[0] != NO_VALUE
+    ]

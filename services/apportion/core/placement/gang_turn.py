@@ -8,6 +8,7 @@ batch. These pods are held until the last decision releases them. Invariant: a r
 no reservation. The number of its tries has a limit."""
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -37,6 +38,10 @@ LIMIT: Final = 4  # tries for each domain, if there are several sets
 TRIES_MAX: Final = 64
 OTHER_MODEL: Final = RefusalCode.GANG_MODEL_MISMATCH
 APART: Final = (RefusalCode.POD_ANTI_AFFINITY, RefusalCode.TOPOLOGY_SPREAD_EXCEEDED)
+
+# What was placed, and the first pod that was not, if too few were.
+Tried = tuple[list[Placed], PodState | None]
+Place = Callable[[GangLevels, list[PodState], GangDeficit, int], Tried]
 
 
 class BoundPods:
@@ -162,7 +167,7 @@ class GangTurn:
         # the newest reservation may be of this gang, and counts
         before = self._reservations.checkpoint()
         group = self._state.groups[shape_queue.gang]
-        self._levels = GangLevels(self._finder, group)
+        levels = self._begin(group)
         waiting = [self._state.pods[turn.uid] for turn in shape_queue.live(self._state)]
         deficit = deficit_of(group)
         if deficit is None:
@@ -173,15 +178,22 @@ class GangTurn:
         )
         if not deficit.met_by(waiting):
             return Reasons({RefusalCode.GANG_INCOMPLETE: 0}, (), 0, shortage)
-        if deficit.pods > events_left and events_left < most:
+        if max(deficit.pods, levels.largest) > events_left and events_left < most:
             return None
-        placed, refused = self._place_in_one_domain(waiting, deficit)
+        placed, refused = self._place_in_one_domain(
+            levels, waiting, deficit, TRIES_MAX, self._place_on_one_model
+        )
         if refused is None:
             self._finder.models.begin = {}
             return self._batch(group, placed, min(events_left, most))
+        of_part = self._short
+        if of_part is not None and of_part.present < of_part.needed:
+            self._undo(before)
+            return Reasons({RefusalCode.GANG_INCOMPLETE: 0}, (), 0, of_part)
         reasons = self._reasons(refused, before, alone=bool(placed))
-        levels = self._levels
-        if deficit.pods > 1 or levels.required:
+        if of_part is not None:
+            reasons = reasons._replace(gang=of_part)
+        elif deficit.pods > 1 or levels.required:
             shortage = structs.replace(
                 shortage,
                 fitting=here + len(placed),
@@ -192,6 +204,13 @@ class GangTurn:
         if reasons.limit is not None and len({pod.shape_key for pod in waiting}) > 1:
             reasons = reasons._replace(limit=reasons.limit._replace(seen=NEVER_SEEN))
         return reasons
+
+    def _begin(self, group: GroupState) -> GangLevels:
+        said = group.observed
+        levels = GangLevels(self._finder, group, parts=said.parts if said is not None else ())
+        self._levels = self._innermost = levels
+        self._short: GangShortage | None = None  # what a part of the gang lacks
+        return levels
 
     def _reasons(self, refused: PodState, before: Int64, *, alone: bool) -> Reasons:
         # Why the first pod of the gang that does not fit is refused; undoes all reservations since
@@ -204,12 +223,10 @@ class GangTurn:
             reasons = reasons if mixed.limit is None else mixed  # no other model would help
         others = self._refusing.nodes_refused(refused, OTHER_MODEL)
         counted = others.copy()
-        for code in APART if self._levels.required else ():
+        bounded = self._levels.bounded
+        for code in APART if bounded else ():
             counted |= self._refusing.nodes_refused(refused, code)
-        self._reservations.roll_back(before)
-        self._reservations.met = False  # no pod was placed after all
-        self._finder.models.begin = {}
-        bounded = bool(self._levels.required)
+        self._undo(before)
         if not (alone or bounded) or reasons.limit is not None:
             return reasons
         # No eviction can free what the gang's own pods took. Keep the counts of anti-affinity and
@@ -226,6 +243,11 @@ class GangTurn:
             among[RefusalCode.GANG_DOMAIN_TOO_SMALL] = count
         return reasons._replace(counts=among | reasons.counts)
 
+    def _undo(self, before: Int64) -> None:
+        self._reservations.roll_back(before)
+        self._reservations.met = False  # no pod was placed after all
+        self._finder.models.begin = {}
+
     def _batch(self, group: GroupState, placed: list[Placed], most: int) -> list[Placed]:
         # The placements that the next batch can hold; takes back the reservations of the others.
         if len(placed) > most:
@@ -236,38 +258,42 @@ class GangTurn:
         return held if len(placed) > most else [*held[:-1], placed[-1]]
 
     def _place_in_one_domain(
-        self, waiting: list[PodState], deficit: GangDeficit
-    ) -> tuple[list[Placed], PodState | None]:
+        self,
+        levels: GangLevels,
+        waiting: list[PodState],
+        deficit: GangDeficit,
+        tries_max: int,
+        place: Place,
+    ) -> Tried:
         # Tries one topology domain after the other, if the PodGroup names a level. If none has
         # room for all pods, the result and the reservations are those of the best one.
-        levels, before = self._levels, self._reservations.checkpoint()
+        before = self._reservations.checkpoint()
         if not levels:
-            return self._place_on_one_model(waiting, deficit, TRIES_MAX)
+            return place(levels, waiting, deficit, tries_max)
         domains = levels.domains(waiting, deficit)
-        tries_max = max(TRIES_MAX // max(len(domains), 1), 1)
+        tries_max = max(tries_max // max(len(domains), 1), 1)
         best, most = ANYWHERE, -1
         for domain in domains:
-            levels.domain = domain
-            self._finder.models.begin = {}
-            placed, refused = self._place_on_one_model(waiting, deficit, tries_max)
+            levels.enter(domain)
+            placed, refused = place(levels, waiting, deficit, tries_max)
             if refused is None:
                 return placed, None
             self._reservations.roll_back(before)
             if len(placed) >= most:
                 best, most = domain, len(placed)
-        levels.domain = best
-        self._finder.models.begin = {}
+        levels.enter(best)
         if most < 0:
             return [], waiting[0]
-        return self._place_on_one_model(waiting, deficit, tries_max)
+        return place(levels, waiting, deficit, tries_max)
 
     def _place_on_one_model(
-        self, waiting: list[PodState], deficit: GangDeficit, tries_max: int
-    ) -> tuple[list[Placed], PodState | None]:
+        self, levels: GangLevels, waiting: list[PodState], deficit: GangDeficit, tries_max: int
+    ) -> Tried:
         # Tries one device model after the other. If none has room for all pods, the result and the
         # reservations are those of the model with room for most of them.
         before = self._reservations.checkpoint()
-        placed, refused = self._place_among(waiting, deficit, tries_max)
+        self._finder.models.begin = {}
+        placed, refused = self._place_inside(levels, waiting, deficit, tries_max)
         mixed = self._finder.models.mixed(placed)  # the first pod itself may have several models
         if not placed or (refused is None and not mixed):
             return placed, refused
@@ -277,18 +303,70 @@ class GangTurn:
         most = -1 if mixed else len(placed)
         for choice in choices:
             self._finder.models.begin = choice
-            placed, refused = self._place_among(waiting, deficit, tries_max // len(choices))
+            placed, refused = self._place_inside(
+                levels, waiting, deficit, tries_max // len(choices)
+            )
             if refused is None:
                 return placed, None
             self._reservations.roll_back(before)
             if len(placed) > most:
                 best, most = choice, len(placed)
         self._finder.models.begin = best
+        if levels.divided:
+            return self._place_parts(levels, waiting, deficit, tries_max)
         return self._place(waiting, deficit, {})
 
-    def _place_among(
-        self, waiting: list[PodState], deficit: GangDeficit, tries_max: int
-    ) -> tuple[list[Placed], PodState | None]:
+    def _place_inside(
+        self, levels: GangLevels, waiting: list[PodState], deficit: GangDeficit, tries_max: int
+    ) -> Tried:
+        # Places the pods in the domain of `levels`.
+        if levels.divided:
+            return self._place_parts(levels, waiting, deficit, tries_max)
+        self._innermost = levels
+        return self._place_among(waiting, deficit, tries_max)
+
+    def _place_parts(
+        self, levels: GangLevels, waiting: list[PodState], deficit: GangDeficit, tries_max: int
+    ) -> Tried:
+        # Places one part of the gang after the other. A part without a minimum may be left out, and
+        # one with a size only as a whole.
+        placed: list[Placed] = []
+        failed: PodState | None = None
+        incomplete: GangShortage | None = None
+        for part, pods in levels.parts(waiting):
+            wanted = part.deficit(pods, deficit)
+            if not wanted.pods:
+                continue
+            short = part.shortage(wanted, pods)
+            if not wanted.met_by(pods):
+                incomplete = short
+                continue
+            before = self._reservations.checkpoint()
+            found, refused = self._place_in_one_domain(
+                part, pods, wanted, tries_max, self._place_inside
+            )
+            if refused is not None:
+                failed = failed or refused
+                if not part.divided:
+                    fitting, domain = short.fitting + len(found), part.domain.name
+                    short = structs.replace(short, fitting=fitting, domain=domain)
+                    self._short = short if part.required else None
+                if wanted.tasks:
+                    return [*placed, *found], refused
+                if part.size:
+                    self._reservations.roll_back(before)
+                    continue
+            placed += found
+            for pod, _ in found:
+                deficit = deficit.less(pod) or deficit
+            if not deficit.pods:
+                self._short = None
+                return placed, None
+        if failed is None:
+            self._short = incomplete
+        return placed, failed or waiting[0]
+
+    def _place_among(self, waiting: list[PodState], deficit: GangDeficit, tries_max: int) -> Tried:
         placed, refused = self._place(waiting, deficit, {})
         if refused is None or not self._neighbours.active:
             return placed, refused
@@ -302,7 +380,7 @@ class GangTurn:
         refused: PodState,
         *,
         tries_max: int,
-    ) -> tuple[list[Placed], PodState | None]:
+    ) -> Tried:
         # Tries one domain after the other. The first try's result, `placed` and `refused`, is
         # returned with its reservations unless a later try places all.
         if not any(pod.submitted.shape.pods.affinity for pod in waiting):
@@ -321,12 +399,13 @@ class GangTurn:
 
     def _place(
         self, waiting: list[PodState], deficit: GangDeficit, near: dict[str, BoundPods]
-    ) -> tuple[list[Placed], PodState | None]:
+    ) -> Tried:
         """Reserve placements for the pods that a gang needs, skipping those that fit nowhere.
 
         If too few fit, also return the first skipped pod. Skipped pods are tried again, because a
         pod placed later may satisfy their affinity."""
         placed: list[Placed] = []
+        self._innermost.begin()
         while True:
             refused: dict[bytes, PodState] = {}
             passed_over: list[PodState] = []
@@ -339,10 +418,7 @@ class GangTurn:
                 self._reservations.charge()
                 key = self._finder.key_of(pod)
                 among = bound.open if bound is not None and not bound.begun else None
-                rows = self._levels.domain.rows
-                if rows is not None:
-                    among = rows if among is None else among & rows
-                found = None if key in refused else self._finder.find(pod, among)
+                found = None if key in refused else self._innermost.find(pod, key, among)
                 if found is None:
                     refused.setdefault(key, pod)
                     passed_over.append(pod)

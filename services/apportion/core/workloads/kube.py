@@ -7,9 +7,19 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from msgspec import Meta, Struct, field
 
-from apportion_schemas.quantities import CONTAINERS_MAX, Key, Natural, Priority, Text
+from apportion_schemas.quantities import (
+    CONTAINERS_MAX,
+    LEVELS_MAX,
+    NAME_MAX,
+    PARTS_MAX,
+    Key,
+    Natural,
+    Priority,
+    Text,
+)
 
 REPLICAS_MAX = 10_000
+MEMBERS_MAX = 10_000  # of one HyperNode
 
 S = TypeVar("S")
 Replicas = Annotated[int, Meta(ge=0, le=REPLICAS_MAX)]
@@ -259,11 +269,60 @@ class JobSpec(Kube, frozen=True):
     scheduling: JobScheduling = JobScheduling()
 
 
+class NetworkTopology(Kube, frozen=True):
+    """Within which HyperNodes the pods of a Volcano Job or PodGroup must or should be."""
+
+    mode: Literal["", "hard", "soft"] = ""
+    highest_tier_allowed: Natural | None = None
+    highest_tier_name: Annotated[str, Meta(max_length=NAME_MAX)] = ""
+
+
+class ExactMatch(Kube, frozen=True):
+    name: Text
+
+
+class RegexMatch(Kube, frozen=True):
+    pattern: Annotated[str, Meta(min_length=1, max_length=256)]
+
+
+class MemberSelector(Kube, frozen=True):
+    exact_match: ExactMatch | None = None
+    regex_match: RegexMatch | None = None
+    label_match: LabelSelector | None = None
+
+
+class HyperNodeMember(Kube, frozen=True):
+    type: Literal["Node", "HyperNode"]
+    selector: MemberSelector = MemberSelector()
+
+
+class HyperNodeSpec(Kube, frozen=True):
+    tier: Natural = 0
+    tier_name: Annotated[str, Meta(max_length=NAME_MAX)] = ""
+    members: Annotated[list[HyperNodeMember], Meta(max_length=MEMBERS_MAX)] = []
+
+
+class PartitionPolicy(Kube, frozen=True):
+    total_partitions: Annotated[int, Meta(ge=1, le=REPLICAS_MAX)]
+    partition_size: Annotated[int, Meta(ge=1, le=REPLICAS_MAX)]
+    min_partitions: Replicas = 0
+    network_topology: NetworkTopology | None = None
+
+
+class SubGroupPolicy(Kube, frozen=True):
+    sub_group_size: Replicas = 1
+    min_sub_groups: Replicas = 0
+    label_selector: LabelSelector | None = None
+    match_label_keys: Annotated[list[Key], Meta(max_length=64)] = []
+    network_topology: NetworkTopology | None = None
+
+
 class VolcanoTask(Kube, frozen=True):
     template: PodTemplate
     name: Text = ""
     replicas: Replicas = 1
     min_available: Replicas | None = None
+    partition_policy: PartitionPolicy | None = None
 
 
 class VolcanoJobSpec(Kube, frozen=True):
@@ -272,9 +331,12 @@ class VolcanoJobSpec(Kube, frozen=True):
     queue: Text = "default"
     priority_class_name: Text = ""
     scheduler_name: Text = ""
+    network_topology: NetworkTopology | None = None
 
 
 class PodGroupSpec(Kube, frozen=True):
+    network_topology: NetworkTopology | None = None
+    sub_group_policy: Annotated[list[SubGroupPolicy], Meta(max_length=PARTS_MAX)] = []
     min_member: Natural = 1
     min_task_member: dict[str, Any] = {}
     queue: Text = "default"
@@ -299,23 +361,35 @@ class CoschedulingPodGroup(Kube, frozen=True):
     spec: CoschedulingSpec = CoschedulingSpec()
 
 
+class KaiTopology(Kube, frozen=True):
+    topology: Annotated[str, Meta(max_length=NAME_MAX)] = ""
+    required_topology_level: Key = ""
+    preferred_topology_level: Key = ""
+
+
 class KaiSubGroup(Kube, frozen=True):
     name: Text
     min_member: Natural | None = None
     parent: Text = ""
-
-
-class KaiTopology(Kube, frozen=True):
-    required_topology_level: Key = ""
-    preferred_topology_level: Key = ""
+    topology_constraint: KaiTopology = KaiTopology()
 
 
 class KaiGroupSpec(Kube, frozen=True):
     topology_constraint: KaiTopology = KaiTopology()
     min_member: Natural | None = None
+    min_sub_group: Natural | None = None
     queue: Text = ""
     priority_class_name: Text = ""
-    sub_groups: Annotated[list[KaiSubGroup], Meta(max_length=256)] = []
+    sub_groups: Annotated[list[KaiSubGroup], Meta(max_length=PARTS_MAX)] = []
+
+
+class KaiLevel(Kube, frozen=True):
+    node_label: Key
+    alias: Key = ""
+
+
+class KaiTopologySpec(Kube, frozen=True):
+    levels: Annotated[list[KaiLevel], Meta(min_length=1, max_length=LEVELS_MAX)]
 
 
 class GangPolicy(Kube, frozen=True):
@@ -338,4 +412,6 @@ Job = Object[JobSpec]
 VolcanoJob = Object[VolcanoJobSpec]  # `batch.volcano.sh/v1alpha1`
 # of `scheduling.k8s.io`, all versions since Kubernetes 1.36
 KubernetesPodGroup = Object[KubernetesGroupSpec]
+HyperNode = Object[HyperNodeSpec]  # `topology.volcano.sh/v1alpha1`
+KaiTopologyObject = Object[KaiTopologySpec]  # `kai.scheduler/v1alpha1`
 KaiPodGroup = Object[KaiGroupSpec]  # `scheduling.run.ai/v2alpha2`

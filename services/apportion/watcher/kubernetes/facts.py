@@ -376,6 +376,7 @@ class Facts:
             memory_mib=max(memory_mib, 0),
             pods=max(pods, 0),
             extended=extended,
+            labels=self._view.topologies.labels(node),
             version=self._view.version_of(node),
             unnamed_families=tuple(sorted(unnamed)),
             others=tuple(neighbours[:OTHERS_MAX]),

@@ -45,6 +45,8 @@ class PodGroupView(Marks):
         self._state = state
         # The versions in which the server has an API group's PodGroups; None while that is unknown.
         self.served: Callable[[str], Collection[str] | None] = lambda _api: None
+        # Adds the label keys of the levels that a PodGroup names.
+        self.resolve: Callable[[PodGroupObserved], PodGroupObserved] = lambda group: group
         by_kind: dict[str, dict[str, PodGroupObserved]] = {kind: {} for kind in POD_GROUPS}
         self.declared = ChainMap(*by_kind.values())
         self.waiting: set[str] = set()  # Volcano creates no pods until these are admitted
@@ -70,6 +72,12 @@ class PodGroupView(Marks):
         """Return the names of all gangs in the cluster or in the ledger."""
         return dict.fromkeys((*self.declared, *self._state.groups, *self._state.gangs_left))
 
+    def mark_levels(self) -> None:
+        """Mark the gangs with topology levels, because a topology has changed."""
+        for name, group in self.declared.items():
+            if group.required_level or group.preferred_level:
+                self.mark(name)
+
     def concerns_us(self, name: str) -> bool:
         """Return True if the ledger has the gang, Volcano waits for it, or it ended for good."""
         ended = name in self._state.gangs_left and name not in self.declared
@@ -79,6 +87,8 @@ class PodGroupView(Marks):
         """Yield events about gangs that the ledger lacks or has with other values."""
         for name in names:
             wanted, known = self.declared.get(name), self._state.groups.get(name)
+            if wanted is not None:
+                wanted = self.resolve(wanted)
             ended = self._ended.pop(name, None)
             if ended is not None and known is not None and known.pods and known.since == ended:
                 self._ended[name] = ended  # until the ledger has it

@@ -20,6 +20,7 @@ from apportion.watcher.kubernetes.kind import Marks, Mirror, Source, readable
 from apportion.watcher.kubernetes.objects import ObjectReader, PodView, read_namespace
 from apportion.watcher.kubernetes.pod_groups import GROUPS, PodGroupView
 from apportion.watcher.kubernetes.resource_claims import ResourceClaimView
+from apportion.watcher.kubernetes.topologies import TopologyView
 from apportion.watcher.kubernetes.volumes import CLAIMS, VolumeView
 from apportion_schemas import (
     BudgetGone,
@@ -83,6 +84,8 @@ class ClusterView:
         self.volumes.required_changed = self._required_changed
         self.claims = ResourceClaimView(state, self.stirred.set, self._problem)
         self.pod_groups = PodGroupView(reader, state, self.stirred.set, self._problem)
+        self.topologies = TopologyView(self.stirred.set, self._problem)
+        self.pod_groups.resolve = self.topologies.resolve
         self.mirrors = self._mirrors()
         self.others: dict[str, Marks] = {
             **self.mirrors,
@@ -106,6 +109,7 @@ class ClusterView:
             ),
             **{kind: of for each in self.mirrors.values() for kind, of in each.kinds.items()},
             **self.pod_groups.kinds,
+            **self.topologies.kinds,
             **self.volumes.kinds,
             **self.claims.kinds,
         }
@@ -154,6 +158,10 @@ class ClusterView:
         """Return the marked objects, and unmark them."""
         for raw in self.claims.take():
             self.audiences["pods"].seen(raw)
+        if (version := self.topologies.take()) is not None:
+            for node in self.nodes:
+                self._touch(node, version)
+            self.pod_groups.mark_levels()
         marked, self.marked = self.marked, Marked()
         marked.others = {kind: marks.take() for kind, marks in self.others.items()}
         self.stirred.clear()
@@ -210,7 +218,8 @@ class ClusterView:
 
     def version_of(self, node: NodeObserved) -> int:
         """Return the API server's revision up to which this view knows the node and its pods."""
-        reached = min(self.audiences[kind].version for kind in ("pods", "nodes", "csinodes"))
+        kinds = ("pods", "nodes", "csinodes", *self.topologies.of_nodes)
+        reached = min(self.audiences[kind].version for kind in kinds)
         return max(node.version, self.touched.get(node.node, 0), reached)
 
     def ungrouped(self) -> list[str]:

@@ -34,6 +34,7 @@ from apportion.watcher.kubernetes.ineffective import Ineffective
 from apportion.watcher.kubernetes.objects import ObjectReader, PodView
 from apportion.watcher.kubernetes.pod_groups import GROUPS, POD_GROUPS, VOLCANO
 from apportion.watcher.kubernetes.resource_claims import RESOURCE_CLAIMS
+from apportion.watcher.kubernetes.topologies import TOPOLOGY_GROUPS, TOPOLOGY_PATHS
 from apportion.watcher.kubernetes.view import DELETED, KAI_QUEUES, ClusterView, Marked
 from apportion.watcher.kubernetes.volumes import CLAIMS as VOLUME_CLAIMS
 from apportion_schemas import (
@@ -65,10 +66,12 @@ PATHS = {
     "csistoragecapacities": "/apis/storage.k8s.io/v1/csistoragecapacities",
     "queues": f"/apis/{VOLCANO}/queues",
     KAI_QUEUES: f"/apis/{KAI_QUEUE[0]}/queues",
+    **TOPOLOGY_PATHS,
     **{kind: f"/apis/{api_version}/podgroups" for kind, api_version in POD_GROUPS.items()},
 }
-# Kinds that a cluster may lack: gangs and queues, and those introduced in 1.21 and 1.24.
-OPTIONAL = ("queues", KAI_QUEUES, *POD_GROUPS, "poddisruptionbudgets", "csistoragecapacities")
+# Kinds that a cluster may lack: gangs, queues, topologies, and those introduced in 1.21 and 1.24.
+OPTIONAL = ("queues", KAI_QUEUES, *POD_GROUPS, *TOPOLOGY_PATHS)
+OPTIONAL += ("poddisruptionbudgets", "csistoragecapacities")
 ASKED_MAX = 500  # pods that one whole comparison queries by name
 MISSED_MAX = 100  # differences of one kind that one comparison reports individually
 # how often the API server's revision is checked, as a dead connection may hide a restore
@@ -104,7 +107,7 @@ class KubernetesWatching:
         self._revisions = Revisions(state)
         self._writing = FactWriting(state, view, self._revisions, publisher, append)
         self._facts = Facts(view, state, self._revisions)
-        self._discovery = Discovery(api, clock, (*VERSIONS, KAI))
+        self._discovery = Discovery(api, clock, (*VERSIONS, KAI, *TOPOLOGY_GROUPS))
         self._discovery.changed = self._look_at_rejected
         view.pod_groups.served = partial(self._discovery.versions, resource=GROUPS)
         self._watches = {

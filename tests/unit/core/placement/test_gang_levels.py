@@ -200,3 +200,75 @@ def test_no_pod_is_evicted_for_a_gang_that_needs_a_domain() -> None:
     ledger.submit(*(member(f"m{n}", cards(), priority=1000) for n in range(2))).settle()
     assert not ledger.state.evictions
     assert racks(ledger) == set()
+
+
+ZONE = "example.com/zone"
+TREE = (ZONE, BLOCK, RACK)
+
+
+def tree(*nodes: tuple[str, str, str]) -> Ledger:
+    """Return a ledger with a node of one GPU for each of these zones, blocks and racks."""
+    ledger = Ledger()
+    for number, levels in enumerate(nodes):
+        at = f"n{number:02}"
+        ledger.report(rack(at, 1), observed(at, labels=dict(zip(TREE, levels, strict=True))))
+    return ledger
+
+
+def found_on(ledger: Ledger, level: str) -> list[str]:
+    """Return the value of this label for the node of each placed pod of the gang."""
+    pods = ledger.state.groups["team/job"].pods.values()
+    nodes = [pod.placement.node for pod in pods if pod.placement is not None]
+    return sorted(ledger.state.nodes[node].host.labels[level] for node in nodes)
+
+
+@pytest.mark.parametrize(("required", "blocks", "zones"), [("", 1, 1), (ZONE, 1, 1), (BLOCK, 1, 1)])
+def test_each_coarser_level_is_tried(required: str, blocks: int, zones: int) -> None:
+    """If no rack has room for the gang, a block is tried before a zone and before all nodes."""
+    racks_of = [("z1", "b1", "r1"), ("z1", "b2", "r2"), ("z1", "b2", "r3"), ("z2", "b3", "r4")]
+    levels: dict[str, Any] = {"preferred_level": RACK, "required_level": required, "levels": TREE}
+    ledger = tree(*racks_of).play(gang(min_available=2, **levels)).submit(*workers(2)).settle()
+    assert len(set(found_on(ledger, BLOCK))) == blocks
+    assert len(set(found_on(ledger, ZONE))) == zones
+    assert found_on(ledger, RACK) == ["r2", "r3"]
+
+
+def test_racks_of_one_name_in_two_zones_are_two_domains() -> None:
+    """With a topology, racks of equal names are different domains if their zones differ."""
+    same = [("z1", "b", "r"), ("z2", "b", "r"), ("z2", "b", "r")]
+    levels: dict[str, Any] = {"required_level": RACK, "levels": TREE}
+    ledger = tree(*same).play(gang(min_available=2, **levels)).submit(*workers(2)).settle()
+    assert found_on(ledger, ZONE) == ["z2", "z2"]
+    ledger = tree(*same).play(gang(min_available=3, **levels)).submit(*workers(3)).settle()
+    assert found_on(ledger, ZONE) == []
+
+
+def test_KAI_documents_a_zone_that_is_filled_rack_by_rack() -> None:
+    """KAI's example of a required zone and a preferred rack: the zone with less room is taken, and
+    the pods are on two of its racks instead of three."""
+    a = [("A", "-", "A1"), ("A", "-", "A2"), ("A", "-", "A3"), ("A", "-", "A4"), ("A", "-", "A1")]
+    b = [("B", "-", rack) for rack in ("B1", "B1", "B2", "B2", "B3", "B3")]
+    levels: dict[str, Any] = {
+        "required_level": ZONE,
+        "preferred_level": RACK,
+        "levels": (ZONE, RACK),
+    }
+    ledger = tree(*a, *b).play(gang(min_available=3, **levels)).submit(*workers(3)).settle()
+    assert found_on(ledger, RACK) == ["A1", "A1", "A2"]
+
+
+def test_a_pod_that_joins_a_gang_goes_to_a_rack_of_its_pods() -> None:
+    """In a zone, a further pod gets a node in a rack that the gang already uses, if one is free."""
+    nodes = [("z", "-", "r1")] * 3 + [("z", "-", "r2")] * 3 + [("z", "-", "r3")] * 5
+    levels: dict[str, Any] = {
+        "required_level": ZONE,
+        "preferred_level": RACK,
+        "levels": (ZONE, RACK),
+    }
+    ledger = tree(*nodes).submit(pod("x", cards())).settle()
+    ledger.play(gang(min_available=6, **levels)).submit(*workers(6)).settle()
+    before = set(found_on(ledger, RACK))
+    assert len(before) == 2
+    ledger.submit(*workers(2, first=6)).settle()
+    assert len(found_on(ledger, RACK)) == 8
+    assert set(found_on(ledger, RACK)) == before

@@ -9,6 +9,7 @@ from apportion.core.ledger.handlers.change import Change
 from apportion.core.workloads.pods.template import ManifestConfig
 from apportion.watcher.kubernetes.facts import Adoption, Fact, Facts, Revisions
 from apportion.watcher.kubernetes.objects import ObjectReader
+from apportion.watcher.kubernetes.topologies import TOPOLOGY_PATHS
 from apportion.watcher.kubernetes.view import KAI_QUEUES, ClusterView
 from apportion_schemas import subject_of
 from apportion_schemas.quantities import Payload
@@ -16,7 +17,16 @@ from tests.support.kube_objects import kube_pod, managed_fields, share
 from tests.support.ledger_of import Ledger
 
 OF_NO_NAMESPACE = frozenset(
-    ("csidrivers", "csinodes", "namespaces", "nodes", "persistentvolumes", "queues", KAI_QUEUES)
+    (
+        "csidrivers",
+        "csinodes",
+        "namespaces",
+        "nodes",
+        "persistentvolumes",
+        "queues",
+        KAI_QUEUES,
+        *TOPOLOGY_PATHS,
+    )
 ) | {"storageclasses"}
 
 

@@ -121,7 +121,7 @@ class GangRoom:
         deficit = deficit_of(group)
         if deficit is None or deficit.pods > GANG_BATCH_MAX or not deficit.met_by(waiting):
             return []
-        if group.observed is not None and group.observed.required_level:
+        if group.observed is not None and (group.observed.required_level or group.observed.parts):
             return []  # evictions on several nodes would make no room in one topology domain
         if any(pod.uid in self._state.nominated for pod in waiting):
             return []

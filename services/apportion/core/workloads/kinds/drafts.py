@@ -13,6 +13,12 @@ from apportion.core.workloads import kube
 from apportion.core.workloads.dialects import ManifestError
 from apportion.core.workloads.dialects.amounts import AMOUNT_MAX, whole
 from apportion.core.workloads.document import dns_label, dns_subdomain, joined_name, typed, within
+from apportion.core.workloads.kinds.topologies import (
+    PARTITION,
+    levels_of_volcano,
+    parts_of_kai,
+    parts_of_volcano,
+)
 from apportion.core.workloads.pods import gangs, node_needs, unsupported
 from apportion.core.workloads.pods.template import (
     ManifestConfig,
@@ -20,7 +26,7 @@ from apportion.core.workloads.pods.template import (
     priority_of,
     read_template,
 )
-from apportion_schemas import PodGroupObserved, PodSubmitted
+from apportion_schemas import GangPart, PodGroupObserved, PodSubmitted
 
 VOLCANO_DEFAULT_TASK = "default"  # plus its index, as in Volcano's admission
 
@@ -140,22 +146,24 @@ def read_volcano_job(document: dict[str, Any], config: ManifestConfig) -> Manife
             group=name,
             task=_task_name(task, i),
         )
-        named += [
-            (joined_name(name, template.task, n, field=f"{field}.name"), template)
-            for n in range(task.replicas)
-        ]
+        policy = task.partition_policy
+        for n in range(task.replicas):
+            labels = {PARTITION: str(n // policy.partition_size)} if policy is not None else {}
+            labelled = msgspec.structs.replace(template, labels=template.labels | labels)
+            named.append((joined_name(name, template.task, n, field=f"{field}.name"), labelled))
     return manifest_of("Job", job.metadata, named, f"Job/{name}", (group,))
 
 
 def read_pod_group(document: dict[str, Any], config: ManifestConfig) -> Manifest:
     """Read a Volcano PodGroup as a gang. Its pods are in other documents."""
     group = typed(document, kube.PodGroup)
-    spec = group.spec
-    unsupported.check(document.get("spec", {}), "spec", unsupported.POD_GROUP_SPEC)
-    field = "spec.minTaskMember"
+    spec, field = group.spec, "spec.minTaskMember"
+    parts = parts_of_volcano(spec.sub_group_policy)
+    least = [each.sub_group_size * each.min_sub_groups for each in spec.sub_group_policy]
     observed = PodGroupObserved(
         group=gangs.name_of(group.metadata),
-        min_available=spec.min_member,
+        min_available=max([spec.min_member, sum(least), *(part.size for part in parts)]),
+        parts=parts,
         min_tasks={
             dns_label(task, within(field, task)): whole(
                 count, within(field, task), limit=AMOUNT_MAX
@@ -164,6 +172,7 @@ def read_pod_group(document: dict[str, Any], config: ManifestConfig) -> Manifest
         },
         queue=dns_subdomain(spec.queue, "spec.queue"),
         priority=priority_of(spec.priority_class_name, "spec.priorityClassName", config),
+        **levels_of_volcano(spec.network_topology, "spec.networkTopology"),
     )
     return manifest_of("PodGroup", group.metadata, [], "", (observed,))
 
@@ -202,6 +211,7 @@ def read_kai_group(document: dict[str, Any], config: ManifestConfig) -> Manifest
     unsupported.check(document["spec"], "spec", unsupported.KAI_POD_GROUP_SPEC)
     spec = group.spec
     parents = {each.parent for each in spec.sub_groups}
+    parts = parts_of_kai(spec)
     tasks = {
         dns_label(each.name, f"spec.subGroups[{i}].name"): each.min_member
         for i, each in enumerate(spec.sub_groups)
@@ -216,6 +226,8 @@ def read_kai_group(document: dict[str, Any], config: ManifestConfig) -> Manifest
         priority=config.priority_classes.get(spec.priority_class_name, 0),
         required_level=spec.topology_constraint.required_topology_level,
         preferred_level=spec.topology_constraint.preferred_topology_level,
+        topology=spec.topology_constraint.topology,
+        parts=parts,
     )
     return manifest_of("PodGroup", group.metadata, [], "", (observed,))
 
@@ -262,6 +274,7 @@ def _task_name(task: kube.VolcanoTask, index: int) -> str:
 def _volcano_group(job: kube.VolcanoJob, config: ManifestConfig) -> PodGroupObserved:
     replicas: dict[str, int] = {}
     min_tasks: dict[str, int] = {}
+    parts: list[GangPart] = []
     for i, task in enumerate(job.spec.tasks):
         name = _task_name(task, i)
         if name in replicas:
@@ -276,6 +289,10 @@ def _volcano_group(job: kube.VolcanoJob, config: ManifestConfig) -> PodGroupObse
                 raise ManifestError(
                     f"spec.tasks[{i}].minAvailable", task.min_available, problem, fix
                 )
+        if (policy := task.partition_policy) is not None:
+            parts.append(_partitions(task, policy, name, f"spec.tasks[{i}].partitionPolicy"))
+            if policy.min_partitions:
+                min_tasks.setdefault(name, policy.min_partitions * policy.partition_size)
     total = sum(replicas.values())
     if total > kube.REPLICAS_MAX:
         fix = f"use at most {kube.REPLICAS_MAX}"
@@ -286,10 +303,31 @@ def _volcano_group(job: kube.VolcanoJob, config: ManifestConfig) -> PodGroupObse
     min_available = job.spec.min_available or sum({**replicas, **min_tasks}.values())
     return PodGroupObserved(
         group=gangs.name_of(job.metadata),
-        min_available=min_available,
+        min_available=max([min_available, *(part.size for part in parts)]),
         min_tasks=min_tasks,
+        parts=tuple(parts),
         queue=dns_subdomain(job.spec.queue or "default", "spec.queue"),
         priority=priority_of(job.spec.priority_class_name, "spec.priorityClassName", config),
+        **levels_of_volcano(job.spec.network_topology, "spec.networkTopology"),
+    )
+
+
+def _partitions(
+    task: kube.VolcanoTask, policy: kube.PartitionPolicy, name: str, field: str
+) -> GangPart:
+    if policy.total_partitions * policy.partition_size != task.replicas:
+        problem = f"times partitionSize is not {task.replicas}, the replicas of the task"
+        fix = "change one of the three"
+        raise ManifestError(f"{field}.totalPartitions", policy.total_partitions, problem, fix)
+    if policy.min_partitions > policy.total_partitions:
+        fix = f"write at most {policy.total_partitions}"
+        problem = "is more than totalPartitions"
+        raise ManifestError(f"{field}.minPartitions", policy.min_partitions, problem, fix)
+    return GangPart(
+        tasks=(name,),
+        split_by=PARTITION,
+        size=policy.partition_size,
+        **levels_of_volcano(policy.network_topology, f"{field}.networkTopology"),
     )
 
 

@@ -42,14 +42,11 @@ POD_SPEC = (
     ),
 )
 VOLCANO_JOB_SPEC = (
-    Unsupported("networkTopology", fix=_TOPOLOGY_FIX),
     Unsupported("volumes[].volumeClaim", _VOLUME, _VOLUME_FIX),
     Unsupported("volumes[].volumeClaimName", _VOLUME, _VOLUME_FIX),
     Unsupported("tasks[].dependsOn", fix="submit the later task once the earlier one has started"),
-    Unsupported("tasks[].partitionPolicy"),
     Unsupported("tasks[].topologyPolicy", fix=_NUMA_FIX, values=NUMA_REQUIRED),
 )
-POD_GROUP_SPEC = (Unsupported("networkTopology", fix=_TOPOLOGY_FIX), Unsupported("subGroupPolicy"))
 RUNTIME_POLICY = (Unsupported("volcano.networkTopology", fix=_TOPOLOGY_FIX),)
 JOB_SPEC = (Unsupported("scheduling.resourceClaims", fix="request devices in resources.limits"),)
 DISAGGREGATED_SET_SPEC = (
@@ -59,11 +56,7 @@ DISAGGREGATED_SET_SPEC = (
         values=("ExclusiveSlice", "ExclusiveTopology"),
     ),
 )
-KAI_POD_GROUP_SPEC = (
-    Unsupported("subGroups[].topologyConstraint", fix=_TOPOLOGY_FIX),
-    Unsupported("minSubGroup", fix="set minMember instead"),
-    Unsupported("subGroups[].minSubGroup", fix="set minMember instead"),
-)
+KAI_POD_GROUP_SPEC = (Unsupported("subGroups[].minSubGroup", fix="set minMember instead"),)
 KUBERNETES_POD_GROUP_SPEC = (
     Unsupported("parentCompositePodGroupName"),
     Unsupported("preemptionPolicy", fix="set it in the pods", values=("Never",)),

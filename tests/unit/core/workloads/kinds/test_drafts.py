@@ -375,7 +375,7 @@ def test_the_topology_levels_of_a_pod_group() -> None:
     level."""
     levels = {"requiredTopologyLevel": "block", "preferredTopologyLevel": "rack", "topology": "t"}
     kais = gang_of(KAI, minMember=2, topologyConstraint=levels)
-    assert (kais.required_level, kais.preferred_level) == ("block", "rack")
+    assert (kais.required_level, kais.preferred_level, kais.topology) == ("block", "rack", "t")
     for version in ("v1alpha2", "v1beta1"):
         said = {"schedulingConstraints": {"topology": [{"key": "rack"}]}}
         assert gang_of(f"scheduling.k8s.io/{version}", **said).required_level == "rack"
@@ -395,14 +395,15 @@ def test_the_topology_levels_of_a_pod_group() -> None:
     ("spec", "field"),
     [
         ({"minSubGroup": 1}, "spec.minSubGroup"),
+        ({"subGroups": [{"name": "a", "parent": "b"}]}, "spec.subGroups[0].parent"),
         (
-            {"subGroups": [{"name": "a", "topologyConstraint": {"topology": "t"}}]},
-            "spec.subGroups[0].topologyConstraint",
+            {"subGroups": [{"name": "a", "parent": "b"}, {"name": "b", "parent": "a"}]},
+            "spec.subGroups[0].parent",
         ),
     ],
 )
 def test_I2_what_a_pod_group_of_kai_may_not_say(spec: dict[str, Any], field: str) -> None:
-    """A PodGroup of KAI is refused if it has optional subgroups, or a topology for a subgroup."""
+    """A PodGroup of KAI is refused if it has optional subgroups, or lacks a subgroup's parent."""
     metadata = {"name": "gang", "namespace": "team"}
     made = {"apiVersion": KAI, "kind": "PodGroup", "metadata": metadata, "spec": spec}
     assert refused(made).field == field

@@ -55,35 +55,17 @@ def test_claims_of_volumes_are_read_by_name() -> None:
     assert "is missing" in refused(pod(volumes=[{"persistentVolumeClaim": {}}])).problem
 
 
-@pytest.mark.parametrize(
-    ("spec", "field"),
-    [
-        ({"networkTopology": {"mode": "hard"}}, "networkTopology"),
-        ({"volumes": [{"volumeClaimName": "a"}]}, "volumes[0].volumeClaimName"),
-    ],
-)
-def test_G8_what_a_job_may_not_say(spec: dict[str, Any], field: str) -> None:
+def test_G8_what_a_job_may_not_say() -> None:
     """A Job with an unsupported field is refused with the field's path."""
-    assert refused(volcano_job(task(), **spec)).field == f"spec.{field}"
+    error = refused(volcano_job(task(), volumes=[{"volumeClaimName": "a"}]))
+    assert error.field == "spec.volumes[0].volumeClaimName"
 
 
 def test_G8_what_a_task_may_not_say() -> None:
     """A Volcano Job is refused if one of its tasks has an unsupported field. The error has the
     task's index."""
-    for name, value in (("dependsOn", {"name": ["master"]}), ("partitionPolicy", {"total": 2})):
-        error = refused(volcano_job(task(), task(**{name: value})))
-        assert error.field == f"spec.tasks[1].{name}"
-
-
-def test_G8_a_pod_group_whose_topology_must_hold() -> None:
-    """A PodGroup that requires a network topology is refused."""
-    document = {
-        "apiVersion": "scheduling.volcano.sh/v1beta1",
-        "kind": "PodGroup",
-        "metadata": {"name": "gang"},
-        "spec": {"networkTopology": {"mode": "hard"}},
-    }
-    assert refused(document).field == "spec.networkTopology"
+    error = refused(volcano_job(task(), task(dependsOn={"name": ["master"]})))
+    assert error.field == "spec.tasks[1].dependsOn"
 
 
 def test_gangs_made_by_annotation() -> None:
