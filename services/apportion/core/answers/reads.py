@@ -271,6 +271,8 @@ class GangAnswer(Answer, frozen=True):
     namespace: Namespace = ""
     unready: dict[str, int] = {}  # placed pods on each node that is not ready
     models: dict[str, int] = {}  # pods by device model
+    # by topology level of the gang or its subgroups: placed pods in each domain, such as a rack
+    domains: dict[str, dict[str, int]] = {}
 
 
 class QueuePart(Answer, frozen=True):

@@ -25,10 +25,13 @@ from apportion.core.ledger.rationale import rationale_of
 from apportion.core.ledger.state import GroupState, NodeState, Phase, PodState, State, spec_digest
 from apportion.core.placement.feasibility.causes import ranked
 from apportion.core.placement.feasibility.evaluator import facts_refusal
+from apportion.core.placement.index.labels import domain_of
 from apportion_schemas import (
     Ask,
     DeviceConstraints,
+    GangPart,
     NodeConstraints,
+    PodGroupObserved,
     PodRejected,
     Shape,
     Toleration,
@@ -267,7 +270,23 @@ def gang_answer(state: State, name: str, group: GroupState) -> reads.GangAnswer:
         namespace=name.partition("/")[0],
         unready={node: nodes[node] for node in sorted(nodes) if not state.nodes[node].ready},
         models=gang_models(state, group),
+        domains=gang_domains(state, group),
     )
+
+
+def gang_domains(state: State, group: GroupState) -> dict[str, dict[str, int]]:
+    """Return by topology level how many placed pods of the gang are in each domain."""
+    said = group.observed
+    if said is None:
+        return {}
+    parts: list[PodGroupObserved | GangPart] = [said, *said.parts]
+    levels = [level for part in parts for level in (part.required_level, part.preferred_level)]
+    nodes = [pod.placement.node for pod in group.pods.values() if pod.placement]
+    found = {
+        level: Counter(domain_of(state.nodes[node], level) or "" for node in nodes)
+        for level in dict.fromkeys(filter(None, levels))
+    }
+    return {level: dict(sorted(counts.items())) for level, counts in found.items() if counts}
 
 
 def gang_models(state: State, group: GroupState) -> dict[str, int]:

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from apportion.core.ledger.state import NodeState, PodState, State, queue_of
+from apportion.core.ledger.state import PodState, State, queue_of
 from apportion.core.placement.affinity.neighbours import NO_CONCERN, Concern, Neighbours
 from apportion.core.placement.affinity.relations import Relations
 from apportion.core.placement.assign.devices import assign
@@ -19,26 +19,17 @@ from apportion.core.placement.classes import ClassCache, PlacementClass
 from apportion.core.placement.gang_models import NO_KINDS, Choice, GangModels, Kin
 from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.index.device_kinds import FIRST_KIND
-from apportion.core.placement.index.labels import NO_VALUE, LabelColumns, label
+from apportion.core.placement.index.labels import NO_VALUE, LabelColumns, domain_of
 from apportion.core.placement.limits.limits import Kept, Limits
 from apportion.core.placement.queueing.keys import limits_key, wants_key
 from apportion.core.placement.queueing.sharding import WHOLE, Shard
 from apportion.core.placement.reservations import Reservations
 from apportion.core.placement.volumes import Volumes
-from apportion_schemas import HOSTNAME, PodPlaced, Score, Share
+from apportion_schemas import PodPlaced, Score, Share
 
 RUNNERS_UP: Final = 2
 MODEL_CHOICES_MAX: Final = 16  # that one decision tries for a gang
 _encode = msgspec.json.Encoder(order="sorted").encode
-
-
-# Nodes are in the same domain if they have the same value of the label. A node without the label
-# `kubernetes.io/hostname` is its own host, because not every ledger has it for every node.
-
-
-def _domain(node: NodeState, key: str) -> str | None:
-    value = label(node, key)
-    return node.name or None if value is None and key == HOSTNAME else value
 
 
 class _OwnRows:
@@ -98,7 +89,7 @@ class PlaceFinder:
         self._neighbours = neighbours
         self._reservations = reservations
         self.columns: Columns = reservations.columns
-        self._domains = LabelColumns(_domain)
+        self._domains = LabelColumns(domain_of)
         self.volumes = Volumes(state)
         self.models = GangModels(state, reservations, self.columns.kinds, FIRST_KIND)
         self.classes = ClassCache(state, self.columns)
@@ -269,7 +260,7 @@ class PlaceFinder:
 
     def domain_name(self, key: str, row: int) -> str:
         """Return the value of the topology label of a row's node; empty without the label."""
-        return _domain(self.columns.nodes[row], key) or ""
+        return domain_of(self.columns.nodes[row], key) or ""
 
     def domains_by(self, keys: list[str]) -> NDArray[np.int64]:
         """Number the topology domains: nodes with equal values of all label keys share a number."""

@@ -16,6 +16,7 @@ from apportion_schemas import (
     DeviceConstraints,
     DeviceCordoned,
     DeviceHealthChanged,
+    GangPart,
     MigInstance,
     NodeConstraints,
     NodeCordoned,
@@ -153,6 +154,25 @@ def test_summary_adds_up() -> None:
     assert answer.phases == {"placed": 1, "refused": 1, "pending": 1}
     assert (answer.nodes, answer.nodes_ready, answer.devices, answer.devices_open) == (2, 2, 4, 2)
     assert answer.memory_mib - answer.memory_free_mib == 8000
+
+
+def test_a_gang_names_its_topology_domains() -> None:
+    """The answer for a gang counts its placed pods in each domain of its levels, and of those of
+    its subgroups. Nodes without the label are counted without a name."""
+    ledger = Ledger()
+    for name, of in (("n1", {"rack": "r1"}), ("n2", {"rack": "r1"}), ("n3", {})):
+        ledger.report(rack(name, 1), observed(name, labels=of))
+    part = GangPart(tasks=("t",), preferred_level="kubernetes.io/hostname")
+    ledger.play(gang("team/job", 3, preferred_level="rack", parts=(part,)))
+    pods = (member(uid, cards(), task="t") for uid in ("a", "b", "c"))
+    answer = gang_answer(ledger.state, "team/job", ledger.state.groups["team/job"])
+    assert answer.domains == {}
+    ledger.submit(*pods).settle()
+    answer = gang_answer(ledger.state, "team/job", ledger.state.groups["team/job"])
+    assert answer.domains == {
+        "rack": {"": 1, "r1": 2},
+        "kubernetes.io/hostname": {"n1": 1, "n2": 1, "n3": 1},
+    }
 
 
 def test_gang_counts_phases() -> None:

@@ -74,6 +74,8 @@ def _beside_it(why: Why) -> Iterator[str]:
         )
         queue = f"; queue {why.gang.queue}" if why.gang.queue else ""
         yield f"gang {why.gang.group}: requires {why.gang.min_available:,} pods; {phases}{queue}"
+        for level, found in why.gang.domains.items():
+            yield f"topology {level}: {words.domains(found)}"
         if len(why.gang.models) > 1:
             yield words.mixed_gang(why.gang.group, why.gang.models)
     evictions = why.evictions or Evictions()

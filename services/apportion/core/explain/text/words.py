@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from apportion.core.answers.reads import Part, joined
 from apportion.core.devices.catalogue import NVIDIA
+from apportion.core.names import natural
 from apportion.core.placement.feasibility.causes import (
     LIMIT_CODES,
     BeyondLimit,
@@ -514,6 +515,15 @@ def gang(shortage: GangShortage) -> str:
             f"{said}, but the nodes of its {many(shortage.fitting, 'placed pod')} lack this label"
         )
     return f"{said}, but no node with this label has room"
+
+
+def domains(pods: dict[str, int]) -> str:
+    """Return as text how many pods of a gang are in each topology domain."""
+    named = (f"{many(pods[name], 'pod')} in {name}" for name in sorted(pods, key=natural) if name)
+    there = list(named)
+    if pods.get(""):
+        there.append(f"{many(pods[''], 'pod')} on nodes without this label")
+    return listed(there)
 
 
 def mixed_gang(group: str, models: dict[str, int]) -> str:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from apportion.core.ledger.state import NodeState
 from apportion.core.placement.index.row_log import RowLog, Rows
 from apportion.core.workloads.pods.affinity import holds
-from apportion_schemas import NodeConstraints, NodeExpression
+from apportion_schemas import HOSTNAME, NodeConstraints, NodeExpression
 
 NO_VALUE: Final = -1
 OWN_NAME: Final = "\0metadata.name"  # no label has such a key
@@ -38,6 +38,15 @@ class Nodes(Protocol):
 def label(node: NodeState, key: str) -> str | None:
     """Return the node's label, or None without it; for the key `OWN_NAME`, the node's name."""
     return node.name if key == OWN_NAME else node.host.labels.get(key)
+
+
+def domain_of(node: NodeState, key: str) -> str | None:
+    """Return the node's topology domain: its value of the label, or None without it.
+
+    A node without the label `kubernetes.io/hostname` is its own host, because not every ledger has
+    that label for every node."""
+    value = label(node, key)
+    return node.name or None if value is None and key == HOSTNAME else value
 
 
 class LabelColumns:

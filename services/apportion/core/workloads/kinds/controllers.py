@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from apportion.core.workloads import kube
+from apportion.core.workloads.dialects.amounts import AMOUNT_MAX, whole
 from apportion.core.workloads.document import (
     ManifestError,
     below,
@@ -26,6 +27,7 @@ from apportion.core.workloads.document import (
     within,
 )
 from apportion.core.workloads.kinds.drafts import Manifest, manifest_of
+from apportion.core.workloads.kinds.topologies import levels_of_volcano
 from apportion.core.workloads.pods.template import (
     QUEUE_LABEL,
     QUEUES,
@@ -165,8 +167,11 @@ RAY_GANG: Final = (
     "volcano.sh/queue-name",
     QUEUE_LABEL,
 )
-TOPOLOGY: Final = "volcano.sh/network-topology-mode"  # the label of a RayCluster
+# labels of a RayCluster
+TOPOLOGY: Final = "volcano.sh/network-topology-mode"
+HIGHEST_TIER: Final = "volcano.sh/network-topology-highest-tier-allowed"
 POLICY_OF_RUNTIME: Final = "podGroupPolicy"  # in a runtime of Kubeflow Trainer
+_NETWORK: Final = f"spec.{POLICY_OF_RUNTIME}.volcano.networkTopology"
 KUBEFLOW: Final = "kubeflow.org/v1"
 RAY: Final = ("ray.io/v1", "ray.io/v1alpha1")
 _POLICY: Final = "spec.runPolicy.schedulingPolicy"
@@ -278,9 +283,6 @@ def read_controlled(document: Document, config: ManifestConfig) -> Manifest:
     kind, title = TABLE[document["kind"]], document["kind"]
     owner = typed({"metadata": part(document, "metadata")}, kube.Named).metadata
     name = dns_subdomain(owner.name, "metadata.name")
-    if (mode := owner.labels.get(TOPOLOGY)) is not None:
-        fix = "remove it, and pin the rack with a nodeSelector"
-        raise ManifestError(within("metadata.labels", TOPOLOGY), mode, "is not supported", fix)
     found = list(_pods(kind, document, config, owner.namespace))
     if not found:
         field = kind.roles[0].at.rstrip("[]{}")
@@ -412,4 +414,23 @@ def _group(
         min_available=least,
         queue=dns_subdomain(str(queue), f"{gang.policy or 'metadata'}.queue"),
         priority=priority_of(priority, field, config),
+        **_levels(document, labels),
     )
+
+
+def _levels(document: Document, labels: Document) -> dict[str, Any]:
+    # The topology of a TrainJob's runtime, or of the labels of a RayCluster.
+    at, found = _NETWORK, part(document, *_NETWORK.split(".")[:-1]).get("networkTopology")
+    if found is None and TOPOLOGY in labels:
+        at, mode, tier = "metadata.labels", labels[TOPOLOGY], labels.get(HIGHEST_TIER)
+        if mode not in ("hard", "soft"):
+            fix = "write hard or soft"
+            raise ManifestError(within(at, TOPOLOGY), mode, "is not a topology mode", fix)
+        found = {"mode": mode}
+        if tier is not None:
+            found["highestTierAllowed"] = whole(tier, within(at, HIGHEST_TIER), limit=AMOUNT_MAX)
+    if found is None:
+        return {}
+    with errors_below(f"{at}."):
+        network = typed(found, kube.NetworkTopology)
+    return levels_of_volcano(network, at)

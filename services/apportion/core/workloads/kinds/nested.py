@@ -139,9 +139,6 @@ def _training(document: Document, config: ManifestConfig) -> Iterator[Inner]:
     ]
     about = part(document, "metadata") | _named(document, "")
     policy = part(spec, POLICY_OF_RUNTIME)
-    unsupported.check(
-        policy, f"{kind} {name}: spec.{POLICY_OF_RUNTIME}", unsupported.RUNTIME_POLICY
-    )
     made = _made(
         JOB_SET, about, {"replicatedJobs": jobs} | ({POLICY_OF_RUNTIME: policy} if policy else {})
     )

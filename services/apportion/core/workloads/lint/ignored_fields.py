@@ -93,10 +93,15 @@ EXPECTED: Mapping[str, str] = {
 _POLICY = "nodes are scored by the cluster's policy"
 _TOGETHER = "tasks are neither co-located nor kept apart"
 _BUDGET = "jobs have no disruption budget; use a PodDisruptionBudget, which is honored if possible"
+_SEGMENTS = "only the subGroups of a PodGroup divide its pods"
+_NETWORK = "only the networkTopology of the PodGroup that Volcano's controller makes counts"
 _TOPOLOGY = "only the topologyConstraint of the PodGroup that KAI's pod-grouper makes counts"
 # annotations of YuniKorn, KAI and Volcano (its `labels.go` and its plugins) without effect here
 ANNOTATIONS: Mapping[str, str] = {
     "yunikorn.apache.org/task-groups": "pods are placed one by one; use a PodGroup for a gang",
+    "kai.scheduler/segment-size": _SEGMENTS,
+    "kai.scheduler/segment-topology-preferred-placement": _SEGMENTS,
+    "kai.scheduler/segment-topology-required-placement": _SEGMENTS,
     "kai.scheduler/topology": _TOPOLOGY,
     "kai.scheduler/topology-preferred-placement": _TOPOLOGY,
     "kai.scheduler/topology-required-placement": _TOPOLOGY,
@@ -108,6 +113,8 @@ ANNOTATIONS: Mapping[str, str] = {
     "volcano.sh/hierarchy-weights": "spec.weight of a Queue sets its weight",
     "volcano.sh/jdb-max-unavailable": _BUDGET,
     "volcano.sh/jdb-min-available": _BUDGET,
+    "volcano.sh/network-topology-highest-tier": _NETWORK,
+    "volcano.sh/network-topology-mode": _NETWORK,
     "volcano.sh/qos-level": "nodes are never oversubscribed, so pods have no QoS levels",
     "volcano.sh/resource-strategy-scoring-type": _POLICY,
     "volcano.sh/resource-strategy-weight": _POLICY,

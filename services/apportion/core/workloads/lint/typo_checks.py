@@ -195,10 +195,16 @@ def of_queue(document: Mapping[Any, Any]) -> Iterator[Suspect]:
 
 
 def of_pod_group(spec: Mapping[Any, Any]) -> Iterator[Suspect]:
-    """Yield the disruption mode of a Kubernetes PodGroup if it has no effect here.
+    """Yield the disruption mode or the network topology of a PodGroup if it has no effect here.
 
-    Whatever the mode, a gang is evicted completely or not at all, and other pods are evicted one by
-    one. The API server writes `single` into every PodGroup that has no mode."""
+    A hard topology of Volcano needs a tier. Whatever the mode, a gang of Kubernetes is evicted
+    completely or not at all, and other pods are evicted one by one. The API server writes `single`
+    into every PodGroup that has no mode."""
+    network = part(spec, "networkTopology")
+    tier = network.get("highestTierAllowed"), network.get("highestTierName") or None
+    if network and network.get("mode") != "soft" and tier == (None, None):
+        why = "set highestTierAllowed or highestTierName, or write mode: soft"
+        yield Suspect("spec.networkTopology", f"has no effect: {why}")
     mode = spec.get("disruptionMode")
     together = mode == "PodGroup" or (isinstance(mode, dict) and "all" in mode)  # v1alpha2 has text
     least = part(spec, "schedulingPolicy", "gang").get("minCount", 1)

@@ -27,7 +27,6 @@ _VOLUME_FIX = "use a volume that every node has, such as emptyDir, hostPath or n
 _NUMA_FIX = "remove it; nvidia.com/numa-bind keeps the pod's devices on one NUMA node"
 # values for which Volcano keeps a pod off nodes; with the others it prefers none, or some
 NUMA_REQUIRED = ("restricted", "single-numa-node")
-_TOPOLOGY_FIX = "pin the rack with a nodeSelector"
 _GROUP_FIX = f"create a PodGroup and name it in the annotation {GROUP}"
 
 RESOURCE_CLAIMS = "resourceClaims"
@@ -47,7 +46,6 @@ VOLCANO_JOB_SPEC = (
     Unsupported("tasks[].dependsOn", fix="submit the later task once the earlier one has started"),
     Unsupported("tasks[].topologyPolicy", fix=_NUMA_FIX, values=NUMA_REQUIRED),
 )
-RUNTIME_POLICY = (Unsupported("volcano.networkTopology", fix=_TOPOLOGY_FIX),)
 JOB_SPEC = (Unsupported("scheduling.resourceClaims", fix="request devices in resources.limits"),)
 DISAGGREGATED_SET_SPEC = (
     Unsupported(

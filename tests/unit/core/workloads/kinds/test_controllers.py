@@ -447,7 +447,8 @@ BAD_WORKFLOW["templates"][1]["steps"][0][0]["inline"]["script"]["resources"]["li
     "nvidia.com/gpu": "{{inputs.parameters.gpus}}"
 }
 LIMIT = '.containers[0].resources.limits["nvidia.com/gpu"]'
-RUNTIME_WITH_TOPOLOGY = {"volcano": {"networkTopology": {"mode": "hard"}}}
+RUNTIME_WITH_TOPOLOGY = {"volcano": {"networkTopology": {"highestTierAllowed": 1}}}
+RAY_GANG = {"ray.io/gang-scheduling-enabled": "true"}
 WRONG: list[tuple[dict[str, Any], str]] = [
     (replicated("apps/v1", "StatefulSet", replicas=-1), "spec.replicas"),
     (replicated("apps/v1", "StatefulSet", replicas=True), "spec.replicas"),
@@ -513,7 +514,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ),
     (
         kind_of("ray.io/v1", "RayCluster", **ray_cluster())
-        | {"metadata": {"name": "a", "labels": {controllers.TOPOLOGY: "hard"}}},
+        | {"metadata": {"name": "a", "labels": RAY_GANG | {controllers.TOPOLOGY: "firm"}}},
         'metadata.labels["volcano.sh/network-topology-mode"]',
     ),
     (kind_of("batch/v1", "CronJob"), "spec.jobTemplate"),
@@ -569,13 +570,22 @@ def test_values_of_a_wrong_type_are_refused(wrong: Any) -> None:
             read(document)
 
 
-def test_a_runtime_with_a_topology_is_refused() -> None:
-    """A runtime whose gangs need a network topology is refused with its name and field."""
+def test_a_runtime_may_have_a_topology() -> None:
+    """The gang of a TrainJob has the network topology of its runtime."""
     config = with_named(DEFAULT_CONFIG, [runtime(podGroupPolicy=RUNTIME_WITH_TOPOLOGY)])
-    error = refusal(train_job(), config)
-    assert error.field == (
-        "ClusterTrainingRuntime train: spec.podGroupPolicy.volcano.networkTopology"
-    )
+    (group,) = read_document(train_job(), config).groups
+    assert group.required_level == "apportion.dev/hypernode-tier-1"
+    wrong = {"volcano": {"networkTopology": {"mode": "firm"}}}
+    error = refusal(train_job(), with_named(DEFAULT_CONFIG, [runtime(podGroupPolicy=wrong)]))
+    assert error.field.endswith("spec.podGroupPolicy.volcano.networkTopology.mode")
+
+
+def test_a_ray_cluster_may_have_a_topology() -> None:
+    """The gang of a RayCluster has the network topology of the cluster's labels."""
+    labels = {controllers.TOPOLOGY: "hard", controllers.HIGHEST_TIER: "2"}
+    cluster = kind_of("ray.io/v1", "RayCluster", **ray_cluster())
+    (group,) = read(cluster | {"metadata": {"name": "a", "labels": labels | RAY_GANG}}).groups
+    assert group.required_level == "apportion.dev/hypernode-tier-2"
 
 
 def test_templates_in_templates_have_a_limit() -> None:

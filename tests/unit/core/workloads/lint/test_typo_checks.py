@@ -408,6 +408,10 @@ def test_the_members_that_a_pod_names_do_not_count_in_its_gang() -> None:
         ({"disruptionMode": {"all": {}}, "schedulingPolicy": {"gang": {"minCount": 2}}}, []),
         ({"disruptionMode": {"single": {}}, "schedulingPolicy": {"gang": {"minCount": 2}}}, []),
         ({"disruptionMode": {"single": {}}}, []),
+        ({"networkTopology": {"mode": "hard"}}, ["spec.networkTopology"]),
+        ({"networkTopology": {"mode": "soft"}}, []),
+        ({"networkTopology": {"highestTierAllowed": 0}}, []),
+        ({"networkTopology": {"mode": "hard", "highestTierName": "rack"}}, []),
         ({}, []),
     ],
 )

@@ -283,6 +283,10 @@ class PodPage extends ListPage {
       pod?.asks.length ? wants(pod.asks) : "",
       link("pods", this.namespace, { q: `${this.namespace}/` }),
       pod?.group ? html`gang ${link("pods", pod.group, { q: pod.group }, "m")}` : "",
+      ...Object.entries(this.why?.gang?.domains ?? {}).map(
+        ([level, found]) =>
+          html`${level} <span class="m">${Object.keys(found).filter(Boolean).join(", ")}</span>`,
+      ),
       this.queue ? html`queue <span class="m">${this.queue}</span>` : "",
       NEWER,
     ];
