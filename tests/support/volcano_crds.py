@@ -194,6 +194,20 @@ def volcano_crds(release: str = NEWEST, *, status: bool = False) -> list[dict[st
     return [pod_group, queue, vcjob, command, *_of_others()]
 
 
+def topology_crds() -> list[dict[str, Any]]:
+    """Return the CRDs of Volcano's HyperNode and of KAI's Topology."""
+    found = []
+    for group, kind, plural in (
+        ("topology.volcano.sh", "HyperNode", "hypernodes"),
+        ("kai.scheduler", "Topology", "topologies"),
+    ):
+        crd = _crd(group, kind, [], newest=True, scope="Cluster", plural=plural)
+        anything = {"type": "object", "properties": {"spec": _ANY, "status": _ANY}}
+        _version(crd).update(name="v1alpha1", schema={"openAPIV3Schema": anything})
+        found.append(crd)
+    return found
+
+
 def kai_queue_crd() -> dict[str, Any]:
     """Return the CRD of KAI's Queue."""
     crd = _crd("scheduling.run.ai", "Queue", [], newest=True, scope="Cluster")
@@ -208,15 +222,21 @@ def _version(crd: dict[str, Any]) -> dict[str, Any]:
 
 
 def _crd(
-    group: str, kind: str, short: list[str], *, newest: bool, scope: str = "Namespaced"
+    group: str,
+    kind: str,
+    short: list[str],
+    *,
+    newest: bool,
+    scope: str = "Namespaced",
+    plural: str = "",
 ) -> dict[str, Any]:
-    plural = f"{kind.lower()}s"
+    plural = plural or f"{kind.lower()}s"
     names = {"kind": kind, "listKind": f"{kind}List", "plural": plural, "singular": kind.lower()}
     version = {
         "name": "v1beta1" if group == "scheduling.volcano.sh" else "v1alpha1",
         "served": True,
         "storage": True,
-        "schema": {"openAPIV3Schema": _schema(FIELDS[kind], newest=newest)},
+        "schema": {"openAPIV3Schema": _schema(FIELDS.get(kind, ""), newest=newest)},
     }
     return {
         "apiVersion": "apiextensions.k8s.io/v1",

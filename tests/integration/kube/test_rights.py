@@ -14,8 +14,6 @@ ALLOWED = [
     ("watcher", "watch", "podgroups.scheduling.x-k8s.io"),
     ("watcher", "list", "podgroups.scheduling.k8s.io"),
     ("watcher", "watch", "podgroups.scheduling.run.ai"),
-    ("watcher", "watch", "hypernodes.topology.volcano.sh"),
-    ("watcher", "list", "topologies.kai.scheduler"),
     ("watcher", "list", "queues.scheduling.volcano.sh"),
     ("watcher", "watch", "resourcequotas"),
     ("watcher", "watch", "poddisruptionbudgets.policy"),

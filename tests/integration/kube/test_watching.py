@@ -24,7 +24,8 @@ from tests.support.kube_objects import kube_node, kube_pod, share
 from tests.support.kube_world import KubeWorld
 from tests.support.polling import until
 from tests.support.processes import ServiceProcess
-from tests.support.volcano_crds import kai_queue_crd
+from tests.support.topologies import exact, hyper_node, kai_topology
+from tests.support.volcano_crds import kai_queue_crd, topology_crds
 
 RAW = "/api/v1/namespaces/default/pods"
 
@@ -143,6 +144,46 @@ async def test_a_pod_carries_what_kubectl_was_told(world: KubeWorld) -> None:
     assert (gang.group, gang.min_available, gang.queue) == ("default/team", 2, "training")
     (queue_seen,) = world.facts.of(QueueObserved)
     assert (queue_seen.weight, queue_seen.capability) == (3, {"cpu": 8000, "memory": 1024})
+
+
+@pytest.fixture
+def topologies(control_plane: ControlPlane) -> Iterator[None]:
+    """Install the CRDs of HyperNodes and Topologies, and remove them after the test."""
+    crds = topology_crds()
+    control_plane.install(crds)
+    yield
+    for crd in crds:
+        control_plane.kubectl("delete", "crd", crd["metadata"]["name"])
+
+
+@pytest.mark.usefixtures("topologies")
+async def test_topologies_of_volcano_and_KAI_are_read(world: KubeWorld) -> None:
+    """The watcher reads HyperNodes and Topologies with its own rights. Nodes get the tiers, and a
+    PodGroup of KAI the label of its level."""
+    levels = {"topology": "network", "requiredTopologyLevel": "rack"}
+    group = {
+        "apiVersion": "scheduling.run.ai/v2alpha2",
+        "kind": "PodGroup",
+        "metadata": {"name": "g"},
+        "spec": {"minMember": 1, "topologyConstraint": levels},
+    }
+    pod = kube_pod("p", share())
+    pod["metadata"]["annotations"] = {"pod-group-name": "g"}
+    await world.plane.apply(
+        kube_node("n1"),
+        hyper_node("s0", 1, exact("n1")),
+        kai_topology("network", ("example.com/rack", "rack")),
+        group,
+        pod,
+    )
+    await world.start("watcher")
+    (node,) = await world.facts.count(NodeObserved, 1)
+    assert node.labels["apportion.dev/hypernode-tier-1"] == "s0"
+    (seen,) = await world.facts.count(PodGroupObserved, 1)
+    assert (seen.required_level, seen.levels) == ("example.com/rack", ("example.com/rack",))
+    await world.plane.user("delete", "hypernodes.topology.volcano.sh", "s0")
+    await world.facts.count(NodeObserved, 2)
+    assert "apportion.dev/hypernode-tier-1" not in world.facts.of(NodeObserved)[-1].labels
 
 
 @pytest.fixture

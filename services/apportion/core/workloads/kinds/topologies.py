@@ -31,6 +31,7 @@ ANY_TIER: Final = f"{TIER}0"
 # the label of a Volcano pod with the number of its partition
 PARTITION: Final = "volcano.sh/partition-id"
 L = TypeVar("L", PodGroupObserved, GangPart)
+SELECTORS_MAX: Final = 1_024  # of all HyperNodes; each is tried for each node
 NESTED_MAX: Final = 1_024  # subgroups in the parts of one PodGroup
 REPEATS_MAX, CHOICES_MAX = 3, 8  # in one pattern
 _LITERAL: Final = re.compile(r"\\[^1-9]|\[\^?\]?[^\]]*\]")
@@ -144,7 +145,13 @@ class HyperNodes:
         if len(self.tiers) > LEVELS_MAX:
             self.problem = f"there are {len(self.tiers)} tiers, and only {LEVELS_MAX} count"
             self.tiers = self.tiers[:LEVELS_MAX]
-        self._selecting = [each for _, each in sorted(found.items()) if _selects(each)]
+        self._selecting = [each for _, each in sorted(found.items()) if _selectors(each)]
+        if sum(map(_selectors, self._selecting)) > SELECTORS_MAX:
+            self.problem = (
+                f"members by pattern or label are ignored, because there are more than "
+                f"{SELECTORS_MAX}; use exactMatch"
+            )
+            self._selecting = []
 
     def _adopt(self, parent: HyperNode, child: str) -> None:
         below = self._found.get(child)
@@ -208,8 +215,8 @@ class HyperNodes:
         return f"{TIER}{allowed[-1]}" if allowed else wanted
 
 
-def _selects(hyper_node: HyperNode) -> bool:
-    return bool(hyper_node.patterns or hyper_node.selectors)
+def _selectors(hyper_node: HyperNode) -> int:
+    return len(hyper_node.patterns) + len(hyper_node.selectors)
 
 
 def levels_of_volcano(network: kube.NetworkTopology | None, field: str) -> dict[str, Any]:

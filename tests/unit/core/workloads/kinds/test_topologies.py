@@ -107,6 +107,14 @@ def test_a_tree_that_is_none_is_a_problem(
     assert all(name in nodes.problem for name in named)
 
 
+def test_too_many_selectors_are_a_problem() -> None:
+    """With too many members by pattern or label, only members by name count."""
+    many = {"type": "Node", "selector": {"regexMatch": {"pattern": "^a$"}}}
+    nodes = tree(hyper("s0", 1, *[many] * 1025), hyper("s1", 1, exact("b")))
+    assert (tiers(nodes, "a"), tiers(nodes, "b")) == ({}, {1: "s1"})
+    assert "1024" in nodes.problem
+
+
 def test_a_cycle_ends() -> None:
     """HyperNodes that are members of each other are read in finite time."""
     nodes = tree(
