@@ -13,13 +13,13 @@ from apportion.core.answers.plans import ManifestChange, PlanAnswer, PlanChange,
 from apportion.core.answers.reads import joined
 from apportion.core.answers.visibility import OF_OTHERS
 from apportion.core.devices.cordons import cordon_words
+from apportion.core.devices.worth import DEVICE
 from apportion.core.explain.health import consequences, failed_words, moment
 from apportion.core.explain.not_queued import chooser_words, gates_words
 from apportion.core.explain.text import words
 from apportion.core.explain.text.event_text import rejection_words, room_made, shares_words
 from apportion.core.explain.text.words import device_words, listed
 from apportion.core.ledger.state import DRAINED
-from apportion.core.placement.limits.quotas import DEVICE
 
 HOLDERS_NAMED: Final = 4  # pods that are listed if they use what a limit allows or a node lacks
 CHANGES_SAID: Final = 8

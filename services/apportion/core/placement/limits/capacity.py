@@ -4,11 +4,11 @@ from collections import Counter
 from typing import Final
 
 from apportion.core.devices.catalogue import type_matches
+from apportion.core.devices.worth import DEVICE
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.placement.limits import quotas
 from apportion.core.placement.limits.quotas import (
     CPU,
-    DEVICE,
     MEMORY,
     MODEL,
     OF_MODEL,

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from apportion.core.devices.catalogue import counts_cores, normal, type_matches
 from apportion.core.devices.demand import Demand
+from apportion.core.devices.worth import DEVICE, most_at_once, worth_of
 from apportion.core.ledger.state import NodeState
 from apportion.core.workloads.dialects.dialect import (
     CORES,
@@ -47,12 +48,10 @@ CPU: Final = ("cpu",)
 MEMORY: Final = ("memory",)
 PODS: Final = ("pods",)
 EXTENDED: Final = "extended"
-# Thousandths of devices of a family, or of one of its models: a share counts as the part of its
-# device that no other share can use.
+# Thousandths of devices of a family, or of one of its models, as in `devices.worth`.
 WORTH: Final = "worth"
 OF_MODEL: Final = 3  # the length of such an amount with a model
 MODEL: Final = "model"  # the same for all models that a key of a card quota names
-DEVICE: Final = 1000
 _CARDS: Final = "cards"
 _MPS: Final = "mps"
 # prefixes in a ResourceQuota; devices are only requested by their limits
@@ -185,17 +184,13 @@ def of_shares(shape: Shape, shares: Iterable[Share], node: NodeState) -> Amounts
 
 def of_devices(shape: Shape, shares: Iterable[Share], node: NodeState) -> Counter[Amount]:
     """Return the most that these shares use of devices at one time; init containers run first."""
-    taken: Counter[Amount] = Counter()  # not `Counter[Amount]()`, which takes half as long again
-    before: dict[str, Counter[Amount]] = {
-        ask.container: Counter() for ask in shape.asks if ask.init
-    }
-    for share in shares:
-        device = node.by_id[share.device].device
+
+    def of_share(share: Share) -> Iterator[tuple[Amount, int]]:
         profile = share.instance.profile if share.instance is not None else ""
-        part = before.get(share.container, taken)
-        for amount, much in _of_share(device, share.memory_mib, share.cores, profile):
-            part[amount] += much
-    return _most(taken, before.values())
+        device = node.by_id[share.device].device
+        return _of_share(device, share.memory_mib, share.cores, profile)
+
+    return most_at_once(shape, shares, of_share)
 
 
 def of_demand(demand: Demand, device: Device, count: int) -> Amounts:
@@ -265,16 +260,6 @@ def _of_share(
         yield (ENTIRE, family), 1
     else:
         yield (PARTIAL_MEMORY, family), memory_mib
-
-
-def worth_of(device: Device, memory_mib: int, cores: int) -> int:
-    """Return the part of a device that a share takes, in thousandths: of its memory, cores or
-    slots, whichever is the most."""
-    return max(
-        -(-memory_mib * DEVICE // max(device.memory_mib, 1)),
-        -(-cores * DEVICE // max(device.cores, 1)),
-        -(-DEVICE // max(device.slots, 1)),
-    )
 
 
 @lru_cache(maxsize=4096)

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+from apportion.core.devices.worth import DEVICE
 from apportion.core.placement.limits import quotas
 from apportion.core.placement.limits.entitlements import UNLIMITED
-from apportion.core.placement.limits.quotas import DEVICE, MODEL, Amount, Quota
+from apportion.core.placement.limits.quotas import MODEL, Amount, Quota
 from apportion.core.workloads.dialects.names import DialectConfig, dialect_config
 from apportion_schemas import Configuration, QueueObserved
 

@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from apportion.core.devices.shares import retake
+from apportion.core.devices.worth import DEVICE, worth_of
 from apportion.core.ledger import fold
 from apportion.core.ledger.host_usage import charge_host
 from apportion.core.ledger.moments import micros_of
@@ -23,7 +24,6 @@ from apportion.core.placement.gangs import held
 from apportion.core.placement.index.board_loops import REFUSED
 from apportion.core.placement.index.packed import Int64
 from apportion.core.placement.limits.limits import Limits
-from apportion.core.placement.limits.quotas import DEVICE, worth_of
 from apportion.core.placement.limits.reclaiming import Reclaim
 from apportion.core.placement.queueing.queue import PendingQueue
 from apportion.core.workloads.pods.affinity import meet
