@@ -112,17 +112,27 @@ class PolicyConfiguration(Payload, frozen=True):
     weights: NodeWeights | None = None
 
 
+class QueuesConfiguration(Payload, frozen=True, rename="camel"):
+    """The section `queues`: whether past use of a queue lowers its part of the surplus.
+
+    It does not if `usage_half_life` is empty. Otherwise it is a duration, as in `7d` or `12h`."""
+
+    usage_half_life: Annotated[str, Meta(max_length=16)] = ""
+    usage_weight: Annotated[float, Meta(ge=0, le=10)] | None = None  # None: 1
+
+
 class Configuration(Payload, frozen=True, rename="camel"):
     """The whole document that `apportion config` sets; a missing key has its default."""
 
     nvidia: NvidiaConfiguration = NvidiaConfiguration()
     nodeconfig: Annotated[tuple[NodeConfiguration, ...], Meta(max_length=NODES_MAX)] = ()
     policy: PolicyConfiguration = PolicyConfiguration()
+    queues: QueuesConfiguration = QueuesConfiguration()
     scheduler_names: Annotated[tuple[Name, ...], Meta(max_length=SCHEDULERS_MAX)] = ()
     extended_scheduler_names: Annotated[tuple[Name, ...], Meta(max_length=SCHEDULERS_MAX)] = ()
 
 
-@event("operator.configuration", "operator")
+@event("operator.configuration", "operator", born=2)
 class ConfigurationChanged(Payload, frozen=True):
     """An operator replaced the configuration with this document."""
 

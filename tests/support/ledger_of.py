@@ -32,9 +32,9 @@ from tests.support.deciding import decided
 TIME = "2026-01-01T00:00:00.000000Z"
 
 
-def event_of(data: Payload) -> Event:
+def event_of(data: Payload, time: str = TIME) -> Event:
     """Return an event with this payload."""
-    return Event(id="e", source="test", time=TIME, data=data)
+    return Event(id="e", source="test", time=time, data=data)
 
 
 class Ledger:
@@ -45,12 +45,13 @@ class Ledger:
         self.state = State()
         self.engine = Engine(self.state)
         self.events: list[Payload] = []
+        self.time = TIME  # of the next events
         self.play(*payloads)
 
     def take(self, data: Payload) -> Change:
         """Fold one event, which the fold may accept or refuse. Return the change."""
         self.events.append(data)
-        change = fold.apply(self.state, self.state.revision + 1, event_of(data))
+        change = fold.apply(self.state, self.state.revision + 1, event_of(data, self.time))
         self.engine.observe(change)
         broken = violations(self.state)
         assert not broken, f"after {data}: {broken}"

@@ -2,6 +2,7 @@
 
 The fold runs the same check, so it refuses a bad configuration of any writer."""
 
+import re
 from functools import lru_cache
 
 import msgspec
@@ -15,11 +16,20 @@ from apportion.core.workloads.document import ManifestError
 from apportion.core.workloads.pods.template import ManifestConfig
 from apportion.core.workloads.schedulers import OURS, scheduler_names
 from apportion_schemas import Configuration
-from apportion_schemas.configuration import MigGeometries, NodeConfiguration, NvidiaConfiguration
+from apportion_schemas.configuration import (
+    MigGeometries,
+    NodeConfiguration,
+    NvidiaConfiguration,
+    QueuesConfiguration,
+)
 
 WEIGHABLE = ("binpack", "spread")  # policies that consider how full a node is, resource by resource
 # Dialects that may share names, because a pod's other names tell them apart
 SHARED = frozenset({"plain", "hami", "volcano-vgpu"})
+
+HOURS = {"h": 1, "d": 24}
+HALF_LIFE_MAX_MS = 365 * 24 * 3_600_000
+_is_duration = re.compile(r"[1-9][0-9]{0,4}[hd]", re.ASCII).fullmatch
 
 # Field of `VgpuNames` to the key of the document that renames it
 RESOURCE_KEYS = {
@@ -43,6 +53,7 @@ def check(configuration: Configuration) -> None:
             f"has no effect with policy.nodes: {policy.nodes}",
             f"remove it, or set policy.nodes to one of {', '.join(WEIGHABLE)}",
         )
+    _check_queues(configuration.queues)
     seen: set[str] = set()
     for position, node in enumerate(configuration.nodeconfig):
         _check_node(node, f"nodeconfig[{position}]", configuration.nvidia)
@@ -64,6 +75,30 @@ def check(configuration: Configuration) -> None:
                 "rename the kube-scheduler that uses the extender, or remove the name from "
                 "schedulerNames",
             )
+
+
+def half_life_ms(queues: QueuesConfiguration) -> int:
+    """Return after how many milliseconds past use of a queue counts half; 0 if it never counts."""
+    number, unit = queues.usage_half_life[:-1], queues.usage_half_life[-1:]
+    return int(number) * HOURS[unit] * 3_600_000 if unit else 0
+
+
+def _check_queues(queues: QueuesConfiguration) -> None:
+    said, weight = queues.usage_half_life, queues.usage_weight
+    if said and not (_is_duration(said) and half_life_ms(queues) <= HALF_LIFE_MAX_MS):
+        raise ManifestError(
+            "queues.usageHalfLife",
+            said,
+            "is not a number of hours or days up to a year",
+            'write a duration from "1h" to "365d"',
+        )
+    if weight is not None and not said:
+        raise ManifestError(
+            "queues.usageWeight",
+            weight,
+            "has no effect without queues.usageHalfLife",
+            'set queues.usageHalfLife, such as "7d", or remove it',
+        )
 
 
 def _check_names(configuration: Configuration) -> None:

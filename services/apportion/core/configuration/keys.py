@@ -84,6 +84,12 @@ KEYS: tuple[Key, ...] = (
     Key("policy.weights",
         "weights of `cpu`, `memory` and `devices`, 0 to 1000 each; only for the policies `binpack` "
         "and `spread`, which rank nodes by their load", SCHEDULER),
+    Key("queues.usageHalfLife",
+        "after this time, past use of a queue counts half, as in `7d` or `12h`. Past use lowers a "
+        "queue's part of the surplus. If unset, past use does not count", SCHEDULER),
+    Key("queues.usageWeight",
+        "how much past use counts, 0 to 10, by default 1. With 0, it is only measured; only with "
+        "`queues.usageHalfLife`", SCHEDULER),
     Key("schedulerNames",
         "Apportion places the pods with one of these values of `spec.schedulerName`. If unset, "
         "the values are those of the watcher's `--scheduler-name`", "watcher, admission"),

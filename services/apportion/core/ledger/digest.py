@@ -73,6 +73,8 @@ def _optional(state: State) -> dict[str, Any]:
     found |= _gangs(state)
     if state.of_kubernetes:
         found["of_kubernetes"] = True
+    if state.past_use is not None:
+        found["past_use"] = state.past_use.kept()
     rules = state.rules.upto(state.revision)
     if rules.enabled or rules.aside:
         found["rules"] = [rules.enabled, {str(at): why for at, why in rules.aside.items()}]

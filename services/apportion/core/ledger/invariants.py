@@ -9,6 +9,7 @@ from functools import partial
 
 from apportion.core.devices.shares import DeviceState, slice_mask, template_cpu, template_cpu_of
 from apportion.core.ledger.fold import Change
+from apportion.core.ledger.handlers import past_use
 from apportion.core.ledger.state import GroupState, NodeState, Phase, PodState, State
 from apportion_schemas import Share
 
@@ -40,6 +41,7 @@ def violations(state: State) -> list[str]:
         if node is None or not node.gone:
             known = "present" if node else "unknown"
             found.append(f"node {name} is recorded as gone, but is {known}")
+    found.extend(past_use.errors(state))
     forgotten = [name for name in state.departed if name in state.nodes]
     return [*found, *(f"node {name} is both forgotten and known" for name in forgotten)]
 

@@ -20,6 +20,8 @@ from msgspec import Struct, structs
 from apportion.core.devices.cordons import Cordon
 from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger.fold import Change, host_of
+from apportion.core.ledger.handlers.past_use import held_by_pods
+from apportion.core.ledger.past_use import KeptUse, restored
 from apportion.core.ledger.rules import Rules
 from apportion.core.ledger.state import (
     Departed,
@@ -52,7 +54,7 @@ from apportion_schemas import (
 )
 
 # Raise it when the meaning of these bytes changes, or what the fold makes of any event.
-FORMAT = 19
+FORMAT = 20
 MAGIC = b"apportion snapshot\n"
 _START = struct.Struct(">H")
 _LENGTH = struct.Struct(">I")
@@ -60,7 +62,7 @@ _NUMBER = struct.Struct(">I")
 _DIGEST_BYTES = 32
 _NO_SHAPE = Shape()
 _UNREADABLE = (
-    msgspec.MsgspecError, UnicodeDecodeError, LookupError, struct.error, RecursionError,
+    msgspec.MsgspecError, ValueError, LookupError, struct.error, RecursionError,
 )  # fmt: skip
 
 
@@ -161,6 +163,7 @@ class _Head(Struct, array_like=True, tag=1):
     gangs_left: dict[str, int] = {}
     limits_checked: dict[str, int] = {}
     rules: Rules = msgspec.field(default_factory=Rules)
+    past_use: KeptUse | None = None
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -255,6 +258,7 @@ class Taking:
             nodes=len(state.nodes),
             pods=len(state.pods),
             rules=state.rules.upto(state.revision),
+            past_use=None if state.past_use is None else state.past_use.kept(),
             **{name: getattr(state, name) for name in _HEAD_FIELDS if name != "rules"},
         )
         self._frame(head)
@@ -340,7 +344,7 @@ _fields: Callable[[Struct], tuple[Any, ...]] = structs.astuple
 _AMOUNTS = _Device.__struct_fields__[1:]
 _NODE_FIELDS = _Node.__struct_fields__[2:]
 _HEAD_FIELDS = tuple(
-    name for name in _Head.__struct_fields__ if name not in {"groups", "nodes", "pods"}
+    name for name in _Head.__struct_fields__ if name not in {"groups", "nodes", "pods", "past_use"}
 )
 
 
@@ -400,3 +404,5 @@ def _head_in(state: State, head: _Head) -> None:
         placement = pod.placement
         if placement is not None:
             nodes[placement.node].pods[pod.submitted.uid] = pod
+    if head.past_use is not None:
+        state.past_use = restored(head.past_use, held_by_pods(state))

@@ -24,6 +24,7 @@ from msgspec import Struct, field
 
 from apportion.core.devices.cordons import Cordon
 from apportion.core.devices.shares import DeviceState
+from apportion.core.ledger.past_use import PastUse
 from apportion.core.ledger.rules import Rules
 from apportion_schemas import (
     DEVICE_PLUGIN,
@@ -321,6 +322,7 @@ class State(Struct, eq=False):
     departed: dict[str, Departed] = {}  # nodes dropped after that
     gangs_left: dict[str, int] = {}  # gangs without pods, in order, with their `since`
     rules: Rules = field(default_factory=Rules)
+    past_use: PastUse | None = None  # None: the configuration sets no half-life
 
 
 def other_owner(state: State, node: str, device: str) -> NodeState | None:

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from apportion.core.configuration import read_configuration
+from apportion.core.configuration.checks import half_life_ms
 from apportion.core.configuration.keys import KEYS
 from apportion.core.workloads.document import ManifestError
 from apportion_schemas import Configuration
@@ -126,8 +127,22 @@ WRONG = [
     {"policy": {"nodes": "price", "weights": {"devices": 10}}},
     {"policy": {"weights": {"gpu": 10}}},
     {"policy": {"nodes": "random"}},
+    {"queues": {"usageHalfLife": "1w"}},
+    {"queues": {"usageHalfLife": "400d"}},
+    {"queues": {"usageHalfLife": 7}},
+    {"queues": {"usageWeight": 2}},
+    {"queues": {"usageHalfLife": "7d", "usageWeight": 11}},
+    {"queues": {"halfLife": "7d"}},
     {"schedulerNames": ["a", "a"]},
 ]
+
+
+def test_half_lives() -> None:
+    """A half-life is a number of hours or days; without one, past use does not count."""
+    for said, hours in (("1h", 1), ("36h", 36), ("7d", 168), ("365d", 8_760)):
+        read = read_configuration({"queues": {"usageHalfLife": said}})
+        assert half_life_ms(read.queues) == hours * 3_600_000
+    assert half_life_ms(Configuration().queues) == 0
 
 
 def test_refusals(golden: Golden) -> None:

@@ -8,6 +8,7 @@ from typing import Final
 from msgspec import structs
 
 from apportion.core.configuration import check
+from apportion.core.ledger.handlers import past_use
 from apportion.core.ledger.handlers.change import Change, Context, Refused, folds
 from apportion.core.workloads.document import ManifestError
 from apportion_schemas import (
@@ -123,6 +124,7 @@ def _configuration_changed(context: Context, data: ConfigurationChanged) -> Chan
     except ManifestError as error:
         raise Refused(str(error)) from None
     state.configuration, state.configuration_revision = data.configuration, context.revision
+    past_use.configure(state, context.time)
     if policy != PolicyConfiguration():
         state.policy_revision = context.revision
         state.policy = structs.replace(
