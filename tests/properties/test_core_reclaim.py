@@ -4,13 +4,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hypothesis import given, seed
+from hypothesis import strategies as st
 from msgspec import structs
 
+from apportion.core.ledger.handlers.change import Change
+from apportion.core.ledger.moments import SECOND, micros_of, text_of
 from apportion.core.ledger.state import State, queue_of
 from apportion.core.placement.limits.queues import Queues
 from apportion.core.placement.limits.quotas import WORTH
 from apportion.core.placement.limits.tree import ROOT
-from apportion_schemas import PodEvicted, PodGone
+from apportion_schemas import Configuration, ConfigurationChanged, PodEvicted, PodGone
+from apportion_schemas.configuration import QueuesConfiguration
+from apportion_schemas.quantities import Payload
 from tests.properties.core_histories import Step, trying
 from tests.properties.core_playing import follow
 from tests.properties.crowded_histories import lending_histories
@@ -19,6 +24,22 @@ from tests.support.ledger_of import Ledger
 SETTINGS = trying(60)
 GPUS = (WORTH, "nvidia")
 ROUNDS_MAX = 200
+
+
+class Aging(Ledger):
+    """A ledger in which past use counts, and in which minutes pass with every event."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        queues = QueuesConfiguration(usage_half_life="1h")
+        self.play(ConfigurationChanged(by="ann", configuration=Configuration(queues=queues)))
+
+    def take(self, data: Payload) -> Change:
+        self.time = text_of((micros_of(self.time) or 0) + 7 * 60 * SECOND)
+        return super().take(data)
+
+
+ledgers = st.sampled_from((Ledger, Aging))
 
 
 def reclaimed(state: State) -> dict[str, PodEvicted]:
@@ -35,6 +56,12 @@ def watched(state: State) -> Iterator[None]:
         for name in queues.path_of(queues.account_of(state.pods[uid])):
             if name in used:
                 used[name] -= queues.taken(state.pods[uid]).get(GPUS, 0)
+    for uid in state.nominated:  # pods are leaving for them
+        pod = state.pods.get(uid)
+        if pod is not None and pod.placement is None:
+            for name in queues.path_of(queues.account_of(pod)):
+                if name in used:
+                    used[name] += queues.needs(pod).get(GPUS, 0)
     yield
     for uid, event in reclaimed(state).items():
         if uid in before:
@@ -50,25 +77,25 @@ def watched(state: State) -> Iterator[None]:
                 break
             part = entitled.get(name)
             assert part is not None, name
-            assert used[name] > part.entitled, f"{name} is within what it is entitled to"
+            assert used[name] > part.most, f"{name} is within what it is entitled to"
             queue = state.queues.get(name)
             assert queue is None or queue.reclaimable
 
 
 @SETTINGS
-@given(lending_histories())
-def test_a_queue_within_its_entitlement_loses_no_pod(steps: list[Step]) -> None:
+@given(lending_histories(), ledgers)
+def test_a_queue_within_its_entitlement_loses_no_pod(steps: list[Step], kind: type[Ledger]) -> None:
     """Only queues that use more than they are entitled to lose pods to other queues."""
-    follow(Ledger(), steps, watched=watched)
+    follow(kind(), steps, watched=watched)
 
 
 @SETTINGS
-@given(lending_histories())
-def test_evictions_end_without_news(steps: list[Step]) -> None:
+@given(lending_histories(), ledgers)
+def test_evictions_end_without_news(steps: list[Step], kind: type[Ledger]) -> None:
     """If nothing else happens, evictions come to an end: no two queues evict each other for ever.
 
     The test submits each evicted pod again, as a controller would."""
-    ledger = Ledger()
+    ledger = kind()
     follow(ledger, steps)
     for again in range(ROUNDS_MAX):
         ledger.settle()
@@ -83,12 +110,12 @@ def test_evictions_end_without_news(steps: list[Step]) -> None:
 
 
 @SETTINGS
-@given(lending_histories())
-def test_what_a_queue_deserves_comes_back(steps: list[Step]) -> None:
+@given(lending_histories(), ledgers)
+def test_what_a_queue_deserves_comes_back(steps: list[Step], kind: type[Ledger]) -> None:
     """In the end, no queue waits for a GPU that it could reclaim by the eviction of a single pod.
 
     A queue can reclaim up to what it deserves, from queues that use more than their entitlement."""
-    ledger = Ledger()
+    ledger = kind()
     follow(ledger, steps)
     while True:
         ledger.settle()

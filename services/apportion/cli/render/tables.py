@@ -20,6 +20,7 @@ from apportion.core.answers.reads import (
     QuotaAnswer,
 )
 from apportion.core.answers.visibility import NOT_TOLD
+from apportion.core.devices.worth import DEVICE
 from apportion.core.explain.health import failed_words, found_silent
 from apportion.core.explain.text.answer_text import part_number, part_words
 from apportion.core.explain.text.event_text import ask_words, families_of, shares_words
@@ -242,8 +243,10 @@ def queues(items: Iterable[QueueAnswer], _look: Look = PLAIN) -> Rows:
     """Return the table with one row per queue, indented below the queue above it."""
     shown = list(items)
     lends = ("USED/ENTITLED",) if any(each.parts for each in shown) else ()
-    made = Rows("QUEUE", "WEIGHT", "STATE", "PODS", "PENDING", *lends, "DEVICES", "USED/LIMIT",
-                right=("WEIGHT", "PODS", "PENDING"), wraps=(*lends, "DEVICES", "USED/LIMIT"),
+    past = ("PAST USE",) if any(each.past_use for each in shown) else ()
+    made = Rows("QUEUE", "WEIGHT", "STATE", "PODS", "PENDING", *lends, *past, "DEVICES",
+                "USED/LIMIT", right=("WEIGHT", "PODS", "PENDING"),
+                wraps=(*lends, *past, "DEVICES", "USED/LIMIT"),
                 drops=("WEIGHT",))  # fmt: skip
     for queue in shown:
         models = [
@@ -257,6 +260,7 @@ def queues(items: Iterable[QueueAnswer], _look: Look = PLAIN) -> Rows:
             Text("open", "green") if queue.open else Text("closed", "yellow"),
             _count(queue.pods), _count(queue.waiting),
             *([", ".join(map(_part, queue.parts or ()))] if lends else ()),
+            *([_past(queue.past_use)] if past else ()),
             NOT_TOLD if queue.devices is None else ", ".join(models),
             ", ".join(limits) or "no limit",
         )  # fmt: skip
@@ -269,6 +273,17 @@ def _part(part: QueuePart) -> str:
     loans = (("borrowed", part.borrowed), ("lent", part.lent))
     notes = [f"{part_number(part, much)} {what}" for what, much in loans if much]
     return ", ".join((f"{part_number(part, part.used)}/{entitled}", *notes))
+
+
+def _past(past: Mapping[str, int] | None) -> str:
+    """Return the device hours that a queue used in the past: `84 GPU-hours`."""
+    if past is None:
+        return NOT_TOLD
+    return ", ".join(
+        f"{much / DEVICE:,.1f} {'GPU' if of == 'nvidia' else of}-hours"
+        for of, much in sorted(past.items())
+        if of not in ("cpu", "memory")
+    )
 
 
 def _count(count: int | None) -> str:

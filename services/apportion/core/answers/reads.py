@@ -290,6 +290,7 @@ class QueuePart(Answer, frozen=True):
     deserved: Everyone[int]  # also if the queue does not ask for it
     borrowed: Everyone[int] = 0  # of what other queues deserve
     lent: Everyone[int] = 0  # of what this queue deserves
+    plain: Everyone[int | None] = None  # entitled without past use; null if that does not count
 
 
 class Borrower(Answer, frozen=True):
@@ -330,6 +331,7 @@ class QueueAnswer(Answer, frozen=True):
     fifo: Everyone[bool] = False  # a pod that fits nowhere keeps back the pods behind it
     safe_s: Everyone[int] = 0  # how long its pods run before another queue may take their place
     parts: Readers[tuple[QueuePart, ...] | None] = ()
+    past_use: Readers[dict[str, int] | None] = {}  # amounts as in QueuePart, times hours
     capability: Everyone[dict[str, int]] = {}
     used: Readers[dict[str, int] | None] = {}
     cards: Everyone[dict[str, int]] = {}  # device limit by model

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from apportion.core.answers.reads import QueueAnswer, QuotaAnswer, fields_of
 from apportion.core.devices.catalogue import type_matches
-from apportion.core.explain.queue_entitlement import queue_parts
+from apportion.core.explain.queue_entitlement import past_use_of, queue_parts
 from apportion.core.ledger.state import GroupState, NodeState, PodState, State, queue_of
 from apportion.core.names import natural
 from apportion.core.placement.feasibility.causes import (
@@ -110,13 +110,15 @@ def queue_answers(state: State, names: Iterable[str]) -> tuple[QueueAnswer, ...]
                 pods[each].append(pod)
     known = amounts_by_name(dialect_config(state.configuration))
     counted = Queues(state)
+    divides = counted.lends or counted.past.memory is not None
     return tuple(
         QueueAnswer(
             **fields_of(each, _QUEUE_FIELDS),
             above=tuple(
                 name for name in path_in(state.queues, each.queue)[:0:-1] if name in state.queues
             ),
-            parts=queue_parts(counted, each.queue) if counted.lends else (),
+            parts=queue_parts(counted, each.queue) if divides else (),
+            past_use=past_use_of(counted, each.queue),
             used=used(
                 {name: known.get(name, ((EXTENDED, name), 1)) for name in each.capability},
                 held_by(state, pods[each.queue] if each.capability else (), of_shares),

@@ -1,6 +1,8 @@
 """Compute how much a queue uses and is entitled to, and which queues use more than that."""
 
+from collections import Counter
 from itertools import pairwise
+from typing import Final
 
 from msgspec import structs
 
@@ -12,6 +14,8 @@ from apportion.core.placement.limits.quotas import MODEL, WORTH, Amount
 from apportion.core.placement.limits.reclaiming import Reclaim
 from apportion.core.placement.limits.tree import ROOT
 from apportion.core.placement.queueing.queue import NO_CLOCK
+
+HOUR_MS: Final = 3_600_000
 
 
 def queue_parts(queues: Queues, name: str) -> tuple[QueuePart, ...]:
@@ -26,11 +30,19 @@ def queue_parts(queues: Queues, name: str) -> tuple[QueuePart, ...]:
     )
 
 
+def past_use_of(queues: Queues, name: str) -> dict[str, int]:
+    """Return the past use of a queue by device family or resource, in amounts times hours."""
+    found = Counter[str]()
+    for of, much in queues.past.sums(name).items():
+        found[of.partition("/")[0]] += much
+    return {of: much // HOUR_MS for of, much in found.items() if much >= HOUR_MS}
+
+
 def entitlement_of(state: State, queues: Queues, pod: PodState) -> QueueEntitlement | None:
     """Return the entitlement of a pending pod's queue to the amounts that the pod needs.
 
-    None if no queue may take back what other queues use."""
-    if not queues.lends:
+    None if no queue may take back what other queues use, and past use does not count."""
+    if not queues.lends and queues.past.memory is None:
         return None
     reclaim = Reclaim(state, queues, pod, NO_CLOCK)
     path = queues.path_of(queues.account_of(pod))
@@ -39,7 +51,7 @@ def entitlement_of(state: State, queues: Queues, pod: PodState) -> QueueEntitlem
     for below, above in pairwise(path):
         for other in queues.below(above):
             for amount in reclaim.wanted[:1]:
-                most = queues.parts(other).get(amount, Part()).entitled
+                most = queues.parts(other).get(amount, Part()).most
                 much = queues.used(other).get(amount, 0) - most
                 if other != below and much > 0:
                     borrowers[other.rstrip("/")] = much
@@ -49,7 +61,7 @@ def entitlement_of(state: State, queues: Queues, pod: PodState) -> QueueEntitlem
             _part(queues, name, amount, queues.parts(name).get(amount, Part()))
             for amount in reclaim.wanted
         ),
-        takes_back=bool(reclaim),
+        takes_back=queues.lends and bool(reclaim),
         borrowers=tuple(Borrower(queue=each, much=much) for each, much in borrowers.items()),
     )
 
@@ -83,6 +95,7 @@ def _part(queues: Queues, name: str, amount: Amount, part: Part) -> QueuePart:
         entitled=part.entitled,
         owned=part.owned,
         deserved=part.deserved,
+        plain=part.plain,
     )
 
 

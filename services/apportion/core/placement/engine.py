@@ -123,19 +123,23 @@ class Engine:
     def held_until(self) -> int:
         """Return when `tell_time` is due next, in microseconds since 1970; 0 for never.
 
-        At that time, a pod's backoff ends, or a pod is no longer safe from eviction."""
-        times = self._queue.held_until, self._preempting.due
+        At that time, a pod's backoff ends, a pod is no longer safe from eviction, or past use is
+        counted again."""
+        of_limits = self._limits.due if self.pending else 0
+        times = self._queue.held_until, self._preempting.due, of_limits
         return min((each for each in times if each), default=0)
 
     @property
     def needs_time(self) -> bool:
         """Return True if decisions depend on the time: `tell_time` is due before each of them."""
-        return self._limits.lends or bool(self._queue.held_until)
+        limits = self._limits
+        return limits.lends or limits.remembers or bool(self._queue.held_until)
 
     def tell_time(self, now: int) -> None:
         """Queue the pods whose backoff ends by `now`, in microseconds since 1970."""
         due = self._preempting.due
-        if self._waiting.tell_time(now) or (due and due <= now):
+        moved = self._limits.tell_time(now)
+        if self._waiting.tell_time(now) or moved or (due and due <= now):
             self._preempting.look_again()
 
     @property

@@ -123,6 +123,17 @@ def test_queues_are_shown_as_a_tree(golden: Golden) -> None:
     golden({"tree": printed(tables.queues(answers), width=100)})
 
 
+def test_queues_show_their_past_use(golden: Golden) -> None:
+    """The table of queues shows past use in device hours, if any queue has some."""
+    used = {"nvidia": 84_250, "ascend910b": 1_000, "cpu": 1_000, "memory": 4096}
+    queues = [
+        QueueAnswer(queue="ml", weight=1, open=True, past_use=used),
+        QueueAnswer(queue="web", weight=1, open=True),
+        QueueAnswer(queue="other", weight=1, open=True, past_use=None),
+    ]
+    golden({"past use": printed(tables.queues(queues), width=120)})
+
+
 def test_a_unit_is_said_once(golden: Golden) -> None:
     """In the table of queues, usage and limit are one cell with a single unit, such as `1,024/4,096
     MiB`."""

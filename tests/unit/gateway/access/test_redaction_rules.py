@@ -149,7 +149,7 @@ def test_of_a_queue_he_learns_what_it_allows_and_not_what_pods_hold(namespace: s
     shown = msgspec.convert(seen_by_ml("queues", QueuePage(revision=9, items=items)), QueuePage)
     left_out = QueueAnswer(
         queue="q", weight=3, open=True, capability={"cpu": 4000},
-        used=None, devices=None, pods=None, waiting=None, parts=None,
+        used=None, devices=None, pods=None, waiting=None, parts=None, past_use=None,
     )  # fmt: skip
     assert [*shown.items] == [left_out]
 

@@ -274,7 +274,7 @@ def entitlement_words(entitlement: reads.QueueEntitlement) -> str:
     """Return what the pod's queue uses and is entitled to, and queues beyond their entitlement."""
     parts = entitlement.parts
     used = " and ".join(part_words(part, part.used) for part in parts)
-    entitled = " and ".join(part_words(part, part.entitled) for part in parts)
+    entitled = " and ".join(map(_entitled_words, parts))
     sentence = f"Its queue {entitlement.queue} uses {used} and is entitled to {entitled}"
     if entitlement.takes_back and entitlement.borrowers:
         beyond = [
@@ -282,6 +282,13 @@ def entitlement_words(entitlement: reads.QueueEntitlement) -> str:
         ]
         return f"{sentence}; other queues use more than they are entitled to: {listed(beyond)}"
     return sentence
+
+
+def _entitled_words(part: reads.QueuePart) -> str:
+    said = part_words(part, part.entitled)
+    if part.plain in (None, part.entitled):
+        return said
+    return f"{said} ({part_words(part, part.plain or 0)} without past use)"
 
 
 def part_words(part: reads.QueuePart, much: int) -> str:

@@ -123,6 +123,20 @@ class Limits:
         """Return True if a queue may take back what other queues use."""
         return self._queues.lends
 
+    @property
+    def remembers(self) -> bool:
+        """Return True if entitlements depend on past use, so that they change with time."""
+        return self._queues.past.memory is not None
+
+    @property
+    def due(self) -> int:
+        """Return when past use counts again, in microseconds since 1970; 0 if it evicts no pod."""
+        return self._queues.past.due if self._queues.lends and self.remembers else 0
+
+    def tell_time(self, now: int) -> bool:
+        """Count past use again if it is due by `now`. Return True if entitlements may change."""
+        return self.remembers and self._queues.past.tell_time(now)
+
     def reclaim(self, pod: PodState, now: int) -> Reclaim | None:
         """Return what the pod may take back from other queues; None if nothing.
 

@@ -15,8 +15,9 @@ from apportion.core.ledger.handlers.change import Change
 from apportion.core.ledger.state import NodeState, PodState, State, queue_of
 from apportion.core.placement.limits import quotas
 from apportion.core.placement.limits.capacity import OF_CAPACITY, Capacity
-from apportion.core.placement.limits.entitlements import UNLIMITED, Claim, Part, divide
+from apportion.core.placement.limits.entitlements import UNLIMITED, Claim, Memory, Part, divide
 from apportion.core.placement.limits.holdings import NOTHING, Holdings
+from apportion.core.placement.limits.past import QueuesPast
 from apportion.core.placement.limits.quotas import (
     CPU,
     MEMORY,
@@ -54,10 +55,12 @@ class Queues(Holdings):
         super().__init__(state, self._taken_by, quotas.at_least)
         self.active = False
         self._capacity = Capacity(state)
+        self.past = QueuesPast(state, self._capacity)
         self._live: dict[str, tuple[str, Amounts]] = {}
         self._asked: dict[str, Counter[Amount]] = {}
         self._reserved: dict[Amount, Counter[str]] = {}  # by guarantees and use, below each queue
         self._entitled: dict[str, dict[Amount, Part]] | None = None
+        self._as_of = self.past.counted  # of entitlements
         self._measured: frozenset[Amount] = frozenset()
         self._families: dict[str, set[Amount]] = {}  # of the models that a key names
         self._turns: dict[str, tuple[Turn, ...]] = {}
@@ -269,12 +272,25 @@ class Queues(Holdings):
 
     def _divided(self) -> dict[str, dict[Amount, Part]]:
         self._refresh()
-        if self._entitled is not None:
+        if self._state.past_use is not None:
+            self.past.count()
+        if self._entitled is not None and self._as_of == self.past.counted:
             return self._entitled
         self._turns.clear()
-        found = self._entitled = {
-            ROOT: {each: Part(self._capacity.total(each)) for each in self._measured}
-        }
+        self._as_of = self.past.counted
+        found = self._entitled = self._divide(None)
+        memory = self.past.memory
+        if memory is not None:
+            for name, parts in self._divide(memory).items():
+                for amount, part in parts.items():
+                    plain = found[name][amount]
+                    found[name][amount] = plain._replace(
+                        entitled=part.entitled, plain=plain.entitled
+                    )
+        return found
+
+    def _divide(self, memory: Memory | None) -> dict[str, dict[Amount, Part]]:
+        found = {ROOT: {each: Part(self._capacity.total(each)) for each in self._measured}}
         parents = [ROOT]
         while parents:
             parent = parents.pop()
@@ -282,7 +298,7 @@ class Queues(Holdings):
             found.update((name, {}) for name in below)
             for amount in self._measured:
                 claims = [self._claim(name, amount) for name in below]
-                parts = divide(found[parent][amount], claims)
+                parts = divide(found[parent][amount], claims, memory)
                 for name, part in zip(below, parts, strict=True):
                     found[name][amount] = part
             parents += [name for name in below if name in self._tree.children]
@@ -308,6 +324,7 @@ class Queues(Holdings):
             limit=said.limit.get(amount, UNLIMITED),
             weight=said.weight,
             priority=said.priority,
+            past=self.past.of(name, amount),
         )
 
     def _of_models(self, deserved: dict[Amount, int], amount: Amount) -> int:
@@ -345,6 +362,7 @@ class Queues(Holdings):
         named = ("", *self._state.queues)  # any queue that does not exist is like the one named ""
         self.owners = {name: owner for name in named if (owner := self._tree.owner(name))}
         self._at, self._held, self._live, self._asked = {}, {}, {}, {}
+        self.past.follow(self._tree)
         self._capacity.models = self._tree.models
         self._capacity.moved = True
         tree = self._tree

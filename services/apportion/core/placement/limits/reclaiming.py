@@ -9,7 +9,10 @@ evicted count as placed.
 A queue always gets back what it owns (what it deserves), even if the victim is a gang that is
 larger than what the victim's queue borrows. A queue gets a part of the surplus only if the victim's
 queue keeps at least as large a fraction of its entitlement as the taking queue then has. So two
-queues never evict each other's pods in turn."""
+queues never evict each other's pods in turn.
+
+Past use never causes an eviction, because it changes with time. The taking queue must stay within
+its entitlements with and without past use, and the victim's queue must exceed both of its own."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -47,7 +50,7 @@ class Reclaim:
         needed = [each for each in queues.all_named() if self._needs.get(each, 0)]
         for below, above in pairwise(self._own):
             if any(
-                self._used(below, each) + self._needs[each] > self._part(below, each).entitled
+                self._used(below, each) + self._needs[each] > self._part(below, each).least
                 for each in (*self.wanted, *needed)
             ):
                 break
@@ -75,7 +78,7 @@ class Reclaim:
         used = [each for each in self.wanted if taken[each] > 0]
         for name in branch:
             if not any(
-                self._used(name, each, moved) > self._part(name, each).entitled for each in used
+                self._used(name, each, moved) > self._part(name, each).most for each in used
             ):
                 return False
         if not self._owns(mine) and not all(
@@ -99,7 +102,7 @@ class Reclaim:
         # Whether the queue keeps at least as large a part of its entitlement as the taking one has.
         left = self._used(name, amount, moved) - taken
         have = self._used(mine, amount) + self._needs[amount]
-        return left * self._part(mine, amount).entitled >= have * self._part(name, amount).entitled
+        return left * self._part(mine, amount).least >= have * self._part(name, amount).most
 
     def _evictable(self, pod: PodState, branch: Sequence[str], path: Sequence[str]) -> bool:
         queues = self._state.queues

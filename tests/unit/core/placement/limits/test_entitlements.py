@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apportion.core.placement.limits.entitlements import UNLIMITED, Claim, Part, divide
+from apportion.core.placement.limits.entitlements import UNLIMITED, Claim, Memory, Part, divide
 from apportion.core.workloads.dialects.amounts import AMOUNT_MAX
 
 
@@ -93,3 +93,75 @@ def test_parts_never_exceed_the_total_or_a_claim(total: int, claims: list[Claim]
         hungry |= bool(claim.weight) and part < min(claim.asked, claim.limit)
     idle = sum(max(each.guarantee - part, 0) for part, each in zip(parts, claims, strict=True))
     assert not hungry or sum(parts) >= total - idle
+
+
+HOUR = 3_600_000
+BY_USE = Memory(weight_milli=1000, horizon_ms=100 * HOUR)
+
+
+def remembered(total: int, *claims: Claim, memory: Memory = BY_USE) -> list[int]:
+    return [each.entitled for each in divide(Part(total), claims, memory)]
+
+
+def test_past_use_lowers_a_queue_s_part_of_the_surplus() -> None:
+    """A queue of two that used half of the whole gets 1/3 of the surplus: its weight is
+    1/2 + (1/2 - 1/2), that of the other one is 1/2 + (1/2 - 0)."""
+    assert remembered(12, Claim(99, past=6 * 100 * HOUR), Claim(99)) == [4, 8]
+    twice = Memory(2000, 100 * HOUR)  # 1/2 + 2 x (1/2 - 1/4) against 1/2 + 2 x (1/2 - 0)
+    assert remembered(10, Claim(99, past=250 * HOUR), Claim(99), memory=twice) == [4, 6]
+
+
+def test_queues_with_equal_past_use_divide_by_weight() -> None:
+    """If queues used as much as their weights say, past use changes nothing."""
+    used = Claim(99, past=200 * HOUR), Claim(99, weight=3, past=600 * HOUR)
+    assert remembered(8, *used) == remembered(8, Claim(99), Claim(99, weight=3)) == [2, 6]
+
+
+def test_a_queue_that_used_everything_gets_what_the_others_leave() -> None:
+    """Without a weight, a queue gets only what other queues do not ask for, and the rounding."""
+    always = Claim(9_000, past=1_000_000 * HOUR)
+    assert remembered(10_000, always, Claim(99_000)) == [1, 9_999]
+    assert remembered(10_000, always, Claim(3_000)) == [7_000, 3_000]
+    assert remembered(9_000, always) == [9_000]
+
+
+def test_a_queue_that_has_enough_does_not_count() -> None:
+    """The weights follow from the queues that ask for more, as if the others did not exist."""
+    heavy, light = Claim(99_000, past=600_000 * HOUR), Claim(99_000)
+    assert remembered(12_000, heavy, light) == [4_000, 8_000]
+    # of 12 units, the third gets its one; 11 are left, with the same weights
+    assert remembered(12_000, heavy, light, Claim(1_000)) == [3_667, 7_333, 1_000]
+
+
+def test_past_use_changes_no_part_that_a_queue_deserves() -> None:
+    """A queue gets what it deserves, whatever it used before."""
+    claims = Claim(99_000, deserved=8_000, past=1_000_000 * HOUR), Claim(99_000)
+    assert divide(Part(10_000), claims, BY_USE) == [Part(8_001, 8_000, 8_000), Part(1_999)]
+
+
+@given(
+    st.integers(0, 10_000),
+    st.lists(
+        st.builds(
+            Claim,
+            asked=st.integers(0, 5_000),
+            guarantee=st.integers(0, 500),
+            deserved=st.integers(0, 3_000),
+            limit=st.integers(0, 6_000),
+            weight=st.integers(0, 100),
+            priority=st.integers(0, 1),
+            past=st.integers(0, 10**15),
+        ),
+        max_size=6,
+    ),
+    st.integers(1, 10_000),
+)
+def test_parts_never_exceed_the_whole(total: int, claims: list[Claim], weight: int) -> None:
+    """With past use, the parts add up to what they add up to without it, never to more than there
+    is. No queue gets more than it asks for, or less than it owns."""
+    found = divide(Part(total), claims, Memory(weight, 10 * HOUR))
+    plain = divide(Part(total), claims)
+    assert sum(each.entitled for each in found) == sum(each.entitled for each in plain) <= total
+    for part, before, claim in zip(found, plain, claims, strict=True):
+        assert (part.owned, part.deserved) == (before.owned, before.deserved)
+        assert part.owned <= part.entitled <= max(min(claim.asked, claim.limit), part.owned)
