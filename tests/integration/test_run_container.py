@@ -44,7 +44,9 @@ class Workstation(NamedTuple):
 
 @pytest.fixture(scope="module")
 def workstation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workstation]:
-    """Provide a workstation. A lock keeps other tests from removing its containers."""
+    """Start `apportion up` with podman and a fake driver of two T4s.
+
+    A lock keeps other tests from removing its containers."""
     with alone(), pytest.MonkeyPatch.context() as patch:
         podman = prepare()
         driver = FakeDriver(tmp_path_factory.mktemp("driver"), "2xT4")

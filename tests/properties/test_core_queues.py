@@ -97,7 +97,7 @@ def test_no_decision_takes_a_queue_beyond_its_limits(steps: list[Step]) -> None:
 @SETTINGS
 @given(queued_histories())
 def test_no_pod_is_missed_with_queues(steps: list[Step]) -> None:
-    """With queues, the engine finishes deciding, and a new engine then finds no pod to place."""
+    """With queues, the engine misses no pod: after it has decided, a new engine places none."""
     ledger = Ledger()
     follow(ledger, steps, within_limits)
     fall_silent(ledger)

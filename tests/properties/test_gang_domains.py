@@ -102,9 +102,9 @@ def test_workers_that_must_be_near_a_leader(fleet_of: list[tuple[str, int]], wor
 def test_two_sets_that_must_each_be_together(
     fleet_of: list[tuple[str, int]], first: int, second: int, mixed: bool
 ) -> None:
-    """Two sets of pods are placed whenever each set fits into one rack next to the other set.
+    """Two sets of pods, each of which must share a rack, are placed whenever both fit at once.
 
-    The pods of a set must share a rack. Both sets may use the same rack."""
+    Both sets may use the same rack."""
     pods = [member_of(f"a{n}", "a", "a", 1) for n in range(first)]
     pods += [member_of(f"b{n}", "b", "b", 1) for n in range(second)]
     if mixed:

@@ -163,7 +163,7 @@ def budgets_a_nodes_hour() -> Iterator[None]:
 
 @contextlib.contextmanager
 def asks_what_a_pod_held() -> Iterator[None]:
-    """Let an intake accept usage of pods that its node does not run."""
+    """Let an intake accept an agent's usage of pods that had no share on the agent's node."""
     from apportion.intake.taking import Holdings  # noqa: PLC0415
 
     async def never(*_: object) -> None:

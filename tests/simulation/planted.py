@@ -205,9 +205,9 @@ def _refused_pods_lost(patch: Patch) -> None:
 
 
 def _unschedulable_for_what_never_came(patch: Patch) -> None:
-    """Let the engine forget pods that did not fit because of a decision that was then refused.
+    """Let the engine not retry pods after the ledger refused the decision that took their room.
 
-    The table of hints is changed too, because its hints would otherwise cause the retry."""
+    The hints of refused placements are removed too, because they would cause the retry."""
     whom = enumerate(hints.BY_EVENT[PodPlaced])
     taken = tuple(0 if happened & REFUSED else asks for happened, asks in whom)
     patch.setitem(hints.BY_EVENT, PodPlaced, taken)

@@ -27,7 +27,9 @@ def there(url: str) -> None:
 
 
 async def beside(url: str) -> None:
-    """Start an intake on the ledger at this URL if the ledger may have agents and has no intake."""
+    """Start an intake on the ledger at this URL, unless the ledger already has one.
+
+    Do nothing for ledgers that were not passed to `may_have_agents`."""
     from tests.support.processes import ServiceProcess  # noqa: PLC0415 - they start one another
 
     port = _port(url)

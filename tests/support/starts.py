@@ -66,8 +66,9 @@ _begun: dict[str, str] = {}
 
 
 def use(wanted: bool) -> None:
-    """Choose whether processes that start from now on are forked where possible, or always
-    executed."""
+    """Set whether later processes are forked from one that has imported their modules.
+
+    Where that is impossible, or if not `wanted`, each of them starts as a new process."""
     possible = sys.platform == "linux" and platform.machine() in CLONE
     chosen = _fork_or_execute if wanted and possible else _execute
     subprocess.Popen._execute_child = chosen  # type: ignore[attr-defined]

@@ -219,7 +219,7 @@ class Auditor:
         known = self._chain.get(data.node, "")
         if data.previous != known:
             text = f"node {data.node}: the decision on {data.pod} names {data.previous[:12]!r} as "
-            yield "chain", f"{text}its predecessor, which is {known[:12]!r}"
+            yield "chain", f"{text}its predecessor, instead of {known[:12]!r}"
         wanted = (
             f"{data.pod}/resized/{data.asked}"
             if isinstance(data, PodResized)

@@ -124,7 +124,7 @@ class Extender:
         if known is not None and known.placement:
             held = known.placement.node
             reasons = {
-                name: f"its devices are allocated on {held}" for name in names if name != held
+                name: f"the pod is already placed on {held}" for name in names if name != held
             }
             return FilterResult({name: 0 for name in names if name == held}, {}), reasons
         filter_result = self._fit_query.filter(draft.shape, names)

@@ -135,7 +135,11 @@ def plan(state: State, wish: Plan, *, time: str = "", tell: Tell = lambda _: Non
             fix="plan fewer at once",
         )
     if not (wish.pods or wish.groups or wish.changes or wish.problems):
-        raise WishInvalid("manifest", "the plan is empty", "give a manifest, lose, add or policy")
+        raise WishInvalid(
+            "manifest",
+            "the plan is empty",
+            "set at least one of manifest, lose, drain, add and policy",
+        )
     live = {pod.full_name: pod for pod in state.pods.values()}
     # Submit pods with a new name, and those that differ from the pending pod of their name.
     new = [
@@ -482,7 +486,9 @@ class _Answering:
         return known if unlooked(self._state, pod) else ()
 
     def _line(self, what_for: Hashable, refused: WhyRefused | None) -> int:
-        """Return the id of the group of pods that have the same causes and nearest node."""
+        """Return the id of the group for `what_for`.
+
+        Refused pods share a group only if their causes and nearest device are the same, too."""
         if refused is not None:
             causes = tuple((each.code, each.nodes) for each in refused.causes)
             near = tuple((each.node, each.device, each.needed) for each in refused.nearest[:1])

@@ -105,7 +105,9 @@ class Holders:
         pods = {entry.pod_uid for entry in entries}
         if len(pods) != 1:
             said = f"{len(pods)} pods have" if pods else "no pod has"
-            raise NotPrepared(f"in the kubelet's checkpoint, {said} {resource} {named}")
+            raise NotPrepared(
+                f"in the kubelet's checkpoint, {said} exactly these slots of {resource}: {named}"
+            )
         namespace, name = await self._name(resource, slots)
         if name:
             self._ran |= pods

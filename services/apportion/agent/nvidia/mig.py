@@ -44,7 +44,9 @@ class Profile(NamedTuple):
 
 
 class OurInstances:
-    """A record of the MIG instances that this agent made. Only `book` survives a restart."""
+    """The MIG instances that this agent created.
+
+    Without a `book`, the record is lost when the agent restarts."""
 
     def __init__(self, book: BootBook[MigInstance] | None = None) -> None:
         self._book = book

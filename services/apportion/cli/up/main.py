@@ -61,7 +61,7 @@ SERVICES = tuple(
               help="Number of nodes to simulate; only with --fleet SPEC.")  # fmt: skip
 @click.option("--gpus", type=click.Choice(["simulated", "local"]), default="simulated",
               show_default=True,
-              help="local: use the GPUs of this machine, without samples.")  # fmt: skip
+              help="local: use the GPUs of this machine, and submit no sample pods.")  # fmt: skip
 @click.option("--library", type=click.Path(dir_okay=False, exists=True, path_type=Path),
               metavar="FILE",
               help="HAMi-core's libvgpu.so, to enforce shares; needs --gpus local.")  # fmt: skip
@@ -70,7 +70,9 @@ SERVICES = tuple(
               help="Maximum size of the ledger; -1 is no limit.  [default: unchanged]")  # fmt: skip
 @click.option("--no-samples", is_flag=True,
               help="Submit no sample pods, now or in later runs on this ledger.")  # fmt: skip
-@click.option("--exit-after-samples", is_flag=True, help="Exit when the samples are decided.")
+@click.option(
+    "--exit-after-samples", is_flag=True, help="Exit when each sample pod is placed or refused."
+)
 def command(
     *, data: Path | None, ephemeral: bool, nats_port: int, port: int, fleet: tuple[str, ...],
     nodes: int | None, gpus: str, library: Path | None, no_samples: bool, max_bytes: int | None,
@@ -91,7 +93,7 @@ def command(
     if gpus == "local" and (fleet or nodes or exit_after_samples):
         raise click.UsageError(
             "--gpus local excludes --fleet, --nodes and --exit-after-samples: it uses the GPUs of "
-            "this machine, without samples"
+            "this machine, and submits no sample pods"
         )
     if gpus != "local" and library:
         raise click.UsageError("--library requires --gpus local")

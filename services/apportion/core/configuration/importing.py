@@ -73,7 +73,9 @@ _OPTIONS: Final = "command lines are not imported; if it sets an option, set its
 _MONITORS: Final = "it concerns HAMi's metrics; see docs/tasks/monitor.md"
 _DRIVER: Final = "Apportion's agent passes devices to containers in its own way"
 _WEBHOOK: Final = "it concerns HAMi's webhook; see docs/tasks/webhook.md"
-_NAMES: Final = "pods name their scheduler; schedulerNames lists those that Apportion serves"
+_NAMES: Final = (
+    "each pod names its scheduler; list the names that Apportion serves in schedulerNames"
+)
 _OTHERS: Final = "Apportion knows which devices it supports"
 # Keys of HAMi's chart without effect here, with all keys below them, by the reason.
 _NOTHING: Final = {
@@ -137,9 +139,9 @@ _EXAMPLE_NODE: Final = "your-node-name"  # the only node in the chart's default 
 # arguments of Volcano's plugin `deviceshare` that need no setting here
 _SHARE: Final = "deviceshare."
 _ARGUMENTS: Final = {
-    "GPUSharingEnable": "Apportion always reads these resource names",
-    "GPUNumberEnable": "Apportion always reads these resource names",
-    "VGPUEnable": "Apportion always reads these resource names",
+    "GPUSharingEnable": "Apportion always reads the resource names that this argument enables",
+    "GPUNumberEnable": "Apportion always reads the resource names that this argument enables",
+    "VGPUEnable": "Apportion always reads the resource names that this argument enables",
     "AscendMindClusterVNPUEnable": "Apportion always reads the resource names that it supports",
     "AscendHAMiVNPUEnable": "Apportion always reads the resource names that it supports",
     "NodeLockEnable": "Apportion locks a node whenever its device plugin needs it",

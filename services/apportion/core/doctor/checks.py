@@ -449,7 +449,7 @@ def devices(cluster: ClusterFacts) -> Found | None:
         )
         return warning(
             (*words, "; no pods on them"),
-            f"{shows}{others}; once repaired, they accept pods again{opens}",
+            f"{shows}{others}; the devices accept pods again once they are repaired{opens}",
         )
     held = [device_words(device) for failed in cluster.failed for device in failed.held]
     more = f", and the same for {listed(held[1:])}" if held[1:] else ""

@@ -32,8 +32,8 @@ def on_host(made: Grant) -> Grant:
         )
     if made.daemons:
         raise GrantRefused(
-            "a share under MPS works only in a container, where shared memory with the MPS daemon "
-            "is separate from the machine's; start the command with `podman run` or `docker run`"
+            "a share under MPS works only in a container, which mounts the MPS daemon's shared "
+            "memory; start the command with `podman run` or `docker run`"
         )
     env = dict(made.edits.env)
     for name, value in made.edits.env.items():  # paths of the container become the node's

@@ -58,7 +58,9 @@ def source_of(node: str) -> str:
 
 
 def judge(state: State, node: str, event: Event) -> Verdict:
-    """Decide whether to append an event; its subject and payload must be about this node."""
+    """Decide whether to append an event of this node's agent.
+
+    The caller has checked that its subject and payload are about this node."""
     if event.source != source_of(node):
         return Refusal("foreign-source", f"the source is {event.source!r}, not {source_of(node)!r}")
     if event.cause > event.basis:

@@ -128,7 +128,9 @@ class PlacementClass:
 
     @property
     def fitting(self) -> int:
-        """Return how many nodes pass every filter, even if `exclude` refused them."""
+        """Return how many nodes pass every filter.
+
+        That includes nodes that `exclude` refused, where the pod's containers collide."""
         return self.board.fitting + len(self.collided)
 
     @property
@@ -198,7 +200,9 @@ class PlacementClass:
         return near or self.facts.prefers
 
     def host_fits(self, free: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return, for each host, whether it has room for one pod apart from devices."""
+        """Return, for each host, whether one pod fits its free CPU, memory and pod slots.
+
+        Devices are not checked."""
         fits: NDArray[np.bool_] = packed.lacking_each(free, self._host_need) == 0
         return fits
 

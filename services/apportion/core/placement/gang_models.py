@@ -4,7 +4,8 @@ Pods of a gang that request devices of one family get the same model of it. Pods
 or nodes differently (by type, id, node selector or required node affinity) are independent of each
 other. Pods with the annotation `apportion.dev/gang-models: any` are not restricted.
 
-Invariant: while a gang has placed pods, more pods that select the same get only their model."""
+Invariant: while a gang has placed pods, its further pods with the same selection of devices get
+only devices of the model that the placed pods have."""
 
 from collections.abc import Iterable
 from typing import Final, NamedTuple

@@ -1,9 +1,10 @@
-"""Creates consumers of the stream under names that their owner may use, and checks them later.
+"""Creates consumers of the stream under names that an identity may use, and later reports changed
+settings.
 
-The server lets an identity manage only consumers `<identity>-<number>`. Another process may replace
-the consumer of a killed process. A reader lists the formats that it supports in its consumer's
-metadata; without a list, the reader supports only what every build supports. Invariants: a consumer
-that delivers is never taken over. A changed setting is reported."""
+The server lets an identity manage only consumers named `<identity>-<number>`. If a process is
+killed, its consumer stays, and another process of the identity may replace it. A reader lists the
+formats that it supports in its consumer's metadata; without a list, it supports only what every
+build supports. Invariant: a consumer that delivers is never replaced."""
 
 import itertools
 import secrets

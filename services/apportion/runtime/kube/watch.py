@@ -319,7 +319,9 @@ class Watch:
         return self._synced.is_set() and not self.problem
 
     def doubt(self, since_s: float) -> None:
-        """Distrust lists that began before `since_s`; list again unless a newer list has begun."""
+        """Treat every list that began before `since_s` as stale.
+
+        If the current list is that old, list the objects again."""
         self._doubted_s = max(self._doubted_s, since_s)
         if self._version and self._listed_s < since_s:
             self._synced.clear()

@@ -69,8 +69,7 @@ def test_a_cordon_after_the_decision_is_told_with_who_and_why(golden: Golden) ->
 
 
 def test_a_nearest_node_that_is_not_ready_any_more_is_told(golden: Golden) -> None:
-    """If the nearest node became not ready or silent after the refusal, the answer lists that
-    node."""
+    """If the nearest node became silent or not ready after the refusal, the answer lists it."""
     ledger = waiting("n1").play(observed("n1", ready=False))
     answer = told(ledger)
     assert answer.refused is not None

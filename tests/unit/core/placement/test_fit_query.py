@@ -227,8 +227,7 @@ def test_a_choice_waits_for_its_pod_and_for_its_scheduler() -> None:
 
 
 def test_choices_are_bounded() -> None:
-    """If kube-scheduler has chosen nodes for too many pods that are still undecided, its oldest
-    choice is dropped."""
+    """The scheduler keeps only the newest of kube-scheduler's choices, up to a maximum."""
     ledger = Asked(rack("n1"))
     ledger.submit(chosen_pod("p", ask(1000)))
     ledger.chosen.choose("p", "n1")

@@ -46,7 +46,9 @@ def refusal(uid: str, *codes: RefusalCode, **more: Any) -> PodRefused:
 
 def used(cores: int | None, *, seconds: int = 3600, mib: int = 1024) -> UsageRecorded:
     """Return the hourly report of p1's share, which is half of n1-g0."""
-    work = {} if cores is None else {"cores_seconds": cores * seconds, "cores_peak": cores}
+    work: dict[str, Any] = (
+        {} if cores is None else {"cores_seconds": cores * seconds, "cores_peak": cores}
+    )
     one = ShareUsed(
         pod="p1", namespace="default", name="p1", container="main", device="n1-g0",
         seconds=seconds, memory_mib=HALF, memory_mib_seconds=mib * seconds, memory_mib_peak=mib,

@@ -71,12 +71,12 @@ STEPS: Final[dict[MigrationStep, Advice]] = {
         "tasks/take-over-nodes.md#to-apportion",
     ),
     "move-namespace": Advice(
-        "let the pods of one namespace, such as {target}, name Apportion's scheduler",
+        "set schedulerName: {scheduler} for the pods of one namespace, such as {target}",
         _SET_NAME,
         "tasks/migrate.md#5-move-the-namespace",
     ),
     "move-more": Advice(
-        "let the pods of the next namespace, such as {target}, name Apportion's scheduler",
+        "set schedulerName: {scheduler} for the pods of the next namespace, such as {target}",
         _SET_NAME,
         "tasks/migrate.md#6-move-the-rest",
     ),

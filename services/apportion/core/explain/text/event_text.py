@@ -204,7 +204,7 @@ def _queue(data: schemas.QueueObserved) -> str:
     said += "" if data.open else ", closed"
     said += "" if data.reclaimable else ", not reclaimable"
     said += ", fifo" if data.fifo else ""
-    said += f", reclaimable after {data.safe_s:,} s" if data.safe_s else ""
+    said += f", pods reclaimable after running for {data.safe_s:,} s" if data.safe_s else ""
     for what, amounts, cards in (
         ("guarantee", data.guarantee, data.cards_guarantee),
         ("deserved", data.deserved, data.cards_deserved),

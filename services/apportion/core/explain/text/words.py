@@ -66,7 +66,7 @@ def volume(shortage: VolumeShortage) -> str:
 def queue(shortage: QueueShortage) -> str:
     """Return what the queue lacks, as in `its queue ml is short of A100: 1 left, 2 needed`."""
     if shortage.behind:
-        return f"{shortage.behind} comes first in its queue {shortage.queue}, which keeps the order"
+        return f"its queue {shortage.queue} is fifo, and {shortage.behind} is ahead of it"
     if not shortage.resource:
         return f"its queue {shortage.queue} is closed"
     needed, available = (

@@ -71,7 +71,8 @@ OF_PARTS: Final[tuple[Cause[Any], ...]] = (
 
 TOGETHER: Final[tuple[Cause[Any], ...]] = (
     Cause(_C.NUMA_MISMATCH, "no NUMA node of the host has enough matching devices",
-          "free devices on one NUMA node, or remove the NUMA binding", DEVICE, unit=Unit.DEVICES,
+          "wait until devices on one NUMA node are free, or remove the NUMA binding", DEVICE,
+          unit=Unit.DEVICES,
           fix_when_empty="use a node with more such devices per NUMA node, or remove the "
           "NUMA binding"),
     Cause(_C.MODULES_IN_USE, "enough devices are free, but not enough complete modules",

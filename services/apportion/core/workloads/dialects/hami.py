@@ -2,11 +2,12 @@
 
 Defaults are those of HAMi's admission webhook. Its device plugins read a placement from annotations
 with one segment per container, init containers first; a segment may be empty. On GPUs in MIG mode,
-a count means instances, not GPUs, because HAMi can choose the same GPU again (`Fit`).
+a count means instances, because HAMi's `Fit` can take several instances of one GPU.
 
-HAMi's plugin divides such GPUs itself. Since 2.10 it registers profiles, and another annotation
-names the place of each instance. Up to 2.9 an instance is a group of `knownMigGeometries` and a
-position in it, which follow the GPU's id, as in `GPU-a[0-2]`."""
+HAMi's plugin creates the instances itself. Since HAMi 2.10, it registers MIG profiles, and the
+annotation `hami.io/vgpu-mig-allocations` has the position of each instance. Up to 2.9, an instance
+is named by the id of its GPU, its group in `knownMigGeometries` and its position in the group, as
+in `GPU-a[0-2]`."""
 
 from collections.abc import Iterator
 from functools import partial

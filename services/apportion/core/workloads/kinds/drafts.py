@@ -253,7 +253,9 @@ def manifest_of(
     owner: str,
     groups: tuple[PodGroupObserved, ...] = (),
 ) -> Manifest:
-    """Return the manifest of named pods. Raises ManifestError for an unusable name."""
+    """Return a manifest with one pod for each (pod name, template) of `named`.
+
+    Raises ManifestError for an invalid name or namespace."""
     name = dns_subdomain(metadata.name, "metadata.name")
     namespace = dns_label(metadata.namespace, "metadata.namespace")
     pods = []

@@ -132,9 +132,7 @@ def _templates(workflow: _Workflow, find: Find) -> Iterator[_Found]:
             more += (each._replace(caller=caller) for each in found[:1])
         if more and caller.depth >= DEPTH_MAX:
             fix = f"use at most {DEPTH_MAX} levels"
-            raise ManifestError(
-                caller.field, None, "has too many inline templates in each other", fix
-            )
+            raise ManifestError(caller.field, None, "nests inline templates too deeply", fix)
         waiting += reversed(more)
 
 

@@ -169,7 +169,7 @@ def priority_of(name: str, field: str, config: ManifestConfig) -> int:
     """Return the value of the priority class. Raises ManifestError if the cluster lacks it."""
     if name and name not in config.priority_classes:
         known = ", ".join(sorted(config.priority_classes))
-        fix = f"use one of {known}, or submit its PriorityClass with it"
+        fix = f"use one of {known}, or submit a PriorityClass of this name with the manifest"
         raise ManifestError(field, name, "is not a known priority class", fix)
     return config.priority_classes[name] if name else 0
 

@@ -234,7 +234,8 @@ def test_a_container_holds_the_most_of_its_own_and_an_init_containers_ask(
 
 
 def test_an_init_container_that_needs_more_is_lent_to_where_it_costs_least() -> None:
-    """If an init container needs more than any main container, the largest share is enlarged.
+    """If an init container needs more than any main container, the largest share of a main
+    container becomes large enough for both.
 
     A sidecar's share is never enlarged for an init container."""
     document = pod(

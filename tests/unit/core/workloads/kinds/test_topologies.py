@@ -305,7 +305,7 @@ def test_G8_subgroups_that_are_refused(policy: dict[str, Any], field: str) -> No
 def test_the_levels_of_subgroups_of_KAI() -> None:
     """Subgroups of KAI are parts with levels, the outer ones first. An alias may name a level."""
     rack = {"topology": "network", "requiredTopologyLevel": "rack"}
-    document = {
+    document: dict[str, Any] = {
         "apiVersion": "scheduling.run.ai/v2alpha2",
         "kind": "PodGroup",
         "metadata": {"name": "gang"},

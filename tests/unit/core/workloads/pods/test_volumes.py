@@ -142,8 +142,9 @@ def test_a_free_volume_is_where_its_affinity_says() -> None:
 
 
 def test_a_claim_that_waits_for_its_first_pod_could_be_in_several_places() -> None:
-    """An unbound claim can be used on the nodes of every matching volume, and where its class can
-    provision a new one."""
+    """An unbound claim can be used on the nodes of every matching volume.
+
+    It can also be used on the nodes where its StorageClass can provision a volume."""
     topology = [{"matchLabelExpressions": [{"key": ZONE, "values": ["a"]}]}]
     class_ = a_class(allowedTopologies=topology)
     found = fact(a_claim(), a_volume("v", "n1"), a_volume("w", "n2"), class_=class_)
