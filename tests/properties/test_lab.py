@@ -199,10 +199,10 @@ def test_what_happened_is_replayed(
     at_s = ledger.time_of(after) - BEGIN_S
     recorded = ledger.recorded(after=after, begin_s=at_s, end_s=ledger.now_s - BEGIN_S)
     one = Replay(recorded, Otherwise(), kept=True)
-    answer = one.run()
+    replayed = one.run()
     before = {pod for pod, (_, _, _, revision) in ledger.placed.items() if revision <= after}
     assert {each.pod: (each.at_s, each.node, each.devices) for each in one.placed} == {
         pod: place[:3] for pod, place in ledger.placed.items() if pod not in before
     }
-    assert answer.replayed == answer.happened
-    assert answer.passed_over == 0
+    assert replayed == recorded.happened
+    assert not one.passed_over

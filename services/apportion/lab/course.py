@@ -11,9 +11,11 @@ from msgspec import structs
 from apportion.core.ledger import fold
 from apportion.core.ledger.agent_view import handed
 from apportion.core.ledger.handlers.change import Change
+from apportion.core.ledger.moments import micros_of
 from apportion.core.ledger.snapshot import restore, take
 from apportion.core.ledger.state import State
 from apportion.core.placement.engine import DecisionEvent, Engine
+from apportion.runtime.process.clock import rfc3339_of
 from apportion_schemas import Event, PlacementVoided, PodEvicted, PodGone, PodPlaced, PodResized
 from apportion_schemas.quantities import Payload
 
@@ -52,10 +54,16 @@ class Course:
         self.engine = Engine(state)
         self.evicted: list[PodEvicted] = []
         self._watching: list[Callable[[Change], None]] = []
+        self._passes = False
 
     def watch(self, observe: Callable[[Change], None]) -> None:
         """Call `observe` with every later change."""
         self._watching.append(observe)
+
+    def until(self, at_s: float) -> None:
+        """Let the time pass until `at_s`, in seconds since 1970."""
+        self.time = rfc3339_of(at_s)
+        self._passes = True
 
     def apply(self, data: Payload) -> Change:
         """Apply an event. Raises CourseFailed if the event contradicts the state."""
@@ -90,6 +98,8 @@ class Course:
     def decide(self) -> list[DecisionEvent]:
         """Return the next decision's events without applying them; empty if nothing is left."""
         while True:
+            if self._passes and self.engine.needs_time:
+                self.engine.tell_time(micros_of(self.time) or 0)
             decision = self.engine.decide()
             if decision.events or not decision.more:
                 return decision.events

@@ -78,25 +78,39 @@ class Limits(Struct, frozen=True):
     end_s: float
 
 
-class Recorded(NamedTuple):
-    """A recorded span of a ledger. Dicts are keyed by pod uid.
+class Workload(Struct, frozen=True, kw_only=True):
+    """What a replay needs: a state, the facts that follow, and how long pods run, by pod uid.
 
     A pod that was replaced by a newer pod of the same name has no entry."""
 
-    span: Span
     begin_s: float
     end_s: float
     state: bytes
-    happened: Measured
-    ran_s: dict[str, float]  # running time of each pod that ended in the span
-    ends: dict[str, float]  # the end of each pod that ran before the span
-    cut: frozenset[str]  # the pods evicted in the span
-    after: dict[str, str]  # the new uid of each evicted pod that came again
     facts: Tape
+    ran_s: dict[str, float]  # running time of each pod that ended in the span
+    ends: dict[str, float] = {}  # the end of each pod that ran before the span
+    cut: frozenset[str] = frozenset()  # the pods evicted in the span
+    after: dict[str, str] = {}  # the new uid of each evicted pod that came again
+    # An evicted pod starts again from its last checkpoint: the pods write one every so many seconds
+    # (0: never), or all the time (None).
+    checkpoint_s: float | None = None
 
     def beginning(self) -> State:
         """Return a new copy of the state before the first event of the span."""
         return restore(self.state)
+
+    def lost_s(self, ran_s: float) -> float:
+        """Return how much of its running time a pod loses if it is evicted then."""
+        if self.checkpoint_s is None:
+            return 0.0
+        return ran_s % self.checkpoint_s if self.checkpoint_s else ran_s
+
+
+class Recorded(Workload, frozen=True, kw_only=True):
+    """A recorded span of a ledger, and its outcome."""
+
+    span: Span
+    happened: Measured
 
 
 class Tape:

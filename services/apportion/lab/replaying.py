@@ -2,17 +2,18 @@
 
 Recorded events of nodes and pods come at their recorded time, and the engine decides again. A pod
 runs as long as in the recording, starting when it is placed. A pod that the replay evicts is
-submitted again for its remaining time if it has a controller. Invariants: nothing is appended; a
-replay without changes gives the recorded outcome, except for the time that decisions took."""
+submitted again for its remaining time if it has a controller. The workload of a trace is replayed
+in the same way (`lab.jobs`). Invariants: nothing is appended; a replay without changes gives the
+recorded outcome, except for the time that decisions took."""
 
 import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from msgspec import Struct, structs
 
-from apportion.core.answers.replays import ReplayAnswer
+from apportion.core.answers.replays import Measured, ReplayAnswer
 from apportion.core.ledger.handlers.change import Change
 from apportion.core.ledger.state import PLACED, State
 from apportion.core.placement.pricing.program import node_types
@@ -22,7 +23,7 @@ from apportion.lab.changes import Changes, lost_device, submitted_again
 from apportion.lab.course import Course, CourseFailed
 from apportion.lab.meter import Meter
 from apportion.lab.planning import comes_again
-from apportion.lab.recording import Fact, Recorded
+from apportion.lab.recording import Fact, Recorded, Workload
 from apportion.runtime.files.fleets import SimulatedNode
 from apportion.runtime.process.clock import rfc3339_of
 from apportion.runtime.solver import NoPrices, learn
@@ -145,10 +146,23 @@ def lost(names: Iterable[str], state: State, facts: Iterable[Fact]) -> Lost:
     return Lost(frozenset(nodes.intersection(wanted)), frozenset(ids))
 
 
-class Replay:
-    """Runs a replay of a recording. Its placements are collected in `placed` only if `kept`."""
+class Observer(Protocol):
+    """Measures a replay. `advance` comes before all changes at that time, in seconds since 1970."""
 
-    def __init__(self, recorded: Recorded, otherwise: Otherwise, *, kept: bool = False) -> None:
+    def advance(self, now_s: float) -> None:
+        """Note that the time passes."""
+
+    def observe(self, change: Change) -> None:
+        """Note a change of the state."""
+
+
+class Replay:
+    """Runs a replay of a workload. Its placements are collected in `placed` only if `kept`."""
+
+    def __init__(
+        self, recorded: Workload, otherwise: Otherwise, *, kept: bool = False,
+        observers: Sequence[Observer] = (),
+    ) -> None:  # fmt: skip
         self._recorded = recorded
         self._otherwise = otherwise
         self._kept = kept
@@ -159,20 +173,27 @@ class Replay:
         self._again: dict[str, str] = {}
         self._came_again = frozenset(recorded.after.values())
         self._first = {again: before for before, again in recorded.after.items()}
+        self._began_s: dict[str, float] = {}
         self._end_s = dict(recorded.ends)
         self._evicted: list[PodSubmitted] = []
         self._lost = Lost()
         self._histogram: ShapeHistogram | None = None
         self._gangs = {name: each.observed for name, each in self._course.state.groups.items()}
-        self._passed_over = Counter[str]()
+        self.passed_over = Counter[str]()  # recorded events that did not apply, by type
         self.placed: list[Placed] = []
         for uid, at_s in recorded.ends.items():
             heapq.heappush(self._ends, (at_s, uid))
         self._change()
         self._meter = Meter(self._course.state, recorded.begin_s, recorded.end_s)
+        self._observers = (self._meter, *observers)
         self._course.watch(self._observe)
 
-    def run(self, tell: Tell = lambda _, __: None) -> ReplayAnswer:
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """Return a text for each change."""
+        return words(self._otherwise, self._course.state)
+
+    def run(self, tell: Tell = lambda _, __: None) -> Measured:
         """Run the replay. `tell` is called with two counts: events replayed so far, and all events.
 
         Raises CourseFailed, WishInvalid or OSError."""
@@ -189,18 +210,12 @@ class Replay:
                 tell(number, recorded.facts.count)
         self._settle()
         self._until(recorded.end_s)
-        happened, replayed = recorded.happened, self._meter.measured()
-        saved = happened.gpu_hours_waited - replayed.gpu_hours_waited
-        return ReplayAnswer(
-            span=recorded.span,
-            changes=words(self._otherwise, self._course.state),
-            happened=happened,
-            replayed=replayed,
-            gpus_saved=happened.devices_peak - replayed.devices_peak,
-            gpu_hours_waited_saved=round(saved, 6),
-            passed_over=self._passed_over.total(),
-            passed_over_types=dict(sorted(self._passed_over.items())),
-        )
+        return self._meter.measured()
+
+    def run_out(self) -> None:
+        """Go on after the end of the recording until no pod is left that will end."""
+        while self._ends:
+            self._until(self._ends[0][0])
 
     # -------------------------------------------------------------- time
 
@@ -216,8 +231,9 @@ class Replay:
 
     def _pass(self, at_s: float) -> None:
         self._now_s = max(self._now_s, at_s)
-        self._course.time = rfc3339_of(self._now_s)
-        self._meter.advance(self._now_s)
+        self._course.until(self._now_s)
+        for each in self._observers:
+            each.advance(self._now_s)
 
     def _settle(self) -> None:
         for _ in self._course.settle():
@@ -233,7 +249,9 @@ class Replay:
                 first = self._first_of(uid)
                 self._first[again.uid], self._again[first] = first, again.uid
                 if uid in self._end_s:
-                    self._left_s[again.uid] = max(self._end_s[uid] - self._now_s, 0.0)
+                    left_s = max(self._end_s[uid] - self._now_s, 0.0)
+                    ran_s = self._now_s - self._began_s.get(uid, recorded.begin_s)
+                    self._left_s[again.uid] = left_s + recorded.lost_s(ran_s)
                 self._declare(again.group)
                 self._course.apply(again)
                 self._learn()
@@ -248,7 +266,8 @@ class Replay:
         return self._again.get(first, first)
 
     def _observe(self, change: Change) -> None:
-        self._meter.observe(change)
+        for each in self._observers:
+            each.observe(change)
         if self._histogram is not None:
             self._histogram.observe(change)
         data = change.data
@@ -260,6 +279,7 @@ class Replay:
         if left_s is None:
             left_s = self._recorded.ran_s.get(data.pod)
         if left_s is not None:
+            self._began_s[data.pod] = self._now_s
             self._end_s[data.pod] = self._now_s + left_s
             heapq.heappush(self._ends, (self._end_s[data.pod], data.pod))
         if self._kept:
@@ -293,7 +313,7 @@ class Replay:
                     self._course.apply(PodBound(pod=pod.uid, node=at.node, attempt=at.attempt))
                 self._course.apply(self._lost.without(data))
         except CourseFailed:
-            self._passed_over[type(data).__name__] += 1
+            self.passed_over[type(data).__name__] += 1
             return
         if isinstance(data, PodGroupObserved):
             self._gangs[data.group] = data
@@ -388,7 +408,19 @@ def replay(
     """Replay the recording with changes, and compare both outcomes.
 
     Raises CourseFailed or WishInvalid."""
-    return Replay(recorded, otherwise).run(tell)
+    replayed = Replay(recorded, otherwise)
+    happened, found, other = recorded.happened, replayed.run(tell), replayed.passed_over
+    saved = happened.gpu_hours_waited - found.gpu_hours_waited
+    return ReplayAnswer(
+        span=recorded.span,
+        changes=replayed.changes,
+        happened=happened,
+        replayed=found,
+        gpus_saved=happened.devices_peak - found.devices_peak,
+        gpu_hours_waited_saved=round(saved, 6),
+        passed_over=other.total(),
+        passed_over_types=dict(sorted(other.items())),
+    )
 
 
 def words(otherwise: Otherwise, state: State) -> tuple[str, ...]:

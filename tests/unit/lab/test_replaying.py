@@ -45,10 +45,10 @@ def test_without_changes_it_is_what_happened() -> None:
     """A replay without changes equals the original history, including the time of each
     placement."""
     ledger = queue_of_three()
-    one = Replay(ledger.recorded(end_s=4 * HOUR), Otherwise(), kept=True)
-    answer = one.run()
-    assert answer.replayed == answer.happened
-    assert answer.passed_over == 0
+    recorded = ledger.recorded(end_s=4 * HOUR)
+    one = Replay(recorded, Otherwise(), kept=True)
+    assert one.run() == recorded.happened
+    assert not one.passed_over
     assert {each.pod: (each.at_s, each.node, each.devices) for each in one.placed} == {
         pod: place[:3] for pod, place in ledger.placed.items()
     }
@@ -163,11 +163,11 @@ def test_a_lost_device_is_as_if_it_had_failed(*, began: bool) -> None:
     ledger.until(4 * HOUR)
     recorded = ledger.recorded(after=after, end_s=4 * HOUR)
     one = Replay(recorded, Otherwise(changes=Changes(lose=("n1-g1",))), kept=True)
-    answer = one.run()
-    assert (answer.happened.devices_peak, answer.replayed.devices_peak) == (2, 1)
-    assert answer.replayed.gpu_hours_waited == pytest.approx(1)
+    replayed = one.run()
+    assert (recorded.happened.devices_peak, replayed.devices_peak) == (2, 1)
+    assert replayed.gpu_hours_waited == pytest.approx(1)
     assert not [each for each in one.placed if "n1-g1" in each.devices]
-    assert ["n1-g1" in change for change in answer.changes] == [True]
+    assert ["n1-g1" in change for change in one.changes] == [True]
 
 
 def test_what_is_lost_must_be_there_at_some_time() -> None:
@@ -201,12 +201,13 @@ def test_a_gang_that_is_drained_whole_has_its_place_again() -> None:
     ledger.write(member("a2", cards()), member("b2", cards()), PodGone(uid="a"), PodGone(uid="b"))
     ledger.settle()
     ledger.until(2 * HOUR)
-    one = Replay(ledger.recorded(end_s=2 * HOUR), Otherwise(), kept=True)
-    answer = one.run()
+    recorded = ledger.recorded(end_s=2 * HOUR)
+    one = Replay(recorded, Otherwise(), kept=True)
+    replayed = one.run()
     assert [(each.pod, each.node) for each in one.placed] == [
         ("a", "n1"), ("b", "n1"), ("a2", "n2"), ("b2", "n2"),
     ]  # fmt: skip
-    assert answer.replayed == answer.happened
+    assert replayed == recorded.happened
 
 
 def test_who_makes_way_for_one_of_its_name_goes_when_that_comes() -> None:
@@ -232,7 +233,7 @@ def test_who_makes_way_for_one_of_its_name_goes_when_that_comes() -> None:
         assert answer.replayed.gpu_hours_waited == pytest.approx(2), "b, all the time"
     recorded = ledger.recorded(after=began, end_s=2 * HOUR)
     elsewhere = Replay(recorded, Otherwise(changes=Changes(lose=("n1",))), kept=True)
-    used = elsewhere.run().replayed.gpu_hours_used
+    used = elsewhere.run().gpu_hours_used
     assert ([(each.name, each.node) for each in elsewhere.placed], used) == ([("a", "n2")], 1)
 
 
@@ -289,13 +290,13 @@ def test_who_is_evicted_only_here_comes_again() -> None:
     one = Replay(
         ledger.recorded(end_s=5 * HOUR), Otherwise(changes=Changes(lose=("n1",))), kept=True
     )
-    answer = one.run()
+    replayed = one.run()
     begin_s = one.placed[0].at_s
     places = [(each.name, (each.at_s - begin_s) / HOUR) for each in one.placed]
     assert places == [("a", 0), ("high", 1), ("a", 2)]
-    assert (answer.replayed.arrived, answer.replayed.evicted) == (3, 1)
-    assert answer.replayed.gpu_hours_waited == pytest.approx(1)
-    assert answer.replayed.gpu_hours_used == pytest.approx(4), "a runs what it had left"
+    assert (replayed.arrived, replayed.evicted) == (3, 1)
+    assert replayed.gpu_hours_waited == pytest.approx(1)
+    assert replayed.gpu_hours_used == pytest.approx(4), "a runs what it had left"
 
 
 def test_a_command_that_is_evicted_does_not_come_again() -> None:

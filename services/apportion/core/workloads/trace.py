@@ -7,7 +7,7 @@ to a percentage. Invariant: a row is read exactly, or refused with line, column 
 import csv
 import math
 from collections.abc import Iterable, Iterator
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -19,6 +19,7 @@ from apportion.core.workloads.kinds.drafts import PodDraft
 from apportion_schemas import Ask, DeviceConstraints, NodeConstraints, Shape
 from apportion_schemas.quantities import COUNT_MAX, WHOLE, CpuMilli, HostMemoryMib, Name
 
+T = TypeVar("T", bound=Struct)
 NAMESPACE = "trace"
 CONTAINER = "main"
 WHOLE_MILLI = 1000
@@ -37,40 +38,57 @@ class _Row(Struct, frozen=True):
 
 def read_trace_pods(lines: Iterable[str]) -> Iterator[PodDraft]:
     """Yield the pods of a trace, in its order. Raises ManifestError with line and column."""
-    for field, row in _rows(lines):
+    for field, row in read_rows(lines, _Row):
         if row.num_gpu and not row.gpu_milli:
-            raise ManifestError(
-                f"{field}.gpu_milli", 0, "is not a share of a GPU", "write 1 to 1000"
-            )
-        asks: tuple[Ask, ...] = ()
-        percent = math.ceil(row.gpu_milli * 100 / WHOLE_MILLI)
-        if row.num_gpu > 1 or (row.num_gpu and percent == WHOLE):
-            asks = (Ask(container=CONTAINER, family=FAMILY, count=row.num_gpu, cores=WHOLE),)
-        elif row.num_gpu:
-            part = Ask(container=CONTAINER, family=FAMILY, memory_percent=percent, cores=percent)
-            asks = (part,)
+            raise no_share(f"{field}.gpu_milli")
         yield PodDraft(
             namespace=NAMESPACE,
             name=row.name,
             shape=Shape(
-                asks=asks,
-                devices=DeviceConstraints(
-                    use_types=tuple(sorted({name for name in row.gpu_spec.split("|") if name}))
-                ),
+                asks=asks_of(row.num_gpu, row.gpu_milli),
+                devices=models_of(row.gpu_spec),
                 node=NodeConstraints(cpu_milli=row.cpu_milli, memory_mib=row.memory_mib),
             ),
-            dialect=hami.NAME if row.num_gpu else NO_DIALECT,
+            dialect=dialect_of(row.num_gpu),
         )
 
 
-def _rows(lines: Iterable[str]) -> Iterator[tuple[str, _Row]]:
+def no_share(field: str) -> ManifestError:
+    """Return the error of a row that requests GPUs, but no share of them."""
+    return ManifestError(field, 0, "is not a share of a GPU", "write 1 to 1000")
+
+
+def asks_of(gpus: int, milli: int) -> tuple[Ask, ...]:
+    """Return the request for `gpus` whole GPUs, or for thousandths of a single one."""
+    percent = math.ceil(milli * 100 / WHOLE_MILLI)
+    if gpus > 1 or (gpus and percent == WHOLE):
+        return (Ask(container=CONTAINER, family=FAMILY, count=gpus, cores=WHOLE),)
+    if gpus:
+        return (Ask(container=CONTAINER, family=FAMILY, memory_percent=percent, cores=percent),)
+    return ()
+
+
+def models_of(text: str) -> DeviceConstraints:
+    """Return the constraint for models with `|` between them; an empty text allows all models."""
+    return DeviceConstraints(use_types=tuple(sorted({name for name in text.split("|") if name})))
+
+
+def dialect_of(gpus: int) -> str:
+    """Return the dialect of a pod that requests this many GPUs."""
+    return hami.NAME if gpus else NO_DIALECT
+
+
+def read_rows(lines: Iterable[str], row: type[T]) -> Iterator[tuple[str, T]]:
+    """Yield each row as a struct, and the name of its line. An empty value is a missing one.
+
+    Raises ManifestError with line and column."""
     reader = csv.DictReader(lines)
     try:
         for record in reader:
             field = f"line {reader.line_num}"
             filled = {key: value for key, value in record.items() if key and value}
             try:
-                yield field, msgspec.convert(filled, _Row, strict=False)
+                yield field, msgspec.convert(filled, row, strict=False)
             except msgspec.ValidationError as error:
                 raise refusal(filled, str(error), field) from None
     except csv.Error as error:
