@@ -19,11 +19,20 @@ from typing import NamedTuple, get_args
 
 import msgspec
 
-from apportion.lab import Changes, Otherwise
-from apportion.lab.job_meter import JobFigures, JobMeter
-from apportion.lab.jobs import Rules, Trace, workload_of
-from apportion.lab.replaying import Replay
-from apportion.lab.traces import TraceInvalid, read_trace_jobs, read_trace_nodes, read_trace_queues
+from apportion.lab import (
+    Changes,
+    JobFigures,
+    JobMeter,
+    Otherwise,
+    Replay,
+    Rules,
+    Trace,
+    TraceInvalid,
+    read_trace_jobs,
+    read_trace_nodes,
+    read_trace_queues,
+    workload_of,
+)
 from apportion_schemas import Policy
 from tests.benchmarks.telling import parser_of
 

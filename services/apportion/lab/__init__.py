@@ -21,11 +21,19 @@ if TYPE_CHECKING:
         slices,
     )
     from apportion.lab.course import CourseFailed
+    from apportion.lab.job_meter import JobFigures, JobMeter
+    from apportion.lab.jobs import Rules, Trace, workload_of
     from apportion.lab.ledgers import SpanInvalid, record
     from apportion.lab.packing import Packed, pack, shuffled
     from apportion.lab.recording import Recorded
     from apportion.lab.replaying import Otherwise, Replay, replay
-    from apportion.lab.traces import TraceInvalid, read_trace, read_trace_nodes
+    from apportion.lab.traces import (
+        TraceInvalid,
+        read_trace,
+        read_trace_jobs,
+        read_trace_nodes,
+        read_trace_queues,
+    )
     from apportion.runtime.files.fleets import FleetInvalid, numbered_nodes, read_fleet
 
 _WHERE: Final = {
@@ -34,20 +42,25 @@ _WHERE: Final = {
         "Cluster", "Pods", "compare", "compare_policies", "read_manifests", "rows", "slices",
     ),
     "apportion.lab.course": ("CourseFailed",),
+    "apportion.lab.job_meter": ("JobFigures", "JobMeter"),
+    "apportion.lab.jobs": ("Rules", "Trace", "workload_of"),
     "apportion.lab.ledgers": ("SpanInvalid", "record"),
     "apportion.lab.packing": ("Packed", "pack", "shuffled"),
     "apportion.lab.recording": ("Recorded",),
     "apportion.lab.replaying": ("Otherwise", "Replay", "replay"),
-    "apportion.lab.traces": ("TraceInvalid", "read_trace", "read_trace_nodes"),
+    "apportion.lab.traces": (
+        "TraceInvalid", "read_trace", "read_trace_jobs", "read_trace_nodes", "read_trace_queues",
+    ),
     "apportion.runtime.files.fleets": ("FleetInvalid", "numbered_nodes", "read_fleet"),
 }  # fmt: skip
 _MODULE: Final = {name: module for module, names in _WHERE.items() for name in names}
 
 __all__ = [
-    "Changes", "Cluster", "CourseFailed", "FleetInvalid", "Otherwise", "Packed", "Pods", "Recorded",
-    "Replay", "SpanInvalid", "TraceInvalid", "WishInvalid", "compare", "compare_policies",
-    "numbered_nodes", "pack", "read_fleet", "read_manifests", "read_trace", "read_trace_nodes",
-    "record", "replay", "rows", "shuffled", "slices",
+    "Changes", "Cluster", "CourseFailed", "FleetInvalid", "JobFigures", "JobMeter", "Otherwise",
+    "Packed", "Pods", "Recorded", "Replay", "Rules", "SpanInvalid", "Trace", "TraceInvalid",
+    "WishInvalid", "compare", "compare_policies", "numbered_nodes", "pack", "read_fleet",
+    "read_manifests", "read_trace", "read_trace_jobs", "read_trace_nodes", "read_trace_queues",
+    "record", "replay", "rows", "shuffled", "slices", "workload_of",
 ]  # fmt: skip
 
 

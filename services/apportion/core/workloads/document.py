@@ -93,6 +93,7 @@ _STEP = re.compile(r"\.([A-Za-z0-9_-]+)|\[(\d+)\]")
 _WORDS = {
     "str": ("text", "put it in quotes"),
     "int": ("a whole number", "write a whole number without quotes"),
+    "float": ("a number", "write a number without quotes"),
     "bool": ("true or false", "write true or false without quotes"),
     "object": ("an object", "write an object with fields"),
     "array": ("a list", "write a list"),

@@ -1,0 +1,244 @@
+"""Tests of traces of jobs that end: how they are read, replayed and measured.
+
+The replayed examples are small enough to work out the figures by hand."""
+
+import gzip
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from apportion.lab import traces
+from apportion.lab.job_meter import JobFigures, JobMeter
+from apportion.lab.jobs import Rules, Trace, workload_of
+from apportion.lab.replaying import Otherwise, Replay
+from apportion.lab.traces import (
+    RACK,
+    Job,
+    Queue,
+    TraceInvalid,
+    read_trace_jobs,
+    read_trace_nodes,
+    read_trace_queues,
+)
+from apportion.runtime.files.fleets import SimulatedNode
+from apportion_schemas import Device, Host
+
+HOUR = 3600
+JOBS = "job,arrival_s,duration_s,gang,gpus,milli,cpu_milli,mem_mib,model,user,queue,prio,estimate_s"
+TWO_QUEUES = (Queue("x", guarantee_gpus=1), Queue("y", guarantee_gpus=1))
+
+
+def node(name: str, gpus: int, *, rack: str = "", model: str = "T4") -> SimulatedNode:
+    devices = tuple(
+        Device(
+            id=f"{name}-{at}", index=at, family="nvidia", model=model, memory_mib=1_000,
+            physical_memory_mib=1_000, slots=10,
+        )
+        for at in range(gpus)
+    )  # fmt: skip
+    labels = {RACK: rack} if rack else {}
+    host = Host(cpu_milli=64_000, memory_mib=500_000, pods=100, labels=labels)
+    return SimulatedNode(name, devices, host)
+
+
+def replayed(trace: Trace, rules: Rules | None = None) -> JobFigures:
+    """Replay the trace until all of its jobs have ended, and return its figures."""
+    workload, jobs = workload_of(trace, rules or Rules(queues="off"))
+    meter = JobMeter(workload, trace, jobs)
+    replay = Replay(workload, Otherwise(), observers=[meter])
+    replay.run()
+    replay.run_out()
+    assert not replay.passed_over
+    return meter.figures()
+
+
+def borrowed() -> Trace:
+    """Return two GPUs that queue x uses when queue y requests one of them half an hour later."""
+    jobs = [
+        Job("a1", 0, 2 * HOUR, gpus=1, queue="x"),
+        Job("a2", 1, 2 * HOUR, gpus=1, queue="x"),
+        Job("b", HOUR / 2, HOUR, gpus=1, queue="y"),
+        Job("last", HOUR, 0, queue="x"),
+    ]
+    return Trace(jobs, [node("n1", 2)], TWO_QUEUES)
+
+
+def write(folder: Path, name: str, *lines: str) -> Path:
+    path = folder / name
+    content = "\n".join(lines).encode()
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return path
+
+
+# ------------------------------------------------------------------ reading
+
+
+def test_jobs_are_read_in_order_of_arrival(tmp_path: Path) -> None:
+    """Jobs are sorted by arrival. A missing value is the default, and several GPUs are whole."""
+    late, early = "b,7,60,2,4,500,0,0,T4|A100,ann,team,3,900", "a,0,30,,1,250,,,,,,,"
+    path = write(tmp_path, "t.csv.gz", JOBS, late, early)
+    assert read_trace_jobs(path) == [
+        Job("a", 0, 30, gpus=1, milli=250),
+        Job("b", 7, 60, gang=2, gpus=4, model="T4|A100", user="ann", queue="team", prio=3,
+            estimate_s=900),
+    ]  # fmt: skip
+    assert [job.gpu_milli for job in read_trace_jobs(str(path))] == [250, 8_000]
+
+
+@pytest.mark.parametrize(
+    ("line", "field", "fix"),
+    [
+        ("a,soon,1", "line 2.arrival_s", "number"),
+        ("a,-1,1", "line 2.arrival_s", "0"),
+        ("a,0,1,0", "line 2.gang", "1"),
+        ("a,0,1,1,65", "line 2.gpus", "64"),
+        ("a,0,1,1,1,0", "line 2.milli", "write 1 to 1000"),
+        ("a,0,1,1,1,1001", "line 2.milli", "1000"),
+        (",0,1", "line 2.job", "add it"),
+        ("a,0,1\na,1,1", "line 3.job", "rename one"),
+        ("", "has no jobs", "write one per line"),
+    ],
+)
+def test_an_invalid_job_is_named(tmp_path: Path, line: str, field: str, fix: str) -> None:
+    """The error about an invalid job has the file, the line, the column and the fix."""
+    path = write(tmp_path, "t.csv", JOBS, line)
+    with pytest.raises(TraceInvalid) as refused:
+        read_trace_jobs(path)
+    for part in (str(path), field, fix):
+        assert part in str(refused.value)
+
+
+def test_too_large_a_trace_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limits of a file hold for its decompressed bytes, its rows, and the pods of its jobs."""
+    path = write(tmp_path, "t.csv.gz", JOBS, "a,0,1,3", "b,0,1,3")
+    jobs = read_trace_jobs(path)
+    monkeypatch.setattr("apportion.lab.jobs.PODS_MAX", 5)
+    with pytest.raises(TraceInvalid, match="6 pods"):
+        workload_of(Trace(jobs, [node("n1", 1)]))
+    monkeypatch.setattr(traces, "JOBS_MAX", 1)
+    with pytest.raises(TraceInvalid, match="more than 1 rows"):
+        read_trace_jobs(path)
+    monkeypatch.setattr(traces, "BYTES_MAX", 100)
+    with pytest.raises(TraceInvalid, match="larger than"):
+        read_trace_jobs(path)
+
+
+def test_a_file_that_is_no_archive_is_refused(tmp_path: Path) -> None:
+    """The error about a file that cannot be decompressed or decoded has its name."""
+    path = tmp_path / "t.csv.gz"
+    for content in (b"job", gzip.compress(b"job\n")[:-9], gzip.compress(b"\xff\n")):
+        path.write_bytes(content)
+        with pytest.raises(TraceInvalid, match=r"t\.csv\.gz: "):
+            read_trace_jobs(path)
+
+
+def test_queues_and_racks_are_read(tmp_path: Path) -> None:
+    """A queue has its parent, weight and guarantee. The rack of a node is one of its labels."""
+    path = write(tmp_path, "q.csv", "queue,parent,weight,guarantee_gpus", "a,all,3,1.5", "b,,,")
+    assert read_trace_queues(path) == [Queue("a", "all", 3, 1.5), Queue("b")]
+    with pytest.raises(TraceInvalid, match=r"line 3\.queue: 'a' is there twice"):
+        read_trace_queues(write(tmp_path, "q.csv", "queue", "a", "a"))
+    nodes = write(tmp_path, "n.csv", "sn,cpu_milli,memory_mib,gpu,model,rack", "n,1,1,1,T4,r1")
+    assert [each.host.labels for each in read_trace_nodes(nodes)] == [{RACK: "r1"}]
+
+
+# ------------------------------------------------------------------ waits and ends
+
+
+def test_jobs_wait_for_the_ends_of_others() -> None:
+    """A job ends after its duration, counted from its start, and the next one starts then."""
+    jobs = [Job("a", 0, HOUR, gpus=1), Job("b", 0, HOUR, gpus=1), Job("c", HOUR, 60, gpus=1)]
+    found = replayed(Trace(jobs, [node("n1", 1)]))
+    assert (found.jobs, found.unfinished, found.evictions) == (3, 0, 0)
+    assert found.gpu_hours_waited == pytest.approx(2)  # b and c
+    assert (found.wait_mean_min, found.wait_p50_min) == pytest.approx((40, 60))
+    # c would have ended after a minute, which counts as ten: 61 / 10
+    assert found.bounded_slowdown == pytest.approx((1 + 2 + 6.1) / 3)
+    # seven samples, and the first one is taken before the first arrival
+    assert found.utilisation_pct == pytest.approx(100 * 6 / 7)
+    assert found.utilisation_full_pct == pytest.approx(100)
+
+
+def test_a_gang_starts_and_ends_together() -> None:
+    """A gang waits for room for all of its pods. The mean of large gangs is for over 8 GPUs."""
+    jobs = [Job("a", 0, HOUR, gpus=1), Job("g", 0, HOUR, gang=2, gpus=5), Job("c", 1, 1, gpus=8)]
+    found = replayed(Trace(jobs, [node("n1", 10)]))
+    assert found.wait_big_gang_min == pytest.approx(60, abs=0.1)  # c starts first
+    assert found.gpu_hours_waited == pytest.approx(10, abs=0.1)
+
+
+def test_a_job_that_never_fits_is_left_out() -> None:
+    """Jobs that do not fit the empty cluster count in no figure; nor do jobs without GPUs."""
+    jobs = [Job("a", 0, 1, gpus=3), Job("b", 0, 1, gang=3, gpus=1), Job("c", 0, 1, model="A100",
+            gpus=1), Job("d", 0, 1, cpu_milli=1), Job("e", 0, 1, gpus=1, milli=500)]  # fmt: skip
+    trace = Trace(jobs, [node("n1", 2)])
+    assert [job.job for job in workload_of(trace)[1]] == ["d", "e"]
+    assert replayed(trace).jobs == 1
+
+
+def test_moved_arrivals_are_in_whole_seconds() -> None:
+    """A moved trace has its arrivals further apart or closer together, rounded down."""
+    trace = Trace([Job("a", 0, 5), Job("b", 1000, 5)], [node("n1", 1)])
+    assert [job.arrival_s for job in trace.moved(0.6255).jobs] == [0, 625]
+
+
+# ------------------------------------------------------------------ fairness
+
+
+def test_shares_are_compared_with_the_fair_ones() -> None:
+    """A queue that uses what another one requests is an error; the other lacks its guarantee."""
+    found = replayed(borrowed())
+    # Of seven samples, y is pending in three: x has one GPU of two too many, and y has none.
+    assert found.share_error_pct == pytest.approx(50 * 3 / 7)
+    assert found.guarantee_short_pct == pytest.approx(50 * 3 / 7)
+    assert found.utilisation_full_pct == pytest.approx(100)
+    assert (found.evictions, found.lost_pct) == (0, 0)
+
+
+@pytest.mark.parametrize(("checkpoint_s", "lost_s"), [(0, 1799), (1000, 799), (None, 0)])
+def test_a_queue_takes_back_its_guarantee(checkpoint_s: float | None, lost_s: float) -> None:
+    """With reclaim, a job of the borrowing queue is evicted. It runs again for what it had left
+    since its last checkpoint, and the rest is lost work."""
+    found = replayed(borrowed(), Rules(queues="reclaim", checkpoint_s=checkpoint_s))
+    assert (found.evictions, found.reclaimed_within, found.unfinished) == (1, 0, 0)
+    assert (found.share_error_pct, found.guarantee_short_pct) == (0, 0)
+    assert found.lost_gpu_hours == pytest.approx(lost_s / HOUR)
+    assert found.lost_pct == pytest.approx(lost_s / HOUR / 5 * 100)
+    # The evicted job, a2, starts again after b: it has waited for an hour, and lost work.
+    assert found.gpu_hours_waited == pytest.approx(1 + lost_s / HOUR)
+
+
+def test_queues_without_guarantees_take_nothing_back() -> None:
+    """With weights alone, the next job is that of the queue with the least share."""
+    trace = borrowed()
+    found = replayed(trace, Rules(queues="share"))
+    assert (found.evictions, found.guarantee_short_pct) == (0, pytest.approx(50 * 3 / 7))
+
+
+# ------------------------------------------------------------------ racks
+
+
+def fleet(models: Sequence[str]) -> list[SimulatedNode]:
+    """Return two racks, each with one node per model, of one GPU each."""
+    return [node(f"{at}-{rack}", 1, rack=rack, model=m) for rack in "ab" for at, m in
+            enumerate(models)]  # fmt: skip
+
+
+def test_gangs_in_one_rack_are_counted() -> None:
+    """Of the jobs that need more than a node and at most a rack, those in one rack count."""
+    apart = Trace([Job("g", 0, 1, gang=2, gpus=1, model="T4")], fleet(["T4", "A100"]))
+    assert replayed(apart).one_rack_pct == 0
+    jobs = [Job("s", 0, HOUR, gpus=1), Job("g", 1, 1, gang=2, gpus=1)]
+    together = Trace(jobs, fleet(["T4", "T4"]))
+    assert replayed(together, Rules(queues="off", level="preferred")).one_rack_pct == 100
+    assert replayed(Trace(jobs, [node("n1", 3)])).one_rack_pct is None
+
+
+def test_a_required_rack_is_waited_for() -> None:
+    """A gang that requires one rack waits until one has room."""
+    jobs = [Job("s", 0, HOUR, gpus=1), Job("r", 0, HOUR, gpus=1), Job("g", 1, 1, gang=2, gpus=1)]
+    trace = Trace(jobs, [node("1-a", 1, rack="a"), node("1-b", 1, rack="b"),
+                         node("2-a", 1, rack="a"), node("2-b", 1, rack="b")])  # fmt: skip
+    found = replayed(trace, Rules(queues="off", level="required"))
+    assert found.one_rack_pct == 100
