@@ -60,6 +60,7 @@ COLUMNS = (
     Column("guarantee_short_pct", "short %"),
     Column("reclaimed_within", "within"),
     Column(FULL, "full %", least=True),
+    Column("evictions", "evicted"),
     Column("lost_pct", "lost %"),
     Column("wait_big_gang_min", "big gang min"),
     Column("one_rack_pct", "one rack %", least=True),
