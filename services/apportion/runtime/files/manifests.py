@@ -196,7 +196,8 @@ def _documents(source: str, data: bytes) -> Iterator[Document | Problem]:
             message = f"{parsed.error.problem}; {parsed.error.fix}"
             yield Problem(source, message, document=parsed.number, line=parsed.error.line)
     if not documents:
-        yield Problem(source, "the file is empty; add a manifest, or omit the file")
+        problem = "the file is empty, or has only comments or null"
+        yield Problem(source, f"{problem}; omit the file, or add a document")
 
 
 def _unreadable(source: str, error: OSError) -> Problem:
