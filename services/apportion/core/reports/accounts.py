@@ -79,7 +79,9 @@ class Account:
         self._meters.go_to(self._time)
         data = change.data
         for node in change.forgotten:
-            self._rest.pop(node.name, None)
+            for device_id, rest in self._rest.pop(node.name, {}).items():
+                self._turn(rest, -1)
+                self._node_of.pop(device_id, None)
         if change.refused:
             return
         if isinstance(data, schemas.UsageRecorded):

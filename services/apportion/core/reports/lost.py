@@ -151,8 +151,14 @@ class Lost(Account):
         if self._stale and self._meters.now < min(moment, self._meters.end):
             self._attribute()
         super().observe(change, moment)
-        if change.refused:
-            return
+        if not change.refused:
+            self._follow(change)
+        if self._other_needs:
+            self._other_needs = False
+            self._needs.clear()
+            self._wish([self._state.pods[uid] for uid in self._wishes])
+
+    def _follow(self, change: Change) -> None:
         data, state = change.data, self._state
         if change.pod is not None:
             self._wish((change.pod,))
@@ -170,10 +176,6 @@ class Lost(Account):
             if group is None or not group.held:
                 del self._held_gangs[name]
                 self._recount(group.pods.values() if group else ())
-        if self._other_needs:
-            self._other_needs = False
-            self._needs.clear()
-            self._wish([state.pods[uid] for uid in self._wishes])
 
     def finish(self) -> None:
         """End the period. Pods that are still allocated or pending count up to its end."""

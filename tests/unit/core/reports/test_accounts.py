@@ -1,8 +1,12 @@
 """Tests of accounting: how much of each device pods, queues and labels use over time, and what is
 left unallocated."""
 
+import pytest
+
+from apportion.core.ledger.handlers.departures import LEFT_MAX
 from apportion.core.ledger.moments import HOUR
-from apportion.core.reports.accounts import LATE
+from apportion.core.reports.accounts import LATE, Account
+from apportion.core.reports.lost import Lost
 from apportion.core.reports.meters import Meters, Part
 from apportion_schemas import DeviceHealthChanged, NodeCordoned, NodeUncordoned, PodChanged, PodGone
 from tests.support.accounts import Accounted
@@ -80,6 +84,23 @@ def test_nodes_that_kubernetes_does_not_have_are_no_capacity() -> None:
     rows = accounted.at(4, observed("n2", version=1)).rows()
     assert rows["n1"].capacity_gpu_hours == 4.0
     assert rows["n2"].capacity_gpu_hours == 10.0
+
+
+@pytest.mark.parametrize("kind", [Account, Lost])
+def test_nodes_that_the_state_drops_count_only_until_then(kind: type[Account]) -> None:
+    """If more nodes leave than the state keeps, the dropped nodes are no capacity, and count once
+    after they return. Another node may report their devices."""
+    names = [f"n{number}" for number in range(LEFT_MAX + 44)]
+    reports = [rack(name, 1) for name in names]
+    accounted = Accounted("node", kind=kind).at(0, *reports)
+    accounted.at(1, *(observed(name, version=at) for at, name in enumerate(names, 1)), *reports)
+    assert accounted.report().total.capacity_gpu_hours == 10.0 * len(names)
+
+    accounted = Accounted("node", kind=kind).at(0, *reports).at(1, observed("n299", version=1))
+    accounted.at(4, node("n299", gpu("n299-g0"), gpu("n0-g0")))
+    rows = accounted.rows()
+    assert rows["n0"].capacity_gpu_hours == rows["n298"].capacity_gpu_hours == 1.0
+    assert rows["n299"].capacity_gpu_hours == 10.0 + 6.0
 
 
 def test_a_card_that_offers_less_than_is_held_is_what_is_held() -> None:
