@@ -214,4 +214,5 @@ class Division:
             cards = weight.cards * (grown - weight.seen.get(part, 0)) >> BITS
             if cards:
                 self._give(row, part, cards)
-                weight.seen[part] = grown
+            # even if it is nothing, because the weight may change now
+            weight.seen[part] = grown
