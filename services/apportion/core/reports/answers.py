@@ -115,13 +115,11 @@ LOST_CAUSES: Final[dict[str, LostCause]] = {
     "idle": LostCause("idle in a share", "allocated, but usage reports show no work"),
     "no_demand": LostCause("no demand", "no pending pod requests it"),
     "quota": LostCause("quota", "pending pods would exceed a limit of their queue or namespace"),
-    "gang_assembly": LostCause(
-        "gang assembly", "kept for a gang, or free while a gang lacks pods or room for all of them"
-    ),
+    "gang_assembly": LostCause("gang assembly", "kept for a gang, or free while a gang lacks pods"),
     "topology": LostCause(
         "topology", "pending pods need devices elsewhere, or nearer to each other"
     ),
-    "fragmentation": LostCause("fragmentation", "pending pods fit into no free part"),
+    "fragmentation": LostCause("fragmentation", "pending pods, or all pods of a gang, fit nowhere"),
     "scheduler_delay": LostCause(
         "scheduler delay", "pending pods are undecided, or placed pods are not bound"
     ),

@@ -85,43 +85,38 @@ class _Wish(Struct, frozen=True):
     cards: tuple[int, ...]  # for each slot of the group
 
 
-def causes_of(state: State, pod: PodState) -> Iterator[tuple[Part, int, int]]:
-    """Yield why a pending pod is not placed, each cause with a fraction: numerator, denominator.
+def cause_of(state: State, pod: PodState) -> Part | None:
+    """Return why a pending pod is not placed.
 
-    Yield nothing if no device could run the pod now, however many are free."""
+    Return None if no device could run the pod now, however many are free."""
     refused = pod.refusal
     if pod.submitted.gates:
-        return
+        return None
     if pod.uid in state.nominated:  # pods are being evicted for it
-        yield Part.DELAYED, 1, 1
-    elif refused is None:
-        group = state.groups.get(pod.submitted.group) if pod.submitted.group else None
-        declared = group is None or group.observed is not None
-        yield Part.DELAYED if declared else Part.GANG, 1, 1
-    else:
-        yield from _causes_of_refusal(refused)
+        return Part.DELAYED
+    if refused is not None:
+        return _cause_of_refusal(refused)
+    group = state.groups.get(pod.submitted.group) if pod.submitted.group else None
+    declared = group is None or group.observed is not None
+    return Part.DELAYED if declared else Part.GANG
 
 
-def _causes_of_refusal(refused: PodRefused) -> Iterator[tuple[Part, int, int]]:
-    codes, gang = refused.reasons.keys(), refused.gang
+def _cause_of_refusal(refused: PodRefused) -> Part | None:
+    # Not by `refused.gang.fitting`: it is not reported again when it alone changes.
+    codes = refused.reasons.keys()
     if codes & NOT_READY:
-        return
+        return None
     if codes & LIMIT_CODES:
-        yield Part.QUOTA, 1, 1
-    elif _C.GANG_INCOMPLETE in codes:
-        yield Part.GANG, 1, 1
-    elif codes & TOPOLOGY:
-        yield Part.TOPOLOGY, 1, 1
-    elif gang is not None and gang.fitting:
-        # As many pods fit as `fitting`, but may not start before the others fit.
-        fitting, needed = min(gang.fitting, gang.needed), gang.needed
-        yield Part.GANG, fitting, needed
-        if fitting < needed:
-            yield Part.FRAGMENTED, needed - fitting, needed
-    elif codes - CLOSED - {_C.NODE_NOMINATED}:
-        yield Part.FRAGMENTED, 1, 1
-    elif _C.NODE_NOMINATED in codes:
-        yield Part.DELAYED, 1, 1
+        return Part.QUOTA
+    if _C.GANG_INCOMPLETE in codes:
+        return Part.GANG
+    if codes & TOPOLOGY:
+        return Part.TOPOLOGY
+    if codes - CLOSED - {_C.NODE_NOMINATED}:
+        return Part.FRAGMENTED
+    if refused.gang is not None and sum(refused.reasons.values()) < refused.nodes:
+        return Part.FRAGMENTED  # some nodes have room for the pod, but not for its gang
+    return Part.DELAYED if _C.NODE_NOMINATED in codes else None
 
 
 class Lost(Account):
@@ -243,19 +238,19 @@ class Lost(Account):
                         self._add(wish, sign)
 
     def _wishes_of(self, pod: PodState) -> Iterator[_Wish]:
-        row = NOBODY
-        for part, some, of_all in causes_of(self._state, pod):
-            if not self._by.of_devices:
-                row = row or self._by.row_of(self._state, pod, "", "")
-            for needs in self._needs_of(pod):
-                slots: list[Slot] = []
-                cards: list[int] = []
-                for need in needs:
-                    used = (False, True) if part is Part.FRAGMENTED else (False,)
-                    for in_use in used if need.whole else (True, False):
-                        slots.append((need.kind, in_use))
-                        cards.append(need.cards * some // of_all)
-                yield _Wish((part, tuple(slots)), row, tuple(cards))
+        part = cause_of(self._state, pod)
+        if part is None:
+            return
+        row = NOBODY if self._by.of_devices else self._by.row_of(self._state, pod, "", "")
+        used = (False, True) if part is Part.FRAGMENTED else (False,)
+        for needs in self._needs_of(pod):
+            slots: list[Slot] = []
+            cards: list[int] = []
+            for need in needs:
+                for in_use in used if need.whole else (True, False):
+                    slots.append((need.kind, in_use))
+                    cards.append(need.cards)
+            yield _Wish((part, tuple(slots)), row, tuple(cards))
 
     def _needs_of(self, pod: PodState) -> Needs:
         known = self._needs.get(pod.shape_key)

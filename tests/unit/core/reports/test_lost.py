@@ -5,9 +5,10 @@ import io
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from apportion.core.ledger.state import State
-from apportion.core.reports.lost import causes_of
+from apportion.core.reports.lost import cause_of
 from apportion.core.reports.meters import Part
 from apportion.core.reports.prices import prices_of
 from apportion.runtime.jetstream.reports import as_csv
@@ -113,17 +114,36 @@ def test_a_gang_without_its_pods_is_gang_assembly() -> None:
     assert losing.hours() == {"gang_assembly": 10.0, "no_demand": 30.0}
 
 
-def test_a_gang_that_fits_in_part_is_gang_assembly_and_fragmentation() -> None:
-    """If only some pods of a gang fit, these lose their hours to gang assembly, as they would
-    start without the rest; the others lose theirs to fragmentation."""
-    fitting = GangShortage(needed=4, present=4, fitting=3)
-    ledger = Ledger(pod("p1", cards()), refusal("p1", _C.DEVICE_IN_USE, gang=fitting))
-    assert [*causes_of(ledger.state, ledger.pod("p1"))] == [
-        (Part.GANG, 3, 4), (Part.FRAGMENTED, 1, 4)
-    ]  # fmt: skip
+@pytest.mark.parametrize("fitting", [0, 3])
+def test_a_gang_that_fits_in_part_is_fragmentation(fitting: int) -> None:
+    """A gang of which not all pods fit loses what it requests to fragmentation, however many fit:
+    the scheduler does not report again that their number changed."""
+    shortage = GangShortage(needed=4, present=4, fitting=fitting)
+    for codes, nodes, cause in (
+        ((_C.DEVICE_IN_USE,), 1, Part.FRAGMENTED),
+        ((_C.TAINT_NOT_TOLERATED,), 2, Part.FRAGMENTED),
+        ((_C.TAINT_NOT_TOLERATED,), 1, None),
+    ):
+        refused = structs.replace(refusal("p1", *codes, gang=shortage), nodes=nodes)
+        ledger = Ledger(pod("p1", cards()), refused)
+        assert cause_of(ledger.state, ledger.pod("p1")) is cause
     losing = Losing().at(0, rack("n1", 3), gang(min_available=4))
     losing.at(0, *(member(f"p{at}", cards()) for at in range(4))).decide(0)
-    assert losing.hours() == {"gang_assembly": 30.0}
+    assert losing.hours() == {"fragmentation": 30.0}
+
+
+def test_replacements_of_a_gang_lose_parts_of_devices_to_fragmentation() -> None:
+    """If the replacements of two pods of a gang find only two halves of devices, these halves are
+    fragmentation, even though the other pods of the gang run."""
+    losing = Losing().at(0, rack("n1", 8), gang(min_available=8))
+    losing.at(0, *(member(f"p{at}", cards()) for at in range(8))).decide(0)
+    for ended, uid in (("p0", "a"), ("p1", "b")):
+        (device,) = losing.ledger.devices(ended)
+        losing.at(0, PodGone(uid=ended), pod(uid))
+        half = placement(uid, shares=[share(device, HALF)], previous=losing_chain(losing))
+        losing.at(0, half, PodBound(pod=uid, node="n1", attempt=1))
+    losing.at(0, member("p8", cards()), member("p9", cards())).decide(0)
+    assert losing.hours() == {"worked": 70.0, "fragmentation": 10.0}
 
 
 def test_placed_pods_that_wait_for_their_gang_are_gang_assembly() -> None:
@@ -146,33 +166,33 @@ def losing_chain(losing: Losing) -> str:
 
 
 @pytest.mark.parametrize(
-    ("codes", "causes"),
+    ("codes", "cause"),
     [
-        ((_C.GANG_DOMAIN_TOO_SMALL, _C.DEVICE_IN_USE), [(Part.TOPOLOGY, 1, 1)]),
-        ((_C.NUMA_MISMATCH,), [(Part.TOPOLOGY, 1, 1)]),
-        ((_C.POD_ANTI_AFFINITY,), [(Part.TOPOLOGY, 1, 1)]),
-        ((_C.QUEUE_CLOSED, _C.GANG_DOMAIN_TOO_SMALL), [(Part.QUOTA, 1, 1)]),
-        ((_C.NODE_NOMINATED,), [(Part.DELAYED, 1, 1)]),
-        ((_C.NODE_NOMINATED, _C.MEMORY_INSUFFICIENT), [(Part.FRAGMENTED, 1, 1)]),
-        ((_C.CPU_INSUFFICIENT, _C.TYPE_MISMATCH), [(Part.FRAGMENTED, 1, 1)]),
-        ((_C.TYPE_MISMATCH, _C.NODE_LABELS_MISMATCH, _C.TAINT_NOT_TOLERATED), []),
-        ((_C.DEVICE_UNHEALTHY, _C.NODE_CORDONED), []),
-        ((_C.VOLUME_CLAIM_NOT_READY,), []),
-        ((RefusalCode("OfANewerBuild"),), [(Part.FRAGMENTED, 1, 1)]),
+        ((_C.GANG_DOMAIN_TOO_SMALL, _C.DEVICE_IN_USE), Part.TOPOLOGY),
+        ((_C.NUMA_MISMATCH,), Part.TOPOLOGY),
+        ((_C.POD_ANTI_AFFINITY,), Part.TOPOLOGY),
+        ((_C.QUEUE_CLOSED, _C.GANG_DOMAIN_TOO_SMALL), Part.QUOTA),
+        ((_C.NODE_NOMINATED,), Part.DELAYED),
+        ((_C.NODE_NOMINATED, _C.MEMORY_INSUFFICIENT), Part.FRAGMENTED),
+        ((_C.CPU_INSUFFICIENT, _C.TYPE_MISMATCH), Part.FRAGMENTED),
+        ((_C.TYPE_MISMATCH, _C.NODE_LABELS_MISMATCH, _C.TAINT_NOT_TOLERATED), None),
+        ((_C.DEVICE_UNHEALTHY, _C.NODE_CORDONED), None),
+        ((_C.VOLUME_CLAIM_NOT_READY,), None),
+        ((RefusalCode("OfANewerBuild"),), Part.FRAGMENTED),
     ],
 )
 def test_the_codes_of_a_refusal_are_its_cause(
-    codes: tuple[RefusalCode, ...], causes: list[tuple[Part, int, int]]
+    codes: tuple[RefusalCode, ...], cause: Part | None
 ) -> None:
     """A refused pod loses hours to the first cause that its codes name; to none if the pod could
     not use a free device, however many there are."""
     ledger = Ledger(pod("p1", cards()), refusal("p1", *codes))
-    assert [*causes_of(ledger.state, ledger.pod("p1"))] == causes
+    assert cause_of(ledger.state, ledger.pod("p1")) is cause
 
 
 def test_gated_pods_request_nothing() -> None:
     """A pod with scheduling gates requests nothing, because its creator holds it back."""
-    assert not [*causes_of(State(), Ledger(pod("p1", gates=("g",))).pod("p1"))]
+    assert cause_of(State(), Ledger(pod("p1", gates=("g",))).pod("p1")) is None
 
 
 def test_a_pod_for_which_others_are_evicted_is_delayed() -> None:
