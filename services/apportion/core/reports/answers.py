@@ -114,7 +114,7 @@ class LostCause(NamedTuple):
 LOST_CAUSES: Final[dict[str, LostCause]] = {
     "idle": LostCause("idle in a share", "allocated, but usage reports show no work"),
     "no_demand": LostCause("no demand", "no pending pod requests it"),
-    "quota": LostCause("quota", "pending pods would exceed a limit of their queue or namespace"),
+    "quota": LostCause("quota", "pending pods exceed a limit, or their queue is closed"),
     "gang_assembly": LostCause("gang assembly", "kept for a gang, or free while a gang lacks pods"),
     "topology": LostCause(
         "topology", "pending pods need devices elsewhere, or nearer to each other"

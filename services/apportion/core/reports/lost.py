@@ -51,6 +51,8 @@ CLOSED: Final = LASTING | {
     _C.NODE_GONE, _C.NODE_NOT_READY, _C.AGENT_SILENT, _C.DEVICE_PLUGIN_FOREIGN, _C.NODE_CORDONED,
     _C.NODE_UNSCHEDULABLE, _C.TAINT_NOT_TOLERATED, _C.DEVICE_UNHEALTHY, _C.DEVICE_CORDONED,
 }  # fmt: skip
+# A pod behind the first one of a fifo queue exceeds no limit: it waits for a pod that does not fit.
+EXCEEDED: Final = LIMIT_CODES - {_C.QUEUE_FIRST_WAITS}
 NEEDS_MAX: Final = 10_000  # pod shapes whose needs are kept
 WHOLE: Final = CARD * CARD  # a whole request, as a fraction
 
@@ -106,7 +108,7 @@ def _cause_of_refusal(refused: PodRefused) -> Part | None:
     codes = refused.reasons.keys()
     if codes & NOT_READY:
         return None
-    if codes & LIMIT_CODES:
+    if codes & EXCEEDED:
         return Part.QUOTA
     if _C.GANG_INCOMPLETE in codes:
         return Part.GANG

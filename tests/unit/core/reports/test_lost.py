@@ -171,6 +171,7 @@ def losing_chain(losing: Losing) -> str:
         ((_C.GANG_DOMAIN_TOO_SMALL, _C.DEVICE_IN_USE), Part.TOPOLOGY),
         ((_C.NUMA_MISMATCH,), Part.TOPOLOGY),
         ((_C.POD_ANTI_AFFINITY,), Part.TOPOLOGY),
+        ((_C.QUEUE_FIRST_WAITS,), Part.FRAGMENTED),
         ((_C.QUEUE_CLOSED, _C.GANG_DOMAIN_TOO_SMALL), Part.QUOTA),
         ((_C.NODE_NOMINATED,), Part.DELAYED),
         ((_C.NODE_NOMINATED, _C.MEMORY_INSUFFICIENT), Part.FRAGMENTED),
