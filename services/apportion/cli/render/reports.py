@@ -209,7 +209,7 @@ def lost_rows_of(answer: LostAnswer) -> Rows:
     cost = [row.lost_cost for row in rows] if answer.currency else []
     digits = digits_of(chain(worked, lost, cost))
     columns = {"FROM": [clock(row.start) for row in rows]} if answer.steps else {}
-    columns[answer.by.upper()] = [row.key or "(unallocated)" for row in rows]
+    columns[answer.by.upper()] = [row.key or "(no pod)" for row in rows]
     named = len(columns)
     columns |= {"WORKED": nonzero(worked, digits), "LOST": nonzero(lost, digits)}
     columns |= {answer.currency: nonzero(cost, digits)} if cost else {}

@@ -113,7 +113,8 @@ async def answered(asked: Asked, reading: Reading) -> ReportAnswer | IdleAnswer 
 def as_csv(answer: ReportAnswer | IdleAnswer | LostAnswer) -> str:
     """Format an answer as CSV: its rows, its time steps, or its idle shares.
 
-    Each column adds up to the total: a row with an empty key has the unallocated capacity."""
+    Each column adds up to the total, except for rounding: a row with an empty key has the capacity
+    that is in no other row."""
     if isinstance(answer, IdleAnswer):
         return _csv(IdleShare, answer.shares)
     if isinstance(answer, LostAnswer):

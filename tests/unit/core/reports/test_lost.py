@@ -289,8 +289,8 @@ def test_rounded_hours_add_up_exactly() -> None:
 
 
 def test_csv_and_costs() -> None:
-    """The CSV has a row for each group; their columns add up to the total. The cost is that of the
-    lost hours."""
+    """The CSV has a row for each group. Their columns add up to the total, except for rounding. The
+    cost is that of the lost hours."""
     losing = Losing().at(0, rack("n1", 4), pod("p1", cards(), namespace="web")).decide(0)
     answer = losing.answer(prices_of(b"currency = 'EUR'\n[models]\n'*' = 2"))
     assert (answer.total.lost_cost, answer.currency) == (60.0, "EUR")
