@@ -2,7 +2,7 @@
 
 import re
 
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 
 from tests.support.browser.audit import offences
 from tests.support.browser.chromium import NARROW, WIDE, opened, visit
@@ -74,3 +74,22 @@ def test_lost_hours_are_one_chart_by_cause(
         visit(page, "#/reports")
         expect(page.locator("#main")).to_contain_text("Use a shorter period")
         expect(page.locator("#chart svg")).to_be_visible()
+
+
+def test_the_page_does_not_wait_for_the_lost_hours(browser: Browser, base: str) -> None:
+    """The other charts and tables are shown while the gateway still computes the lost hours."""
+    with opened(browser, base) as page:
+        asked: list[Route] = []
+
+        def hold(route: Route) -> None:
+            asked.append(route)
+
+        address = re.compile("/api/v1/report/lost")
+        page.route(address, hold)
+        with page.expect_request(address):
+            visit(page, "#/reports")
+        expect(page.locator("#chart svg")).to_be_visible()
+        expect(page.locator("#lost")).to_have_count(0)
+        [route] = asked
+        route.continue_()
+        expect(page.locator("#lost svg")).to_be_visible()

@@ -65,20 +65,33 @@ class ReportsPage extends ListPage {
     };
     this.period = period;
     const step = `${seconds / 60}m`;
-    const [usage, idle, lost] = await Promise.all([
+    const [usage, idle] = await Promise.all([
       getNow("report/usage", { ...period, step }),
       this.orProblem(getNow("report/idle", period)),
-      this.orProblem(getNow("report/lost", { ...period, by: "model", step })),
     ]);
     const cost =
       unpriced ?? (await this.orProblem(getNow("report/cost", { ...period, to: usage.to })));
     if (cost.code === NO_PRICES) unpriced = cost;
     this.usage = usage;
     this.idle = idle;
-    this.lost = lost;
+    this.lost = null;
+    this.lostOf = { ...period, to: usage.to, by: "model", step };
     this.cost = cost;
     this.revision = usage.revision;
     if (by === "namespace") meetNamespaces(usage.rows.map(row => row.key));
+  }
+
+  /** Load the lost hours, which take the longest, after the rest of the page is shown. */
+  async loadLost() {
+    const { lostOf } = this;
+    if (this.lost || this.losing === lostOf) return;
+    this.losing = lostOf;
+    const lost = await this.orProblem(getNow("report/lost", lostOf));
+    if (this.closed || this.lostOf !== lostOf) return;
+    this.lost = lost;
+    const { scrollTop } = this.main;
+    this.draw();
+    this.main.scrollTop = scrollTop;
   }
 
   async orProblem(answered) {
@@ -151,7 +164,7 @@ class ReportsPage extends ListPage {
             ? ""
             : `${amount(money, this.cost.currency)} at list price`,
           total.reported_gpu_hours ? "" : "no utilization data yet",
-          this.lost instanceof Problem ? "" : lostWords(this.lost),
+          this.lost?.total ? lostWords(this.lost) : "",
           this.idle?.found
             ? html`<span class="c-warn">${many(this.idle.found, "idle share")}</span>`
             : "",
@@ -178,6 +191,7 @@ class ReportsPage extends ListPage {
     this.sizes?.disconnect();
     this.sizes = new ResizeObserver(() => this.chart());
     this.sizes.observe($("#chart"));
+    this.loadLost().catch(this.context.failed);
   }
 
   /** The field for the key of a label. It stays while reports come and go, so that the focus stays in it. */
@@ -483,6 +497,11 @@ class ReportsPage extends ListPage {
       return html`<section class="card">
         <h2>Lost GPU-hours</h2>
         ${problemNote(lost, "lost GPU-hours")}
+      </section>`;
+    if (!lost)
+      return html`<section class="card">
+        <h2>Lost GPU-hours</h2>
+        <p class="faint loading">Loading…</p>
       </section>`;
     return html`<section class="card">
       <div class="ch-h">
