@@ -14,8 +14,8 @@ Allocated shares are `GANG` while the pod is held for the rest of its gang, `DEL
 is bound, and then `ALLOCATED`.
 
 The causes of 3 are attributed by sums per kind of device, so an event costs the same on a fleet of
-any size. Invariants: all parts add up to the capacity, and the result depends only on the events
-and the period, not on the snapshot that was read first."""
+any size, and grows with the number of kinds. Invariants: all parts add up to the capacity, and the
+result depends only on the events and the period, not on the snapshot that was read first."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -87,6 +87,13 @@ class _Wish(Struct, frozen=True):
     cards: tuple[int, ...]  # for each slot of the group
 
 
+class _Wanted(Struct):
+    """What the pods of a group request of each slot, and how its device time is divided."""
+
+    totals: list[int]
+    divisions: list[Division | None]
+
+
 def cause_of(state: State, pod: PodState) -> Part | None:
     """Return why a pending pod is not placed.
 
@@ -130,11 +137,11 @@ class Lost(Account):
         self._devices: Counter[Kind] = Counter()
         self._other_needs = True  # kinds came or went, or needs of known kinds changed
         self._free: Counter[Slot] = Counter()
-        self._wanted: dict[Group, list[int]] = {}
+        self._wanted: dict[Group, _Wanted] = {}
         self._groups: list[Group] | None = None  # in the order of attribution
         self._wishes: dict[str, tuple[_Wish, ...]] = {}  # by the uid of each pending pod
         self._needs: dict[bytes, Needs] = {}
-        self._divisions: dict[tuple[Group | None, Slot], Division] = {}
+        self._divisions: dict[Slot, Division] = {}  # among rows of devices
         self._pods_on: Counter[str] = Counter()  # pods with devices, by node
         self._held_gangs: dict[str, None] = {}
         self._stale = True  # the rates are of an earlier state
@@ -223,7 +230,12 @@ class Lost(Account):
             slot = (kind, rest.cards < CARD)
             self._free[slot] += sign * rest.cards
             if self._by.of_devices:
-                self._weigh(None, slot, rest.key[0], sign * rest.cards)
+                division = self._divisions.get(slot)
+                division = self._weighed(division, slot, rest.key[0], sign * rest.cards)
+                if division is not None:
+                    self._divisions[slot] = division
+                else:
+                    self._divisions.pop(slot, None)
 
     # ---- what pending pods request ----
 
@@ -288,38 +300,41 @@ class Lost(Account):
 
     def _add(self, wish: _Wish, sign: int) -> None:
         group, slots = wish.group, wish.group[1]
-        totals = self._wanted.get(group)
-        if totals is None:
-            totals = self._wanted[group] = [0] * len(slots)
+        wanted = self._wanted.get(group)
+        if wanted is None:
+            wanted = self._wanted[group] = _Wanted([0] * len(slots), [None] * len(slots))
             self._groups = None
         for at, cards in enumerate(wish.cards):
-            totals[at] += sign * cards
+            wanted.totals[at] += sign * cards
             if not self._by.of_devices:
-                self._weigh(group, slots[at], wish.row, sign * cards)
-        if not any(totals):
+                wanted.divisions[at] = self._weighed(
+                    wanted.divisions[at], slots[at], wish.row, sign * cards
+                )
+        if not any(wanted.totals):
             del self._wanted[group]
             self._groups = None
 
     # ---- attribution ----
 
-    def _weigh(self, group: Group | None, slot: Slot, row: str, cards: int) -> None:
-        # Rows are those of pods in one group, or of free devices if `group` is None.
+    def _weighed(
+        self, division: Division | None, slot: Slot, row: str, cards: int
+    ) -> Division | None:
+        # The division with this change of a row's weight; None if no row has a weight.
         now = self._meters.now
-        division = self._divisions.get((group, slot))
         if division is None:
-            give = partial(self._give, str(slot[0][0]))
-            division = self._divisions[group, slot] = Division(now, give)
+            division = Division(now, partial(self._give, str(slot[0][0])))
         division.weigh(row, cards, now)
-        if not division.total:
-            del self._divisions[group, slot]
+        return division if division.total else None
 
     def _give(self, model: str, row: str, part: Part, cards: int) -> None:
         source = row if self._by.of_devices else NOBODY
         self._meters.move((source, model), (row, model), part, cards)
 
     def _settle(self, edge: int) -> None:
-        for division in self._divisions.values():
-            division.settle(edge)
+        of_pods = (division for wanted in self._wanted.values() for division in wanted.divisions)
+        for division in (*self._divisions.values(), *of_pods):
+            if division is not None:
+                division.settle(edge)
 
     def _attribute(self) -> None:
         """Set at which rates each cause takes what is free, from now on.
@@ -333,17 +348,14 @@ class Lost(Account):
         for group in self._groups:
             part, slots = group
             rest = WHOLE  # the fraction of the request that no slot has met yet
-            for slot, wanted in zip(slots, self._wanted[group], strict=True):
+            known = self._wanted[group]
+            for slot, wanted, division in zip(slots, known.totals, known.divisions, strict=True):
                 cards = min(left[slot], wanted * rest // WHOLE)
                 if cards:
                     left[slot] -= cards
                     rest -= -(-cards * WHOLE // wanted)
                     taken[slot][part] = taken[slot].get(part, 0) + cards
-                self._divide(group, slot, {part: cards} if cards else {})
-        for slot, rates in taken.items():
-            self._divide(None, slot, rates)
-
-    def _divide(self, group: Group | None, slot: Slot, rates: dict[Part, int]) -> None:
-        division = self._divisions.get((group, slot))
-        if division is not None:
-            division.divide(rates, self._meters.now)
+                if division is not None:
+                    division.divide({part: cards} if cards else {}, self._meters.now)
+        for slot, division in self._divisions.items():
+            division.divide(taken.get(slot, {}), self._meters.now)

@@ -8,6 +8,7 @@ import pytest
 from msgspec import structs
 
 from apportion.core.ledger.state import State
+from apportion.core.reports import lost
 from apportion.core.reports.lost import cause_of
 from apportion.core.reports.meters import Part
 from apportion.core.reports.prices import prices_of
@@ -92,11 +93,11 @@ def test_free_parts_in_which_no_pod_fits_are_fragmented() -> None:
 def test_the_rest_of_a_device_is_no_whole_device() -> None:
     """A pod that requests whole devices loses the rest of a device in use to no limit of a queue.
     A pod that requests a part of a device does."""
-    for request, lost in ((cards(2), "no_demand"), (ask(HALF), "quota")):
+    for request, cause in ((cards(2), "no_demand"), (ask(HALF), "quota")):
         losing = Losing().at(0, rack("n1", 1), pod("p1"), pod("p2", request))
         losing.at(0, placement("p1", shares=[share("n1-g0", HALF)]))
         losing.at(0, PodBound(pod="p1", node="n1", attempt=1), refusal("p2", _C.QUOTA_EXCEEDED))
-        assert losing.hours() == {"worked": 5.0, lost: 5.0}
+        assert losing.hours() == {"worked": 5.0, cause: 5.0}
 
 
 def test_limits_are_quota() -> None:
@@ -306,3 +307,30 @@ def test_pods_without_devices_lose_nothing() -> None:
         uid="p1", namespace="default", name="p1", shape=shape(), dialect="hami"
     ))  # fmt: skip
     assert losing.hours() == {"no_demand": 10.0}
+
+
+class CountedModel(str):
+    """The name of a device model that counts how often it is hashed."""
+
+    __slots__ = ()
+    hashed = 0
+
+    def __hash__(self) -> int:
+        CountedModel.hashed += 1
+        return super().__hash__()
+
+
+def test_an_event_costs_in_proportion_to_the_kinds_of_devices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With four times as many kinds of devices, a pod looks up about four times as many of them."""
+    monkeypatch.setattr(lost, "kind_of", lambda device: (CountedModel(device.model),))
+    looked_up: list[int] = []
+    for kinds in (8, 32):
+        racks = [rack(f"n{at}", 1, model=f"M{at}") for at in range(kinds)]
+        losing = Losing().at(0, *racks, pod("p1", cards()))
+        change = losing.ledger.take(pod("p2", cards()))
+        before = CountedModel.hashed
+        losing.account.observe(change, 0)
+        looked_up.append(CountedModel.hashed - before)
+    assert 0 < looked_up[1] < 6 * looked_up[0], looked_up
