@@ -137,13 +137,15 @@ class Limits:
         """Count past use again if it is due by `now`. Return True if entitlements may change."""
         return self.remembers and self._queues.past.tell_time(now)
 
-    def reclaim(self, pod: PodState, now: int) -> Reclaim | None:
+    def reclaim(
+        self, pod: PodState, now: int, *, others: Sequence[PodState] = ()
+    ) -> Reclaim | None:
         """Return what the pod may take back from other queues; None if nothing.
 
-        `now` is in microseconds since 1970."""
+        `now` is in microseconds since 1970. `others` will be placed with the pod."""
         if not self._queues.lends:
             return None
-        return Reclaim(self._state, self._queues, pod, now) or None
+        return Reclaim(self._state, self._queues, pod, now, others=others) or None
 
     def observe(self, change: Change) -> bool:
         """Apply the fold's change. Return True if a limit may allow more than before."""

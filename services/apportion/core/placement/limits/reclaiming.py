@@ -2,9 +2,9 @@
 
 The common queue is the nearest queue above both the pod's queue and the victim's queue. On the path
 from the pod's queue up to the common queue, each queue must stay within its entitlement with the
-pod. On the path from the victim's queue, each queue must exceed its entitlement. The common queue
-itself does not count. Pods that are being evicted count as gone. Pods for which others are being
-evicted count as placed.
+pod and with all pods of its gang that are placed together. On the path from the victim's queue,
+each queue must exceed its entitlement. The common queue itself does not count. Pods that are being
+evicted count as gone. Pods for which others are being evicted count as placed.
 
 A queue always gets back what it owns (what it deserves), even if the victim is a gang that is
 larger than what the victim's queue borrows. A queue gets a part of the surplus only if the victim's
@@ -30,14 +30,23 @@ Unit = Sequence[PodState]  # pods that are evicted together
 
 
 class Reclaim:
-    """What one pod may take back at this moment; `now` is in microseconds since 1970."""
+    """What one pod may take back at this moment; `now` is in microseconds since 1970.
 
-    def __init__(self, state: State, queues: Queues, pod: PodState, now: int) -> None:
+    `others` are pods of its queue that will be placed with it, so the queue must be entitled to all
+    of them."""
+
+    def __init__(
+        self, state: State, queues: Queues, pod: PodState, now: int, *, others: Unit = ()
+    ) -> None:
         self._state, self._queues, self._now = state, queues, now
         self.safe_until = 0  # when the first of the pods that were safe may be evicted
-        self._needs = queues.needs(pod)
+        self._needs = Counter(queues.needs(pod))
         self._own = queues.path_of(queues.account_of(pod))
         self.wanted = self._amounts()
+        alike = Counter(each.shape_key for each in others)
+        for each in {each.shape_key: each for each in others}.values():
+            for amount, much in queues.needs(each).items():
+                self._needs[amount] += alike[each.shape_key] * much
         self._moved: dict[str, Counter[Amount]] = {}  # since the ledger's newest placements
         for uid in state.evictions:
             if uid in state.pods:

@@ -7,7 +7,7 @@ Source: kube-scheduler's DefaultPreemption. Invariant: no pod is evicted twice, 
 that are already leaving free enough room."""
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -138,33 +138,36 @@ class GangRoom:
         lifted: list[Lifted] = []
         evicted: list[PodEvicted] = []
         rows: dict[bytes, list[int]] = {}
+        batch: list[PodState] = []
         for pod in waiting:
             rest = deficit.less(pod)
-            if rest is None:
-                continue
-            if not self._place(pod, rows, lifted, evicted):
-                break
-            deficit = rest
-            if not deficit.pods:
-                break
+            if rest is not None:
+                batch.append(pod)
+                deficit = rest
+        fits = not deficit.pods and all(
+            self._place(pod, batch[number:], rows, lifted, evicted)
+            for number, pod in enumerate(batch, 1)
+        )
         self._reservations.roll_back(before)
         self._reservations.met = False
         for each in reversed(lifted):
             self.dry_run.put_back(each)
-        return [] if deficit.pods else evicted
+        return evicted if fits else []
 
     def _place(
         self,
         pod: PodState,
+        others: Sequence[PodState],
         rows: dict[bytes, list[int]],
         lifted: list[Lifted],
         evicted: list[PodEvicted],
     ) -> bool:
-        # Reserve a placement for the pod, evicting if necessary. False if there is none.
+        # Reserve a placement for the pod, evicting if necessary. False if there is none. `others`
+        # are the pods of its gang that will be placed after it.
         self._reservations.charge()
         found = self._finder.find(pod)
         if found is None:
-            victims = self._victims(pod, rows)
+            victims = self._victims(pod, others, rows)
             if victims is None:
                 return False
             evicted += [eviction(self._state, each, pod, victims) for each in victims.pods]
@@ -175,7 +178,9 @@ class GangRoom:
         self._reservations.reserve(pod, found)
         return True
 
-    def _victims(self, pod: PodState, rows: dict[bytes, list[int]]) -> Victims | None:
+    def _victims(
+        self, pod: PodState, others: Sequence[PodState], rows: dict[bytes, list[int]]
+    ) -> Victims | None:
         # Nodes that fail are not tried again for identical pods.
         if not pod.submitted.preempts:
             return None
@@ -186,7 +191,7 @@ class GangRoom:
         left = rows[key]
         best: Victims | None = None
         found = 0
-        reclaim = self.dry_run.reclaim(pod)
+        reclaim = self.dry_run.reclaim(pod, others)
         for row in list(left):
             victims = self.dry_run.victims(pod, row, reclaim)
             if victims is None or not victims.units:

@@ -6,7 +6,7 @@ In the pod's own queue, pods of lower priority may be evicted (preemption, as in
 the pod still fits (kube-scheduler's DefaultPreemption). A gang is evicted whole, unless its pods
 can run alone. Invariant: the state is restored, and the pod would not fit if any victim stayed."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from operator import attrgetter
 from typing import NamedTuple
@@ -106,9 +106,11 @@ class DryRun:
         """Return True if a queue may take back what other queues use."""
         return self._limits.lends
 
-    def reclaim(self, pod: PodState) -> Reclaim | None:
-        """Return what the pod may take back from other queues; None if nothing."""
-        return self._limits.reclaim(pod, self._queue.now)
+    def reclaim(self, pod: PodState, others: Sequence[PodState] = ()) -> Reclaim | None:
+        """Return what the pod may take back from other queues; None if nothing.
+
+        `others` are pods of its gang that will be placed with it."""
+        return self._limits.reclaim(pod, self._queue.now, others=others)
 
     def victims(self, pod: PodState, row: Int64, reclaim: Reclaim | None) -> Victims | None:
         """Return which pods of the node to evict for this pod, or None if no eviction helps."""

@@ -436,3 +436,19 @@ def test_a_full_model_name_asks_for_what_a_part_of_it_deserves() -> None:
     made = shape(cards(), devices=DeviceConstraints(use_types=(full,)))
     settle(ledger.submit(pod("a-0", queue="a", shape=made)))
     assert running(ledger) == {"a": 1}
+
+
+def test_gangs_do_not_evict_each_other_by_turns() -> None:
+    """A gang that is larger than its queue's entitlement evicts no other gang, even if the GPUs of
+    that gang are enough for all its pods."""
+    ledger = Ledger(rack("n1", 8), queue("a", deserved=4), queue("b", deserved=4))
+    ledger.play(gang("team/a", 6, queue="a"), gang("team/b", 8, queue="b"))
+    settle(ledger.submit(*(member(f"b{n}", cards(), group="team/b") for n in range(8))))
+    ledger.submit(*(member(f"a{n}", cards(), group="team/a") for n in range(6))).settle()
+    assert not evictions(ledger)
+    ledger.play(gang("team/fit", 4, queue="a"))
+    settle(ledger.submit(*(member(f"c{n}", cards(), group="team/fit") for n in range(4))))
+    assert len(evictions(ledger)) == 8
+    ledger.submit(*(member(f"again{n}", cards(), group="team/b") for n in range(8))).settle()
+    assert len(evictions(ledger)) == 8
+    assert all(ledger.state.pods[f"c{n}"].placement for n in range(4))
