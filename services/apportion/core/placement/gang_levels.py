@@ -9,7 +9,7 @@ Parts of a gang may have levels of their own, within the domain of the whole.
 Invariant: while a gang has placed pods, further pods only get nodes of their domain."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -66,6 +66,7 @@ class GangLevels:
         said = whole if part is None else part
         self.required = said.required_level if said is not None else ""
         self.size = part.size if part is not None else 0
+        self._said = part
         self._preferred = said.preferred_level if said is not None else ""
         self._topology = list(part.levels) if part is not None else []
         if not self._topology and whole is not None:
@@ -75,8 +76,8 @@ class GangLevels:
         self._pods = group.pods.values() if pods is None else pods
         self._parts = parts
         self._within = within
-        self._is_part = part is not None
-        self._domains_max = PART_DOMAINS_MAX if parts or self._is_part else DOMAINS_MAX
+        self.is_part = part is not None
+        self._domains_max = PART_DOMAINS_MAX if parts or self.is_part else DOMAINS_MAX
         self._waiting: list[PodState] = []
         self._inner: list[NDArray[np.bool_]] = []
         self._full: dict[bytes, int] = {}  # how many of `_inner` have no room for such pods
@@ -133,6 +134,14 @@ class GangLevels:
     @property
     def _here(self) -> int:
         return sum(pod.placement is not None for pod in self._pods)
+
+    def alike(self, waiting: list[PodState]) -> Hashable:
+        """Return a key that is equal for parts that fit into the same domains.
+
+        Return None if the part need not be placed as a whole, or has placed pods."""
+        if not self.size or self._here:
+            return None
+        return self._said, tuple(sorted(Counter(map(wants_key, waiting)).items()))
 
     def shortage(self, wanted: GangDeficit, waiting: list[PodState]) -> GangShortage:
         """Return what this part lacks before any of its waiting pods is placed."""
@@ -245,7 +254,7 @@ class GangLevels:
             return [self._domain(level, ids, number)]
         room = self._room(ids)
         # If more pods may come, the domain with most room is first.
-        elastic = deficit.pods <= 1 and not (self._is_part and deficit.tasks)
+        elastic = deficit.pods <= 1 and not (self.is_part and deficit.tasks)
         found = []
         for each, row in _first_rows(ids):
             if fits := int(room.fitting[each]):

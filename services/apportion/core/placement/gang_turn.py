@@ -8,7 +8,7 @@ batch. These pods are held until the last decision releases them. Invariant: a r
 no reservation. The number of its tries has a limit."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Final
 
 import numpy as np
@@ -36,6 +36,9 @@ LIMIT: Final = 4  # tries for each domain, if there are several sets
 # domain per host, 3,200 tries took 19 s. With more domains a gang may wait although a later one
 # would fit.
 TRIES_MAX: Final = 64
+# Finds of all failed tries in one decision for a gang with parts. A find looks for a node for one
+# pod. Once so many have failed, each part is tried in one domain only.
+PART_FINDS_MAX: Final = 512
 OTHER_MODEL: Final = RefusalCode.GANG_MODEL_MISMATCH
 APART: Final = (RefusalCode.POD_ANTI_AFFINITY, RefusalCode.TOPOLOGY_SPREAD_EXCEEDED)
 
@@ -178,6 +181,7 @@ class GangTurn:
         )
         if not deficit.met_by(waiting):
             return Reasons({RefusalCode.GANG_INCOMPLETE: 0}, (), 0, shortage)
+        self._finds_left = PART_FINDS_MAX + len(waiting)
         if max(deficit.pods, levels.largest) > events_left and events_left < most:
             return None
         placed, refused = self._place_in_one_domain(
@@ -266,25 +270,38 @@ class GangTurn:
         place: Place,
     ) -> Tried:
         # Tries one topology domain after the other, if the PodGroup names a level. If none has
-        # room for all pods, the result and the reservations are those of the best one.
+        # room for all pods, the result and the reservations are those of the best one. A part is
+        # not placed there again, because the time would double with each part around it.
         before = self._reservations.checkpoint()
         if not levels:
             return place(levels, waiting, deficit, tries_max)
+        self._finds_left -= 1
         domains = levels.domains(waiting, deficit)
         tries_max = max(tries_max // max(len(domains), 1), 1)
         best, most = ANYWHERE, -1
+        tried: Tried = [], waiting[0]
+        short = self._short
         for domain in domains:
+            if most >= 0 and self._finds_left <= 0 and (levels.is_part or levels.divided):
+                break
             levels.enter(domain)
+            self._finds_left -= 1
             placed, refused = place(levels, waiting, deficit, tries_max)
             if refused is None:
                 return placed, None
             self._reservations.roll_back(before)
             if len(placed) >= most:
                 best, most = domain, len(placed)
+                tried, short = (placed, refused), self._short
         levels.enter(best)
         if most < 0:
-            return [], waiting[0]
-        return place(levels, waiting, deficit, tries_max)
+            return tried
+        if not levels.is_part:
+            return place(levels, waiting, deficit, tries_max)
+        for pod, found in tried[0]:
+            self._reservations.reserve(pod, found)
+        self._short = short
+        return tried
 
     def _place_on_one_model(
         self, levels: GangLevels, waiting: list[PodState], deficit: GangDeficit, tries_max: int
@@ -333,9 +350,11 @@ class GangTurn:
         placed: list[Placed] = []
         failed: PodState | None = None
         incomplete: GangShortage | None = None
+        failed_whole: set[Hashable] = set()
         for part, pods in levels.parts(waiting):
             wanted = part.deficit(pods, deficit)
-            if not wanted.pods:
+            alike = part.alike(pods)
+            if not wanted.pods or alike in failed_whole:
                 continue
             short = part.shortage(wanted, pods)
             if not wanted.met_by(pods):
@@ -355,6 +374,8 @@ class GangTurn:
                     return [*placed, *found], refused
                 if part.size:
                     self._reservations.roll_back(before)
+                    if alike is not None and not self._neighbours.active:
+                        failed_whole.add(alike)
                     continue
             placed += found
             for pod, _ in found:
@@ -416,6 +437,7 @@ class GangTurn:
                     continue
                 bound = near.get(pod.uid)
                 self._reservations.charge()
+                self._finds_left -= 1
                 key = self._finder.key_of(pod)
                 among = bound.open if bound is not None and not bound.begun else None
                 found = None if key in refused else self._innermost.find(pod, key, among)

@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
-from apportion_schemas import PodSubmitted, RefusalCode
+from apportion.core.placement.gang_levels import GangLevels
+from apportion.core.placement.gang_turn import PART_FINDS_MAX
+from apportion_schemas import GangPart, PodSubmitted, RefusalCode
 from tests.support.fleet import T4, V100, observed, rack
 from tests.support.ledger_of import Ledger
 from tests.support.pods import cards, gang, member, pod
@@ -272,3 +274,45 @@ def test_a_pod_that_joins_a_gang_goes_to_a_rack_of_its_pods() -> None:
     ledger.submit(*workers(2, first=6)).settle()
     assert len(found_on(ledger, RACK)) == 8
     assert set(found_on(ledger, RACK)) == before
+
+
+def finds_of(monkeypatch: pytest.MonkeyPatch, ledger: Ledger) -> int:
+    """Settle the ledger, and return how often a gang has looked for a node for a pod."""
+    found = 0
+    find = GangLevels.find
+
+    def counted(*args: Any) -> Any:
+        nonlocal found
+        found += 1
+        return find(*args)
+
+    monkeypatch.setattr(GangLevels, "find", counted)
+    ledger.settle()
+    return found
+
+
+@pytest.mark.parametrize(("level", "devices"), [("required_level", 1), ("preferred_level", 2)])
+def test_nested_parts_that_do_not_fit_take_few_finds(
+    monkeypatch: pytest.MonkeyPatch, level: str, devices: int
+) -> None:
+    """Each of many subgroups around the same pods has domains to try. The number of finds in one
+    decision has a limit for all of them together."""
+    ledger = cluster(a=1, b=1, c=1, d=1)
+    levels: dict[str, Any] = {level: RACK}
+    ledger.report(rack("x", 8), observed("x", labels={}))
+    part = GangPart(tasks=("t",), **levels)
+    ledger.play(gang(min_available=5, min_tasks={"t": 5}, parts=(part,) * 12))
+    ledger.submit(*(member(f"m{n}", cards(devices), task="t") for n in range(5)))
+    assert finds_of(monkeypatch, ledger) < 2 * PART_FINDS_MAX
+
+
+def test_many_partitions_that_do_not_fit_take_few_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Partitions like one that did not fit are not tried in the same domain, so 20 of them take
+    few finds."""
+    ledger = cluster(**{f"{n:02}": 7 for n in range(20)})
+    part = GangPart(tasks=("t",), required_level=RACK, split_by="part", size=8)
+    ledger.play(gang(min_available=160, min_tasks={"t": 160}, parts=(part,)))
+    for n in range(160):
+        ledger.submit(member(f"m{n:03}", cards(), task="t", labels={"part": str(n // 8)}))
+    assert finds_of(monkeypatch, ledger) < 100
+    assert racks(ledger) == set()

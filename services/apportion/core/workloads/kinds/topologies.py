@@ -33,6 +33,7 @@ PARTITION: Final = "volcano.sh/partition-id"
 L = TypeVar("L", PodGroupObserved, GangPart)
 SELECTORS_MAX: Final = 1_024  # of all HyperNodes; each is tried for each node
 NESTED_MAX: Final = 1_024  # subgroups in the parts of one PodGroup
+DEPTH_MAX: Final = 8  # subgroups around each other
 REPEATS_MAX, CHOICES_MAX = 3, 8  # in one pattern
 _LITERAL: Final = re.compile(r"\\[^1-9]|\[\^?\]?[^\]]*\]")
 _PATTERN_FIX: Final = "use exactMatch or labelMatch, or a simpler pattern"
@@ -287,6 +288,10 @@ def parts_of_kai(spec: kube.KaiGroupSpec) -> tuple[GangPart, ...]:
                 field = f"spec.subGroups[{i}].parent"
                 raise ManifestError(field, each.parent, problem, "name another subgroup")
             above.append(parent)
+        if len(above) > DEPTH_MAX:
+            problem = f"is in more than {DEPTH_MAX - 1} subgroups, one in the other"
+            field = f"spec.subGroups[{i}].parent"
+            raise ManifestError(field, each.parent, problem, "nest fewer subgroups")
         for name in above if each.name not in parents else ():
             tasks[name].append(each.name)
     parts = []

@@ -336,6 +336,9 @@ def test_the_levels_of_subgroups_of_KAI() -> None:
     ]
     leaves = [{"name": f"leaf{n}", "parent": "s39"} for n in range(40)]
     document["spec"] = {"subGroups": [*nested, *leaves]}
+    assert refused(document).field == "spec.subGroups[8].parent"
+    leaves = [{"name": f"leaf{n}", "parent": "s6"} for n in range(150)]
+    document["spec"] = {"subGroups": [*nested[:7], *leaves]}
     assert refused(document).field == "spec.subGroups"
 
 
