@@ -21,7 +21,6 @@ from apportion.core.placement.gangs import GangDeficit
 from apportion.core.placement.index.labels import NO_VALUE
 from apportion.core.placement.queueing.keys import wants_key
 from apportion_schemas import GangPart, GangShortage, PodPlaced
-from apportion_schemas.quantities import PARTS_MAX
 
 # Domains tried for one gang in one decision: half of them with the least room, half with the most.
 # They are fewer if the gang has many pods, because each try looks for a node for each pod.
@@ -119,7 +118,6 @@ class GangLevels:
             for value, pods in mine.items():
                 found.append((self._part(part, whole[value], inside), pods))
         found.sort(key=lambda each: -len(each[1]))
-        del found[PARTS_MAX:]  # the others are tried in later decisions
         if waiting:
             found.append((self._part(GangPart(tasks=("",)), waiting, ()), waiting))
         return found

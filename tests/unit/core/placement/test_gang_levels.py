@@ -316,3 +316,16 @@ def test_many_partitions_that_do_not_fit_take_few_finds(monkeypatch: pytest.Monk
         ledger.submit(member(f"m{n:03}", cards(), task="t", labels={"part": str(n // 8)}))
     assert finds_of(monkeypatch, ledger) < 100
     assert racks(ledger) == set()
+
+
+def test_a_gang_of_many_partitions_starts() -> None:
+    """A gang may have more partitions than a PodGroup has subgroups."""
+    ledger = Ledger()
+    for n in range(33):
+        ledger.report(rack(f"n{n:02}", 8), observed(f"n{n:02}", labels={RACK: "a"}))
+    part = GangPart(tasks=("t",), required_level=RACK, split_by="part", size=1)
+    ledger.play(gang(min_available=257, min_tasks={"t": 257}, parts=(part,)))
+    for n in range(257):
+        ledger.submit(member(f"m{n:03}", cards(), task="t", labels={"part": str(n)}))
+    ledger.settle()
+    assert all(ledger.where(f"m{n:03}") for n in range(257))
