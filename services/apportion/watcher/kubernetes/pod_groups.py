@@ -17,7 +17,7 @@ from apportion.core.workloads.pods.gangs import VOLCANO as VOLCANO_API
 from apportion.runtime.kube.watch import Kind
 from apportion.watcher.kubernetes.kind import Marks, Problem, readable
 from apportion.watcher.kubernetes.objects import ObjectReader
-from apportion_schemas import PodGroupGone, PodGroupObserved
+from apportion_schemas import GangPart, PodGroupGone, PodGroupObserved
 
 GROUPS = "podgroups"
 VOLCANO = "scheduling.volcano.sh/v1beta1"
@@ -75,7 +75,8 @@ class PodGroupView(Marks):
     def mark_levels(self) -> None:
         """Mark the gangs with topology levels, because a topology has changed."""
         for name, group in self.declared.items():
-            if group.required_level or group.preferred_level:
+            levelled: list[PodGroupObserved | GangPart] = [group, *group.parts]
+            if any(each.required_level or each.preferred_level for each in levelled):
                 self.mark(name)
 
     def concerns_us(self, name: str) -> bool:

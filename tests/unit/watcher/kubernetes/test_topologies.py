@@ -65,6 +65,21 @@ def test_pod_groups_follow_the_tiers() -> None:
     assert list(cluster.view.pod_groups.differences(cluster.view.pod_groups.everything())) == []
 
 
+def test_pod_groups_follow_the_tiers_of_their_parts() -> None:
+    """A PodGroup with levels only in its parts is reported again if the tiers change."""
+    cluster = Cluster()
+    policy = {
+        "subGroupSize": 2,
+        "labelSelector": {"matchLabels": {"volcano.sh/task-spec": "t"}},
+        "networkTopology": {"mode": "hard", "highestTierAllowed": 1},
+    }
+    group = {"metadata": {"name": "g"}, "spec": {"minMember": 2, "subGroupPolicy": [policy]}}
+    cluster.see(GROUPS, group)
+    assert [each.parts[0].preferred_level for each in seen(cluster)] == [f"{TIER}0"]
+    cluster.see(HYPER_NODES, hyper_node("s0", 1, exact("a")), version=5)
+    assert [each.parts[0].preferred_level for each in seen(cluster)] == [f"{TIER}1"]
+
+
 def test_pod_groups_follow_a_topology_of_KAI() -> None:
     """A PodGroup of KAI gets the label of the level that it names by an alias."""
     cluster = Cluster()
