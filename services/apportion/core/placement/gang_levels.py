@@ -155,8 +155,8 @@ class GangLevels:
         """Return what this part has to place if the gang has this deficit."""
         tasks = deficit.tasks & Counter(pod.submitted.task for pod in waiting)
         others = min(deficit.others, len(waiting) - tasks.total())
-        if self.size:
-            return GangDeficit(Counter(), max(self.size - self._here, tasks.total() + others))
+        if self.size and (pods := tasks.total() + others):
+            return GangDeficit(Counter(), max(self.size - self._here, pods))
         return GangDeficit(tasks, others)
 
     def domains(self, waiting: list[PodState], deficit: GangDeficit) -> list[Domain]:

@@ -147,6 +147,14 @@ def test_C10_a_partition_starts_as_a_whole() -> None:
     assert refused.gang.level == "apportion.dev/hypernode-tier-1"
 
 
+def test_C10_no_fewer_partitions_start_than_the_minimum() -> None:
+    """A job starts with `minPartitions` partitions, even if `minAvailable` is smaller."""
+    few = Documented(HALVES, "node5", "node6", "node7")
+    assert not few.submit(partitioned(1, minPartitions=2))
+    found = Documented(HALVES).submit(partitioned(1, minPartitions=2))
+    assert sorted(map(len, found.values())) == [4, 4]
+
+
 def test_C10_a_lost_pod_returns_to_its_partition() -> None:
     """A pod that replaces one of a partition goes to the HyperNode of its partition."""
     documented = Documented(HALVES)

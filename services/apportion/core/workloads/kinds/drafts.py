@@ -3,7 +3,8 @@
 Without Kubernetes, Apportion creates the pods that a controller would create in Kubernetes, with
 the same names. Invariant: a document yields all of its pods or none."""
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import msgspec
@@ -27,6 +28,7 @@ from apportion.core.workloads.pods.template import (
     read_template,
 )
 from apportion_schemas import GangPart, PodGroupObserved, PodSubmitted
+from apportion_schemas.quantities import GANG_BATCH_MAX
 
 VOLCANO_DEFAULT_TASK = "default"  # plus its index, as in Volcano's admission
 
@@ -159,17 +161,17 @@ def read_pod_group(document: dict[str, Any], config: ManifestConfig) -> Manifest
     group = typed(document, kube.PodGroup)
     spec, field = group.spec, "spec.minTaskMember"
     parts = parts_of_volcano(spec.sub_group_policy)
-    least = [each.sub_group_size * each.min_sub_groups for each in spec.sub_group_policy]
+    least = Counter[str]()
+    for part, policy in zip(parts, spec.sub_group_policy, strict=True):
+        least[part.tasks[0]] += policy.sub_group_size * policy.min_sub_groups
+    min_tasks = {
+        dns_label(task, within(field, task)): whole(count, within(field, task), limit=AMOUNT_MAX)
+        for task, count in spec.min_task_member.items()
+    }
     observed = PodGroupObserved(
         group=gangs.name_of(group.metadata),
-        min_available=max([spec.min_member, sum(least), *(part.size for part in parts)]),
         parts=parts,
-        min_tasks={
-            dns_label(task, within(field, task)): whole(
-                count, within(field, task), limit=AMOUNT_MAX
-            )
-            for task, count in spec.min_task_member.items()
-        },
+        **_minimums(spec.min_member, min_tasks, least, parts),
         queue=dns_subdomain(spec.queue, "spec.queue"),
         priority=priority_of(spec.priority_class_name, "spec.priorityClassName", config),
         **levels_of_volcano(spec.network_topology, "spec.networkTopology"),
@@ -277,6 +279,7 @@ def _volcano_group(job: kube.VolcanoJob, config: ManifestConfig) -> PodGroupObse
     replicas: dict[str, int] = {}
     min_tasks: dict[str, int] = {}
     parts: list[GangPart] = []
+    of_parts = Counter[str]()
     for i, task in enumerate(job.spec.tasks):
         name = _task_name(task, i)
         if name in replicas:
@@ -294,7 +297,7 @@ def _volcano_group(job: kube.VolcanoJob, config: ManifestConfig) -> PodGroupObse
         if (policy := task.partition_policy) is not None:
             parts.append(_partitions(task, policy, name, f"spec.tasks[{i}].partitionPolicy"))
             if policy.min_partitions:
-                min_tasks.setdefault(name, policy.min_partitions * policy.partition_size)
+                of_parts[name] = policy.min_partitions * policy.partition_size
     total = sum(replicas.values())
     if total > kube.REPLICAS_MAX:
         fix = f"use at most {kube.REPLICAS_MAX}"
@@ -302,16 +305,30 @@ def _volcano_group(job: kube.VolcanoJob, config: ManifestConfig) -> PodGroupObse
     if job.spec.min_available > total:
         problem, fix = f"is more than the {total} pods of the job", "lower it, or raise replicas"
         raise ManifestError("spec.minAvailable", job.spec.min_available, problem, fix)
-    min_available = job.spec.min_available or sum({**replicas, **min_tasks}.values())
+    default = sum({**replicas, **of_parts, **min_tasks}.values())
     return PodGroupObserved(
         group=gangs.name_of(job.metadata),
-        min_available=max([min_available, *(part.size for part in parts)]),
-        min_tasks=min_tasks,
         parts=tuple(parts),
+        **_minimums(job.spec.min_available or default, min_tasks, of_parts, parts),
         queue=dns_subdomain(job.spec.queue or "default", "spec.queue"),
         priority=priority_of(job.spec.priority_class_name, "spec.priorityClassName", config),
         **levels_of_volcano(job.spec.network_topology, "spec.networkTopology"),
     )
+
+
+def _minimums(
+    min_available: int, min_tasks: dict[str, int], of_parts: Counter[str], parts: Iterable[GangPart]
+) -> dict[str, Any]:
+    # The minimums of a gang and its tasks, with those that `of_parts` gives for whole parts. As in
+    # Volcano, the minimums of tasks have no effect if the gang may start with fewer pods, but those
+    # of parts always have. A part that is larger than one batch must not start in several.
+    if any(of_parts.values()):
+        if sum(min_tasks.values()) > min_available:
+            min_tasks = {}
+        min_tasks = dict(Counter(min_tasks) | of_parts)
+        min_available = max(min_available, sum(min_tasks.values()))
+    large = (part.size for part in parts if part.size > GANG_BATCH_MAX)
+    return {"min_available": max([min_available, *large]), "min_tasks": min_tasks}
 
 
 def _partitions(

@@ -274,7 +274,13 @@ def test_subgroups_of_a_pod_group_are_parts() -> None:
         "matchLabelKeys": [PARTITION],
     }
     (group,) = read(subgroups(policy, minMember=1)).groups
-    assert group.min_available == 8
+    assert (group.min_available, group.min_tasks) == (8, {"t": 8})
+    members = {"minMember": 4, "minTaskMember": {"t": 4, "b": 6}}  # too many to have an effect
+    (group,) = read(subgroups(policy, **members)).groups
+    assert (group.min_available, group.min_tasks) == (8, {"t": 8})
+    members = {"minMember": 10, "minTaskMember": {"t": 4, "b": 6}}
+    (group,) = read(subgroups(policy, **members)).groups
+    assert (group.min_available, group.min_tasks) == (14, {"t": 8, "b": 6})
     assert group.parts == (GangPart(tasks=("t",), split_by=PARTITION, size=4),)
 
 
