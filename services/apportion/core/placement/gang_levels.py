@@ -101,10 +101,13 @@ class GangLevels:
         """Return how many pods of a part are placed together at most; 0 if no part has a size."""
         return max((part.size for part in self._parts), default=0)
 
-    def parts(self, waiting: list[PodState]) -> list[tuple["GangLevels", list[PodState]]]:
-        """Divide the waiting pods among the parts of the gang, those with most pods first.
+    def parts(
+        self, waiting: list[PodState], deficit: GangDeficit
+    ) -> list[tuple["GangLevels", list[PodState]]]:
+        """Divide the waiting pods among the parts of the gang.
 
-        The last part has all pods that are in no other."""
+        The parts with pods that the deficit names are first, and then those with most pods. Pods in
+        no part are a part of their own, after the others."""
         found: list[tuple[GangLevels, list[PodState]]] = []
         rest = list(self._parts)
         while rest:
@@ -120,6 +123,7 @@ class GangLevels:
         found.sort(key=lambda each: -len(each[1]))
         if waiting:
             found.append((self._part(GangPart(tasks=("",)), waiting, ()), waiting))
+        found.sort(key=lambda each: not any(deficit.tasks[pod.submitted.task] for pod in each[1]))
         return found
 
     def _part(

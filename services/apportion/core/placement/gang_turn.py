@@ -351,7 +351,7 @@ class GangTurn:
         failed: PodState | None = None
         incomplete: GangShortage | None = None
         failed_whole: set[Hashable] = set()
-        for part, pods in levels.parts(waiting):
+        for part, pods in levels.parts(waiting, deficit):
             wanted = part.deficit(pods, deficit)
             alike = part.alike(pods)
             if not wanted.pods or alike in failed_whole:

@@ -155,6 +155,23 @@ def test_C10_no_fewer_partitions_start_than_the_minimum() -> None:
     assert sorted(map(len, found.values())) == [4, 4]
 
 
+def test_C10_a_partition_without_a_minimum_does_not_keep_its_job_from_starting() -> None:
+    """The tasks that must start are placed before a partition that may be left out. The job starts
+    without this partition if it does not fit."""
+    for least in (4, 0):
+        for full in (("node6", "node7"), ()):
+            policy = {"totalPartitions": 1, "partitionSize": 8}
+            found = Documented(HALVES, *full).submit(
+                volcano_job(
+                    task(WHOLE, name="v", replicas=4, minAvailable=least),
+                    task(WHOLE, name="w", replicas=8, minAvailable=0, partitionPolicy=policy),
+                    minAvailable=4,
+                )
+            )
+            started = {uid for pods in found.values() for uid in pods}
+            assert started >= {f"job-v-{n}" for n in range(4)} or (not full and not least)
+
+
 def test_C10_a_lost_pod_returns_to_its_partition() -> None:
     """A pod that replaces one of a partition goes to the HyperNode of its partition."""
     documented = Documented(HALVES)
