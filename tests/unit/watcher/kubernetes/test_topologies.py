@@ -58,7 +58,7 @@ def test_pod_groups_follow_the_tiers() -> None:
     assert (group.required_level, group.levels) == (f"{TIER}2", ())
     cluster.see(HYPER_NODES, hyper_node("s0", 1, exact("a")), version=5)
     (group,) = seen(cluster)
-    assert (group.required_level, group.levels) == (f"{TIER}1", (f"{TIER}1",))
+    assert (group.required_level, group.levels) == ("", (f"{TIER}1",))
     cluster.see(HYPER_NODES, hyper_node("s1", 2, exact("s0", "HyperNode")), version=6)
     (group,) = seen(cluster)
     assert (group.required_level, group.preferred_level) == (f"{TIER}2", f"{TIER}1")

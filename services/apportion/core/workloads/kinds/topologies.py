@@ -143,6 +143,7 @@ class HyperNodes:
             for child in each.hyper_nodes:
                 self._adopt(each, child)
         self.tiers = sorted({each.tier for each in found.values()})
+        self._highest = max(self.tiers, default=0)
         if len(self.tiers) > LEVELS_MAX:
             self.problem = f"there are {len(self.tiers)} tiers, and only {LEVELS_MAX} count"
             self.tiers = self.tiers[:LEVELS_MAX]
@@ -206,12 +207,17 @@ class HyperNodes:
         return tuple(f"{TIER}{tier}" for tier in reversed(self.tiers))
 
     def level_of(self, wanted: str) -> str:
-        """Return the label of the tier that `wanted` allows at most, or `wanted` if none is."""
+        """Return the label of the tier that `wanted` allows at most, or `wanted` if none is.
+
+        Return "" if all nodes are allowed: above the highest tier, Volcano adds a HyperNode with
+        all nodes."""
         number = wanted.removeprefix(TIER)
         if wanted.startswith(TIER_NAME):
             most = self._names.get(wanted.removeprefix(TIER_NAME), -1)
         else:
             most = int(number) if wanted.startswith(TIER) and number.isdecimal() else -1
+        if most > self._highest:
+            return ""
         allowed = [tier for tier in self.tiers if tier <= most]
         return f"{TIER}{allowed[-1]}" if allowed else wanted
 

@@ -170,7 +170,8 @@ def test_patterns_that_are_read(pattern: str) -> None:
     [
         ({"mode": "hard", "highestTierAllowed": 2}, ("2", "1")),
         ({"highestTierAllowed": 1}, ("1", "1")),
-        ({"highestTierAllowed": 9}, ("3", "1")),
+        ({"highestTierAllowed": 3}, ("3", "1")),
+        ({"highestTierAllowed": 4}, ("", "1")),  # all nodes are allowed
         ({"highestTierAllowed": 0}, ("0", "1")),  # no node has this label: the job is pending
         ({"highestTierName": "zone"}, ("2", "1")),
         ({"highestTierName": "planet"}, ("name.planet", "1")),
