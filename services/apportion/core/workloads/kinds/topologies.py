@@ -35,7 +35,7 @@ SELECTORS_MAX: Final = 1_024  # of all HyperNodes; each is tried for each node
 NESTED_MAX: Final = 1_024  # subgroups in the parts of one PodGroup
 DEPTH_MAX: Final = 8  # subgroups around each other
 REPEATS_MAX, CHOICES_MAX = 3, 8  # in one pattern
-_LITERAL: Final = re.compile(r"\\[^1-9]|\[\^?\]?[^\]]*\]")
+_LITERAL: Final = re.compile(r"\\[^1-9]|\[\^?\]?(?:\\.|[^\]\\])*\]")
 _PATTERN_FIX: Final = "use exactMatch or labelMatch, or a simpler pattern"
 
 
@@ -101,6 +101,9 @@ def _pattern(text: str, field: str) -> re.Pattern[str]:
     if re.search(r"\)[*+?{]|\(\?|\\", plain):
         problem = "has a repeated group, a back reference or a flag"
         raise ManifestError(field, text, problem, _PATTERN_FIX)
+    if any("[:" in found[1:] for found in _LITERAL.findall(text)):
+        problem = "has a class of characters by name"
+        raise ManifestError(field, text, problem, "write the characters, such as [0-9]")
     try:
         return re.compile(text, re.ASCII)
     except re.error as error:

@@ -134,6 +134,8 @@ def test_a_cycle_ends() -> None:
         ({"regexMatch": {"pattern": "a?" * 9}}, False, "regexMatch.pattern"),
         ({"regexMatch": {"pattern": r"(a)\1"}}, False, "regexMatch.pattern"),
         ({"regexMatch": {"pattern": "(?=a)"}}, False, "regexMatch.pattern"),
+        ({"regexMatch": {"pattern": "^n-[[:digit:]]+$"}}, False, "regexMatch.pattern"),
+        ({"regexMatch": {"pattern": r"^n-[\]a[:digit:]]$"}}, False, "regexMatch.pattern"),
         ({"regexMatch": {"pattern": "a" * 257}}, False, "regexMatch.pattern"),
         ({"exactMatch": {"name": "A b"}}, False, "exactMatch.name"),
         ({"regexMatch": {"pattern": "a"}}, True, ""),
@@ -158,7 +160,7 @@ def test_members_that_cannot_be_read(
     assert caught.value.field == f"spec.members[0].selector.{field}".rstrip(".")
 
 
-@pytest.mark.parametrize("pattern", ["^n-[0-9]+$", "rack-(?:1|2)-.*", r"a\.b\d+[)*]{2}", "n1|n2"])
+@pytest.mark.parametrize("pattern", ["^n-[0-9]+$", "rack-(?:1|2)-.*", r"a\.b\d+[)*]{2}", "n1|n2", "[:a]"])
 def test_patterns_that_are_read(pattern: str) -> None:
     """Usual patterns are read."""
     selector = {"regexMatch": {"pattern": pattern}}
