@@ -2,7 +2,7 @@
 
 A level is always a node label. Each tier of HyperNodes becomes one: a node has the name of the
 highest HyperNode up to this tier that contains it. So the nodes with the same value are those of
-one HyperNode. Invariant: the time to match a node does not depend on the text of a pattern."""
+one HyperNode. Invariant: the time to match a node has a limit that is the same for all patterns."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -34,7 +34,10 @@ L = TypeVar("L", PodGroupObserved, GangPart)
 SELECTORS_MAX: Final = 1_024  # of all HyperNodes; each is tried for each node
 NESTED_MAX: Final = 1_024  # subgroups in the parts of one PodGroup
 DEPTH_MAX: Final = 8  # subgroups around each other
-REPEATS_MAX, CHOICES_MAX = 3, 8  # in one pattern
+# Repetitions in one pattern, and alternatives by the number of repetitions. A pattern without a
+# leading ^ has one more repetition, because each start is tried.
+REPEATS_MAX: Final = 3
+CHOICES_MAX: Final = (8, 8, 5, 2)
 _LITERAL: Final = re.compile(r"\\[^1-9]|\[\^?\]?(?:\\.|[^\]\\])*\]")
 _PATTERN_FIX: Final = "use exactMatch or labelMatch, or a simpler pattern"
 
@@ -95,9 +98,10 @@ def _pattern(text: str, field: str) -> re.Pattern[str]:
     # Volcano's expressions take linear time. Ours do not, so patterns that may be slow are refused.
     plain = _LITERAL.sub("x", text).replace("(?:", "(")
     repeats, choices = len(re.findall(r"[*+{]", plain)), len(re.findall(r"[?|]", plain))
-    if repeats > REPEATS_MAX or choices > CHOICES_MAX:
-        problem = f"has more than {REPEATS_MAX} repetitions or {CHOICES_MAX} alternatives"
-        raise ManifestError(field, text, problem, _PATTERN_FIX)
+    repeats += not plain.startswith("^") or "|" in re.sub(r"\([^()]*\)", "", plain)
+    if repeats > REPEATS_MAX or choices > CHOICES_MAX[repeats]:
+        problem = f"has more than {REPEATS_MAX} repetitions, or too many alternatives next to them"
+        raise ManifestError(field, text, problem, f"begin with ^, or {_PATTERN_FIX}")
     if re.search(r"\)[*+?{]|\(\?|\\", plain):
         problem = "has a repeated group, a back reference or a flag"
         raise ManifestError(field, text, problem, _PATTERN_FIX)

@@ -130,7 +130,10 @@ def test_a_cycle_ends() -> None:
     [
         ({"regexMatch": {"pattern": "("}}, False, "regexMatch.pattern"),
         ({"regexMatch": {"pattern": "(a+)+"}}, False, "regexMatch.pattern"),
-        ({"regexMatch": {"pattern": ".*.*.*.*"}}, False, "regexMatch.pattern"),
+        ({"regexMatch": {"pattern": "^.*.*.*.*"}}, False, "regexMatch.pattern"),
+        ({"regexMatch": {"pattern": ".*.*.*!"}}, False, "regexMatch.pattern"),
+        ({"regexMatch": {"pattern": "^a|.*.*.*!"}}, False, "regexMatch.pattern"),
+        ({"regexMatch": {"pattern": "^.*.*.*a?a?a?!"}}, False, "regexMatch.pattern"),
         ({"regexMatch": {"pattern": "a?" * 9}}, False, "regexMatch.pattern"),
         ({"regexMatch": {"pattern": r"(a)\1"}}, False, "regexMatch.pattern"),
         ({"regexMatch": {"pattern": "(?=a)"}}, False, "regexMatch.pattern"),
@@ -160,7 +163,17 @@ def test_members_that_cannot_be_read(
     assert caught.value.field == f"spec.members[0].selector.{field}".rstrip(".")
 
 
-@pytest.mark.parametrize("pattern", ["^n-[0-9]+$", "rack-(?:1|2)-.*", r"a\.b\d+[)*]{2}", "n1|n2", "[:a]"])
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "^n-[0-9]+$",
+        "rack-(?:1|2)-.*",
+        r"a\.b\d+[)*]{2}",
+        "n1|n2",
+        "[:a]",
+        "^(a|b)-r[0-9]+-n[0-9]+-[0-9]+$",
+    ],
+)
 def test_patterns_that_are_read(pattern: str) -> None:
     """Usual patterns are read."""
     selector = {"regexMatch": {"pattern": pattern}}
