@@ -256,7 +256,7 @@ class GangLevels:
             return [self._domain(level, ids, number)]
         room = self._room(ids)
         # If more pods may come, the domain with most room is first.
-        elastic = deficit.pods <= 1 and not (self.is_part and deficit.tasks)
+        elastic = deficit.pods <= 1 and not (self.size or (self.is_part and deficit.tasks))
         found = []
         for each, row in _first_rows(ids):
             if fits := int(room.fitting[each]):

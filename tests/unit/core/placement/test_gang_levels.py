@@ -329,3 +329,12 @@ def test_a_gang_of_many_partitions_starts() -> None:
         ledger.submit(member(f"m{n:03}", cards(), task="t", labels={"part": str(n)}))
     ledger.settle()
     assert all(ledger.where(f"m{n:03}") for n in range(257))
+
+
+def test_a_partition_of_one_pod_gets_the_rack_with_least_room() -> None:
+    """A partition never grows, so that even one of one pod leaves the larger rack free."""
+    ledger = cluster(a=2, b=1)
+    part = GangPart(tasks=("t",), required_level=RACK, split_by="part", size=1)
+    ledger.play(gang(min_available=1, parts=(part,)))
+    ledger.submit(member("m0", cards(), task="t", labels={"part": "0"})).settle()
+    assert racks(ledger) == {"b"}

@@ -180,7 +180,8 @@ class HyperNodes:
     def labels(self, node: str, labels: Mapping[str, str]) -> dict[str, str]:
         """Return the node's labels with one for each tier; `labels` are those of Kubernetes."""
         chosen: dict[int, str] = {}
-        for name in sorted(self._around(node, labels), key=lambda name: self._found[name].tier):
+        around = ((self._found[name].tier, name) for name in self._around(node, labels))
+        for _, name in sorted(around):
             at = name
             while at:
                 first = chosen.setdefault(self._found[at].tier, at)

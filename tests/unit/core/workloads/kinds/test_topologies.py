@@ -107,6 +107,13 @@ def test_a_tree_that_is_none_is_a_problem(
     assert all(name in nodes.problem for name in named)
 
 
+def test_the_first_hyper_node_by_name_counts() -> None:
+    """If a node is in two HyperNodes of a tier, the first by name counts, even if it selects the
+    node by a pattern and the other by name."""
+    pattern = {"type": "Node", "selector": {"regexMatch": {"pattern": "^a$"}}}
+    assert tiers(tree(hyper("s0", 1, pattern), hyper("s1", 1, exact("a"))), "a") == {1: "s0"}
+
+
 def test_too_many_selectors_are_a_problem() -> None:
     """With too many members by pattern or label, only members by name count."""
     many = {"type": "Node", "selector": {"regexMatch": {"pattern": "^a$"}}}
