@@ -133,7 +133,7 @@ def compare(name: str, given: argparse.Namespace) -> list[str]:
         needed_h = sum(job.duration_s * job.gpu_milli for job in trace.jobs) / 1000 / HOUR_S
         moves = "results_moved.jsonl" if given.runs > 1 else "results.jsonl"
         setup = f"{given.queues}, {given.level} rack, {given.policy}, {given.checkpoint} s"
-        table = [("limits", limits), (f"ours ({setup})", ours)]
+        table: list[tuple[str, Figures]] = [("limits", limits), (f"ours ({setup})", ours)]
         table += baselines(folder / moves, name, needed_h)
         seconds = (time.perf_counter() - begun) / len(runs)
         print(f"\n{name}: means of {len(runs)} runs, {seconds:.0f} s each")

@@ -147,7 +147,7 @@ def test_pods_are_taken_back() -> None:
     found: list[PodEvicted] = []
 
     @seed(5)
-    @trying(200)
+    @trying(300)
     @given(lending_histories())
     def play(steps: list[Step]) -> None:
         ledger = Ledger()

@@ -210,11 +210,10 @@ class GangTurn:
         return reasons
 
     def _begin(self, group: GroupState) -> GangLevels:
-        said = group.observed
-        levels = GangLevels(self._finder, group, parts=said.parts if said is not None else ())
-        self._levels = self._innermost = levels
+        parts = group.observed.parts if group.observed is not None else ()
+        self._levels = self._innermost = GangLevels(self._finder, group, parts=parts)
         self._short: GangShortage | None = None  # what a part of the gang lacks
-        return levels
+        return self._levels
 
     def _reasons(self, refused: PodState, before: Int64, *, alone: bool) -> Reasons:
         # Why the first pod of the gang that does not fit is refused; undoes all reservations since
@@ -233,13 +232,10 @@ class GangTurn:
         self._undo(before)
         if not (alone or bounded) or reasons.limit is not None:
             return reasons
-        # No eviction can free what the gang's own pods took. Keep the counts of anti-affinity and
-        # spread among the gang's pods, and count the nodes that have room, but of another model or
-        # in a domain that has too little.
-        among: dict[RefusalCode, int] = {
-            code: reasons.counts[code] for code in APART if code in reasons.counts
-        }
-        reasons = self._refusing.reasons(refused)
+        # No eviction frees what the gang's own pods took. Keep the counts of anti-affinity and
+        # spread, and count nodes with room, but of another model or in too small a domain.
+        counts, reasons = reasons.counts, self._refusing.reasons(refused)
+        among = dict[RefusalCode, int]({code: counts[code] for code in APART if code in counts})
         fits = self._finder.class_of(refused).board.points != REFUSED
         if count := int((fits & others).sum()):
             among[OTHER_MODEL] = count

@@ -179,16 +179,7 @@ class Snapshots:
         """Return the state of one snapshot; if unusable, log the reason and return None."""
         rules = rules or await self.rules()
         try:
-            record = await stream.read_record(self._wire, stored.revision)
-            if record is None:
-                raise BadObject(
-                    f"the ledger ends before revision {stored.revision} of the snapshot, because it"
-                    " was restored or recreated"
-                )
-            if record.digest.hex() != stored.record:
-                raise BadObject(
-                    f"the ledger was recreated and has another record at {stored.revision}"
-                )
+            await self._check_place(stored)
             bucket = self._beginning if stored.beginning else self._bucket
             data = await bucket.get(stored.entry, size_max=SIZE_MAX_BYTES)
             state = await asyncio.to_thread(restored, data)
@@ -204,6 +195,16 @@ class Snapshots:
             )
             return None
         return state
+
+    async def _check_place(self, stored: Stored) -> None:
+        record = await stream.read_record(self._wire, stored.revision)
+        if record is None:
+            raise BadObject(
+                f"the ledger ends before revision {stored.revision} of the snapshot, because it was"
+                " restored or recreated"
+            )
+        if record.digest.hex() != stored.record:
+            raise BadObject(f"the ledger was recreated and has another record at {stored.revision}")
 
     async def save(self, taken: Taken) -> None:
         """Store a snapshot of this ledger and delete old snapshots. Raises LedgerError."""
