@@ -88,10 +88,10 @@ class ReportsPage extends ListPage {
     this.losing = lostOf;
     const lost = await this.orProblem(getNow("report/lost", lostOf));
     if (this.closed || this.lostOf !== lostOf) return;
-    this.lost = lost;
-    const { scrollTop } = this.main;
-    this.draw();
-    this.main.scrollTop = scrollTop;
+    this.lost = lost; // only the card is drawn, so that the focus and the button for newer events stay
+    mount($("#lost-card"), this.lostCard());
+    this.drawn = 0;
+    this.chart();
   }
 
   async orProblem(answered) {
@@ -164,7 +164,6 @@ class ReportsPage extends ListPage {
             ? ""
             : `${amount(money, this.cost.currency)} at list price`,
           total.reported_gpu_hours ? "" : "no utilization data yet",
-          this.lost?.total ? lostWords(this.lost) : "",
           this.idle?.found
             ? html`<span class="c-warn">${many(this.idle.found, "idle share")}</span>`
             : "",
@@ -182,7 +181,7 @@ class ReportsPage extends ListPage {
           ${this.offWords()}
         </section>
         <div class="cols rep">${this.rows()}${this.idleCard()}</div>
-        ${this.lostCard()}
+        <div id="lost-card">${this.lostCard()}</div>
       </div>`,
     );
     this.field();
@@ -508,6 +507,7 @@ class ReportsPage extends ListPage {
         <h2>Lost GPU-hours <small>${stepWords(lost.step_s)} averages · line: capacity</small></h2>
         ${this.files("lost")}
       </div>
+      <p class="faint">${lostWords(lost)}</p>
       <div class="chart" id="lost"></div>
       ${lostTable(lost)}
       <p class="foot faint">${unmeasuredWords(lost)}</p>
