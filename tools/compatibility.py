@@ -150,24 +150,25 @@ def _differences(rows: Table, shown: Mapping[str, list[Shown]]) -> Iterator[str]
         "| I | KAI, and controllers that create pods |",
     )
     for row in rows.difference:
-        yield from ("", f"### {row.id}. {row.title}", "", *_facts("", row.text), "")
-        yield from _facts("**In Apportion:**", row.here)
+        yield from ("", f"### {row.id}. {row.title}", "", *facts("", row.text), "")
+        yield from facts("**In Apportion:**", row.here)
         if tests := [_link(test) for test in shown.get(row.id, ())]:
             yield from ("", "**Tests:**", "", *(f"- {test}" for test in tests))
 
 
-def _facts(label: str, facts: tuple[str, ...]) -> Iterator[str]:
+def facts(label: str, facts: tuple[str, ...]) -> Iterator[str]:
     """Yield one fact as a paragraph that begins with the label, or several facts as a list."""
     if len(facts) == 1:
-        yield from _wrapped(f"{label} {facts[0]}".lstrip(), "")
+        yield from wrapped(f"{label} {facts[0]}".lstrip(), "")
         return
     if label:
         yield from (label, "")
     for fact in facts:
-        yield from _wrapped(f"- {fact}", "  ")
+        yield from wrapped(f"- {fact}", "  ")
 
 
-def _wrapped(text: str, indent: str) -> list[str]:
+def wrapped(text: str, indent: str) -> list[str]:
+    """Return the lines of a paragraph, of which all but the first begin with the indent."""
     return textwrap.wrap(
         text, COLUMNS, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )

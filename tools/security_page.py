@@ -12,7 +12,6 @@ import argparse
 import ast
 import re
 import sys
-import textwrap
 import tomllib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -21,12 +20,12 @@ from typing import Literal
 import msgspec
 
 from apportion.core.identity.roles import ROLES, Role
+from tools.compatibility import facts, wrapped
 
 ROOT = Path(__file__).resolve().parent.parent
 ROWS = ROOT / "tools" / "security_page.toml"
 PAGE = ROOT / "docs" / "reference" / "security.md"
 ATTACKS = "tests/security/test_attack_{:02}_*.py"
-COLUMNS = 120
 ENOUGH = 34
 """The least number of checklist items that are met. It may only rise; 34 is the goal (#32)."""
 
@@ -142,23 +141,7 @@ def _identities(table: Rows, roles: Iterable[Role]) -> Iterator[str]:
 
 def _items(text: str) -> Iterator[str]:
     for each in text.split("<br>"):
-        yield from _wrapped(f"- {each}", "  ")
-
-
-def _facts(label: str, facts: tuple[str, ...]) -> Iterator[str]:
-    """Yield one fact as a paragraph that begins with the label, or several facts as a list."""
-    if len(facts) == 1:
-        yield from _wrapped(f"{label} {facts[0]}", "")
-        return
-    yield from (label, "")
-    for fact in facts:
-        yield from _wrapped(f"- {fact}", "  ")
-
-
-def _wrapped(text: str, indent: str) -> list[str]:
-    return textwrap.wrap(
-        text, COLUMNS, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
+        yield from wrapped(f"- {each}", "  ")
 
 
 def _attacks(table: Rows) -> Iterator[str]:
@@ -167,8 +150,8 @@ def _attacks(table: Rows) -> Iterator[str]:
         if len(what) > 1:
             who, what = f"{who}:", tuple(fragment.rstrip(".") for fragment in what)
         yield from ("",) * bool(at)
-        yield from (f"### Attack {each.id}: {each.title}", "", *_facts(who, what), "")
-        yield from (*_facts("**Defense:**", each.stopped), "")
+        yield from (f"### Attack {each.id}: {each.title}", "", *facts(who, what), "")
+        yield from (*facts("**Defense:**", each.stopped), "")
         yield f"**Test:** `{ATTACKS.format(each.id)}`"
 
 
@@ -182,7 +165,7 @@ def _points(table: Rows) -> Iterator[str]:
     for each in table.point:
         state = {"met": "**Met:**", "partly": "**Partly met:**"}.get(each.state, "**Not met:**")
         yield from ("", f"### Point {each.id}: {_sentence(each.asks)}", "")
-        yield from _facts(state, each.here)
+        yield from facts(state, each.here)
         if each.tests:
             yield from ("", "**Tests:**", "")
             yield from (f"- {_link(test, table.label)}" for test in each.tests)

@@ -15,7 +15,7 @@ from apportion.core.reports.answers import (
     ReportRow,
 )
 from apportion.core.reports.prices import lacking_words
-from apportion.core.reports.rows import NOBODY
+from apportion.core.reports.rows import NO_POD
 
 IDLE_LISTED = 40
 DIGITS = (2, 4, 6)  # decimals, as many as needed; answers have no more than the last
@@ -79,7 +79,7 @@ def rows_of(
 
     `money`: add a column of costs. `steps`: `rows` are per time step. All amounts have the same
     number of decimals. Columns of usage are shown only with data."""
-    held = [row if row.key != NOBODY else None for row in rows]
+    held = [row if row.key != NO_POD else None for row in rows]
     granted = [row.allocated_gpu_hours if row else None for row in held]
     granted_gib = [row.allocated_gib_hours if row else None for row in held]
     # Empty if no node measured it; a node that measures work measures memory too.

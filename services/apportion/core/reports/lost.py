@@ -35,7 +35,7 @@ from apportion.core.placement.feasibility.causes import LASTING, LIMIT_CODES
 from apportion.core.placement.feasibility.evaluator import Rules, need_of
 from apportion.core.reports.accounts import Account, Rest, card_part
 from apportion.core.reports.meters import CARD, Division, Meters, Part
-from apportion.core.reports.rows import NOBODY, By
+from apportion.core.reports.rows import NO_POD, By
 from apportion.core.reports.used import IDLE
 from apportion_schemas import DeviceConstraints, PodRefused, RefusalCode, Shape
 
@@ -255,7 +255,7 @@ class Lost(Account):
         part = cause_of(self._state, pod)
         if part is None:
             return
-        row = NOBODY if self._by.of_devices else self._by.row_of(self._state, pod, "", "")
+        row = NO_POD if self._by.of_devices else self._by.row_of(self._state, pod, "", "")
         used = (False, True) if part is Part.FRAGMENTED else (False,)
         for needs in self._needs_of(pod):
             slots: list[Slot] = []
@@ -327,7 +327,7 @@ class Lost(Account):
         return division if division.total else None
 
     def _give(self, model: str, row: str, part: Part, cards: int) -> None:
-        source = row if self._by.of_devices else NOBODY
+        source = row if self._by.of_devices else NO_POD
         self._meters.move((source, model), (row, model), part, cards)
 
     def _settle(self, edge: int) -> None:

@@ -24,7 +24,7 @@ from apportion.core.reports.answers import (
 )
 from apportion.core.reports.meters import CARD, Meters, Part, Sums
 from apportion.core.reports.prices import PriceError, Prices, lacking_words
-from apportion.core.reports.rows import NOBODY, By
+from apportion.core.reports.rows import NO_POD, By
 from apportion.core.reports.used import Idle, UsedSums
 
 COST: Final = "cost"  # the report that fails without prices
@@ -99,7 +99,7 @@ def report_answer(what: str, read: Reading, prices: Prices | None) -> ReportAnsw
     shown = [
         _row(key, figures, whole=of_devices, money=money)
         for key, figures in rows.items()
-        if of_devices or key != NOBODY
+        if of_devices or key != NO_POD
     ]
     in_time = sorted(steps.items(), key=lambda item: item[0]) if read.period.step else ()
     return ReportAnswer(
@@ -117,7 +117,7 @@ def report_answer(what: str, read: Reading, prices: Prices | None) -> ReportAnsw
                 key,
                 figures,
                 start=text_of(read.meters.edges(step)[0]),
-                whole=of_devices or key == NOBODY,  # unallocated devices are a row of their own
+                whole=of_devices or key == NO_POD,  # unallocated devices are a row of their own
                 money=money,
             )
             for (step, key), figures in in_time

@@ -1,7 +1,7 @@
 """Group pods into the rows of a report: by namespace, queue, user, node, model or label.
 
 Invariant: every pod is in one row; a pod without a namespace, queue, user or label to group by is
-in `UNNAMED`. Unallocated devices are in `NOBODY`, or in the row of their node or model."""
+in `UNNAMED`. Unallocated devices are in `NO_POD`, or in the row of their node or model."""
 
 from typing import Final
 
@@ -14,7 +14,7 @@ KINDS_SAID: Final = "namespace, queue, user, node, model or label:KEY"
 USER_LABEL: Final = "apportion.dev/user"  # Kubernetes does not record a pod's user, so a label does
 
 UNNAMED: Final = "(none)"  # not a valid label value, so it cannot collide
-NOBODY: Final = ""
+NO_POD: Final = ""
 
 
 class WrongBy(ValueError):
@@ -40,7 +40,7 @@ class By(Struct, frozen=True):
         """Return the name of the row for the unallocated part of a device."""
         if self.kind == "model":
             return model
-        return node if self.kind == "node" else NOBODY
+        return node if self.kind == "node" else NO_POD
 
     def row_of(self, state: State, pod: PodState, node: str, model: str) -> str:
         """Return the name of the row for a pod's share of a device of this node and model."""

@@ -79,7 +79,7 @@ def dialect_of(gpus: int) -> str:
 
 
 def read_rows(lines: Iterable[str], row: type[T]) -> Iterator[tuple[str, T]]:
-    """Yield each row as a struct, and the name of its line. An empty value is a missing one.
+    """Yield each row as its place, such as `line 2`, and a struct. An empty value is a missing one.
 
     Raises ManifestError with line and column."""
     reader = csv.DictReader(lines)

@@ -32,7 +32,7 @@ from apportion.core.reports.answers import (
     ReportRow,
 )
 from apportion.core.reports.report import DIGITS
-from apportion.core.reports.rows import NOBODY
+from apportion.core.reports.rows import NO_POD
 from apportion.gateway.api.endpoint import Audience, Endpoint
 
 _OTHERS_PARTS: Final = (OF_OTHERS,)  # replaces the parts of a sentence that a tenant may not see
@@ -88,7 +88,7 @@ def _together(rows: Iterable[Any], sees: Sees) -> Iterator[Any]:
     """Merge the rows of hidden namespaces into one row per step, so that totals stay right."""
     others: dict[str, list[ReportRow | IdleRow | LostRow]] = {}
     for row in rows:
-        if row.key == NOBODY or sees(row.key):
+        if row.key == NO_POD or sees(row.key):
             yield row
         else:
             others.setdefault(getattr(row, "start", ""), []).append(row)

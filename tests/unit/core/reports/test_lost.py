@@ -260,7 +260,7 @@ def test_no_more_is_idle_than_was_allocated() -> None:
     assert (first.worked_gpu_hours, first.idle_gpu_hours) == (0.0, 0.5)
 
 
-def test_rows_are_of_who_waits_and_the_rest_of_nobody() -> None:
+def test_rows_have_what_their_pods_used_and_requested() -> None:
     """In rows of queues, each queue has what its pods used and requested. The other hours are in
     the row without a name. By node, hours with a cause are divided by what the nodes have free."""
     events = (

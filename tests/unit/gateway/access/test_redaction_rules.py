@@ -209,8 +209,8 @@ def test_lost_hours_of_others_are_one_row() -> None:
     shown = msgspec.convert(seen_by_ml("report/lost", answer), LostAnswer)
     assert shown.total == answer.total
     assert shown.steps == shown.rows
-    nobody, mine, others = shown.rows
-    assert (nobody, mine) == (rows[0], rows[2])
+    unallocated, mine, others = shown.rows
+    assert (unallocated, mine) == (rows[0], rows[2])
     assert (others.key, others.quota_gpu_hours, others.lost_cost) == (OTHERS, 5.0, 0.5)
 
 
