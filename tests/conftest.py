@@ -1,7 +1,7 @@
 """Setup for every test: fixed Hypothesis examples, restored logging, golden files.
 
-Every run gets the same Hypothesis examples, and no example fails because it is slow. So no
-unrelated change fails by chance. `PROPERTIES_EFFORT=10` draws more examples."""
+Hypothesis draws the same examples in every run and sets no time limit, so a test never fails by
+chance. `PROPERTIES_EFFORT=10` draws ten times as many examples."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -26,7 +26,7 @@ FORKED = {"contracts", "e2e", "integration"}
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Choose whether the test and its fixtures start services as forks or as programs."""
+    """Choose whether the test and its fixtures start services as forks or as new programs."""
     folder = item.path.relative_to(Path(__file__).parent).parts[0]
     starts.use(folder in FORKED and item.get_closest_marker("executes") is None)
 
@@ -37,7 +37,7 @@ def pytest_configure() -> None:
 
 
 def pytest_unconfigure() -> None:
-    """End the process from which tests fork services, and this session's watchdog."""
+    """End the process from which services are forked, and the watchdog of this test session."""
     starts.end()
     leftovers.end()
 

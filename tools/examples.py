@@ -111,14 +111,14 @@ def section(
     skipped = sum(each.skipped for each in every)
     accepted = len(every) - refused - skipped
     name = repository.name.partition("/")[2]
-    folders = " and ".join(f"`{name}/{each}`" for each in repository.folders)
+    folders = ", ".join(f"`{name}/{each}`" for each in repository.folders)
     words = f"At commit `{repository.commit}`, {len(found)} files in {folders}: {accepted} "
     words += f"documents accepted, {refused} refused, {skipped} without pods."
     yield from (
         "",
         f"## {repository.name}",
         "",
-        *textwrap.wrap(words, 100),
+        *textwrap.wrap(words, 100, break_long_words=False, break_on_hyphens=False),
         "",
         "| file | accepted | refused | row |",
         "|---|---|---|---|",

@@ -1,6 +1,6 @@
 """Run every check of this repository in parallel lanes: `make test`.
 
-Most lanes wait for servers half of the time, so the program runs three more lanes than there are
+Most lanes wait for servers half of the time, so the program runs two more lanes than there are
 processors. Lanes that only compute run at a lower priority than those whose services must answer in
 time. Tests marked `nightly`, which take long and rarely fail, have a lane of their own. Invariants:
 every test is in exactly one lane. A lane that fails, even without output, fails the run. The last
@@ -175,7 +175,7 @@ def main() -> int:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("lanes", nargs="*", metavar="LANE", help=f"of {', '.join(every)}")
     parser.add_argument("--nightly", action="store_true", help="what takes long and rarely fails")
-    beside = (os.cpu_count() or 1) + 3
+    beside = (os.cpu_count() or 1) + 2
     parser.add_argument("--beside", type=int, default=beside, help="how many at once")
     given = parser.parse_args()
     if unknown := set(given.lanes) - set(every):

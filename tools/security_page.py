@@ -56,12 +56,13 @@ class Attack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Point(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An item of a reviewer's checklist; each of its `tests` is `path` or `path::function`.
 
-    Each item of `here` is one fact, as a sentence."""
+    Each item of `here` and `not_yet` is one fact, as a sentence."""
 
     id: int
     asks: str
     here: tuple[str, ...]
     state: Literal["met", "partly", "not met"] = "met"
+    not_yet: tuple[str, ...] = ()
     tests: tuple[str, ...] = ()
 
 
@@ -166,6 +167,8 @@ def _points(table: Rows) -> Iterator[str]:
         state = {"met": "**Met:**", "partly": "**Partly met:**"}.get(each.state, "**Not met:**")
         yield from ("", f"### Point {each.id}: {_sentence(each.asks)}", "")
         yield from facts(state, each.here)
+        if each.not_yet:
+            yield from ("", *facts("**Not yet:**", each.not_yet))
         if each.tests:
             yield from ("", "**Tests:**", "")
             yield from (f"- {_link(test, table.label)}" for test in each.tests)

@@ -81,7 +81,9 @@ def reading(path: Path, *, pure: bool, cold: bool) -> Visits:
 
 
 def main() -> None:
-    """Print one line for each manifest, or the files of one manifest."""
+    """Print the counts of each manifest.
+
+    For a single manifest, also list the source files that parsing it enters."""
     parser = argparse.ArgumentParser(description="Count files, functions and jumps of one reading")
     parser.add_argument("name", nargs="?", help="one of examples/pods; default: all of them")
     parser.add_argument("--pure", action="store_true", help="from parsed documents to pods only")

@@ -2,7 +2,7 @@
 
 Each event is a CloudEvents 1.0 JSON document on a NATS subject. This package needs only msgspec and
 the standard library, so a reader does not have to install a scheduler. Invariant: `decode` followed
-by `encode` leaves an event unchanged, and every event that a reader skips raises an error."""
+by `encode` changes no event, and `decode` raises an error for an event that readers skip."""
 
 from apportion_schemas.agreement import DifferenceFound as DifferenceFound
 from apportion_schemas.agreement import LedgerRebuilt as LedgerRebuilt
@@ -66,6 +66,7 @@ from apportion_schemas.operations import Policy as Policy
 from apportion_schemas.operations import PolicyChanged as PolicyChanged
 from apportion_schemas.operations import ResizeAsked as ResizeAsked
 from apportion_schemas.placement import GangShortage as GangShortage
+from apportion_schemas.placement import KeptNode as KeptNode
 from apportion_schemas.placement import LimitsChecked as LimitsChecked
 from apportion_schemas.placement import MigInstance as MigInstance
 from apportion_schemas.placement import NearMiss as NearMiss

@@ -18,7 +18,7 @@ from apportion_schemas.workload import PodSubmitted
 DifferenceKind = Literal["gone", "annotation", "conflict", "missed", "overtaken"]
 
 
-@event("adoption.{node}.{pod}", "watcher", born=5)
+@event("adoption.{node}.{pod}", "watcher", born=6)
 class PodAdopted(Payload, frozen=True):
     """The watcher records a pod that is bound to a node but has no placement in the ledger.
 

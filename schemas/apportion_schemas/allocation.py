@@ -62,8 +62,8 @@ class ShareBreached(Payload, frozen=True):
     """A container exceeds its share of a device, or did until its agent restored the limit.
 
     For the code `raised`, `memory_found_mib` and `cores_found` are the limits in the container's
-    region. For other codes, `memory_found_mib` is the memory in use that the driver reports. An
-    agent reports each code once an hour per container and device."""
+    file of HAMi-core, its region. For other codes, `memory_found_mib` is the memory in use that the
+    driver reports. An agent reports each code once an hour per container and device."""
 
     pod: Name
     node: Name

@@ -30,7 +30,7 @@ class Older(NamedTuple):
     """A former version of an event, with the function that converts it to the next version.
 
     `payload` has the fields of that version; its class has the event's name, in a package `older`.
-    `lift` may modify its argument, a JSON object, and must accept everything that this version
+    `lift` may modify its argument, a JSON object, and must accept every payload that this version
     allowed."""
 
     payload: type[Payload]
@@ -112,7 +112,7 @@ def event(
 ) -> Callable[[P], P]:
     """Register the decorated payload as an event with this subject and its only writer.
 
-    Version `born` is legal on every ledger; 0 for an event added after the first release."""
+    Versions up to `born` are legal on every ledger. `born` is 0 for a newer event."""
 
     def declare(payload: P) -> P:
         row = EventType(payload, subject, writer, older, _filler(f"{SUBJECTS}.{subject}"))

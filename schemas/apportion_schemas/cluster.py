@@ -58,13 +58,13 @@ class Neighbour(Payload, frozen=True):
 
 @event("cluster.node.{node}", "watcher", born=4)
 class NodeObserved(Payload, frozen=True):
-    """A node as Kubernetes reports it, less what the pods of other schedulers use.
+    """A node as Kubernetes reports it, without the amounts that pods of other schedulers use.
 
-    Amounts are `status.allocatable`. `unnamed_families` are device families that the node cannot
-    offer: pods of other schedulers use some of the devices, and it is unknown which. `version` is
-    the API server's revision of these facts, or 0 without an API server; the highest version
-    counts. `volume_limits` is the number of attachable volumes by CSI driver, and 0 for a missing
-    driver that the volumes need."""
+    Amounts are `status.allocatable`, minus what those pods use. `unnamed_families` are device
+    families that the node cannot offer: pods of other schedulers use some of the devices, and it is
+    unknown which. `version` is the API server's revision of these facts, or 0 without an API
+    server; the highest version counts. `volume_limits` is the number of attachable volumes by CSI
+    driver, and 0 for a missing driver that the volumes need."""
 
     node: Name
     ready: bool
@@ -106,10 +106,10 @@ class NodeGone(Payload, frozen=True):
 
 
 class GangPart(Payload, frozen=True):
-    """Pods of a gang with levels of their own: those of `tasks`.
+    """The pods of a gang that run `tasks`, for which other topology levels apply.
 
-    If `split_by` is set, the pods with the same value of this pod label are a part. If `size` is
-    set, so many pods of a part are placed together, or none."""
+    If `split_by` is set, they are divided by the value of this pod label. If `size` is set, `size`
+    pods with the same value are placed together, or none."""
 
     tasks: Annotated[tuple[Name, ...], Meta(min_length=1, max_length=PARTS_MAX)]
     required_level: Key | Literal[""] = ""
@@ -140,11 +140,13 @@ class PodGroupObserved(Payload, frozen=True):
     levels: Annotated[tuple[Key, ...], Meta(max_length=LEVELS_MAX)] = ()  # label keys of a topology
     # parts that contain others are before them
     parts: Annotated[tuple[GangPart, ...], Meta(max_length=PARTS_MAX)] = ()
+    # `disruptionMode: all`: pods beyond the minimum are evicted with the others, not before
+    whole: bool = False
 
 
 @event("cluster.group.{group}", "watcher")
 class PodGroupGone(Payload, frozen=True):
-    """A PodGroup was deleted; its gang is forgotten once it has no pods."""
+    """A PodGroup was deleted; readers forget its gang once the gang has no pods."""
 
     group: Name
 
@@ -153,8 +155,8 @@ class PodGroupGone(Payload, frozen=True):
 class QueueObserved(Payload, frozen=True):
     """A queue of Volcano or KAI: its place in the tree, and what its pods may use.
 
-    The amounts are by resource name, with CPU in thousandths of a core and memory in MiB. The
-    `cards…` are by device model, as in `volcano.sh/card.quota`."""
+    Amounts are by resource name, with CPU in thousandths of a core and memory in MiB. In the fields
+    `cards…`, amounts are by device model, as in `volcano.sh/card.quota`."""
 
     queue: Name
     parent: Name | Literal[""] = ""  # empty: at the top
@@ -227,9 +229,9 @@ VolumeClaimState = Literal[
 class VolumeClaimObserved(Payload, frozen=True):
     """A PersistentVolumeClaim that a pod mounts, and the nodes that can access its volume.
 
-    `nodes` has alternative terms, like `NodeConstraints.required`; empty means all nodes.
-    `single_pod` means that only one pod may use it (`ReadWriteOncePod`). `driver` is the volume's
-    CSI driver, empty if unknown. `version` is as in QuotaObserved."""
+    A node can access the volume if it matches at least one term in `nodes`; without terms, all
+    nodes can. `single_pod` means that only one pod may use it (`ReadWriteOncePod`). `driver` is the
+    volume's CSI driver, empty if unknown. `version` is as in QuotaObserved."""
 
     namespace: Name
     claim: Name

@@ -113,12 +113,14 @@ class PolicyConfiguration(Payload, frozen=True):
 
 
 class QueuesConfiguration(Payload, frozen=True, rename="camel"):
-    """The section `queues`: whether past use of a queue lowers its part of the surplus.
+    """The section `queues`: how queues divide the surplus.
 
-    It does not if `usage_half_life` is empty. Otherwise it is a duration, as in `7d` or `12h`."""
+    The surplus is what is left once each queue has what it deserves. If `usage_half_life` (`7d`,
+    `12h`) is empty, past use has no effect."""
 
     usage_half_life: Annotated[str, Meta(max_length=16)] = ""
     usage_weight: Annotated[float, Meta(ge=0, le=10)] | None = None  # None: 1
+    reclaim_surplus: bool = True  # False: a queue takes back only what it deserves
 
 
 class Configuration(Payload, frozen=True, rename="camel"):
@@ -132,7 +134,7 @@ class Configuration(Payload, frozen=True, rename="camel"):
     extended_scheduler_names: Annotated[tuple[Name, ...], Meta(max_length=SCHEDULERS_MAX)] = ()
 
 
-@event("operator.configuration", "operator", born=2)
+@event("operator.configuration", "operator", born=3)
 class ConfigurationChanged(Payload, frozen=True):
     """An operator replaced the configuration with this document."""
 

@@ -1,9 +1,9 @@
 """Encode and decode events as CloudEvents 1.0 in structured JSON.
 
 There are three extension attributes: `schemaversion`, `basis` (the revision up to which the writer
-had folded) and `cause` (the revision that made it write). Writers use the newest version. Readers
-accept every version. An older payload is checked against its own fields and then lifted (converted)
-to the newest, so that only this module handles old versions.
+had folded) and `cause` (the revision of the event to which the writer reacted). Writers use the
+newest version. Readers accept every version. An older payload is checked against its own fields and
+then lifted (converted) to the newest, so that only this module handles old versions.
 
 Invariants: `decode` returns an event whose type, payload and subject are in the catalogue, or
 raises. `UnknownEvent` means that a newer build wrote the event, so the reader must stop. Any
@@ -78,7 +78,7 @@ Legal = Callable[[str, int], bool]
 
 
 class Event(Struct, frozen=True, kw_only=True):
-    """One entry of the ledger: payload, writer, time, and the revisions that its writer knew."""
+    """An event in the ledger: payload, writer, time, and the revisions on which it is based."""
 
     id: str
     source: str
@@ -159,7 +159,7 @@ def encode(event: Event) -> bytes:
     except (msgspec.ValidationError, UnicodeEncodeError) as error:
         raise InvalidEvent(f"{row.name}: {error}") from None
     if len(payload) > EVENT_BYTES_MAX:
-        raise InvalidEvent(f"{row.name}: {len(payload)} bytes; at most {EVENT_BYTES_MAX}")
+        raise InvalidEvent(f"{row.name} has {len(payload)} bytes; the limit is {EVENT_BYTES_MAX}")
     return payload
 
 
@@ -227,14 +227,14 @@ def _known(head: _Head | _Wire, legal: Legal) -> EventType:
         )
     if row is None:
         raise UnknownEvent(
-            f"type {head.type!r} is not known to this build: a newer one wrote it, so upgrade "
-            "Apportion here"
+            f"this build does not know the event type {head.type!r}, which a newer build wrote; "
+            "upgrade Apportion here"
         )
     if head.schemaversion > row.version:
         raise UnknownEvent(
-            f"{row.name}: schemaversion {head.schemaversion} (CloudEvents {head.specversion}) is "
-            f"not known to this build, which reads up to {row.version}: a newer one wrote it, so "
-            "upgrade Apportion here"
+            f"{row.name}: a newer build wrote schemaversion {head.schemaversion} (CloudEvents "
+            f"{head.specversion}), but this build reads only up to {row.version}; upgrade "
+            "Apportion here"
         )
     if head.specversion != SPEC_VERSION:
         raise UnreadableEvent(
@@ -259,6 +259,6 @@ def lifted(row: EventType, version: int, data: bytes | Raw) -> Payload:
         return msgspec.json.decode(_encode(fields), type=row.payload)
     except Exception as fault:  # readers treat all bugs of a lift alike
         raise UnknownEvent(
-            f"{row.name}: version {version} could not be lifted to {row.version} ({fault}), which "
-            "is a fault of this build; upgrade Apportion, and report it with this event"
+            f"{row.name}: cannot convert version {version} to {row.version} ({fault}), because of "
+            "a bug in this build; upgrade Apportion, and report the bug with this event"
         ) from fault

@@ -5,7 +5,7 @@ format only after an operator's `FormatEnabled`. Readers skip a format that is n
 writer cannot halt them by inventing a type. If an event halts readers nevertheless, an operator can
 set it aside with `RevisionSetAside`; the event stays in the ledger.
 
-Invariant: every build reads version 1 of these two types, and looks them up before it folds."""
+Invariant: every build reads version 1 of both types, and finds these events before it folds."""
 
 from typing import Annotated, Final
 
@@ -36,8 +36,8 @@ class FormatEnabled(Payload, frozen=True):
 class RevisionSetAside(Payload, frozen=True):
     """An operator makes all readers skip the event at `revision`, which precedes this event.
 
-    Readers that have applied the skipped event, or have halted before it, restart without it. It
-    stays in the ledger as evidence. A RevisionSetAside itself cannot be skipped."""
+    Readers that have applied the skipped event, or have halted before it, restart without it. The
+    event stays in the ledger as evidence. A RevisionSetAside itself cannot be skipped."""
 
     revision: Annotated[int, Meta(ge=1, le=1 << 53)]
     by: Name

@@ -1,6 +1,6 @@
 """The inventory of a node: the devices that its agent reports.
 
-A report always lists everything; it is never a difference from the last one."""
+A report always lists all devices of the node, not only the changes since the last report."""
 
 from typing import Annotated, Final, Literal
 
@@ -38,8 +38,8 @@ class Device(Payload, frozen=True):
 
     `memory_mib` and `cores` are offered amounts, after scaling. `cores` is percent for a GPU and AI
     cores for an NPU. `slots` is HAMi's `deviceSplitCount`: how many containers may share the
-    device. `closed_slices` is a bit mask of memory slices that are not offered: those of foreign
-    MIG instances, and of an instance with a recent critical XID."""
+    device. `closed_slices` is a bit mask of memory slices that are not offered: those of MIG
+    instances that Apportion did not create, and of an instance with a recent critical XID."""
 
     id: Name
     index: Annotated[int, Meta(ge=0, lt=COUNT_MAX)]

@@ -46,7 +46,9 @@ POLICIES: Final[dict[Policy, PolicyText]] = {
         with_node=True,
     ),
     "bestfit": PolicyText(
-        "the node and device with the least leftover", "with the least leftover", with_node=True
+        "the node and device with the least capacity left",
+        "with the least capacity left",
+        with_node=True,
     ),
     "binpack": PolicyText("the fullest node or device", "that is fullest but has room"),
     "spread": PolicyText(

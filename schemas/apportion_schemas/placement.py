@@ -1,7 +1,7 @@
 """The scheduler's decisions, with their explanations.
 
-A placement lists the nodes that were second best; a refusal counts its causes. Refusals are codes
-with amounts, and become text only where they are shown."""
+A placement lists the next best nodes; a refusal counts the nodes by cause. Causes are codes with
+amounts, and are converted to text only for display."""
 
 import re
 from enum import StrEnum
@@ -14,12 +14,14 @@ from apportion_schemas.cluster import VolumeClaimState
 from apportion_schemas.quantities import (
     CONTAINERS_MAX,
     COUNT_MAX,
+    GANG_BATCH_MAX,
     NAME_MAX,
     Cores,
     Key,
     MemoryMib,
     Name,
     Natural,
+    NoticeSeconds,
     Payload,
     Priority,
     Text,
@@ -112,8 +114,8 @@ class MigInstance(Payload, frozen=True):
 class Share(Payload, frozen=True):
     """What one container gets of one device.
 
-    `memory_mib` and `cores` are charged to the device. On a device that is divided into fixed
-    sizes, the container gets the size of its MIG instance or vNPU template."""
+    `memory_mib` and `cores` count as allocated on the device. On a device that is divided into
+    fixed sizes, the container gets the size of its MIG instance or vNPU template."""
 
     container: Name
     device: Name
@@ -168,16 +170,27 @@ class PlacementVoided(Payload, frozen=True):
     previous: Annotated[str, Meta(max_length=64)] = ""
 
 
+class KeptNode(Payload, frozen=True):
+    """A node that is reserved for a pod of a gang while other pods are evicted for the gang."""
+
+    namespace: Name
+    pod: Name
+    node: Name
+
+
 @event("placement.{node}", "scheduler")
 class PodEvicted(Payload, frozen=True):
     """The scheduler evicts a pod for another one; the victim stays placed until it ends.
 
-    `preempted`: the other pod has a higher priority. `reclaimed`: the victim's queue borrowed what
-    the other pod's queue is entitled to; `queue` and `beneficiary_queue` are the two queues.
+    The reason is `preempted` if the other pod has a higher priority. It is `reclaimed` if the
+    victim's queue borrowed what the other pod's queue is entitled to; `queue` and
+    `beneficiary_queue` are the two queues.
 
     `nominated` is the node reserved for the `beneficiary` (a uid): in the meantime, no other pod of
-    the same or lower priority is placed there. `budgets` are the PodDisruptionBudgets that the
-    eviction exceeds. The binder deletes the victim with the grace period in its spec."""
+    the same or lower priority is placed there. `kept` are nodes reserved for the other pods of its
+    gang, which is `beneficiary_group`; only the first eviction for a gang has them. `budgets` are
+    the PodDisruptionBudgets that the eviction exceeds. After `notice_s` seconds, the binder deletes
+    the victim with the grace period in its spec."""
 
     pod: Name
     namespace: Name
@@ -190,9 +203,12 @@ class PodEvicted(Payload, frozen=True):
     beneficiary_priority: Priority
     nominated: Name
     reason: Literal["preempted", "reclaimed"]
+    beneficiary_group: Text = ""
     queue: Name | Literal[""] = ""
     beneficiary_queue: Name | Literal[""] = ""
     budgets: Annotated[tuple[Name, ...], Meta(max_length=64)] = ()
+    kept: Annotated[tuple[KeptNode, ...], Meta(max_length=GANG_BATCH_MAX)] = ()
+    notice_s: NoticeSeconds = 0
     previous: Annotated[str, Meta(max_length=64)] = ""
 
 
@@ -200,7 +216,7 @@ class PodEvicted(Payload, frozen=True):
 class PodResized(Payload, frozen=True):
     """The scheduler resized a running pod, which keeps its devices.
 
-    `shares` are all shares of the pod, in the order of its placement. `asked` is the revision of
+    `shares` are all shares of the pod, in the order of its PodPlaced. `asked` is the revision of
     the ResizeAsked that this event answers."""
 
     pod: Name
@@ -227,7 +243,7 @@ class GangShortage(Payload, frozen=True):
     """How many pods of a gang must start together, how many exist, and how many fit.
 
     If the gang must be in one topology domain, `fitting` counts the pods that fit in the domain
-    with the most room. These are the nodes whose label `level` has the value `domain`."""
+    with the most room. This domain has the nodes whose label `level` has the value `domain`."""
 
     needed: Natural
     present: Natural
@@ -241,8 +257,8 @@ class QueueShortage(Payload, frozen=True):
 
     `resource` is a name in the queue's capability, or a model in its card quota; empty if the queue
     is closed or `behind` is set. CPU is in thousandths of a core, memory in MiB. If `reserved`, the
-    remaining amount is guaranteed to other queues. `behind` is the first pod of a queue that keeps
-    its order, as `namespace/name`."""
+    remaining amount is guaranteed to other queues. If the queue is first in, first out, `behind` is
+    its first pod (`namespace/name`), for which this pod must wait."""
 
     queue: Name
     resource: Key = ""

@@ -18,9 +18,9 @@ VALUE_MAX = 1 << 40
 class PricedShape(Payload, frozen=True):
     """Identical pods: their request, how many were submitted, and the worth of one pod.
 
-    `size` is how many devices one pod needs, as a mean over the fleet, and `value` is its worth by
-    the prices, both in millionths of a device. For a pod without devices, `ask` is None and `size`
-    is derived from its CPU."""
+    `size` is the mean number of devices that one pod takes on nodes of the fleet, and `value` is
+    the worth of one pod. Both are in millionths of a device. For a pod without devices, `ask` is
+    None and `size` is derived from its CPU."""
 
     ask: Ask | None
     cpu_milli: CpuMilli

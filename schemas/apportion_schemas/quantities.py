@@ -31,6 +31,10 @@ Count = Annotated[int, Meta(ge=1, le=COUNT_MAX)]
 Index = Annotated[int, Meta(ge=0, lt=COUNT_MAX)]  # of a device in its node
 Weight = Annotated[int, Meta(ge=0, le=1000)]
 Natural = Annotated[int, Meta(ge=0, le=1 << 53)]
+NOTICE_MAX_S = 3600
+# between the eviction of a pod and its deletion; the grace period of its spec follows
+NoticeSeconds = Annotated[int, Meta(ge=0, le=NOTICE_MAX_S)]
+DEADLINE_MAX_S = (1 << 31) - 1  # as in Kubernetes' ValidatePodSpec
 Priority = Annotated[int, Meta(ge=-(1 << 31), le=1 << 31)]
 Labels = dict[Key, Text]
 

@@ -13,6 +13,7 @@ from apportion_schemas.inventory import Mode
 from apportion_schemas.quantities import (
     CONTAINERS_MAX,
     COUNT_MAX,
+    DEADLINE_MAX_S,
     WHOLE,
     Count,
     CpuMilli,
@@ -23,6 +24,7 @@ from apportion_schemas.quantities import (
     MemoryMib,
     Name,
     Natural,
+    NoticeSeconds,
     Payload,
     Percent,
     Priority,
@@ -241,7 +243,7 @@ class Shape(Payload, frozen=True, weakref=True, gc=True):  # weak references nee
     device_weights: DeviceWeights | None = None
 
 
-@event("workload.{uid}", "watcher", born=5)
+@event("workload.{uid}", "watcher", born=6)
 class PodSubmitted(Payload, frozen=True):
     """A pod is submitted and waits to be placed.
 
@@ -270,6 +272,10 @@ class PodSubmitted(Payload, frozen=True):
     volume_claims: Names = ()  # also of generic ephemeral volumes
     controls: Controls = {}  # HAMi-core's environment variables
     any_model: bool = False  # `apportion.dev/gang-models: any`: not restricted to its gang's model
+    notice_s: NoticeSeconds = 0  # `apportion.dev/eviction-notice`
+    checkpoint_s: Natural = 0  # `apportion.dev/checkpoint-every`; 0: the pod writes no checkpoints
+    # `spec.activeDeadlineSeconds`; 0: the pod may run for any time
+    deadline_s: Annotated[int, Meta(ge=0, le=DEADLINE_MAX_S)] = 0
 
 
 @event("workload.{uid}", "watcher", born=2)

@@ -4,8 +4,15 @@
 
 A fleet of mixed nodes, with 8 devices each, is filled to 70 % with pods. Then one pod after another
 ends, and the engine places a new pod. `flatness` is the rate of decisions divided by the rate at a
-tenth of the nodes. Run `make compile` first: an interpreted engine is several times slower."""
+tenth of the nodes. Run `make compile` first: an interpreted engine is several times slower.
 
+    python -m tests.benchmarks.decide --queues 200 --topology
+
+With `--queues`, the pods are in queues that deserve equal parts. With `--topology`, nodes are in
+racks of 16, and one of 100 arrivals is a gang of 4 pods that prefers one rack. `of_plain` is the
+rate of decisions divided by the rate without these options; it must exceed 0.85."""
+
+import argparse
 import gc
 import multiprocessing
 import random
@@ -14,6 +21,8 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, get_args
+
+from msgspec import structs
 
 from apportion.core.ledger import fold
 from apportion.core.ledger.state import State
@@ -33,10 +42,13 @@ from apportion_schemas import (
     NodeConstraints,
     NodeReported,
     PodGone,
+    PodGroupGone,
+    PodGroupObserved,
     PodPlaced,
     PodSubmitted,
     Policy,
     PolicyChanged,
+    QueueObserved,
     Shape,
 )
 from apportion_schemas.quantities import Payload
@@ -51,6 +63,8 @@ KINDS: tuple[tuple[str, str, int, Mode, int], ...] = (
     ("nvidia", "NVIDIA A30", 24576, "mps", 1),
     ("ascend310p", "Ascend310P3", 21527, "vnpu", 1),
 )
+RACK, RACK_NODES = "example.com/rack", 16
+GANG_PODS, GANG_EVERY = 4, 100  # one of so many arrivals is a gang
 WARM_DECISIONS = 10_000
 TURNS = 8
 TIME = "2026-01-01T00:00:00.000000Z"
@@ -99,6 +113,8 @@ class Bench:
 
     nodes: int
     policy: Policy
+    queues: int = 0
+    topology: bool = False
 
     def __post_init__(self) -> None:
         self.random = random.Random(7)
@@ -120,11 +136,16 @@ class Bench:
                 )
                 for index in range(8)
             )
-            host = Host(cpu_milli=256_000, memory_mib=2_000_000, pods=250)
+            labels = {RACK: f"rack-{number // RACK_NODES}"} if self.topology else {}
+            host = Host(cpu_milli=256_000, memory_mib=2_000_000, pods=250, labels=labels)
             self.apply(NodeReported(node=f"node-{number:05}", devices=devices, host=host))
+        for number in range(self.queues):
+            deserved = {"nvidia.com/gpu": self.nodes * 8 // self.queues}
+            self.apply(QueueObserved(queue=f"queue-{number}", deserved=deserved))
         self.engine, self.histogram = Engine(self.state), ShapeHistogram(self.state)
         self.shapes = shapes()
         self.live: list[str] = []
+        self.first: PodSubmitted | None = None  # of the newest gang
 
     def apply(self, data: Payload, engine: Engine | None = None) -> None:
         """Fold an event, as if a reader had read it from the ledger."""
@@ -138,26 +159,46 @@ class Bench:
             self.histogram.observe(change)
 
     def submissions(self, count: int) -> list[PodSubmitted]:
-        found = []
+        """Return pods of drawn shapes; the pods of a gang are next to each other."""
+        found: list[PodSubmitted] = []
         for shape in self.random.choices(self.shapes, k=count):
             self.pods += 1
             uid = f"pod-{self.pods}"
-            found.append(
-                PodSubmitted(uid=uid, namespace="default", name=uid, dialect="hami", shape=shape)
-            )
+            pod = PodSubmitted(
+                uid=uid, namespace="default", name=uid, dialect="hami", shape=shape,
+                queue=f"queue-{self.random.randrange(self.queues)}" if self.queues else "",
+            )  # fmt: skip
+            if self.topology and self.pods % GANG_EVERY == 0:
+                pod = self.first = structs.replace(pod, group=f"default/{uid}")
+            elif self.first is not None and self.pods % GANG_EVERY < GANG_PODS:
+                pod = structs.replace(self.first, uid=uid, name=uid)
+            found.append(pod)
         return found
 
-    def arrive(self, submitted: PodSubmitted) -> bool:
-        """Submit a pod and run the engine. Return True if the pod was placed."""
+    def arrive(self, submitted: PodSubmitted) -> int:
+        """Submit a pod and run the engine. Return how many pods were placed.
+
+        The first pod of a gang waits for the others."""
+        group, placed = submitted.group, 0
+        if group and group not in self.state.groups:
+            level = RACK if self.topology else ""
+            queue = submitted.queue or "default"
+            self.apply(
+                PodGroupObserved(
+                    group=group, min_available=GANG_PODS, queue=queue, preferred_level=level
+                ),
+                self.engine,
+            )
         self.apply(submitted, self.engine)
-        placed = False
         for event in decided(self.engine).events:
             self.apply(event, self.engine)
             if isinstance(event, PodPlaced):
-                placed = True
+                placed += 1
                 self.live.append(event.pod)
-            else:
-                self.apply(PodGone(uid=submitted.uid), self.engine)
+        gang = self.state.groups[group].pods if group else {submitted.uid: None}
+        if not placed and (not group or len(gang) == GANG_PODS):
+            for uid in list(gang):
+                self.apply(PodGone(uid=uid), self.engine)
         return placed
 
     def depart(self, at: int) -> None:
@@ -168,7 +209,11 @@ class Bench:
                 " that could leave; give more --nodes (the tenth part of them decides too)"
             )
         self.live[at], self.live[-1] = self.live[-1], self.live[at]
-        self.apply(PodGone(uid=self.live.pop()), self.engine)
+        uid = self.live.pop()
+        group = self.state.pods[uid].submitted.group
+        self.apply(PodGone(uid=uid), self.engine)
+        if group and group not in self.state.groups:  # the state drops a gang with its last pod
+            self.apply(PodGroupGone(group=group), self.engine)
 
     def fill(self, part: float) -> None:
         """Place pods until this fraction of the device memory is allocated."""
@@ -213,17 +258,19 @@ class Fleet:
 
     _bench: ClassVar[Bench]
 
-    def __init__(self, nodes: int, policy: Policy) -> None:
+    def __init__(
+        self, nodes: int, policy: Policy, queues: int = 0, *, topology: bool = False
+    ) -> None:
         self._alone = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
-        self._ready = self._alone.submit(self._prepare, nodes, policy)
+        self._ready = self._alone.submit(self._prepare, nodes, policy, queues, topology)
 
     def measure(self, decisions: int) -> Measured:
         self._ready.result()
         return self._alone.submit(self._measure, decisions).result()
 
     @classmethod
-    def _prepare(cls, nodes: int, policy: Policy) -> None:
-        cls._bench = Bench(nodes, policy)
+    def _prepare(cls, nodes: int, policy: Policy, queues: int, topology: bool) -> None:
+        cls._bench = Bench(nodes, policy, queues, topology)
         cls._bench.fill(0.7)
         cls._bench.learn()
         cls._bench.measure(WARM_DECISIONS)
@@ -239,9 +286,14 @@ class Fleet:
         return Measured(decisions / rate, latencies, rss_mb)
 
 
-def run(nodes: int, policy: Policy, decisions: int) -> dict[str, float]:
-    """Measure a fleet of `nodes` nodes and one of a tenth as many, by turns. Return the figures."""
-    small, large = Fleet(max(nodes // 10, 1), policy), Fleet(nodes, policy)
+def run(given: argparse.Namespace) -> dict[str, float]:
+    """Measure two fleets by turns, and return the figures of the second.
+
+    The first has a tenth of the nodes, or, with queues or topology, neither of these."""
+    nodes, policy, decisions = given.nodes, given.policy, given.decisions
+    plain = not (given.queues or given.topology)
+    small = Fleet(max(nodes // 10, 1) if plain else nodes, policy)
+    large = Fleet(nodes, policy, given.queues, topology=given.topology)
     turns = [
         (small.measure(decisions // TURNS), large.measure(decisions // TURNS)) for _ in range(TURNS)
     ]
@@ -252,7 +304,9 @@ def run(nodes: int, policy: Policy, decisions: int) -> dict[str, float]:
         "p50_us": round(latencies[len(latencies) // 2], 1),
         "p99_us": round(latencies[len(latencies) * 99 // 100], 1),
         "rss_mb": turns[-1][1].rss_mb,
-        "flatness": round(sum(each.seconds for each, _ in turns) / seconds, 3),
+        "flatness" if plain else "of_plain": round(
+            sum(each.seconds for each, _ in turns) / seconds, 3
+        ),
     }
 
 
@@ -261,8 +315,10 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=10_000)
     parser.add_argument("--policy", choices=get_args(Policy), default="binpack")
     parser.add_argument("--decisions", type=int, default=40_000)
+    parser.add_argument("--queues", type=int, default=0)
+    parser.add_argument("--topology", action="store_true")
     try:
-        tell(parser, lambda given: run(given.nodes, given.policy, given.decisions))
+        tell(parser, run)
     except FleetTooSmall as refused:
         parser.error(str(refused))
 

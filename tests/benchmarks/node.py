@@ -7,7 +7,7 @@ request a tenth of a GPU each. `--kubelet fake` uses the tests' fake kubelet, wh
 default if no real one can run here.
 
 - `allocate_p99_ms` and `prestart_p99_ms` are the durations of the kubelet's two calls to the agent.
-- `bound_to_allocated_p50_ms` is the time between those two events of a pod.
+- `bound_to_allocated_p50_ms` is the median time from a pod's PodBound event to its allocation.
 - `agent_cpu_percent` is the agent's CPU, in percent of one core, while it samples eighty shares.
 - `agent_rss_mb` is the agent's memory at that time.
 - `usage_series` is the number of usage series in a scrape.
@@ -89,7 +89,7 @@ class Kubelet(Protocol):
         """End these pods, and wait until their shares and slots are free."""
 
     async def p99_ms(self, call: Call) -> float:
-        """Return the 99th percentile of a call's duration."""
+        """Return the 99th percentile of a call's duration in milliseconds."""
 
 
 class Fake:
@@ -149,7 +149,7 @@ class Real:
         await self._world.plane.user("delete", "pods", *names, "--wait=true", "--timeout=120s")
 
     async def p99_ms(self, call: Call) -> float:
-        """Return the 99th percentile of a call's duration, estimated from the agent's histogram."""
+        """Estimate a call's p99 duration in milliseconds from the agent's histogram."""
         _, metrics = await self.agent.get("/metrics")
         return quantile_ms(metrics, NAMES[call], 0.99)
 

@@ -37,7 +37,7 @@ LARGE = 70_000
 
 
 async def released(world: KubeWorld, rounds: int) -> float:
-    """Return the longest time until a pending pod uses a released GPU.
+    """Return the longest time in ms until a pending pod uses a released GPU.
 
     All pods request the cluster's only GPU as a whole."""
     await world.plane.apply(*(kube_pod(f"p{number}", share(CARD)) for number in range(rounds + 1)))
@@ -54,7 +54,7 @@ async def released(world: KubeWorld, rounds: int) -> float:
 
 
 async def new_node(world: KubeWorld, rounds: int) -> float:
-    """Return the longest time until a pending pod uses a new node.
+    """Return the longest time in ms until a pending pod uses a new node.
 
     The pod fits on no other node."""
     took = []
@@ -71,7 +71,7 @@ async def new_node(world: KubeWorld, rounds: int) -> float:
 
 
 async def raised_quota(world: KubeWorld, rounds: int) -> float:
-    """Return the longest time until a pending pod uses a raised quota.
+    """Return the longest time in ms until a pending pod uses a raised quota.
 
     Each raise admits one more small pod."""
     await world.plane.apply(quota(memory="100"))

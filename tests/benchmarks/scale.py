@@ -172,7 +172,7 @@ async def latency(folder: Path, args: argparse.Namespace) -> dict[str, float]:
 
 
 async def takeover(folder: Path, args: argparse.Namespace) -> dict[str, float]:
-    """Kill one of three schedulers. Return how long its pods wait for another scheduler."""
+    """Kill one of three schedulers, and measure how many seconds its pods wait at most."""
     pods = round((KILL_AFTER_S + PACED_S) * args.rate)
     async with cluster(folder, args.nodes, MOST_SCHEDULERS) as (bus, services):
         load = asyncio.create_task(apart(pace, urls_of(bus), pods, args.rate))

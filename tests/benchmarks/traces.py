@@ -1,4 +1,4 @@
-"""Replay traces of jobs with ends through the real engine, and compare with baselines.
+"""Replay traces of jobs that start and end, and compare the real engine with baselines.
 
     python -m tests.benchmarks.traces FOLDER venus theta --runs 5 --level preferred
 
@@ -6,7 +6,10 @@ FOLDER has `<trace>.csv.gz`, `fleet_<trace>.csv` and `queues_<trace>.csv` for ea
 results of a reference simulator in `results.jsonl` and, with several runs, `results_moved.jsonl`.
 Its README defines columns, figures and limits. Each run moves the arrivals a little. The program
 prints one table per trace: the limits, our means, then the baselines. It fails if a limit is
-missed. Run `make compile` first: an interpreted engine is several times slower."""
+missed. Run `make compile` first: an interpreted engine is several times slower.
+
+With `--forecast`, it also measures the forecasts of starts, and compares them with those of a
+reference in `forecast.jsonl`."""
 
 import argparse
 import json
@@ -21,6 +24,8 @@ import msgspec
 
 from apportion.lab import (
     Changes,
+    ForecastFigures,
+    ForecastMeter,
     JobFigures,
     JobMeter,
     Otherwise,
@@ -33,6 +38,7 @@ from apportion.lab import (
     read_trace_queues,
     workload_of,
 )
+from apportion.lab.replaying import Observer
 from apportion_schemas import Policy
 from tests.benchmarks.telling import parser_of
 
@@ -45,7 +51,7 @@ FULL = "utilisation_full_pct"
 
 
 class Column(NamedTuple):
-    """A figure in the table; `least`: its limit is a lower bound."""
+    """A column of the table. If `least` is True, its limit is a lower bound, else an upper one."""
 
     name: str
     head: str
@@ -84,6 +90,9 @@ LIMITS: dict[str, dict[str, float]] = {
     "kalos": {"wait_big_gang_min": 240, "one_rack_pct": 94, "reclaimed_within": 0},
     "spot": {"reclaimed_within": 0},
 }  # fmt: skip
+# Coverage of 80 % bands, in percent, and the pinball loss on log2 of seconds + 60
+COVERED = (75.0, 85.0)
+PINBALL = {"philly": 0.42, "venus": 0.38, "theta": 0.43}
 LOST = {"philly": (0.10, 3.0), "venus": (0.06, 1.0), "theta": (0.25, 2.3)}
 
 
@@ -93,12 +102,18 @@ def main() -> None:
     parser.add_argument("trace", nargs="*", default=TRACES[:3], help="by default the small ones")
     parser.add_argument("--runs", type=int, default=1, help="with arrivals times 0.998 to 1.002")
     parser.add_argument("--share", type=float, default=1.0, help="only this first part of the jobs")
-    parser.add_argument("--queues", choices=("off", "share", "reclaim"), default="reclaim")
+    parser.add_argument(
+        "--queues",
+        choices=("off", "share", "reclaim", "deserved"),
+        default="reclaim",
+        help="which devices a queue takes back",
+    )
     parser.add_argument("--level", choices=("any", "preferred", "required"), default="preferred",
                         help="whether the pods of a gang should be in one rack")  # fmt: skip
     parser.add_argument("--policy", choices=get_args(Policy), default="price")
     parser.add_argument("--checkpoint", type=int, default=CHECKPOINT_S, metavar="SECONDS",
                         help="between checkpoints of a pod; 0: pods write none")  # fmt: skip
+    parser.add_argument("--forecast", action="store_true", help="measure forecasts of starts")
     given = parser.parse_args()
     missed = []
     for name in given.trace:
@@ -121,14 +136,18 @@ def compare(name: str, given: argparse.Namespace) -> list[str]:
     trace = trace._replace(jobs=trace.jobs[: max(int(len(trace.jobs) * given.share), 1)])
     rules = Rules(queues=given.queues, level=given.level, checkpoint_s=given.checkpoint)
     runs, begun = list[JobFigures](), time.perf_counter()
+    forecasts = list[ForecastFigures]()
     for number, factor in enumerate(factors(given.runs)):
         said = f"{name}: run {number + 1} of {given.runs}"
         moved = trace.moved(SQUEEZE.get(name, 1.0) * factor)
-        runs.append(measure(moved, rules, given.policy, said))
+        figures, forecast = measure(moved, rules, given, said)
+        runs.append(figures)
+        forecasts += [forecast] if forecast is not None else []
     ours = mean([msgspec.to_builtins(each) for each in runs])
     limits = limits_of(name, given.checkpoint)
+    foretold = mean([msgspec.to_builtins(each) for each in forecasts]) if forecasts else {}
     if given.json:
-        print(json.dumps({"trace": name, "runs": len(runs), **ours}))
+        print(json.dumps({"trace": name, "runs": len(runs), **ours, **foretold}))
     else:
         needed_h = sum(job.duration_s * job.gpu_milli for job in trace.jobs) / 1000 / HOUR_S
         moves = "results_moved.jsonl" if given.runs > 1 else "results.jsonl"
@@ -138,7 +157,9 @@ def compare(name: str, given: argparse.Namespace) -> list[str]:
         seconds = (time.perf_counter() - begun) / len(runs)
         print(f"\n{name}: means of {len(runs)} runs, {seconds:.0f} s each")
         print_table(table)
-    return [
+        if foretold:
+            print_forecasts(folder / "forecast.jsonl", name, foretold)
+    return missed_forecasts(name, foretold) + [
         f"{name}: {column.head} {value:.2f}, limit {limits[column.name]:g}"
         for column in COLUMNS
         if column.name in limits and (value := ours[column.name]) is not None
@@ -146,12 +167,16 @@ def compare(name: str, given: argparse.Namespace) -> list[str]:
     ]
 
 
-def measure(trace: Trace, rules: Rules, policy: str, said: str) -> JobFigures:
+def measure(
+    trace: Trace, rules: Rules, given: argparse.Namespace, said: str
+) -> tuple[JobFigures, ForecastFigures | None]:
     """Replay the trace, showing the progress on stderr, and return its figures."""
     workload, jobs = workload_of(trace, rules)
     meter = JobMeter(workload, trace, jobs)
-    changes = Changes(policy=policy)
-    replay = Replay(workload, Otherwise(changes=changes), observers=[meter])
+    forecasts = ForecastMeter(workload, jobs) if given.forecast else None
+    changes = Changes(policy=given.policy)
+    observers: list[Observer] = [meter] if forecasts is None else [meter, forecasts]
+    replay = Replay(workload, Otherwise(changes=changes), observers=observers)
     begun = time.perf_counter()
 
     def tell(done: int, of: int) -> None:
@@ -160,11 +185,11 @@ def measure(trace: Trace, rules: Rules, policy: str, said: str) -> JobFigures:
 
     replay.run(tell)
     replay.run_out()
-    return meter.figures()
+    return meter.figures(), None if forecasts is None else forecasts.figures()
 
 
 def factors(runs: int) -> list[float]:
-    """Return how far apart each run takes the arrivals."""
+    """Return for each run the factor by which it multiplies the times between arrivals."""
     if runs == 1:
         return [1.0]
     return [1 - MOVED + 2 * MOVED * number / (runs - 1) for number in range(runs)]
@@ -201,6 +226,30 @@ def baselines(path: Path, trace: str, needed_h: float) -> Iterable[tuple[str, Fi
             rows.setdefault(label, []).append(figures | lost)
     for label, found in rows.items():
         yield label, mean(found)
+
+
+def missed_forecasts(name: str, found: Figures) -> list[str]:
+    """Return a text for each limit that the forecasts of starts miss."""
+    coverage, pinball, missed = found.get("coverage_pct"), found.get("pinball_log2"), []
+    if coverage is not None and not COVERED[0] <= coverage <= COVERED[1]:
+        missed.append(f"{name}: coverage {coverage:.1f} %, limits {COVERED[0]:g} to {COVERED[1]:g}")
+    if pinball is not None and pinball > PINBALL.get(name, pinball):
+        missed.append(f"{name}: pinball loss {pinball:.3f}, limit {PINBALL[name]:g}")
+    return missed
+
+
+def print_forecasts(path: Path, trace: str, ours: Figures) -> None:
+    """Print the figures of our forecasts for jobs that had to wait, then those of the reference."""
+    rows = [("ours", ours)]
+    for line in path.read_text().splitlines() if path.exists() else ():
+        row = json.loads(line)
+        if row["trace"] == trace and row["forecast"].endswith("queued"):
+            rows.append((f"{row['forecast']}, {row['policy']}", {**row, "forecasts": row["n"]}))
+    print(f"\nforecasts: coverage {COVERED[0]:g} to {COVERED[1]:g} %, pinball {PINBALL.get(trace)}")
+    for label, row in rows:
+        n, unknown = row["forecasts"] or 0, row.get("unknown") or 0
+        coverage, pinball = row["coverage_pct"] or 0, row["pinball_log2"] or 0
+        print(f"{label:36} {n:7,.0f} jobs, {unknown:g} unknown, {coverage:5.1f} %, {pinball:.3f}")
 
 
 def print_table(table: Sequence[tuple[str, Figures]]) -> None:

@@ -40,12 +40,12 @@ WHOLE = (
     "top --once",
     "report usage --by node",
 )
-"""Lists of a thousand or more rows, as tables."""
+"""Verbs that print a thousand or more rows."""
 BEFORE = {
     "delete default/bench-pod": "submit -f FILE",
     "uncordon node-1": "cordon node-1 --reason bench",
 }
-"""Verbs that run before each run of another verb, and are not measured."""
+"""For some verbs, the command that must run before each measured run of the verb."""
 VERBS = (
     *WHOLE,
     "--version",
@@ -120,7 +120,7 @@ async def cluster(folder: Path, nodes: int, pods: int) -> AsyncIterator[tuple[Bu
 
 
 def run(command: list[str], environment: dict[str, str]) -> tuple[float, float, int, str]:
-    """Run a command. Return its seconds, CPU seconds, lines printed, and any error output."""
+    """Run a command. Return its seconds, CPU seconds, lines printed, and errors if it failed."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
         began = time.perf_counter()
         process = subprocess.Popen(command, stdout=out, stderr=errors, env=environment)
@@ -136,7 +136,7 @@ def run(command: list[str], environment: dict[str, str]) -> tuple[float, float, 
 def timed(
     verb: str, files: dict[str, str], environment: dict[str, str], times: int
 ) -> dict[str, Any]:
-    """Run one verb `times` times, and return its median times."""
+    """Run one verb `times` times. Return its row of the result, with median times in seconds."""
 
     def command(of: str) -> list[str]:
         return [*APPORTION, *(files.get(of, "") if w == "FILE" else w for w in of.split())]

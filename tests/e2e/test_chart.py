@@ -346,8 +346,8 @@ def test_a_new_ledger_has_a_limit(options: str, most: str) -> None:
     ],
 )
 def test_the_ledgers_server_frees_memory_below_its_limit(options: str, soft: list[int]) -> None:
-    """The NATS server collects garbage before it reaches its memory limit, so it is not OOM-
-    killed."""
+    """The NATS server collects garbage before it reaches its memory limit, so it is not
+    OOM-killed."""
     pod = documents(rendered("--set", options))["StatefulSet", "nats"]["spec"]["template"]["spec"]
     variables = {each["name"]: each.get("value") for each in pod["containers"][0]["env"]}
     assert [int(variables[name]) for name in ("GOMEMLIMIT",) if name in variables] == soft

@@ -22,7 +22,7 @@ from tests.support.processes import ServiceProcess
 async def test_an_api_server_that_lacks_it_is_refused_by_name(
     control_plane: ControlPlane, tmp_path: Path, option: str, verb: str, named: str
 ) -> None:
-    """A service started with `--dra` exits with the code for a wrong setting if DRA is missing.
+    """A service started with `--dra` exits as for a wrong setting if the API server lacks DRA.
 
     Its error names the missing feature, the API server's version and the fix."""
     if control_plane.version < DRA_SINCE:

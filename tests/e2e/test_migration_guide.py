@@ -14,7 +14,7 @@ from tests.support.control_plane import find_binaries
 from tests.support.polling import until
 from tests.support.real_kubelet import missing
 from tests.support.stand.shell import Shell
-from tests.support.stand.stand import LIBRARY, Stand
+from tests.support.stand.stand import CPU_NODE, LIBRARY, Stand
 
 skip_unless_here()
 pytestmark = [
@@ -116,21 +116,22 @@ async def ours(stand: Stand, shell: Shell) -> None:
 async def test_the_guide_leads_to_scheduler_alone_and_back(stand: Stand) -> None:
     """Every command of the guide works in its order, and `migrate status` names each next step.
 
-    Once a node is drained, the pods of another namespace keep running. In the end, the nodes are as
-    they were."""
+    Pods of another namespace keep running, also on the node that Apportion uses. In the end, the
+    nodes are as before the migration."""
     async with Shell(stand, NAMES) as shell:
         await configure(shell)
         setup = "## Set it up"
         await shell.follow(KEEP, setup, at=slice(2))
         await connect(shell)
-        await shell.follow(KEEP, setup, at=slice(2, 3))
-        await connect(shell)
-        await step(shell, "move-namespace", back=False)
-        await stand.running("web")  # drained, perhaps
         kept = [each["metadata"]["uid"] for each in await pods(stand, "web")]
+        await shell.follow(KEEP, setup, at=slice(2, 3))  # restarts HAMi's plugin
+        for node in stand.nodes.keys() - {CPU_NODE}:
+            await stand.nodes[node].offered("nvidia.com/gpu", 20)
         await shell.follow(KEEP, setup, at=slice(3, 5))
-        await shell.follow(KEEP, setup, at=slice(4, 5), change=OTHER)
-        await shell.follow(KEEP, setup, at=slice(5, None))
+        await step(shell, "move-namespace", back=False)
+        await shell.follow(KEEP, setup, at=slice(5, 7))
+        await shell.follow(KEEP, setup, at=slice(6, 7), change=OTHER)
+        await shell.follow(KEEP, setup, at=slice(7, 8))  # the rest moves the whole cluster
         await ours(stand, shell)
         # a server of the ledger, too, can be created again under the chart's policies
         await shell.run("kubectl -n apportion delete pod nats-0")
@@ -138,12 +139,18 @@ async def test_the_guide_leads_to_scheduler_alone_and_back(stand: Stand) -> None
         await connect(shell)
 
         back = "## Back to the old scheduler"
-        await shell.follow(KEEP, back, at=slice(2))
-        await shell.follow(KEEP, back, at=slice(1, 2), change=OTHER)
+        await shell.follow(KEEP, back, at=slice(1))
+        move = slice(6, 7)  # HAMi's scheduler runs, and has another node
+        await shell.follow(KEEP, back, at=move)
+        await shell.follow(KEEP, back, at=move, change=OTHER)
         await step(shell, "return-node")
-        await shell.follow(KEEP, back, at=slice(2, 3))
+        await shell.follow(KEEP, back, at=slice(4, 5))
+        await step(shell, "untaint-node")
+        await shell.follow(KEEP, back, at=slice(5, 6))
         await step(shell, "uninstall")
-        await shell.follow(KEEP, back, at=slice(3, None))
+        await shell.follow(KEEP, back, at=slice(7, None))
+        await shell.follow(MIGRATE, "### Remove Apportion")
+    await stand.nodes[NODE].offered("nvidia.com/gpu", 20)
     await stand.running("research", "web")
     for each in await pods(stand, "research"):
         assert each["spec"]["schedulerName"] == "hami-scheduler"

@@ -1,4 +1,4 @@
-"""Random kills on a real kubelet: of two pods created together, each still gets its own share.
+"""Each of two pods created at once on a real kubelet gets its own share, whatever is killed.
 
 There are four rounds; `APPORTION_NODE_ROUNDS=200` makes it two hundred. `APPORTION_NODE_SEED` sets
 the random seed. The test prints how long each pod waited from its binding to its allocation."""
@@ -59,9 +59,8 @@ class Rounds:
     async def _again(self, name: str, deed: str) -> None:
         """Kill a container of the pod, and check that it restarts with the same share.
 
-        `deed` is the round's fault. With "kill a container", the agent runs. With "kill the agent",
-        the agent is down while the container ends. With any other fault, this function does
-        nothing."""
+        If the round's fault `deed` is "kill the agent", the agent is down while the container ends.
+        Do nothing if `deed` is neither this fault nor "kill a container"."""
         if deed not in {"kill a container", "kill the agent"}:
             return
         if deed == "kill the agent":

@@ -68,7 +68,8 @@ async def test_A1_every_sample_starts_with_what_the_ledger_decided(
 
 @asynccontextmanager
 async def telling(world: KubeWorld, kubelet: RealKubelet) -> AsyncIterator[None]:
-    """If the block fails, add the state of pods and node and the kubelet's log to the exception."""
+    """If the `with` block fails, add the state of pods and node and the kubelet's log to the
+    error."""
     try:
         yield
     except (AssertionError, TimeoutError) as error:

@@ -40,9 +40,9 @@ def _named(schema: Mapping[str, Any]) -> str:
 
 
 def _structs(kind: msgspec.inspect.Type) -> msgspec.inspect.StructType | None:
-    """Return the struct type that `kind` is or contains, or None if there is none.
+    """Return the first struct type in this type, or None if the type contains no struct.
 
-    In a list, this is the type of the items. In a union, it is the first struct type."""
+    Look into the items of a list type and into each member of a union type."""
     match kind:
         case msgspec.inspect.StructType():
             return kind

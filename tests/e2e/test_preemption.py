@@ -1,6 +1,7 @@
 """Preemption with kubectl: the evicted pod and its preemptor get Events, and the GPU is reused."""
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 from apportion_schemas import BudgetObserved, PodBound, PodEvicted, PodRefused
@@ -67,6 +68,32 @@ async def test_H8_a_pod_goes_for_one_of_higher_priority_and_both_are_told(world:
     await world.delete("low")
     assert (await world.bound("high"))["spec"]["nodeName"] == "n1"
     assert len(await world.facts.count(PodBound, 2)) == 2
+
+
+async def test_a_pod_with_notice_learns_when_it_will_be_deleted(world: KubeWorld) -> None:
+    """If a pod asks for notice of its eviction, an annotation first names the time at which it will
+    be deleted. The pod is deleted then."""
+    await world.plane.apply(*CLASSES)
+    await system(world)
+    await holding(world, "low", annotations={"apportion.dev/eviction-notice": "4s"})
+    await world.plane.apply(kube_pod("high", WHOLE, priorityClassName="serving"))
+
+    async def announced() -> Any:
+        pod = await world.pod("low")
+        return pod if "apportion.dev/deleted-at" in pod["metadata"]["annotations"] else None
+
+    low = await until(announced, "low to learn of its eviction")
+    assert "deletionTimestamp" not in low["metadata"]
+    assert any(each["type"] == "DisruptionTarget" for each in low["status"]["conditions"])
+    due = datetime.fromisoformat(low["metadata"]["annotations"]["apportion.dev/deleted-at"])
+
+    async def leaving() -> Any:
+        return (await world.pod("low"))["metadata"].get("deletionTimestamp")
+
+    await until(leaving, "low to be deleted")
+    assert datetime.now(UTC) >= due
+    await world.delete("low")
+    await world.bound("high")
 
 
 async def test_a_pod_without_devices_that_was_put_onto_its_node_goes(world: KubeWorld) -> None:

@@ -1,4 +1,4 @@
-"""ResourceQuotas with kubectl: a pod beyond a quota stays pending with the reason until it fits."""
+"""ResourceQuotas with kubectl: a pod that exceeds a quota stays pending with the reason."""
 
 import json
 from typing import Any
@@ -27,7 +27,7 @@ def quota(**hard: str) -> dict[str, Any]:
 async def test_a_quota_of_device_memory_holds_pods_back_until_it_is_raised(
     world: KubeWorld,
 ) -> None:
-    """A pod beyond a quota of device memory stays pending until the quota is raised.
+    """A pod that exceeds a quota of device memory stays pending until the quota is raised.
 
     The API server does not enforce such a quota; Apportion does. It counts real amounts: half of a
     T4 is 7,680 MiB, although the manifest has only a percentage."""
@@ -41,7 +41,7 @@ async def test_a_quota_of_device_memory_holds_pods_back_until_it_is_raised(
     said = f"its ResourceQuota gpus is short of {MEMORY}: 7,680 of 10,000 used, 3,000 more needed"
     await world.described("more", "FailedScheduling", "PodScheduled", "ResourceQuota gpus")
     (condition,) = (await world.pod("more"))["status"]["conditions"]
-    assert (condition["status"], condition["reason"]) == ("False", "Unschedulable")
+    assert (condition["status"], condition["reason"]) == ("False", "QuotaExceeded")
     assert said in condition["message"]
     await world.plane.apply(quota(memory="12000"))
     await world.bound("more")
@@ -70,9 +70,8 @@ async def test_a_pod_of_the_namespace_that_ends_makes_room_in_its_quota(world: K
 async def test_pods_beyond_what_the_api_server_counts_are_refused_at_their_creation(
     world: KubeWorld,
 ) -> None:
-    """The API server itself rejects pods beyond a quota on `requests.` resources.
-
-    Apportion never sees these pods."""
+    """The API server itself rejects pods that exceed a quota on `requests.` resources. Apportion
+    never sees these pods."""
     await system(world)
     limited = quota(count="1")
     await world.plane.apply(limited)

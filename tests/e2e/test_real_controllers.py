@@ -1,14 +1,13 @@
-"""The controllers of other projects with our watcher, scheduler and binder. These tests run
-nightly.
+"""Our watcher, scheduler and binder work with other projects' controllers. Runs nightly.
 
 `make controllers` builds JobSet, LeaderWorkerSet and KubeRay's operator, and sets
 `APPORTION_JOBSET`, `APPORTION_LWS` and `APPORTION_KUBERAY` to their folders. Build the other two
 controllers and set their paths:
 
-- `APPORTION_VC_CONTROLLER_MANAGER` is the program that `go build ./cmd/controller-manager` makes of
-  Volcano's sources (1.15.1 was tried).
-- `APPORTION_KUEUE` is a folder with Kueue's `config` and, as `manager`, the program that `go build
-  ./cmd/kueue` makes of its sources (0.19.2 was tried).
+- `APPORTION_VC_CONTROLLER_MANAGER`: the program that `go build ./cmd/controller-manager` builds
+  from Volcano's sources (tested with 1.15.1).
+- `APPORTION_KUEUE`: a folder with Kueue's `config` and, as `manager`, the program that
+  `go build ./cmd/kueue` builds from Kueue's sources (tested with 0.19.2).
 
 A test whose variable is not set is skipped with the reason."""
 
@@ -514,7 +513,7 @@ async def test_a_ray_cluster_with_autoscaling_starts_at_its_smallest_size(
 @needs(KUBERAY, BUILT)
 @pytest.mark.parametrize("kuberay", ["kai-scheduler"], indirect=True)
 async def test_pods_for_kai_are_noticed(world: KubeWorld, kuberay: str) -> None:
-    """While no scheduler serves the name `kai-scheduler`, doctor reports this.
+    """While no scheduler serves the name `kai-scheduler`, doctor reports the name and its pods.
 
     Once Apportion serves that name, the pods wait until they are in a PodGroup. They then form the
     PodGroup's gang."""

@@ -108,14 +108,14 @@ class Road:
         return found
 
     async def _delete(self, pod: dict[str, Any]) -> None:
-        """Delete the pod as a user does: it ends when its kubelet has ended it."""
+        """Delete the pod as a user does. The pod ends when its kubelet has stopped it."""
         name = pod["metadata"]["name"]
         self.deleted.add(name)
         path = f"/api/v1/namespaces/default/pods/{name}"
         await asyncio.to_thread(self.world.plane.api.request, "DELETE", path)
 
     async def users(self) -> None:
-        """Create the pods that are due, and delete others, until cancelled."""
+        """Create and delete pods at the planned times, as users would, until cancelled."""
         await until(self._use, "the end", timeout_s=36_000, interval_s=0.3)
 
     async def _use(self) -> bool:
@@ -146,7 +146,7 @@ class Road:
         return False
 
     async def arrived(self) -> None:
-        """Wait until every pod that is due was created, and has started or is deleted."""
+        """Wait until every planned pod was created, and has started or was deleted."""
         pods: list[dict[str, Any]] = []
 
         async def there() -> bool:
@@ -198,9 +198,9 @@ class Road:
         await until(started, f"the pods of {node} to start", timeout_s=PATIENCE_S, interval_s=0.3)
 
     async def _cordoned(self, node: str) -> bool:
-        """Return True if the scheduler has folded the cordon of the node.
+        """Return True if the scheduler has read the node's cordon.
 
-        The test must also have read every event that the scheduler has folded."""
+        The test must also have read every event that the scheduler has read."""
         seen = ((at, event.data) for at, event in reversed(self.world.facts.events)
                 if isinstance(event.data, NodeObserved) and event.data.node == node)  # fmt: skip
         at, observed = next(seen)
@@ -292,7 +292,7 @@ class Road:
             assert excused or not kubelet.refused, kubelet.refused
 
     async def fitting(self) -> None:
-        """Check that the containers that run were given no more memory than the devices have."""
+        """Check that the running containers of a device got at most the device's memory."""
         held: Counter[str] = Counter()
         alive = {pod["metadata"]["name"] for pod in await self.pods()}
         for kubelet in self.kubelets.values():
@@ -348,7 +348,7 @@ def _facts(pod: dict[str, Any]) -> dict[str, Any]:
 
 @contextlib.asynccontextmanager
 async def road(world: KubeWorld, seed: int) -> AsyncIterator[Road]:
-    """Yield a cluster of HAMi and Volcano on which their pods run."""
+    """Yield a cluster on which pods of HAMi and of Volcano run."""
     going = Road(world, seed)
     labels = {node: {"pool": system} for node, system in NODES.items()}
     await world.plane.apply(*(kube_node(node, labels=labels[node]) for node in NODES))

@@ -24,7 +24,7 @@ PATIENCE_S = 200.0
 
 @asynccontextmanager
 async def old_plugin(kubelet: RealKubelet) -> AsyncIterator[None]:
-    """Run plugins like Volcano's until the block ends."""
+    """Run plugins like Volcano's until the `with` block ends."""
     plugins = [OldPlugin(resource, count) for resource, count in OLD.items()]
     try:
         for plugin in plugins:

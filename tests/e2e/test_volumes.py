@@ -1,4 +1,4 @@
-"""Pods with volumes, created with kubectl: they wait for their claims and follow their volumes.
+"""Pods with volumes wait for their claims, and are placed where their volumes can be used.
 
 The test itself acts as volume controller and provisioner: it binds claims as they would."""
 
@@ -89,7 +89,7 @@ async def test_H11_a_pod_goes_where_its_volume_is_and_waits_for_its_claim(world:
     await world.plane.apply(claim(), volume("v", "n2"))
     await world.described("p", "PersistentVolumeClaim data is not bound yet")
     (condition,) = (await world.pod("p"))["status"]["conditions"]
-    assert (condition["status"], condition["reason"]) == ("False", "Unschedulable")
+    assert (condition["status"], condition["reason"]) == ("False", "VolumeClaimNotReady")
     await bind(world, "data", "v")
     assert (await world.bound("p"))["spec"]["nodeName"] == "n2"
 
@@ -158,7 +158,7 @@ async def test_only_one_pod_has_a_claim_that_is_for_one(world: KubeWorld) -> Non
 async def test_H13_a_node_has_so_many_volumes_of_a_driver(world: KubeWorld) -> None:
     """A CSI driver limits the number of volumes on a node, across the pods of all schedulers.
 
-    A pod beyond the limit stays pending, and its message names the limit."""
+    A pod that would exceed the limit stays pending, and its message names the limit."""
     await two_nodes(world)
     driver = {"name": DRIVER, "nodeID": "n", "allocatable": {"count": 1}}
     csi = {"driver": DRIVER, "volumeHandle": "v"}

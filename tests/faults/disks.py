@@ -1,8 +1,9 @@
 """A small disk for each server, so that the server's disk can be full while the machine's is not.
 
 If the machine can mount loop devices, the disk is a file with ext4. Otherwise it is a tmpfs. If
-nothing can be mounted, it is a plain folder, which cannot be filled. Invariant: everything that is
-mounted is unmounted, even if a suspended server still uses it."""
+nothing can be mounted, it is a plain folder, which cannot be filled.
+
+Invariant: every mounted disk is unmounted in the end, even if a suspended server still uses it."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def _said(name: str, log: Path) -> Iterator[tuple[str, str]]:
 
 
 async def holdings(cluster: Cluster) -> list[str]:
-    """Return one line for each server: the revisions in its own store, and its leader."""
+    """Return one line for each server: the revisions in its store, and the leader it reports."""
     lines = []
     for server in cluster.servers:
         held = await server.holds()

@@ -65,7 +65,7 @@ class Round:
         await asyncio.gather(*(each.revive() for each in self.services), self.loader.revive())
 
     async def verdict(self) -> Outcome:
-        """After the faults, check that nothing was lost. Raise AssertionError if a check fails."""
+        """Check after the faults that no event was lost. Raise AssertionError if a check fails."""
         began_s = time.monotonic()
         await asyncio.gather(*(each.ready(timeout_s=READY_S) for each in self.services))
         await self.loader.stop()

@@ -1,7 +1,7 @@
 """A cluster of three nats-servers on this machine, each with its own disk.
 
 Invariant: a method that kills, starts, suspends or resumes a server returns only after the server
-has reached that condition."""
+has reached that state."""
 
 from __future__ import annotations
 

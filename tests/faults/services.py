@@ -33,7 +33,7 @@ class Service(ServiceProcess):
             await self.start()
 
     def acknowledged(self) -> list[Acknowledged]:
-        """Return every append that the ledger has acknowledged, as found in the service's log."""
+        """Return every append that the ledger has acknowledged, according to the service's log."""
         found = (_ACKNOWLEDGED.fullmatch(str(line.get("event"))) for line in self.log)
         return [(match[2], int(match[1])) for match in found if match]
 
@@ -86,7 +86,7 @@ class LoaderProcess:
         return await self._process.wait()
 
     def acknowledged(self) -> list[Acknowledged]:
-        """Return every append that the ledger has acknowledged, as found in the journal."""
+        """Return every append that the ledger has acknowledged, according to the journal."""
         if not self._journal.exists():
             return []
         lines = self._journal.read_text(encoding="utf-8").splitlines(keepends=True)

@@ -49,7 +49,7 @@ RECOVERY_S = 10.0
 
 
 class Deed(NamedTuple):
-    """One injected fault: its time of day, as in the servers' logs, and its target."""
+    """One injected fault: its time of day, as in the servers' logs, and what was done."""
 
     time: str
     what: str

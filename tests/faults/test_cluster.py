@@ -43,7 +43,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 async def _read(ledger: JetStreamLedger, subjects: Sequence[str]) -> int:
-    """Read until the reader is caught up. Return the number of records received by then."""
+    """Read until the reader is caught up. Return the number of records received until then."""
     seen: list[Record] = []
     following = await ledger.follow(seen.append, subjects=subjects)
     await following.caught_up()

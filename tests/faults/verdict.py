@@ -35,8 +35,8 @@ READ_TOGETHER = 200
 
 
 def undone(state: State) -> Iterator[str]:
-    """Yield a description of each pod that is not finished, and of each decision that is still
-    due."""
+    """Yield a description of each placed pod without its devices, and of each decision that a
+    scheduler has yet to make."""
     for pod in state.pods.values():
         if pod.phase in (Phase.PLACED, Phase.BOUND):
             yield f"pod {pod.uid} is {pod.phase.value} and not allocated"
@@ -46,7 +46,7 @@ def undone(state: State) -> Iterator[str]:
 
 
 async def settled(ledger: JetStreamLedger) -> State:
-    """Fold the ledger until no work is open, and return the state.
+    """Read the ledger until no pod and no decision is unfinished, and return the state.
 
     Raise AssertionError if that takes too long."""
     cluster = StateFold()

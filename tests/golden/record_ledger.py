@@ -168,8 +168,8 @@ async def _no_append(_draft: Draft) -> Appended:  # a pen appends what its publi
 
 @contextlib.asynccontextmanager
 async def services(bus: Bus, *commands: tuple[str, ...]) -> AsyncIterator[None]:
-    """Start each service in its own process, and stop all of them when the block ends. Each item of
-    `commands` is a command line."""
+    """Start each service in its own process, and stop all of them when the `with` block ends. Each
+    item of `commands` is a command line."""
     async with contextlib.AsyncExitStack() as stack:
         for verb, *options in commands:
             url = bus.server.url_for(verb)
@@ -252,7 +252,7 @@ async def _end(pens: Pens, facts: Facts) -> None:
 
 
 async def agree(bus: Bus, facts: Facts) -> None:
-    """Record a ledger that was lost, and is rebuilt from the cluster before any agent reports."""
+    """Record a ledger that, after a loss, is rebuilt from the cluster before any agent reports."""
     pens = Pens(bus, facts)
     claims = [
         PodAdopted(
@@ -444,7 +444,7 @@ async def use(bus: Bus, facts: Facts) -> None:
 
 
 async def silence(bus: Bus, facts: Facts) -> None:
-    """Record agents that are lost. Pods wait or are placed elsewhere, and one agent returns."""
+    """Record agents that are lost, and pods that wait until one of these agents returns."""
     pens = Pens(bus, facts)
     agents = ("agent", "--simulate", "2xA100-80GB", "--nodes", "2", "--node", "node-{}")
     async with services(bus, agents, SCHEDULER, BINDER):
@@ -483,7 +483,7 @@ async def cordon(bus: Bus, facts: Facts) -> None:
 
 
 async def rule(bus: Bus, facts: Facts) -> None:
-    """Record an enabled event format that no build knows, and a mistaken cordon set aside."""
+    """Record that an operator enables an unknown event format, and sets a mistaken cordon aside."""
     pens = Pens(bus, facts)
     agents = ("agent", "--simulate", "2xA100-80GB", "--nodes", "1", "--node", "node-{}")
     async with services(bus, agents, SCHEDULER, BINDER):
@@ -548,7 +548,8 @@ async def register(bus: Bus, facts: Facts) -> None:
 
 
 async def fence(bus: Bus, facts: Facts) -> None:
-    """Record pods of a queue and a namespace with limits: the scheduler fences their placements."""
+    """Record pods whose queue or namespace has a limit, so the scheduler fences their
+    placements."""
     pens = Pens(bus, facts)
     async with services(bus, AGENT, SCHEDULER, BINDER):
         await facts.count(NodeReported, 1)

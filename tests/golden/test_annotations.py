@@ -80,9 +80,9 @@ def test_our_annotations_identify_the_placement(name: str) -> None:
     ],
 )  # fmt: skip
 def test_a_pod_of_our_agent_looks_served(name: str, changed: dict[str, str]) -> None:
-    """For a node with our agent, the annotations look as if the other plugin had served the pod.
+    """A pod of our agent has annotations as if the other plugin had already given it its devices.
 
-    Otherwise Volcano's plugin would serve the pod once this plugin returns to the node."""
+    Otherwise Volcano's plugin would allocate devices to the pod once it returns to the node."""
     _, before = rendered(name)
     _, after = rendered(name, served=True)
     assert after == before | changed

@@ -27,14 +27,14 @@ def test_the_committed_page_is_the_generated_one(capsys: pytest.CaptureFixture[s
 
 
 def test_what_is_not_shown_is_named(golden: Golden) -> None:
-    """The compatibility page's generator reports rows without a test, and tests of unknown rows."""
+    """The compatibility page's generator reports rows without tests, and tests of unknown rows."""
     rows = Table((System("S", (Row("A1", "one"), Row("A2", "two", real="`pytest tests/gpu`"))),))
     shown = {"Z9": [Shown("tests/unit/test_x.py", "test_Z9_more", "")]}
     golden({"A1 and A2 without a test, Z9 without a row": "\n".join(problems(rows, shown))})
 
 
 def test_a_test_is_found_by_its_name() -> None:
-    """A test is listed in the row of the compatibility page whose id is in the test's name."""
+    """The compatibility page lists a test in the row whose id is part of the test's name."""
     here = by_row(ROOT / "tests" / "unit")
     assert here["A1"][0].path.startswith("tests/unit/")
     assert all(test.says for tests in here.values() for test in tests)

@@ -70,7 +70,7 @@ def test_every_event_has_a_document() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_event_reencodes_to_the_same_bytes(name: str) -> None:
-    """An event that is decoded and encoded has the same bytes; the hash chain needs this."""
+    """An event that is decoded and encoded again keeps its bytes, as the hash chain requires."""
     found = event(name)
     assert type(found.data).__name__ == name
     assert encode(found) == document(name)

@@ -1,4 +1,4 @@
-"""Tests of the page of example manifests: its tool's verdicts, and the committed page itself."""
+"""Tests of the page that lists example manifests, and of the tool that checks these manifests."""
 
 import re
 from pathlib import Path
@@ -33,7 +33,7 @@ def checkout(tmp_path: Path) -> Path:
 def test_verdicts(checkout: Path) -> None:
     """The tool accepts, skips or refuses each document.
 
-    A refusal has the compatibility row whose pattern matches its message, or a question mark."""
+    It shows a refusal with the compatibility row whose pattern matches its message, or with "?"."""
     files = manifests(checkout, ["examples"])
     found = verdicts(files, REASONS)
     shown = {

@@ -43,7 +43,7 @@ def told(path: Path) -> dict[str, object]:
 
 @pytest.mark.parametrize("path", LEDGERS, ids=NAMES)
 def test_a_recorded_ledger_folds_to_its_recorded_digest(path: Path) -> None:
-    """A recorded ledger folds to the digest recorded with it, and violates no invariant."""
+    """The state folded from a recorded ledger has the recorded digest, and breaks no invariant."""
     state, found = audited(list(read_archive(path)))
     assert {"revision": state.revision, "digest": digest(state)} == told(path)
     assert found == []

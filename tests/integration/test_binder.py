@@ -194,10 +194,10 @@ async def test_a_slow_bind_is_not_handed_to_another(bus: Bus, facts: Facts) -> N
 
 
 async def test_more_held_pods_than_the_queue_gives_out(bus: Bus, facts: Facts) -> None:
-    """A gang is bound completely even if it has more held pods than the queue delivers at once.
+    """The binder binds a large gang although the queue cannot deliver the gang's last placement.
 
-    The binder reads the gang's last placement, which releases the gang, from the ledger. In the
-    queue, this placement waits behind the others. Pods placed after the gang are bound too."""
+    All placements of the gang wait for the last one, and the queue delivers only four at once. So
+    the binder reads the last one from the ledger. Pods placed after the gang are bound too."""
     ledger, most, held = await bus.connect("binder"), 4, 20
     queue = await ledger.work_queue(
         "binder", [PLACEMENTS], ack_wait_s=ACK_WAIT_S, max_in_flight=most
@@ -232,8 +232,8 @@ async def test_more_held_pods_than_the_queue_gives_out(bus: Bus, facts: Facts) -
 
 
 async def test_the_server_restarts(bus: Bus, facts: Facts) -> None:
-    """A binder survives a crash of the server without a restart of its own, and binds placements
-    from before and after the crash once."""
+    """If the server crashes, a running binder reconnects. It binds placements from before and after
+    the crash once."""
     await facts.submit("p1", "p2")
     async with binder_of(bus) as binder:
         await binder.ready()

@@ -1,4 +1,4 @@
-"""Applying one configuration document changes every service without a restart (criterion E8)."""
+"""Applying one configuration document changes the behaviour of every service without a restart."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class Day(NamedTuple):
         return done.stdout
 
     def submitted(self, *documents: str, code: int = 0) -> str:
-        """Return the output of `submit --wait` for these manifests."""
+        """Run `submit --wait` for these manifests, and return its output."""
         return self.said("submit", "--wait", "-f", "-", code=code, stdin="---\n".join(documents))
 
 
@@ -231,8 +231,8 @@ def open_page(page: Page, name: str) -> None:
 
 
 def broken_card(page: Page) -> None:
-    """In the console, follow links from the count of unhealthy GPUs to a what-if of the node's
-    loss."""
+    """In the console, follow links from the count of unhealthy GPUs to the What if page for the
+    node's loss."""
     page.get_by_role("link", name=f"{CARDS} unhealthy").click()
     page.get_by_text(f"{CARDS} GPUs", exact=True).click()
     page.get_by_role("link", name=f"{BROKEN} device 0").click()
@@ -293,7 +293,7 @@ def around_the_break(page: Page, before: str) -> None:
     """Check that a comparison from just before the failure shows exactly the failed GPUs as
     changed.
 
-    The page suggests an earlier start, so the test enters its own."""
+    The page suggests an earlier start time, so the test enters `before` instead."""
     first, last = (page.get_by_label(name, exact=True) for name in ("From", "To"))
     shown = before.replace("T", " ")
     assert first.input_value() <= shown <= last.input_value()

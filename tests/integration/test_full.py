@@ -82,7 +82,7 @@ async def submit(ledger: JetStreamLedger, first: int = 0, *, most: int = 10_000)
 
 
 async def says(service: ServiceProcess, *reasons: str) -> None:
-    """Wait until the service reports one of the reasons for not being ready."""
+    """Wait until the service reports that it is not ready, with one of these reasons."""
 
     async def said() -> bool:
         status, body = await service.get("/readyz")
@@ -112,8 +112,8 @@ async def verb(bus: Bus, role: str, *arguments: str) -> str:
 
 
 async def all_is_there(bus: Bus, taken: list[int]) -> None:
-    """Check that all acknowledged pods are in the ledger, placed and allocated, and that the ledger
-    is sound."""
+    """Check that all acknowledged pods are in the ledger, placed and allocated, and that `apportion
+    verify` accepts the ledger."""
     facts = Facts(bus)
     await facts.open()
     await facts.count(SharesAllocated, len(taken))
@@ -189,8 +189,8 @@ def test_up_says_that_a_full_ledger_places_nothing_and_goes_on(tmp_path: Path) -
 
 
 async def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
-    """When the disk is full, the server loses no acknowledged event. With more room and a restart,
-    everything continues."""
+    """When the disk is full, the server loses no acknowledged event. Once space is free and the
+    server has restarted, the scheduler continues."""
     disk = Disk(tmp_path, size_mib=64)
     disk.mount()
     if not disk.can_fill:

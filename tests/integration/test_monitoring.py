@@ -112,7 +112,7 @@ async def test_every_name_is_told_and_nothing_alarms_in_health(tmp_path: Path) -
 
 
 def steady(pages: dict[str, str]) -> Iterator[dict[str, str]]:
-    """Yield a promtool series for each metric of the pages, with the same value for an hour."""
+    """Yield a promtool series for each of these metrics, with the same value for an hour."""
     for job, text in pages.items():
         for family in families(text):
             for sample in family.samples:

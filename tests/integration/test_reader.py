@@ -58,7 +58,7 @@ class Reading:
 
 @contextlib.asynccontextmanager
 async def reading(bus: Bus, state: State | None = None) -> AsyncIterator[Reading]:
-    """Provide a reader that runs until the block ends."""
+    """Provide a reader that runs until the `with` block ends."""
     made = Reading(bus, state)
     await made.open()
     running = made.running = asyncio.create_task(made.reader.run())
@@ -71,7 +71,7 @@ async def reading(bus: Bus, state: State | None = None) -> AsyncIterator[Reading
 
 
 async def ruled(bus: Bus) -> State:
-    """Return the state with which every service starts: empty, except for the ledger's rules."""
+    """Return an empty state with the ledger's rules, such as enabled formats, for a new service."""
     return await Snapshots((await bus.connect("scheduler")).wire).restore()
 
 

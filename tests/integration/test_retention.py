@@ -57,7 +57,7 @@ class World:
 
     @asynccontextmanager
     async def services(self, *verbs: str) -> AsyncIterator[dict[str, ServiceProcess]]:
-        """Start new processes of the services named by `verbs`, or of all four services.
+        """Start new processes of the services named by `verbs`, or of all four services by default.
 
         Yield the processes by verb once they are ready."""
         options = {

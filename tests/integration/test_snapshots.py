@@ -40,7 +40,7 @@ from tests.support.processes import ServiceProcess
 async def reading(
     ledger: JetStreamLedger, state: State | None = None
 ) -> AsyncIterator[tuple[State, Reader[Change]]]:
-    """Start a reader from `state`, and stop it when the block ends."""
+    """Start a reader from `state`, and stop it when the `with` block ends."""
     cluster = StateFold(state)
     reader = Reader(ledger, cluster, metrics=Metrics(), after=cluster.state.revision)
     running = asyncio.create_task(reader.run())
@@ -208,7 +208,7 @@ async def test_a_newer_builds_one_is_set_aside(
     newer = MAGIC + (FORMAT + 1).to_bytes(2) + b"whatever it will be" * 9
     await overwrite(bus, 2, newer)
     assert (await snapshots.restore()).revision == 1
-    assert f"format is {FORMAT + 1}" in capsys.readouterr().out
+    assert f"has format {FORMAT + 1}" in capsys.readouterr().out
 
 
 async def test_lost_pieces_are_noticed(bus: Bus, facts: Facts) -> None:

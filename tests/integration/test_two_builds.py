@@ -140,7 +140,7 @@ class Load:
 
     @contextlib.asynccontextmanager
     async def coming(self) -> AsyncIterator[None]:
-        """Submit pods continuously while the block runs."""
+        """Submit pods continuously while the `with` block runs."""
         enough = asyncio.Event()
 
         async def bring_on() -> None:

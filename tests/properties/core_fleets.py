@@ -51,7 +51,7 @@ lifted: st.SearchStrategy[Payload] = st.builds(
     of=st.just("x"),
     by=st.just("y"),
 )
-"""One operator's cordon of a node or device is lifted, if it existed."""
+"""Events in which the cordon of one operator on a node or device is lifted, if it exists."""
 labels = st.fixed_dictionaries(
     {},
     optional={"zone": st.sampled_from("12"), "rank": st.just("7"), "host": st.sampled_from("abc")},
@@ -64,7 +64,7 @@ homes = {node: st.sampled_from((node,) * 19 + NODES) for node in NODES}
 
 @st.composite
 def devices(draw: st.DrawFn, node: str, index: int, *, die: bool = False) -> Device:
-    """Draw a device of `node` with this index. Its id may also be drawn for another node."""
+    """Draw a device of `node` with this index. A device of another node may get the same id."""
     home, kind, (numa, healthy) = draw(homes[node]), DIE if die else draw(kinds), draw(states)
     linked = draw(lanes)
     return Device(
@@ -116,7 +116,7 @@ GUARD = Neighbour(
         ),
     ),
 )
-"""Foreign pods: one that some of ours have affinity to, and one that some of ours avoid."""
+"""Pods of other schedulers: some of our pods have affinity to one, and anti-affinity to one."""
 observations = st.builds(
     NodeObserved,
     node=names,

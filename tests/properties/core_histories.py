@@ -83,7 +83,7 @@ CHANGES: tuple[dict[str, Any], ...] = (
     {"gates": ("g",)},
     {"labels": {"app": "y"}, "terminating": True},
 )
-"""What a pod may declare when it changes, one for each of `picks`."""
+"""Changes of a pod's fields, one for each of `picks`."""
 SIZES: tuple[dict[str, Any], ...] = (
     {"memory_mib": 100},
     {"memory_mib": 500, "cores": 10},
@@ -202,9 +202,9 @@ def _asks(container: str) -> st.SearchStrategy[Ask]:
 
 
 def _of_xpu(ask: Ask) -> Ask:
-    """Return the request. If it is for Kunlunxin vXPUs, request one vXPU and ten times the memory.
+    """Convert a request for Kunlunxin vXPUs to one vXPU with ten times the memory.
 
-    Some vXPUs have that much memory."""
+    Some vXPUs have that much memory. Return any other request unchanged."""
     if ask.family != "kunlun-vxpu":
         return ask
     memory_mib = 10 * ask.memory_mib if ask.memory_mib is not None else None

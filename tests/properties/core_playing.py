@@ -85,7 +85,7 @@ def follow(
 ) -> None:
     """Play the history, and check the state's invariants after every event.
 
-    `watched` returns a context manager, within which the events of each decision are folded."""
+    The events of each decision are folded inside the context manager that `watched` returns."""
     for step in steps:
         if not isinstance(step, Decide):
             data = told(ledger, step)

@@ -21,7 +21,7 @@ _LARGE = [
     Shape(asks=(Ask(container="c0", family="nvidia", count=count, cores=cores),))
     for count, cores in ((1, 100), (1, 60), (2, 100), (1, 30))
 ]
-"""Few of these fit next to each other."""
+"""Shapes of which few fit on one device or node together."""
 budgets = st.builds(
     BudgetObserved,
     namespace=st.just("default"),
@@ -65,7 +65,7 @@ _trees = st.builds(
 
 
 def lending_histories(*, longest: int = 24) -> st.SearchStrategy[list[Step]]:
-    """Draw a history in which queues borrow from one another, and more pods come than fit."""
+    """Draw a history in which queues borrow from one another and more pods are created than fit."""
     comers = submissions(wanted=st.sampled_from(_LARGE), queues=("ml", "web", "default"))
     start = st.tuples(
         st.just([rack("roomy", 3), rack("other", 1), gang("team/x", queue="ml"), *_TREE]),

@@ -114,9 +114,9 @@ def test_any_document(document: object) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from(GENERATED), min_size=1, max_size=4, unique=True), MOVES)
 def test_A8_a_card_is_never_cut_outside_of_its_groups(groups: list[MigGroup], moves: Any) -> None:
-    """While pods start and end, a MIG device is divided only as an allowed group of profiles says.
+    """While pods start and end, the instances of a MIG device always fit an allowed geometry.
 
-    In `moves`, a number from 0 is the memory of a new pod, and a negative number ends a pod."""
+    A number in `moves` is the memory of a new pod in MiB. A negative number ends a pod."""
     known = (MigGeometries(models=("A100-SXM4-40GB",), allowed_geometries=tuple(groups)),)
     configuration = Configuration(nvidia=NvidiaConfiguration(known_mig_geometries=known))
     cards = [gpu(f"g{i}", model=A100_40, mode="mig", slots=7) for i in range(2)]

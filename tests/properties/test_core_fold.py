@@ -53,8 +53,7 @@ def test_no_event_breaks_an_invariant(steps: list[Payload | Effect]) -> None:
 def test_every_reader_comes_to_the_same_state(
     steps: list[Payload | Effect], data: st.DataObject
 ) -> None:
-    """A reader gets the same state if the events are encoded and decoded, and if some are delivered
-    twice."""
+    """A state folded from decoded events, some delivered twice, equals that of the originals."""
     state, events = played(steps)
     again = State()
     for revision, event in enumerate(events, 1):

@@ -133,7 +133,7 @@ def alone(step: Step) -> bool:
 @trying(40)
 @given(crowds, exactly(steps(), 16))
 def test_every_pod_that_fits_is_woken(begun: list[Payload], later: list[Payload | Effect]) -> None:
-    """After each event, an engine with a history makes the same decision as a new engine."""
+    """After each event, a long-running engine makes the same decision as a new engine."""
     played: list[Step] = [step for step in begun if alone(step)]
     for step in later:
         played += [step, Decide()] if alone(step) else []

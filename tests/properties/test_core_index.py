@@ -202,9 +202,9 @@ def test_index_answers_as_the_filters_do(steps: list[Step], wanted: list[Shape])
 def test_evaluator_and_index_stop_a_node_at_the_same_filter(
     steps: list[Step], wanted: list[Shape]
 ) -> None:
-    """The code that explains refusals and the index agree on the filter that refuses a node.
+    """The index refuses a node by the same filter as the code that explains refusals.
 
-    They also agree on the amounts that they compare."""
+    Both compare the same needed and available amounts."""
     state = cluster_of(steps).state
     columns = Columns(state)
     columns.sync()

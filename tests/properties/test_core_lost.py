@@ -1,4 +1,4 @@
-"""Properties of the report of lost hours, over random histories of a crowded cluster."""
+"""Properties of the report of lost GPU hours, over random histories of a crowded cluster."""
 
 from collections import Counter
 
@@ -21,8 +21,9 @@ Cells = Counter[tuple[str, str, Part]]
 
 
 def told(meters: Meters) -> Cells:
-    """Return the device time by row, model and part, in millionths of a device times microseconds,
-    without zeros."""
+    """Return the device time by row, model and part, without zeros.
+
+    The unit is a millionth of a device for a microsecond."""
     cells = Cells()
     for (_, (row, model)), sums in meters.cells.items():
         for part in Part:
@@ -31,7 +32,7 @@ def told(meters: Meters) -> Cells:
 
 
 def gap(number: int) -> int:
-    """Return the time before this event, in microseconds."""
+    """Return the time from the previous event to this event, in microseconds."""
     return GAPS_S[number % len(GAPS_S)] * SECOND
 
 
@@ -45,8 +46,9 @@ def by_model(cells: Cells) -> Counter[str]:
 @trying(80)
 @given(HISTORIES, BYS, PERIODS)
 def test_lost_hours_add_up_to_the_capacity(steps: list[Step], by: str, period: Period) -> None:
-    """In every step, the parts add up to the capacity exactly, as the usage report has it, and no
-    part is negative. So do the hours of the answer in each row."""
+    """In every time step, the parts of the report add up to the capacity in the usage report.
+
+    No part is negative. In each row of the answer, the hours add up in the same way."""
     ledger = Ledger()
     start, end, step = period.start, period.end, period.step
     lost = Lost(ledger.state, by_of(by), Meters(start, end, step))
@@ -80,14 +82,15 @@ def test_lost_hours_add_up_to_the_capacity(steps: list[Step], by: str, period: P
 @trying(80)
 @given(HISTORIES, BYS, PERIODS)
 def test_causes_are_those_of_the_state(steps: list[Step], by: str, period: Period) -> None:
-    """The report equals the sum of what each state alone says, from one event to the next. Only
-    the rounding differs, by a millionth of a device for a microsecond, per row and event."""
+    """A report equals the sum of separate reports for the times from each event to the next.
+
+    Only rounding differs, by millionths of a device for a microsecond, per row and event."""
     ledger = Ledger()
     lost = Lost(ledger.state, by_of(by), Meters(period.start, period.end))
     cells, moment, number = Cells(), 0, -1
 
     def look(begin: int, until: int) -> None:
-        """Add what the state says now about this time."""
+        """Add a report of the current state for this period."""
         begin, until = max(begin, period.start), min(until, period.end)
         if begin < until:
             now = Lost(ledger.state, by_of(by), Meters(begin, until))

@@ -40,7 +40,7 @@ quotas = st.sampled_from(
         QuotaGone(namespace="default", quota="q"),
     )
 )
-"""With a quota the namespace's pods have one scheduler; it blocks no pod."""
+"""A quota gives all pods of its namespace one scheduler. This quota is too large to block a pod."""
 
 
 @st.composite

@@ -121,7 +121,7 @@ def test_a_new_engine_evicts_no_pod_in_the_end(steps: list[Step]) -> None:
 
 
 def test_evictions_are_drawn() -> None:
-    """The drawn histories contain many evictions, some of pods protected by a disruption budget."""
+    """Generated histories contain many evictions, some of pods protected by a disruption budget."""
     found: list[PodEvicted] = []
 
     @seed(5)

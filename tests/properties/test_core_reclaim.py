@@ -27,7 +27,7 @@ ROUNDS_MAX = 200
 
 
 class Aging(Ledger):
-    """A ledger in which past use counts, and in which minutes pass with every event."""
+    """A ledger that counts past use. Each event advances its time by seven minutes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +39,16 @@ class Aging(Ledger):
         return super().take(data)
 
 
-ledgers = st.sampled_from((Ledger, Aging))
+class Keeping(Ledger):
+    """A ledger in which no pod is evicted for surplus."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        queues = QueuesConfiguration(reclaim_surplus=False)
+        self.play(ConfigurationChanged(by="ann", configuration=Configuration(queues=queues)))
+
+
+ledgers = st.sampled_from((Ledger, Aging, Keeping))
 
 
 def reclaimed(state: State) -> dict[str, PodEvicted]:
@@ -80,12 +89,15 @@ def watched(state: State) -> Iterator[None]:
             assert used[name] > part.most, f"{name} is within what it is entitled to"
             queue = state.queues.get(name)
             assert queue is None or queue.reclaimable
+        mine = entitled.get(own[0])
+        keeping = not state.configuration.queues.reclaim_surplus
+        assert not (keeping and mine and used[own[0]] >= mine.owned), f"{own[0]} has all it owns"
 
 
 @SETTINGS
 @given(lending_histories(), ledgers)
 def test_a_queue_within_its_entitlement_loses_no_pod(steps: list[Step], kind: type[Ledger]) -> None:
-    """Only queues that use more than they are entitled to lose pods to other queues."""
+    """A queue loses pods to other queues only if it uses more than its entitlement."""
     follow(kind(), steps, watched=watched)
 
 
@@ -143,7 +155,7 @@ def test_what_a_queue_deserves_comes_back(steps: list[Step], kind: type[Ledger])
 
 
 def test_pods_are_taken_back() -> None:
-    """The drawn histories have many evictions for other queues, some of pods in nested queues."""
+    """Generated histories have many evictions for other queues, some of pods in nested queues."""
     found: list[PodEvicted] = []
 
     @seed(5)

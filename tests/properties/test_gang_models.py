@@ -1,6 +1,6 @@
 """Properties: a gang is placed on one device model if a model has room for it.
 
-That holds for each number of batches that the gang is placed in."""
+This holds however many batches the gang is placed in."""
 
 from hypothesis import given
 from hypothesis import strategies as st

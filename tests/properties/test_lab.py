@@ -1,10 +1,11 @@
 """Properties of what-if plans and replays after any history.
 
-If the planned pods are submitted, they are placed as the plan says. A replay repeats what happened.
-"""
+If the planned pods are submitted, they are placed as the plan says. A replay places pods as the
+ledger does."""
 
 from typing import Any, NamedTuple
 
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec import structs
@@ -16,6 +17,7 @@ from apportion.core.workloads.kinds.drafts import PodDraft, submitted
 from apportion.lab.changes import Changes
 from apportion.lab.planning import Plan, comes_again, plan
 from apportion.lab.replaying import Otherwise, Replay
+from apportion.lab.team_meter import compared
 from apportion_schemas import (
     NodeCordoned,
     NodeReported,
@@ -189,7 +191,7 @@ def test_what_happened_is_replayed(
     fleet: list[NodeReported], came: list[tuple[Any, ...]], begun: int, watched: bool
 ) -> None:
     """A replay from any revision places every pod on the same node and at the same time as the
-    ledger shows.
+    ledger shows, and each queue and namespace has the recorded figures.
 
     This includes pods that were evicted and created again."""
     ids = [device.id for node in fleet for device in node.devices]
@@ -198,7 +200,7 @@ def test_what_happened_is_replayed(
     after = len(fleet) + begun * (ledger.state.revision - len(fleet)) // 100
     at_s = ledger.time_of(after) - BEGIN_S
     recorded = ledger.recorded(after=after, begin_s=at_s, end_s=ledger.now_s - BEGIN_S)
-    one = Replay(recorded, Otherwise(), kept=True)
+    one = Replay(recorded, Otherwise(), kept=True, by_team=True)
     replayed = one.run()
     before = {pod for pod, (_, _, _, revision) in ledger.placed.items() if revision <= after}
     assert {each.pod: (each.at_s, each.node, each.devices) for each in one.placed} == {
@@ -206,3 +208,7 @@ def test_what_happened_is_replayed(
     }
     assert replayed == recorded.happened
     assert not one.passed_over
+    assert one.teams is not None
+    for team in compared(recorded.teams, one.teams.figures()):
+        happened = pytest.approx(structs.asdict(team.happened), abs=1e-5)
+        assert structs.asdict(team.replayed) == happened, team.name

@@ -12,7 +12,7 @@ from tests.properties.event_strategies import values
 from tests.support.evolved import ROW
 
 RAISED = [(row, n) for row in (ROW, *CATALOGUE) for n in range(row.first, row.version)]
-"""Every older version with a lift, and those of an event with three versions."""
+"""Every older version of an event, also those of a test event with three versions."""
 
 
 @pytest.mark.parametrize(

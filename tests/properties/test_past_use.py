@@ -1,4 +1,4 @@
-"""Properties of past use: it equals the sum of a model with fractions, after any restart."""
+"""Properties of past use: it equals a slow reference model, and restarts do not change it."""
 
 from math import isclose
 
@@ -31,13 +31,13 @@ actions = st.lists(
 
 
 class Model:
-    """The use of queues as a list of stretches of constant use, without any state."""
+    """A reference model of past use: a list of all intervals in which a queue's use is constant."""
 
     def __init__(self) -> None:
         self.stretches: list[tuple[str, int, int, int]] = []
 
     def sum_at(self, queue: str, moment: int) -> float:
-        """Return the use up to the period of this moment: each period counts by its age."""
+        """Return the queue's use before the period of `moment`. Older periods count less."""
         now, found = moment // PERIOD_MS, 0.0
         for name, rate, start, end in self.stretches:
             at = start
@@ -53,9 +53,9 @@ class Model:
 def played(
     steps: list[Action], later: int = 0
 ) -> tuple[list[tuple[Payload, str]], Model, Ledger, int]:
-    """Return all events with their times, the model, the ledger and the last time.
+    """Play the steps, then let the remaining pods run for `later` milliseconds.
 
-    After the steps, the pods that are left run for the time `later`."""
+    Return all events with their times, the model, the ledger and the time of the end."""
     ledger, model, now = Ledger(), Model(), BEGIN_MS
     events: list[tuple[Payload, str]] = []
 
@@ -89,9 +89,9 @@ def devices(past: PastUse | None, queue: str, period: int) -> int:
 
 @given(actions, st.integers(0, 3 * HALF_LIFE_MS))
 def test_past_use_is_the_sum_of_all_use_by_age(steps: list[Action], later: int) -> None:
-    """Past use equals the sum over all stretches of use, each with the weight of its age.
+    """The past use of a queue equals its use in all intervals, each weighted by the interval's age.
 
-    The difference is less than rounding, and what a forgotten queue had."""
+    The two may differ by rounding, and by the small past use of a queue that was forgotten."""
     _, model, ledger, now = played(steps, later)
     for queue in QUEUES:
         found = devices(ledger.state.past_use, queue, now // PERIOD_MS)

@@ -41,7 +41,7 @@ from apportion.runtime.ledger.receipts import STATE, Ledger, ReceiptCheck, Recei
 RECORDED = Path(__file__).parents[1] / "golden" / "ledgers" / "v1-evictions.jsonl"
 RECORDS = list(read_archive(RECORDED))
 ENDS = (1, 9, 10, 20, len(RECORDS))
-"""The last revision of each receipt: segments of one record, several, and a power of two."""
+"""The last revision of each receipt. The receipts cover one, several, or 2^n records."""
 TIME = "2026-11-25T00:00:00.000000Z"
 
 
@@ -145,8 +145,8 @@ def test_the_first_record_that_differs_is_named(
 ) -> None:
     """With fingerprints of records, the check names the first record that was tampered with.
 
-    Without fingerprints, the check names the first record that the same receipt covers. If only the
-    end is missing, it may name the first missing record."""
+    Without them, the check names the first record of the receipt that covers this record. If only
+    the end is missing, it may name the first missing record."""
     assume(kind != "deleted" or at)  # a ledger may begin later: see `ledger trim`
     records = tampered(kind, at, seed)
     first = first_difference(records)
@@ -171,8 +171,10 @@ def test_a_state_that_does_not_follow_is_named(signed: Signed) -> None:
 
 
 def test_the_next_receipt_goes_on_from_the_stored_state(signed: Signed, tmp_path: Path) -> None:
-    """The folder keeps the state at the newest receipt. An older or unreadable state counts as
-    missing. A different state at the same revision is an error."""
+    """The next receipt continues from the stored state if it is the state at the newest receipt.
+
+    An older or unreadable state counts as missing. A state that differs from the receipt's is an
+    error."""
     stored, folder = signed.folder / STATE, tmp_path / "receipts"
     shutil.copytree(signed.folder, folder)
     receipts, fold = Receipts(folder), StateFold(quiet=True)

@@ -38,9 +38,9 @@ def test_snapshot_and_tail_are_the_fold(events: list[Payload], data: st.DataObje
 def test_a_snapshot_taken_while_the_fold_goes_on_is_of_its_end(
     events: list[Payload], data: st.DataObject
 ) -> None:
-    """A snapshot is taken in several steps while events still arrive.
+    """A snapshot that is taken in several steps contains the state after the last step.
 
-    It contains the state after the last of these steps."""
+    This holds although events arrive between the steps."""
     cut = data.draw(st.integers(0, len(events)))
     state = folded(events[:cut])
     taking = Taking(state)

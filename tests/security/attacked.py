@@ -27,10 +27,10 @@ from tests.support.nats import Bus
 from tests.support.polling import until
 
 AGENT = Identity("agent", "agent-taken-over", nodes=(NODE,))
-"""A compromised agent, with only its own node."""
+"""A compromised agent, which may report only its own node."""
 FLOODERS = ("flooder-1", "flooder-2")
 FLOODER = Identity("agent", "agent-that-floods", nodes=FLOODERS)
-"""Another one, which sends as much as it can of what an intake believes."""
+"""A compromised agent that floods the intake with plausible reports."""
 AUDITOR = Identity("auditor", "auditor-of-the-fuzz")
 Widen = Callable[[str], str]
 
@@ -44,7 +44,7 @@ def user_of(identity: Identity) -> User:
 
 USERS: Sequence[User] = (*WITH_PASSWORDS, user_of(AGENT), user_of(FLOODER), user_of(AUDITOR))
 HONEST = Identity("agent", "agent", nodes=(*(f"n-{n}" for n in range(1, 9)), "tenants"))
-"""The agent of the fuzz's other nodes; no key of it speaks for every node."""
+"""The honest agent of the fuzz's other nodes. It may report these nodes only."""
 OF_NAMED_NODES: Sequence[User] = (
     *(each for each in USERS if each.identity.name != "agent"),
     user_of(HONEST),

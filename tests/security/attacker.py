@@ -43,7 +43,7 @@ IDENTITIES: Final = {"agent": AGENT, "auditor": AUDITOR}
 CLOCK: Final = SystemClock()
 READING: Final = "apportion.reading."
 PERMISSIONS_OF_ALL: Final = permissions_of(Identity("agent", "agent", (EVERY_NODE,))).publish
-"""What the agent of every node may send, its requests to the server's API among it."""
+"""Subjects on which an agent of all nodes may publish, such as the server's API."""
 EACH_S: Final = 0.01
 MOST: Final = SUBSCRIPTIONS_OF_A_FLEET
 GARBAGE: Final = (b"", b"{}", b"[" * 500, b"\xff\xfe", b'{"batch":1000000}', b"x" * 100_000)

@@ -71,23 +71,23 @@ CLOCK: Final = SystemClock()
 SLOWER: Final = 2.0
 SLOWER_THAN: Final = "placements take at most twice the median"
 NOISE_MS: Final = 20.0
-"""A median of a few milliseconds may be twice as long on a machine that is busy elsewhere."""
+"""The median may always rise by this much, because other load on the machine can double it."""
 SERVER_MIB_MAX: Final = 3_400
-"""What the chart lets nats-server use before it collects garbage at any price."""
+"""The limit of nats-server's memory, which is a little less than GOMEMLIMIT in the chart."""
 KEPT: Final = 0.8
-"""So much of the reserve at least: what the other intake appends until this one looks may go in."""
+"""The fraction of the reserve that must stay free. A second intake may use the rest by race."""
 ROOM_BYTES: Final = 8 << 20
-"""What is above the reserve for a stolen key to take."""
+"""Space beyond the reserve, which a stolen key can fill."""
 WANTS: Final = shape(ask(1000, cores=1), devices=DeviceConstraints(use_types=("H100",)))
 TURN_S: Final = 60.0
 QUIET: Final = 0.25
-"""The part of a turn without attackers."""
+"""The fraction of each turn in which the attackers are suspended."""
 PODS_EACH_S: Final = 5.0
 LIVE_MAX: Final = 150
 NODES: Final = 8
 SETTLE_S: Final = 30.0
 ENOUGH: Final = 50
-"""More than so often an attacker has done what it may, and what it may not, when it is ended."""
+"""The number of permitted and of forbidden attempts after which an attacker may be ended."""
 
 
 def say(text: str) -> None:

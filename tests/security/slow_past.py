@@ -17,7 +17,7 @@ from tests.security.weakened import GUARDS
 
 WITHOUT = "APPORTION_TEST_WITHOUT"
 QUESTIONS = 20
-"""That many the server has answered before a consumer goes."""
+"""The number of requests to the server by which the deletion of a consumer is delayed."""
 
 
 def begun_by(guard: str) -> str:

@@ -45,11 +45,11 @@ GPU: Final = "nvidia.com/gpu"
 MEMORY_MIB: Final = 1_000
 CORES: Final = 10
 DEEDS: Final = 60
-"""In one life of the container that attacks."""
+"""The number of attacks of one container before it is replaced."""
 FILES_MOST: Final = 20_000
 WAIT_S: Final = 60.0
 REMOVED_S: Final = 300.0
-"""For 60,000 files: an agent removes 10,000 in a round, and a round is every 10 s."""
+"""Enough to remove 60,000 files: an agent removes 10,000 every 10 s."""
 NUMBERS: Final = (0, 1, 2, 99, 1 << 31, 1 << 50, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
 COUNT: Final = 2_008_896
 
@@ -78,7 +78,7 @@ class Container:
             self._write(at, struct.pack("<Q", self._random.choice(NUMBERS)))
 
     def _slots(self) -> None:
-        """Fill the slots of the shared region's processes, up to the maximum number of processes.
+        """Write processes into many slots of the usage region, and the maximum as their number.
 
         Each slot claims the highest possible usage."""
         self._write(1856, b"\xff" * (COUNT - 1856))

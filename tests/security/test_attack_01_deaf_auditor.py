@@ -18,7 +18,7 @@ from tests.support.nats import Bus, draft
 
 NEXT = f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}"
 TOOLS = "auditor"
-"""The default auditor of tools without settings, and one with its own name."""
+"""The user name of the auditor that tools log in as by default."""
 pairs = pytest.mark.parametrize(
     ("attacker", "reader"), [(TOOLS, AUDITOR.name), (AUDITOR.name, TOOLS)]
 )

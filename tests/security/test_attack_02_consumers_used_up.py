@@ -17,7 +17,7 @@ from tests.security.weakened import GUARDS
 from tests.support.nats import Bus, draft, ignore, running_bus
 
 MOST = 200
-"""What the stream is made to take in this test, so that using it up takes a second."""
+"""The stream's limit of consumers in this test, which an attacker reaches within a second."""
 
 
 @pytest.fixture

@@ -25,20 +25,20 @@ HALF = 200
 READERS = 16
 ROUNDS = 3
 FEW = 6
-"""Consumers: of the fold, the index, one look, and those of this test."""
+"""The highest number of consumers: for the fold, the index, one past state, and this test."""
 PATIENCE_S = 6.0
 ENDED_S = 45.0
-"""Within which a busy machine has ended all that had a second each."""
+"""The time in which even a busy machine ends all requests, which have one second each."""
 READ_S = 30.0
-"""Sixteen read by turns, on a machine that does other things."""
+"""The time for sixteen clients, which read one after the other on a busy machine."""
 SHORT = (
     "from apportion.runtime.service.http import HttpServer\n"
     "from apportion.runtime.service.limits import Limits\n"
     "HttpServer.__init__.__kwdefaults__['limits'] = Limits(head_s=1.0, body_s=1.0)\n"
 )
-"""The guard as it is, on a faster clock."""
+"""Code that shortens the time limits of requests to one second."""
 FORGETFUL = "from apportion.gateway.feed import Feed\nFeed.__init__.__kwdefaults__['events'] = 2\n"
-"""A gateway that holds two events, as one holds 8,192 of many more."""
+"""Code that makes the gateway keep only two events in memory instead of 8,192."""
 PLAN = "POST /api/v1/plan HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
 LONG_POD = """
 ---

@@ -68,7 +68,7 @@ class System:
                 await until(partial(_halted, service), f"{service.verb} to halt")
 
     async def verified(self) -> dict[str, Any]:
-        """Return the findings of `verify`, without those about wrong owners."""
+        """Return the findings of `verify`, except those about events of a wrong writer."""
         found: dict[str, Any] = json.loads(await self.run("verify", "--json", code=1))
         assert found["found"].pop("owner") > 0
         found["violations"] = [each for each in found["violations"] if each["check"] != "owner"]

@@ -19,7 +19,7 @@ from tests.support.nats import Bus, draft
 from tests.support.polling import until
 
 TOOLS = "auditor"
-"""The default auditor of tools without settings, and one with its own name."""
+"""The user name of the auditor that tools log in as by default."""
 THEIRS = "auditor-7"
 """The victim's consumer."""
 ORDERS = ("STREAM.DELETE", "STREAM.PURGE", "CONSUMER.DELETE")

@@ -25,7 +25,7 @@ OBEYED = (
     f"$JS.API.STREAM.DELETE.{STREAM}",
     f"$JS.ACK.{STREAM}.binder.1.1.1.1.0",
 )
-"""Where a message is an order."""
+"""Subjects on which the server obeys any message."""
 READERS = [
     "agent", "auditor", AUDITOR.name, "binder", "extender", "gateway", "intake",
     "operator", "scheduler", "watcher",

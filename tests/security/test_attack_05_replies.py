@@ -27,18 +27,17 @@ GUARD = "answers into the asker's account"
 PURGE = f"$JS.API.STREAM.PURGE.{STREAM}"
 DELETE = f"$JS.API.STREAM.DELETE.{STREAM}"
 EMPTY = f"DIRECT.GET.OBJ_{BUCKET}"
-"""A request with an empty answer; an empty message is also the order to purge everything."""
+"""A request with an empty answer. On the subject PURGE, an empty message purges the stream."""
 KEPT = f"{EMPTY}.$O.{BUCKET}.C.configuration"
-"""Another one, while no configuration is kept; the webhook is permitted to send it."""
+"""A request that the webhook may send. Its answer is empty while no configuration is stored."""
 FENCE = "apportion.v1.placement.n1"
 BESIDE = [
     "agent", AUDITOR.name, "admission", "binder", "extender", "gateway", "intake", "operator",
     "scheduler", "watcher",
 ]  # fmt: skip
-"""Roles that may send requests: all but bootstrap, which may trim the ledger itself.
+"""All roles that may send requests, except bootstrap, which may trim the ledger anyway.
 
-The agent is one of every node: that of a single node may ask the server nothing.
-"""
+`agent` is an agent of all nodes, because an agent of one node may send the server no requests."""
 
 
 async def ask(bus: Bus, name: str, reply: str, about: str = f"STREAM.INFO.{STREAM}") -> None:
@@ -197,7 +196,7 @@ async def test_the_answer_to_who_takes_from_a_queue_is_an_order(
 
 @pytest.mark.parametrize("guarded", [False, True], ids=["weak", "guarded"])
 async def test_an_answer_is_no_request_to_a_third_account(tmp_path: Path, *, guarded: bool) -> None:
-    """Schedulers never receive the server's reply to a gateway as an extender's request."""
+    """The server's reply to a gateway cannot reach a scheduler as a request of an extender."""
     with contextlib.nullcontext() if guarded else GUARDS[GUARD]():
         async with attacked(tmp_path / "nats") as bus:
             extender, scheduler = await bus.connect("extender"), await bus.connect("scheduler")

@@ -38,9 +38,9 @@ from tests.support.processes import NO_AGENTS, ServiceProcess
 VICTIM = rack("victim", 2)
 FLOOD = 3_000
 WAITED_S = 20
-"""For the answer to another node at most; behind the flood, at its pace, it would come later."""
+"""The longest time for an answer to another node. Behind the flood, it would take longer."""
 SOME = 800
-"""What a lane lets pass at most in the time of a test: a burst, and what flows in."""
+"""More reports than the intake's rate limit accepts from one node during the test."""
 
 
 class Lie(NamedTuple):
@@ -166,7 +166,7 @@ async def test_guarded_what_nobody_knows_does_not_come_to_the_ledger(tmp_path: P
 
 
 async def test_an_intake_outlives_whatever_id_an_event_has(tmp_path: Path) -> None:
-    """An intake keeps working even if an event of an agent has an invalid or used id."""
+    """An intake keeps working even if an agent's event has an invalid or reused id."""
     async with world(tmp_path) as made:
         for name in ("é", "\n", "x" * 512):
             reported = structs.replace(NOTHING, driver=repr(name)[:9])

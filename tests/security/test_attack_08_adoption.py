@@ -45,7 +45,7 @@ FOUR = {
 async def test_an_annotation_charges_whole_cards_to_a_pod_that_never_runs(
     world: KubeWorld, guard: str
 ) -> None:
-    """A pod that requests one GPU and claims four in its annotation is charged only one."""
+    """A pod that requests one GPU and claims four in its annotation counts as using only one."""
     watcher = await attacked(world, guard, FOUR)
     (adopted,) = await world.facts.count(PodAdopted, 1)
     await world.plane.apply(kube_pod("works", WHOLE))
@@ -55,13 +55,13 @@ async def test_an_annotation_charges_whole_cards_to_a_pod_that_never_runs(
         return
     assert len(adopted.shares) == 1
     assert adopted.evidence.startswith(f"{EVIDENCE}: {next(iter(FOUR))} ")
-    await watcher.logged("pod default/forged is charged")
+    await watcher.logged("pod default/forged counts as using")
     await world.bound("works")
 
 
 @pytest.mark.parametrize("guard", ["holds what was asked", ""], ids=["weak", "guarded"])
 async def test_a_pod_without_an_annotation_closes_the_node(world: KubeWorld, guard: str) -> None:
-    """A pod that was assigned to a node by hand, without a device annotation, is charged one GPU.
+    """A pod that was assigned to a node by hand, without a device annotation, uses up one GPU.
     The node's other GPUs stay available."""
     watcher = await attacked(world, guard, {})
     await world.plane.apply(kube_pod("works", WHOLE))
@@ -70,6 +70,6 @@ async def test_a_pod_without_an_annotation_closes_the_node(world: KubeWorld, gua
         assert world.facts.of(NodeObserved)[-1].unnamed_families == ("nvidia",)
         return
     await world.bound("works")
-    await watcher.logged("pod default/forged is charged")
+    await watcher.logged("pod default/forged counts as using")
     (adopted,) = await world.facts.count(PodAdopted, 1)
     assert len(adopted.shares) == 1

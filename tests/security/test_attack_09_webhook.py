@@ -26,7 +26,7 @@ FORGED = {"apportion.dev/shares": "[]"}
 
 
 def weak(webhooks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a single webhook for all new pods, which the API server skips if it times out."""
+    """Return one webhook for all new pods. If it times out, the API server admits the pod."""
     found = [each for each in webhooks if each["name"] == "pods.admission.apportion.dev"]
     return hasty([{key: each[key] for key in each if key != "matchConditions"} for each in found])
 

@@ -24,9 +24,8 @@ BYTES = 60 << 20
 POSTS = 4
 FROZEN_S = 8.0
 ANSWERED_S = 24.0
-"""Duration of a kube-scheduler request during the attack: at least this without the guard, and
-at most that with it. Four such bodies take an idle machine 88 seconds.
-"""
+"""During the attack, a kube-scheduler request takes at least FROZEN_S without the guard, and at
+most ANSWERED_S with it. Four such bodies take an idle machine 88 seconds."""
 
 
 @pytest.fixture

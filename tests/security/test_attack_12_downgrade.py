@@ -191,7 +191,7 @@ async def test_renewed_certificates_are_taken_without_a_restart(ledger: Ledger) 
 async def test_who_shows_no_certificate_is_told_what_is_missing(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client without the certificate that the server requires fails and names the missing
+    """If the server requires a client certificate, a client without one fails and names the missing
     setting."""
     ledger.configure(clients=True)
     await ledger.restart()

@@ -123,7 +123,7 @@ async def test_a_share_and_the_rest_of_the_node(world: KubeWorld, guard: str) ->
 
 
 async def test_all_others_go_on(world: KubeWorld) -> None:
-    """The admission policies refuse no harmless pod, and no pod in an exempted namespace."""
+    """The admission policies accept harmless pods, and all pods in an exempted namespace."""
     plane = world.plane
     labels = {"apportion.dev/unconfined": "allowed"}
     metadata = {"name": "let-off", "labels": labels}

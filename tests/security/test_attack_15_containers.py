@@ -23,7 +23,7 @@ from tests.unit.agent.usage.test_uses import CARD, card, claim, share
 MIB = 1 << 20
 GRANTED = 4_000 * MIB
 COUNT = 2_008_896
-"""Where a region has the number of its processes; see `core.grants.region`."""
+"""The offset of the number of processes in a usage region; see `core.grants.region`."""
 PRIORITY, LAST_KERNEL = 12, 16
 
 
@@ -92,7 +92,7 @@ def test_no_container_stops_another_by_its_own_region(node: Path, guard: str) ->
 
 def run_deeds(node: Path, seed: int) -> None:
     """Let an attacking container act thirty times at random from `seed`. After each act, run the
-    agent's round and check for harm."""
+    agent once and check for harm."""
     regions, account = Regions(Places(node, node, node).state), Account(0)
     plans = [plan_of(node, pod) for pod in ("evil", "good")]
     for plan in plans:

@@ -46,7 +46,7 @@ soundness.LOOK_S = soundness.LOOK_AGAIN_S = 0.2
 """
 ROOM_BYTES = 600_000
 MOST = 40
-"""Connections that agents have in this test."""
+"""The connection limit of the agents' account in this test."""
 
 
 @pytest.fixture

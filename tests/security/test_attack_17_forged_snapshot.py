@@ -32,7 +32,7 @@ HASTE = """
 from apportion.intake import reads
 reads.LOOK_S = 0.2
 """
-"""An intake that checks snapshots without a pause."""
+"""Code that makes an intake look for new snapshots every 0.2 s."""
 GUARD = "attests what it has folded"
 
 

@@ -60,8 +60,8 @@ async def test_a_tenant_asks_for_much_at_once(bus: Bus, tmp_path: Path, guarded:
             answered = healthy = 0
 
             async def look() -> None:
-                """Check the gateway's health again and again, with a timeout of one second as the
-                kubelet has."""
+                """Check the gateway's health again and again, with the kubelet's timeout of one
+                second."""
                 nonlocal healthy
                 while not flood.done():
                     assert (await process.get("/healthz"))[0] == 200

@@ -1,4 +1,4 @@
-"""Points 2 to 7: a table lists everything that each account may do at the API server.
+"""A table lists all rights of our accounts at the API server (points 2 to 7 of the checklist).
 
 The test fails for a right without a row, and for a row without a right."""
 

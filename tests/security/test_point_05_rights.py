@@ -1,4 +1,4 @@
-"""Point 5: no account of Apportion has a wildcard right, or a right with which it could get further
+"""No account of Apportion has a wildcard right, or a right with which it could get further
 rights."""
 
 from collections.abc import Iterator
@@ -30,8 +30,7 @@ def test_every_right_is_by_its_name() -> None:
 
 
 def test_no_account_is_bound_to_a_role_that_is_not_ours() -> None:
-    """No account of Apportion is bound to a role that its manifests do not define, such as
-    cluster-admin."""
+    """Accounts of Apportion are bound only to roles in its manifests, never to cluster-admin."""
     ours = {each["metadata"]["name"] for each in objects() if each["kind"] in ROLES}
     bound = {each["roleRef"]["name"] for each in objects() if each["kind"].endswith("RoleBinding")}
     assert bound - ours <= {"system:auth-delegator"}, "which may ask who somebody is, and no more"

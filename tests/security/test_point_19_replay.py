@@ -1,4 +1,4 @@
-"""Point 19: the owner of a scheduler's identity replays an old message, byte for byte.
+"""The owner of a scheduler's identity replays an old message, byte for byte.
 
 The pod's placement was withdrawn, its node is cordoned, and the pod is pending. The replayed
 message would place the pod on that node again, because a scheduler once decided and signed it. The

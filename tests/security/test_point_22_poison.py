@@ -1,4 +1,4 @@
-"""Point 22: if a service cannot fold an event, it stops folding but its process survives.
+"""If a service cannot fold an event, it stops folding but its process survives.
 
 A service that skipped the event would continue with a state that differs from all others."""
 

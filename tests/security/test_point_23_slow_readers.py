@@ -1,5 +1,4 @@
-"""Point 23: a subscriber that does not read delays no other client, and the server disconnects
-it."""
+"""A subscriber that does not read delays no other client, and the server disconnects it."""
 
 import asyncio
 import json

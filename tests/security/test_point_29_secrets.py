@@ -1,4 +1,4 @@
-"""Point 29: no event of a real ledger contains the private data in a pod's spec."""
+"""No event of a real ledger contains the private data in a pod's spec."""
 
 import asyncio
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""Point 31 of the security review: pods run as non-root with seccomp, read-only file systems and no
-capabilities. This module lists the exceptions.
+"""Pods run as non-root with seccomp, read-only file systems and no capabilities. This module lists
+the exceptions.
 
 The API server itself checks the pods, by the strictest Pod Security standard."""
 

@@ -1,7 +1,6 @@
-"""Point 32: our pods receive and send only the network traffic that they need.
+"""Our pods receive and send only the network traffic that they need.
 
-The tests check the applied policies, because no network that enforces them runs here.
-"""
+The tests check the applied policies, because no network that enforces them runs here."""
 
 from typing import Any
 

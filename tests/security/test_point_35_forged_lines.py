@@ -1,4 +1,4 @@
-"""Point 35: a pod's name has line breaks or control codes, to forge log lines or terminal output.
+"""A pod's name has line breaks or control codes, to forge log lines or terminal output.
 
 Without the guards, the log prints the line breaks and `--json` prints the control codes."""
 

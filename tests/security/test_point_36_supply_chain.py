@@ -1,4 +1,4 @@
-"""Point 36: our release has a CycloneDX bill of materials and a signed provenance."""
+"""Our release has a CycloneDX bill of materials and a signed provenance."""
 
 import base64
 import io

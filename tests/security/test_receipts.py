@@ -1,4 +1,4 @@
-"""Point 20: the operator of the ledger's servers rewrites the ledger's history.
+"""The operator of the ledger's servers rewrites the ledger's history.
 
 The operator changes one event and appends all events again with correct hashes, so `verify` finds
 nothing. Receipts that another party has signed and keeps elsewhere reveal the change."""

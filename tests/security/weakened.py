@@ -444,7 +444,7 @@ GUARDS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "stays in the folder": stays_in_the_folder,
     "writes one event a line": writes_one_event_a_line,
 }
-"""The name of a guard, and what takes it out for the length of a `with`."""
+"""For each guard's name, the function that removes the guard within a `with` block."""
 
 
 def guarded_but(guard: str) -> AbstractContextManager[None]:

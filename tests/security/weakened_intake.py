@@ -154,7 +154,7 @@ def asks_for_its_node_alone() -> Iterator[None]:
 
 @contextlib.contextmanager
 def budgets_a_nodes_hour() -> Iterator[None]:
-    """Let a node append any number of bytes and records."""
+    """Let a node append any number of bytes and records per hour."""
     from apportion.intake.taking import Lane  # noqa: PLC0415
 
     with mock.patch.object(Lane, "may_append", return_value=True):

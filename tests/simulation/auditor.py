@@ -1,15 +1,15 @@
 """The auditor of a simulation, which checks everything that is appended to the ledger.
 
 Invariants checked after every event:
-- the auditor's own fold satisfies core's invariants, and agrees with a second set of books;
+- the auditor's own fold satisfies core's invariants, and agrees with the record in `books`;
 - the hash chain of placements is intact, and the writer had the right to write the event;
 - a gang is complete when it is first placed, and uses one device model;
 - no placement exceeds a limit of a queue or namespace that its scheduler knew;
 - no pod is placed on a node or device that was already closed when the scheduler decided;
 - a new engine makes the same decisions from the same state.
 
-If the fold refuses an event of an honest writer, the event must have been correct at its basis,
-which is the revision from which the writer decided."""
+If the fold refuses an honest event, the event must have been correct at its basis: the revision
+from which its writer decided."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ UNBOUNDED: Final = 1 << 40  # pods considered in one decision
 ROGUE = "rogue"
 CHECKPOINT_EVERY = 40
 DECIDED_AGAIN_EVERY = 2
-"""Every second decision is checked this way, if the auditor has the state it was made on."""
+"""Check every second decision, if the auditor's state is the one from which it was made."""
 _SOURCES = {"intake": "agent/", "binder": "binder", "scheduler": "scheduler/", "watcher": "watcher"}
 _RIGHT_BEFORE: dict[type, tuple[str, ...]] = {
     PodPlaced: (PENDING,),
@@ -75,7 +75,7 @@ _RIGHT_BEFORE: dict[type, tuple[str, ...]] = {
     SharesAllocated: (),
     AllocationFailed: (),
 }
-"""The phases that a pod may have had at an event's basis, for the event to be an honest mistake."""
+"""For each event type, the phases of the pod at the basis in which the event was correct."""
 
 
 class Accepted(Protocol):
@@ -86,7 +86,7 @@ class Accepted(Protocol):
 
 
 class Auditor:
-    """Checks a run's ledger with its own fold and books, and complains about each problem."""
+    """Checks a run's ledger with its own fold and books, and reports each problem."""
 
     def __init__(
         self, complain: Callable[[str], None], now_s: Callable[[], float], oldest: Callable[[], int]
@@ -428,7 +428,7 @@ def _placements(events: list[Any]) -> list[tuple[Any, ...]]:
 def _is_of(found: list[Any], again: list[Any]) -> bool:
     """Return True if `again` starts with the placements in `found`.
 
-    An engine leaves some placements to its next decision if it has many."""
+    `found` may be shorter, because an engine splits many placements into several decisions."""
     return found == again or (bool(found) and found == again[: len(found)])
 
 

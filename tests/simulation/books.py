@@ -1,8 +1,7 @@
-"""A second set of books over the same events, written independently of core's fold.
+"""A second record of the ledger's pods, devices and placements, independent of core's fold.
 
-The books contain less than the fold: only pods, devices and placements with their resources. They
-are computed in another way, so that a bug of the fold does not hide itself. Invariant: an entry at
-a revision never depends on a later event."""
+The record contains less than the fold's state, and is computed in another way. So a bug of the fold
+shows as a difference. Invariant: an entry at a revision never depends on a later event."""
 
 from __future__ import annotations
 
@@ -66,7 +65,7 @@ class History:
 
 @dataclass
 class Standing:
-    """One pod, as the second set of books records it."""
+    """One pod in the auditor's own record."""
 
     group: str
     life: History = field(default_factory=lambda: History((GONE, 0)))  # Of (phase, attempt).
@@ -237,7 +236,7 @@ class Books:
         return ""
 
     def _release(self, group: str) -> None:
-        """Release the held pods of the gang if it has its minimum."""
+        """Release the gang's held pods for binding if the gang has its minimum number of pods."""
         placed = sum(pod.group == group and pod.placed is not None for pod in self.pods.values())
         if placed >= self._least[group].now:
             self.held.pop(group, None)

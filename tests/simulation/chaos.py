@@ -1,6 +1,6 @@
 """Disturb a running system: users, operators, broken devices, crashes, partitions, rogue clients.
 
-Invariant: `mend` ends all faults, except that the seed may keep failed devices failed. Any problem
+Invariant: `mend` ends all faults, except that failed devices stay failed in some runs. Any problem
 after `mend` is a bug of the system."""
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ if TYPE_CHECKING:
 TICK_S = 0.5
 ORDER_TIMEOUT_S = 2.0
 ORDERS_OVER_S = 30.0
-"""After this time every order that was in transit has arrived."""
+"""The time after which every operator command in transit has arrived."""
 STEPS_MAX = 60
 AT_WORK_S = (0.0, 0.012)
-"""From an event to the appends that it causes."""
+"""The shortest and the longest time from an event to the appends that it causes."""
 _encode = msgspec.json.Encoder().encode
 
 

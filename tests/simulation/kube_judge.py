@@ -191,7 +191,7 @@ class Judge:
         return (pod for pod in self._pods.values() if pod.card == card and not pod.ended)
 
     def _check_slices(self, revision: int, data: PodPlaced) -> None:
-        """Complain if a placement uses a device on which a HAMi pod runs on an unknown slice."""
+        """Report a placement on a device on which a HAMi pod runs on an unknown slice."""
         for uid, pod in self._pods.items():
             on = [share for share in data.shares if share.device == pod.card]
             if on and pod.start is None and not pod.ended and uid in self._live:

@@ -18,7 +18,7 @@ ROUNDS_PER_INSTANT_MAX = 100_000
 ENDINGS = 8  # a task may shield another, or start one while it ends
 END_S = 60.0
 THREAD_S = 0.05
-"""How long anything given to a thread takes."""
+"""The virtual time of every call that runs in a thread."""
 
 
 class NothingLeft(Exception):

@@ -17,7 +17,7 @@ from tests.simulation.weather import Weather
 
 T = TypeVar("T")
 ACK_TIMEOUT_S = 10.0
-"""The same as the real connection's."""
+"""The same timeout as in the real connection."""
 CONNECT_WAIT_S = 10.0
 TRIP_S = (0.0002, 0.004)
 SLOW_TRIP_S = (0.05, 3.0)

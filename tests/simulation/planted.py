@@ -101,7 +101,8 @@ def _no_pod_fence(patch: Patch) -> None:
 def _no_limit_fence(patch: Patch) -> None:
     """Let two schedulers use up the same limit, each without knowing of the other's placements.
 
-    Here several schedulers decide pods with a common limit, as happens while schedulers start."""
+    Normally, one scheduler decides for all pods with a common limit. This patch spreads them over
+    several schedulers, as happens while schedulers start."""
     real = cycle.fence
 
     def fence(*arguments: Any) -> list[Draft]:
@@ -205,7 +206,7 @@ def _refused_pods_lost(patch: Patch) -> None:
 
 
 def _unschedulable_for_what_never_came(patch: Patch) -> None:
-    """Let the engine not retry pods after the ledger refused the decision that took their room.
+    """If the ledger refuses a decision, keep the engine from offering its room to other pods.
 
     The hints of refused placements are removed too, because they would cause the retry."""
     whom = enumerate(hints.BY_EVENT[PodPlaced])
@@ -251,7 +252,7 @@ def _attempt_not_raised(patch: Patch) -> None:
 
 
 def _unsorted_tie(patch: Patch) -> None:
-    """Break the rule that among nodes of equal score the engine chooses by name."""
+    """Let the engine choose any node of equal score, instead of the first one by name."""
 
     def rank(self: RowOrder, name: str) -> int:
         del name
@@ -316,7 +317,7 @@ def _gangs_in_part(patch: Patch) -> None:
 
 
 def _held_in_part(patch: Patch) -> None:
-    """Make the fold release the held pods of a gang with its first batch."""
+    """Make the fold release a large gang's pods for binding after the gang's first batch."""
 
     def hold(state: Any, pod: Any, *, more_follow: bool) -> None:
         del state, pod, more_follow
@@ -497,7 +498,7 @@ UNHEARD = {"unheard member": 1.0}
 
 
 def _fences_upon_what_was_dropped(patch: Patch) -> None:
-    """Make a scheduler repeat a fence on a dropped record that the server has refused."""
+    """If the server refuses a fence because its record was dropped, make a scheduler repeat it."""
 
     async def refused(self: Fences, refusal: FenceRefused, ledger: object) -> None:
         del self, refusal, ledger

@@ -138,7 +138,7 @@ def _missed_deletions(patch: Patch) -> None:
 
 
 def _resumes_too_far_on(patch: Patch) -> None:
-    """Make a broken watch resume some versions too late, so that it misses changes."""
+    """Make a broken watch resume from a version that is too high, so that it misses changes."""
     real = Watch._rest
 
     async def rest(self: Watch, problem: str) -> None:

@@ -90,7 +90,7 @@ class SimulatedLedger(MemoryLedger):
     basis = -1
 
     async def append(self, drafts: Sequence[Draft]) -> list[int]:
-        """Append the drafts. Complain if the process has not folded its previous decision.
+        """Append the drafts. Report a problem if the process has not folded its previous decision.
 
         Appends with the same basis belong to one decision."""
         first = decode(drafts[0].payload, subject=drafts[0].subject)

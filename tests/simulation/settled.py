@@ -1,7 +1,7 @@
 """Checks after the faults have ended: every pod that fits is placed, and nothing more happens.
 
-Two judges decide whether a pending pod fits: a new engine, and the second set of books. The books
-judge only simple pods."""
+Two checks decide whether a pending pod fits: a new engine, and the auditor's own record (`books`).
+The record is used only for simple pods."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def undone(world: World) -> Iterator[str]:
-    """Yield a description of each piece of work that is still open."""
+    """Yield a description of each piece of work that is not finished."""
     state = world.auditor.state
     yield from world.side.differences(state)
     for pod in state.pods.values():
@@ -66,7 +66,7 @@ def _unplaced(world: World) -> Iterator[str]:
 
 
 def _fits(pod: PodState, books: Books) -> Iterator[str]:
-    """Yield a problem if this pending pod fits according to the books.
+    """Yield a problem if this pending pod fits according to the auditor's record.
 
     Only pods with a single device request are checked."""
     shape = pod.submitted.shape

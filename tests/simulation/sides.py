@@ -1,6 +1,6 @@
-"""Where a simulation's pods come from: a folder of manifests, or a cluster.
+"""The source of a simulation's pods: a folder of manifests, or a cluster.
 
-Invariant: a folder and a cluster list their differences from the ledger without the services."""
+Invariant: a folder and a cluster do not use the services to find differences from the ledger."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.simulation.wishes import Wishes
 
 
 class Side(Protocol):
-    """Where a simulation's pods come from: a folder of manifests or a cluster."""
+    """The source of a simulation's pods: a folder of manifests, or a cluster."""
 
     quiet_s: float
-    """Longer than any service pauses between two tries."""
+    """The system is settled after this time without events. No service pauses longer to retry."""
     deeds: dict[str, Callable[[], object]]
-    """The faults that can happen there, by kind."""
+    """A function for each kind of fault that can happen in the folder or cluster."""
 
     def access(self, name: str) -> KubeAccess | None:
         """Return the named process's access to the API server, or None if there is no API

@@ -22,7 +22,7 @@ from tests.support.memory_ledger import MemoryLedger
 from tests.support.memory_server import MemoryServer
 
 EVERY_EVENTS = 25
-"""A run has about two hundred events."""
+"""The number of events between snapshots. A run has about two hundred events."""
 
 
 class Shelf:

@@ -33,7 +33,7 @@ class FailingTarget:
             return Failed("the API server is busy", final=False)
         return Bound()
 
-    async def evict(self, evicted: PodEvicted) -> Failed | None:
+    async def evict(self, evicted: PodEvicted, later: int | None = None) -> Failed | None:  # noqa: ARG002 - it has no pods
         await rest(self._chance.uniform(*CALL_S))
         if self._weather.strikes("bind failed", self._chance):
             return Failed(f"pod {evicted.pod} is not let go of yet", final=False)

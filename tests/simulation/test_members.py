@@ -1,4 +1,4 @@
-"""Schedulers with a wrong list of members do no harm, because fences refuse conflicting
+"""Schedulers with a wrong list of each other do no harm, because fences refuse conflicting
 placements."""
 
 import random
@@ -15,7 +15,7 @@ from tests.support.memory_server import MemoryServer
 
 SEEDS = range(500, 520)
 View = Callable[[Membership, list[str]], list[str]]
-"""The list that a member believes in, given the others that it has heard."""
+"""Returns the list of schedulers that a scheduler works with, given those that it has heard."""
 
 
 def alone(_membership: Membership, _others: list[str]) -> list[str]:

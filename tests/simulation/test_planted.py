@@ -11,7 +11,7 @@ from tests.simulation.world import run
 
 ALL = (*PLANTED, *PLANTED_IN_A_CLUSTER)
 SMOKE = (PLANTED[0], PLANTED_IN_A_CLUSTER[0])
-"""Run with every change; the others, which rarely change, run at night."""
+"""Faults that are tested with every change. The others are tested at night."""
 
 
 @pytest.mark.parametrize("fault", ALL, ids=lambda fault: fault.name)

@@ -87,7 +87,7 @@ KINDS = (
 )
 WITHOUT_A_CLUSTER = (*AT_THE_TARGET, *OF_LIMITS, "node not ready")
 CLUSTER_SHARE = 0.25
-"""The share of seeds with a cluster; the others have manifests, and nothing to bind to."""
+"""The fraction of seeds with a cluster. Runs of the other seeds have a folder of manifests."""
 
 
 @dataclass
@@ -150,7 +150,7 @@ class Weather:
         return random.Random(f"{self.seed}/{purpose}")
 
     def strikes(self, kind: str, chance: random.Random) -> bool:
-        """Return True if this kind of fault strikes now, and count it."""
+        """Draw whether a fault of this kind strikes now. If so, count it and return True."""
         rate = self.rates.get(kind, 0.0)
         if self.calm or not rate or chance.random() >= rate:
             return False

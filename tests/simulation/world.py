@@ -57,18 +57,17 @@ FAULTS_S = (20.0, 60.0)
 WISHES = (15, 45)
 PODS_MAX = 24
 AGENT_GRACE_S = 12
-"""Chaos keeps agents away so long that one is often given up, and comes back."""
+"""So short that an agent which chaos keeps away is often considered gone before it returns."""
 PATIENCE_S = RESAY_S + 2 * SKEW_MAX_S
-"""Longer than the server remembers an id; what is not done after this time never will be.
+"""The longest time until the system is settled. It is longer than the server remembers an id.
 
-A node's next full inventory may come this late, and quiet has to follow it. A pod whose placements
-agents refused may wait longer: until a scheduler whose clock is behind reaches the time that one
-whose clock is ahead wrote."""
+A node's next full inventory may come this late. A pod whose placements agents refused may wait
+until a scheduler with a slow clock reaches the time that a scheduler with a fast clock wrote."""
 LAST_EVENTS = 12
 CHANGES_BURST = 8.0
-"""No node's inventory changes more often at once: none has more devices."""
+"""A node's inventory never changes more often at once, because no node has more devices."""
 PAGE = 5
-"""Page size of lists: a cluster has about twenty pods."""
+"""The page size of lists. A cluster has about twenty pods, so lists have several pages."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from tests.support.ledger_of import Ledger
 
 
 class Accounted:
-    """An in-memory ledger with a usage account of `hours` hours."""
+    """An in-memory ledger with an account of the usage in the first `hours` hours."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Accounted:
 
 
 class Losing(Accounted):
-    """An in-memory ledger with an account of lost hours."""
+    """An in-memory ledger with an account of lost GPU hours."""
 
     def __init__(self, by: str = "namespace", *, hours: float = 10, step: int = 0) -> None:
         super().__init__(by, hours=hours, step=step, kind=Lost)
@@ -76,7 +76,7 @@ class Losing(Accounted):
         return lost_answer(self.reading(), prices)
 
     def hours(self, key: str | None = None) -> dict[str, float]:
-        """Return the hours of the total, or of the row `key`, by name, without zeros and sums."""
+        """Return the GPU hours by part, without zeros and sums, in the row `key` or in total."""
         answer = self.answer()
         row = next(each for each in answer.rows if each.key == key) if key else answer.total
         names = (name.removesuffix("_gpu_hours") for name in row.__struct_fields__)

@@ -1,4 +1,4 @@
-"""Small documents of every kind whose controller creates pods, each written as its users do."""
+"""Build a small manifest of every kind whose controller creates pods, as users write it."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def replicated(version: str, kind: str, **spec: Any) -> dict[str, Any]:
 def training(
     kind: str, specs: str, version: str = "kubeflow.org/v1", **spec: Any
 ) -> dict[str, Any]:
-    """Return a job of the training operator: a leader without a number, and two workers."""
+    """Return a training operator's job: a leader without a replica count, and two workers."""
     leader = "Launcher" if kind == "MPIJob" else "Master"
     roles = {leader: {"template": template()}, "Worker": {"replicas": 2, "template": template()}}
     return kind_of(version, kind, **{specs: roles}, **spec)
@@ -60,7 +60,7 @@ def runtime(**spec: Any) -> dict[str, Any]:
 
 
 def train_job(**spec: Any) -> dict[str, Any]:
-    """Return a TrainJob of two nodes with one GPU each, which names the runtime above."""
+    """Return a TrainJob of two nodes with one GPU each, which names the runtime `train`."""
     amounts = {"limits": {"nvidia.com/gpu": 1}}
     trainer = {"numNodes": 2, "resourcesPerNode": amounts}
     spec = {"runtimeRef": {"name": "train"}, "trainer": trainer} | spec

@@ -25,12 +25,12 @@ from apportion.runtime.files.atomic import write_whole
 from tests.support.polling import until
 
 PRE_START_S = 30.0
-"""The time after which a kubelet gives up a container's start, and retries it."""
+"""The timeout after which a kubelet retries the start of a container."""
 OF_ITS_OWN = ("grpc.use_local_subchannel_pool", 1)
-"""As in a Go kubelet.
+"""A gRPC option that gives each channel its own connection, as in a Go kubelet.
 
-Otherwise channels to one address share a connection, and a restarted plugin would be watched over
-the connection of the killed one."""
+Without it, channels to one address share a connection, so the kubelet would watch a restarted
+plugin over the connection of the killed one."""
 
 
 class Refused(Exception):

@@ -32,13 +32,13 @@ WORDS = {
     "hygon": "dcu", "kunlun-vxpu": "xpu", "metax-sgpu": "metax-sgpu", "vastai": "Vastai",
     **{f"iluvatar-{chip.lower()}": chip for chip in ("BI-V100", "BI-V150", "MR-V50", "MR-V100")},
 }  # fmt: skip
-"""By vendor: what is in the name of the annotation from which its plugin takes devices."""
+"""For each vendor, a part of the name of the annotation from which its plugin reads devices."""
 NEVER = str(2**64 - 1)
-"""Volcano's plugin writes this time on a pod that has its devices, so the pod is the youngest."""
+"""The time that Volcano's plugin writes on a served pod, so that it is never the oldest again."""
 STEPS = ("before the pod is found", "before the segment is erased", "before the lock is released")
 """The points of an allocation at which a plugin can be killed."""
 WRITERS = {"hami": "nvidia-device-plugin", "volcano": "volcano-vgpu-device-plugin"}
-"""The names of the programs, which the API server records with each change."""
+"""The program names that the API server records as the manager of each change."""
 
 
 class Killed(Exception):

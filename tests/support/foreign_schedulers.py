@@ -23,7 +23,7 @@ FOREVER_S = 36_000.0
 LOOK_S = 0.3
 EXPIRES_S = 300
 NAMES = {"hami": "hami-scheduler", "volcano": "volcano"}
-"""By system: what its pods name as their scheduler."""
+"""For each system, the `schedulerName` of its pods."""
 _ASKS = {
     "hami": ("nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpucores"),
     "volcano": tuple(f"volcano.sh/vgpu-{each}" for each in ("number", "memory", "cores")),

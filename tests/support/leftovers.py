@@ -29,7 +29,7 @@ STATE, START_TIME = 0, 19
 _init = subprocess.Popen.__init__
 _lock = threading.Lock()
 _watchers: list[tuple[int, int]] = []
-"""At most one: its process id, and the descriptor that it reads from."""
+"""At most one watcher, as its process id and the descriptor of its input."""
 
 
 def watch() -> None:

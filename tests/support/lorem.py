@@ -18,7 +18,7 @@ TEXTS: Final = (answer_text, event_text, words)
 WORDERS: Final = ("_words", "_sentence")
 """Name endings of functions that render sentences, in other modules of the product."""
 SENTENCES: Final = FIELDS | {"parts", "reason_parts"}
-"""Fields of answers that hold sentences, or the texts between the names in one."""
+"""Fields of answers that hold a sentence, or the parts of one."""
 
 
 def lorem(function: Callable[..., str]) -> Callable[..., str]:

@@ -63,7 +63,7 @@ class Where(NamedTuple):
 
 
 class MemoryKube:
-    """The API server of one cluster. Like Kubernetes 1.21, it checks the uid of a binding."""
+    """The API server of one cluster. Like Kubernetes 1.21, it refuses a binding of another uid."""
 
     def __init__(self) -> None:
         self.store = Store()

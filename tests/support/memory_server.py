@@ -28,9 +28,9 @@ from tests.support.memory_queue import MemoryQueue
 from tests.support.memory_subjects import matches
 
 STANDALONE_CHANNELS = {"workload", "cluster"}
-"""Channels that the operator writes too, where there is no Kubernetes to watch."""
+"""Channels that the operator may also write to if there is no Kubernetes to watch."""
 STORED_OVERHEAD_BYTES = 64
-"""About what the server's file stores besides subject, id and payload of an event."""
+"""The approximate size that the server stores for an event in addition to its content."""
 EVENT_DEPTH = 3  # tokens before the name: apportion, v1, the channel
 
 WRITERS = {
@@ -41,7 +41,7 @@ WRITERS = {
 
 
 Take = Callable[[str, bytes, str], asyncio.Future[bytes]]
-"""Takes subject, payload and reply of a plain message; the answer may never come."""
+"""Handles a plain message (subject, payload, reply subject). The answer may never come."""
 
 
 class Stored(NamedTuple):

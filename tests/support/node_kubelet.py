@@ -27,11 +27,11 @@ LOOK_S = 0.2
 LOOK_AT_NODE = 10
 """The number of looks after which the node's status is compared."""
 Given = list[tuple[str, str]]
-"""Devices, and the memory limit of each; empty where a plugin sets none."""
+"""Each device of a container with its memory limit, or "" if the plugin sets no limit."""
 
 
 class NodeKubelet:
-    """The kubelet of one node, in an `async with` block. It starts pods in a drawn order.
+    """The kubelet of one node, in an `async with` block. It starts pods in random order.
 
     `handed` maps each container to the devices that it got, and the devices in its pod's
     annotations. `refused` has the pods that a plugin refused, by name. A real kubelet fails such a

@@ -12,7 +12,7 @@ from typing import TypeVar
 T = TypeVar("T")
 INTERVAL_S = 0.02
 WAIT_S = 120
-"""Long enough for a machine that runs five lanes at once; a wait ends as soon as it can."""
+"""Long enough for a machine that runs five groups of tests at once."""
 
 
 def wait_until(

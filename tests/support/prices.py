@@ -85,8 +85,8 @@ def idle_value(shapes: tuple[PricedShape, ...], count: int, cpu_price: int) -> i
 
 
 def node_value(shapes: tuple[PricedShape, ...], node: Left) -> int:
-    """Return the value of the node's free CPU and devices, at the CPU price that makes it
-    lowest."""
+    """Return the value of the node's free CPU and devices, at the CPU price that makes this
+    value lowest."""
     alone = [s.value // s.cpu_milli for s in shapes if s.ask is None]
     values = []
     for step in CPU_STEPS:
@@ -98,7 +98,7 @@ def node_value(shapes: tuple[PricedShape, ...], node: Left) -> int:
 
 
 def node_variety(shapes: tuple[PricedShape, ...], node: Left) -> int:
-    """Return K: how many pods of each shape fit, summed with weights.
+    """Return the node's variety, K: a weighted sum of how many pods of each shape fit.
 
     A shape's weight is half its frequency times the square root of its size."""
     total, weighed = sum(shape.pods for shape in shapes), 0

@@ -18,9 +18,9 @@ from tests.support.polling import WAIT_S, until
 NO_AGENTS = ("--agent-grace", "0")
 """Options of a scheduler in tests that report nodes without running agents."""
 READY_INTERVAL_S = 0.1
-"""Poll no more often: each request takes time from the start that it waits for."""
+"""The polling interval. Faster polling would slow down the service that starts."""
 READ_S = 30
-"""The time an answer may take: the machine may stall for a good part of it."""
+"""The timeout of an answer. It is long because a test machine may stall for a while."""
 
 
 class ServiceProcess:

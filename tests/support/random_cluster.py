@@ -212,5 +212,5 @@ class RandomCluster:
 
 
 def _may_have_keys(term: dict[str, Any]) -> bool:
-    """Return True if the term may have `matchLabelKeys` of the label `version`."""
+    """Return True if Kubernetes accepts `matchLabelKeys: [version]` in the term."""
     return "labelSelector" in term and "version" not in str(term["labelSelector"])

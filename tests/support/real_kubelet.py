@@ -25,7 +25,7 @@ from tests.support.polling import WAIT_S, until
 from tests.support.ports import free_port
 
 HOME: Final = Path("/var/lib/kubelet")
-"""A kubelet's device plugins are here, whatever its root folder is."""
+"""The hard-coded folder of a kubelet's device plugins, whatever its root folder is."""
 CDI: Final = Path("/var/run/cdi")
 """The default folder of CDI files, which the runtime reads."""
 END_S: Final = 150

@@ -12,7 +12,7 @@ PROCESSES, COUNT = 1856, 2_008_896
 def run_process(
     path: Path, *, inner: int = 7, host: int = 0, mib: int = 0, percent: int = 0
 ) -> None:
-    """Add a process to a container's usage region, as a user of the region's first device."""
+    """Add a process that uses the first device to a container's usage region."""
     with SharedFile(path) as file:
         file.write(PROCESSES, struct.pack("<ii", inner, host))
         file.write(PROCESSES + 8, struct.pack("<QQQ", mib << 18, 0, 3 * mib << 18))

@@ -98,7 +98,7 @@ class Standalone:
         return wait_until(found, f"`up` to say {part!r}", timeout_s=timeout_s)
 
     def up(self) -> Self:
-        """Wait until `up` has started everything and has printed its closing hint."""
+        """Wait until `up` has started all services and has printed its closing hint."""
         self.said("Stop everything with Ctrl-C")
         return self
 

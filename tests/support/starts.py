@@ -48,7 +48,7 @@ NO_THREADS: Final = {"OPENBLAS_NUM_THREADS": "1"}
 """Without this, importing NumPy starts threads, which a fork would not have."""
 CLONE_PARENT: Final = 0x8000
 CLONE: Final = {"x86_64": 56, "aarch64": 220}
-"""The number of clone(2)."""
+"""The system call number of clone(2), by architecture."""
 
 Asked: Final = namedtuple(  # noqa: PYI024 - the parameters of Popen._execute_child have no types
     "Asked",
@@ -66,9 +66,9 @@ _begun: dict[str, str] = {}
 
 
 def use(wanted: bool) -> None:
-    """Set whether later processes are forked from one that has imported their modules.
+    """Choose whether later processes are forks of a process that has imported their modules.
 
-    Where that is impossible, or if not `wanted`, each of them starts as a new process."""
+    If `wanted` is False or this machine cannot fork like that, they start as new processes."""
     possible = sys.platform == "linux" and platform.machine() in CLONE
     chosen = _fork_or_execute if wanted and possible else _execute
     subprocess.Popen._execute_child = chosen  # type: ignore[attr-defined]
@@ -216,8 +216,8 @@ def _serve() -> None:
 def _fork_for_up(popen: subprocess.Popen[Any], *given: Any) -> None:
     """Replace `Popen._execute_child` in a forked `apportion up`.
 
-    Fork `up` for its helper process, from which it starts its services. Execute all other commands.
-    """
+    If `up` starts its helper process, from which it starts services, fork `up`. Otherwise execute
+    the command."""
     asked = Asked(*given)
     words = [os.fspath(each) for each in asked.args] if isinstance(asked.args, list | tuple) else []
     if words[:3] != [sys.executable, *UP_FORKS] or len(list(Path("/proc/self/task").iterdir())) > 1:

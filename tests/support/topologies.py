@@ -19,7 +19,9 @@ def hyper_node(name: str, tier: int, *members: dict[str, Any], **spec: Any) -> d
 
 
 def tree_of_volcano() -> list[dict[str, Any]]:
-    """Return the HyperNodes of Volcano's guide: eight nodes in s0 to s3, s4 and s5, and s6."""
+    """Return the HyperNodes of Volcano's guide: s6 contains s4 and s5, which contain s0 to s3.
+
+    Each of s0 to s3 contains two nodes."""
     leaves = [
         hyper_node(f"s{n}", 1, exact(f"node{2 * n}"), exact(f"node{2 * n + 1}"), tierName="rack")
         for n in range(4)

@@ -1,6 +1,6 @@
 """Nodes on which the device plugins of HAMi's vendors have registered devices.
 
-The annotations and resources are as the sources of the plugins write them."""
+Annotations and resources have the values that the source code of the plugins writes."""
 
 import json
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ class Vendor(NamedTuple):
 
 
 def _amounts(count: str, memory: str, cores: str) -> tuple[dict[str, object], ...]:
-    """Return limits of the usual three resources."""
+    """Return container limits that combine three resources: devices, memory and cores."""
     return (
         {count: 1}, {count: 2}, {count: 1, memory: 4}, {count: 2, memory: 8, cores: 30},
         {count: 1, cores: 100}, {count: 1, memory: 4, cores: 0}, {count: 4, cores: 1},
@@ -47,7 +47,7 @@ def _amounts(count: str, memory: str, cores: str) -> tuple[dict[str, object], ..
 
 
 def _numbers(count: str, *numbers: int) -> tuple[dict[str, object], ...]:
-    """Return limits of a resource that counts whole devices."""
+    """Return container limits, each for one of these numbers of whole devices."""
     return tuple({count: number} for number in numbers)
 
 
@@ -260,4 +260,4 @@ VENDORS = {
         for word in ("MR-V100", "MR-V50", "BI-V150", "BI-V100")
     },
 }
-"""By dialect."""
+"""The vendors, by the name of their dialect."""

@@ -25,7 +25,7 @@ BOUND = {
     "hami.io/bind-phase": "allocating",
     "hami.io/bind-time": str(NOW_S),
 }
-"""What HAMi writes for any vendor."""
+"""The annotations that HAMi writes for pods of every vendor."""
 
 
 def ledger(node: NodeFacts) -> Ledger:

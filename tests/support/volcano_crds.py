@@ -271,7 +271,7 @@ def _schema(table: str, *, newest: bool) -> dict[str, Any]:
 
 
 def _of_others() -> Iterator[dict[str, Any]]:
-    """Yield the PodGroups of the coscheduling plugin and of KAI's pod-grouper."""
+    """Yield the PodGroup CRDs of the coscheduling plugin and of KAI's pod-grouper."""
     for group, name in (("scheduling.x-k8s.io", "v1alpha1"), ("scheduling.run.ai", "v2alpha2")):
         crd = _crd(group, "PodGroup", [], newest=True)
         crd["metadata"]["annotations"] = {"api-approved.kubernetes.io": "unapproved"}

@@ -15,7 +15,7 @@ FIELDS: Final = frozenset((
     "available_words", "awaits", "cause", "choice", "clauses", "cure", "error", "fix", "headline",
     "last_failure", "lead", "message", "missing", "needed_words", "problem", "reason",
     "reason_words", "rejection", "room", "sentence", "since_text", "spared", "summary", "text",
-    "unblocked_by", "unready", "when", "words",
+    "unblocked_by", "unready", "words",
 ))  # fmt: skip
 """Fields of answers and errors that hold sentences."""
 WORDERS: Final = ("_words", "_text", "_with_text")
@@ -149,9 +149,9 @@ _SCRIPT_METHODS = (
 )
 _COMMENT = re.compile(r"/\*.*?\*/|(?<![:\"'`\\])//[^\n]*", re.DOTALL)
 _TAKEN = re.compile(r"\{([^{}]*)\}\s*(?:\)\s*(?:=>|\{)|=[^=>])")
-"""The content of the braces of a destructured object."""
+"""Matches a destructuring pattern in JavaScript; its group is the content of the braces."""
 _BOUND = re.compile(rf"\b(?:{'|'.join(sorted(FIELDS))})\s*:\s*(\w+)\s*[,}}=]")
-"""A destructured field with another name."""
+"""Matches a field that is destructured into a variable of another name."""
 _ASSIGNED = re.compile(
     rf"\b(?:const|let)\s+(\w+)\s*=\s*[^;]*?\.(?:{'|'.join(sorted(FIELDS))})\b(?![\w(])[^;.(]*;"
 )

@@ -1,4 +1,4 @@
-"""Every test belongs to one lane (a group of checks), and a failed lane fails the whole run."""
+"""Every test belongs to one lane (a group of tests), and a failed lane fails the whole run."""
 
 import sys
 from collections import Counter
@@ -24,7 +24,7 @@ TESTS = [path for path in files() if path.startswith("tests/") and "/test_" in p
 
 
 def taken(lane: Lane) -> set[str]:
-    """Return the test files that a lane passes to pytest."""
+    """Return the test files that a lane (a group of tests) passes to pytest."""
     words = [word for command in commands(lane) for word in command]
     ignored = [word.partition("=")[2] for word in words if word.startswith("--ignore=")]
     return {path for path in TESTS if _below(path, lane.paths) and not _below(path, ignored)}
@@ -35,14 +35,14 @@ def _below(path: str, folders: tuple[str, ...] | list[str]) -> bool:
 
 
 def test_every_test_is_in_one_lane() -> None:
-    """Every test file is in exactly one lane, because CI does not run a file without a lane."""
+    """Every test file is in exactly one lane (a group of tests), because CI runs only lanes."""
     times = Counter(path for lane in LANES for path in taken(lane))
     assert times == dict.fromkeys(TESTS, 1)
 
 
 @pytest.mark.parametrize("lane", [*LANES, *NIGHTLY], ids=lambda lane: lane.name)
 def test_the_paths_of_a_lane_are_there(lane: Lane) -> None:
-    """The paths of every lane exist, because a renamed folder would silently drop its tests."""
+    """All paths of a test lane exist, because a renamed folder would silently drop its tests."""
     assert [path for path in lane.paths if not Path(ROOT, path).exists()] == []
 
 
@@ -71,7 +71,7 @@ WELL = Ended("a", ok=True, took_s=1.0, output="....\n==== 3 passed, 1 skipped in
 def test_a_lane_that_fails_fails_the_whole(
     output: str, failed: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The run fails if a lane fails in a test, before any test, or after all of its tests."""
+    """`make test` fails if a lane (a group of tests) fails in, before or after its tests."""
     ill = Ended("b", ok=False, took_s=2.0, output=output)
     assert report([WELL, ill], 2.0) == 1
     *_, last = capsys.readouterr().out.splitlines()
@@ -80,14 +80,14 @@ def test_a_lane_that_fails_fails_the_whole(
 
 
 def test_a_run_without_lanes_fails() -> None:
-    """The run fails if no lane is selected."""
+    """A test run fails if no lane (a group of tests) is selected."""
     assert report([], 0.0) == 1
 
 
 def test_what_a_lane_starts_keeps_what_it_compiled(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A lane's processes cache bytecode even if PYTHONDONTWRITEBYTECODE is set."""
+    """The processes of a test lane cache bytecode even if PYTHONDONTWRITEBYTECODE is set."""
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     environ = environment(str(tmp_path))
     asked = "import sys; print(sys.dont_write_bytecode)"
@@ -99,7 +99,7 @@ def test_what_a_lane_starts_keeps_what_it_compiled(
 
 
 def test_the_temporary_folders_of_a_lane_are_its_own(tmp_path: Path) -> None:
-    """Each lane has its own temporary folders, because concurrent pytest runs delete shared
+    """Each test lane has its own temporary folders, because concurrent pytest runs delete shared
     ones."""
     test = tmp_path / "test_where.py"
     test.write_text("def test_where(tmp_path):\n    print(tmp_path)\n")

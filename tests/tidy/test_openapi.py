@@ -14,7 +14,7 @@ def test_what_is_committed_is_current() -> None:
 
 
 def test_each_endpoint_is_declared_once() -> None:
-    """No two endpoints share a method and a path, whatever their path parameters are called."""
+    """No two endpoints have the same method and path, ignoring the names of path parameters."""
     counted = Counter((each.method, re.sub(r"{\w+}", "{}", each.path)) for each in ENDPOINTS)
     assert not [each for each, times in counted.items() if times > 1]
 

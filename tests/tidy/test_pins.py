@@ -54,9 +54,9 @@ def test_every_file_that_is_refreshed_pins_something() -> None:
 def test_a_digest_is_looked_up_with_what_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A refresh of a pin keeps the image's tag and updates the digest, with any installed tool.
+    """Refreshing a pin keeps the image's tag and updates the digest, with skopeo or docker.
 
-    It fails if there is no tool or no answer."""
+    It fails if neither tool is installed, or if the tool fails."""
     text = f"FROM debian:bookworm@{DIGEST} AS system\n"
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(click.ClickException, match="no skopeo or docker"):

@@ -1,4 +1,4 @@
-"""No two tests get the same port, even across lanes."""
+"""No two tests get the same port, even if they run at the same time."""
 
 import os
 import socket

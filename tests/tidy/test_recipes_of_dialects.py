@@ -183,7 +183,7 @@ def test_a_dialect_is_a_module_and_a_row(tmp_path: Path) -> None:
 
 
 def test_a_vendor_is_its_data_its_dialect_and_its_domain(tmp_path: Path) -> None:
-    """Adding a vendor changes five files. The admission policies then guard the vendor's domain."""
+    """Adding a vendor changes five files. The admission policies then cover its resource names."""
     files = {
         f"{DIALECTS}/vendors/acme.py": MODULE.replace("FAMILY", "acme"),
         f"{DEVICES}/catalogue/acme.toml": CATALOGUE,

@@ -126,7 +126,7 @@ MESSAGES = tuple(
         "watcher",
     )
 )
-"""Parts whose literals are checked as well."""
+"""Parts of the product in which string literals are checked as well."""
 LITERALS = (tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING))
 
 

@@ -132,7 +132,7 @@ class _Known:
     async def say(self) -> None:
         """Log each time the ledger becomes unreachable or reachable again, until cancelled.
 
-        While the ledger is unreachable, pods are judged by the newest configuration read."""
+        While the ledger is unreachable, pods are checked by the newest known configuration."""
         await self.reader.caught_up()
         sure = True
         while True:

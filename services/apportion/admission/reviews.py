@@ -2,7 +2,7 @@
 
 Invariants: every readable review gets an answer with its uid. An unreadable review gets an error
 that names the cause. No review is answered until the configuration has been read, or while the
-configuration is certainly outdated."""
+configuration is known to be outdated."""
 
 import base64
 import itertools
@@ -142,10 +142,23 @@ class Reviews:
                     wrong = ManifestError("pod", "all of it", what, "split it into several pods")
                     verdict = Rejected(wrong)
             else:
-                verdict = self._judge(asked)
+                configuration = self._configuration()
+                names, scheduler = scheduler_names(configuration, self._schedulers), self._scheduler
+                if scheduler not in names.ours:
+                    # The configuration replaces our names: use its first.
+                    scheduler = configuration.scheduler_names[0]
+                config = manifest_config(configuration)
+                rules = Rules(
+                    config=msgspec.structs.replace(config, resource_claims=self._dra),
+                    names=names,
+                    scheduler=scheduler,
+                    writer=self._writer,
+                    overwrite_env=configuration.nvidia.overwrite_env,
+                    disable_core_limit=configuration.nvidia.disable_core_limit,
+                )
+                verdict = admit(asked, rules)
                 if isinstance(verdict, Admitted) and verdict.why in OURS:
-                    dialects = manifest_config(self._configuration()).dialects
-                    found = suspects(asked.pod, dialects, placed=True)
+                    found = suspects(asked.pod, config.dialects, placed=True)
                     slips = [
                         f"{each.field} {each.said}"[:WARNING_CHARS_MAX]
                         for each in itertools.islice(found, WARNINGS_MAX)
@@ -156,22 +169,6 @@ class Reviews:
             response["warnings"] = slips
         kind = {"apiVersion": review.api_version, "kind": "AdmissionReview"}
         return _encode({**kind, "response": response})
-
-    def _judge(self, asked: Asked) -> Admitted | Rejected:
-        configuration = self._configuration()
-        names, scheduler = scheduler_names(configuration, self._schedulers), self._scheduler
-        if scheduler not in names.ours:  # the configuration replaces our names: use its first
-            scheduler = configuration.scheduler_names[0]
-        config = manifest_config(configuration)
-        rules = Rules(
-            config=msgspec.structs.replace(config, resource_claims=self._dra),
-            names=names,
-            scheduler=scheduler,
-            writer=self._writer,
-            overwrite_env=configuration.nvidia.overwrite_env,
-            disable_core_limit=configuration.nvidia.disable_core_limit,
-        )
-        return admit(asked, rules)
 
 
 def _response(verdict: Admitted | Rejected) -> dict[str, Any]:

@@ -5,5 +5,5 @@ DeviceHealthChanged via an intake. Once a placement is bound, it prepares the sh
 SharesAllocated, or AllocationFailed with a reason. One process can serve a simulated fleet.
 
 On a Kubernetes node, `shares.preparing` prepares the shares, and `kubelet` hands them to
-containers. Invariant: the agent acts on the ledger alone. After a restart, it completes unfinished
-work, and rebuilds missing files (regions, CDI specifications) from the ledger."""
+containers. Invariant: the agent acts only on events in the ledger. After a restart, it completes
+unfinished work, and rebuilds missing files (regions, CDI specifications) from the ledger."""

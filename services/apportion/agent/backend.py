@@ -82,8 +82,8 @@ class DeviceBackend(Protocol):
 
         Destroys this agent's conflicting instances. Raises InTheWay if a conflicting instance is
         `needed` or in use. Raises NotMade if the instance is impossible, has less memory than
-        `least_mib` (what the ledger charges for the share), or conflicts with a foreign instance.
-        Raises OSError if the agent cannot record the instance on disk."""
+        `least_mib` (the share's memory in the ledger), or conflicts with another program's
+        instance. Raises OSError if the agent cannot record the instance on disk."""
 
     async def keep_instances(self, device: str, needed: Collection[MigInstance]) -> Kept:
         """Destroy the device's MIG instances that this agent created and that are neither `needed`

@@ -43,7 +43,7 @@ class BootBook(Generic[T]):
         except FileNotFoundError:
             pass
         except (OSError, msgspec.DecodeError) as error:
-            _log.warning("cannot read %s, ignoring it: %s", path, error)
+            _log.warning("cannot read %s, so the file is ignored: %s", path, error)
         else:
             if outlives_boot or file.boot == boot:
                 self._file = file

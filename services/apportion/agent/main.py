@@ -158,7 +158,10 @@ def _note_handing_out(node: Node, places: Places) -> None:
 
 
 async def body(service: Service, backends: Backends, places: Places | None = None) -> None:
-    """Run the agent until cancelled. With `places`, the agent also hands out shares."""
+    """Run the agent until cancelled.
+
+    With `places`, the agent also gives devices to the node's containers or commands. Without
+    `places`, it only reports devices and answers placements."""
     simulated = [each.name for each in backends.simulated]
     node = backends.node if not simulated else simulated[0] if len(simulated) == 1 else ""
     async with open_session(service, node=node) as session:

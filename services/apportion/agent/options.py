@@ -1,4 +1,4 @@
-"""Command-line options of an agent that hands out shares. They become its `Places`."""
+"""Command-line options of an agent that hands out shares. The command gets them as `Places`."""
 
 import functools
 import shlex
@@ -97,7 +97,7 @@ _OPTIONS = (
 
 
 def places_options(command: Command) -> Command:
-    """Add these options to a command. Pass them as `places`, which is None without shares."""
+    """Add these options to a command, which gets `places`, or None if it prepares no shares."""
 
     def run(**given: Any) -> None:
         if given["kubelet"] and given["runs"]:

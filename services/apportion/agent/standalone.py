@@ -72,7 +72,7 @@ class RunNode:
             fix = f"{error.strerror}; choose a folder that the agent can write, or start it as root"
             raise ConfigError("--state", str(places.state), fix) from None
         if not (places.proc / "stat").is_file():
-            fix = "it is not a /proc file system"
+            fix = "the folder has no /proc file system; mount one there"
             raise ConfigError("--proc", str(places.proc), fix)
         self._runs = runs = Runs(places.state, places.proc)
         self._specifications = Specifications(places.cdi, (places.static_cdi,), places.proc)
@@ -240,34 +240,27 @@ class Runs:
         try:
             self._book.strike(*over)
         except OSError as error:
-            raise NotPrepared(f"cannot record the command: {error}") from None
+            raise NotPrepared(f"cannot remove ended commands from the list: {error}") from None
         return set(self._book.entries)
 
     def owner(self, pid: int) -> Owner | None:
-        """Return a process's owner, if any, without the cgroup, which other processes may share."""
+        """Return a process's owner, if any. Ignores cgroups, which processes may share."""
         owner = self._owners.of(pid)
         if owner is None:
             return None
-        pod = self._pod(pid)
-        return owner._replace(pod=pod, container=CONTAINER if pod else "", cgroup="")
-
-    def _pod(self, pid: int) -> str:
         by_life = {run.life: pod for pod, run in self._book.entries.items()}
-        named = self._mounted(pid)
-        for _ in range(_CLIMBED_MAX):
-            life = life_of(pid, self._proc)
-            if named or life is None:
-                return named
-            named = by_life.get(life, "")
-            pid = parent_of(pid, self._proc)
-        return named
-
-    def _mounted(self, pid: int) -> str:
         try:
             # The container engine, not the command, starts the container's processes, so the pod is
             # found by the folder that is mounted into the container.
             mounts = (self._proc / str(pid) / "mountinfo").read_text("utf-8", "replace")
         except OSError:
-            return ""
-        pods = map(untoken, _in_mounts(mounts))
-        return next((pod for pod in pods if pod in self._book.entries), "")
+            mounts = ""
+        mounted = map(untoken, _in_mounts(mounts))
+        pod = next((each for each in mounted if each in self._book.entries), "")
+        for _ in range(_CLIMBED_MAX):
+            life = life_of(pid, self._proc)
+            if pod or life is None:
+                break
+            pod = by_life.get(life, "")
+            pid = parent_of(pid, self._proc)
+        return owner._replace(pod=pod, container=CONTAINER if pod else "", cgroup="")

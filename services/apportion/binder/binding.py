@@ -15,6 +15,7 @@ import msgspec
 from apportion.core.ledger.fold import PLACEMENT_SUBJECTS, Change
 from apportion.core.ledger.handlers.gangs import is_held
 from apportion.core.ledger.handlers.turns import ahead
+from apportion.core.ledger.moments import SECOND, micros_of
 from apportion.core.ledger.state import Phase, State
 from apportion.runtime.ledger.port import Delivery, LedgerUnavailable, WorkQueue
 from apportion.runtime.ledger.publisher import Publisher
@@ -59,7 +60,7 @@ class Bound(msgspec.Struct, frozen=True):
 class Failed(msgspec.Struct, frozen=True):
     """Outcome of a bind, eviction or resize that did not succeed.
 
-    If `unknown`, the devices may be in use, so the placement is never given up."""
+    If `unknown`, the pod may use the devices already, so the placement is not voided."""
 
     message: str
     final: bool  # no retry can help
@@ -76,11 +77,15 @@ class Target(Protocol):
     async def bind(self, placed: PodPlaced) -> Outcome:
         """Bind the pod. Return errors as an outcome instead of raising them."""
 
-    async def evict(self, evicted: PodEvicted) -> Failed | None:
-        """Start the pod's eviction. Return None once the pod is ending or gone. Repeatable."""
+    async def evict(self, evicted: PodEvicted, later: int | None = None) -> Failed | None:
+        """Start the pod's eviction. Return None once the pod is ending or gone. Repeatable.
+
+        With `later`, in microseconds since 1970, only announce to the pod that it will be deleted
+        then."""
 
     async def resize(self, resized: PodResized) -> Failed | None:
-        """Write the new shares to the pod. The failure is `final` if the pod is gone."""
+        """Write the new shares to the pod. Return None or the failure; `final` if the pod is
+        gone."""
 
 
 class LocalTarget:
@@ -90,7 +95,7 @@ class LocalTarget:
         """Report the pod as bound, because PodBound in the ledger is the binding."""
         return Bound()
 
-    async def evict(self, evicted: PodEvicted) -> Failed | None:
+    async def evict(self, evicted: PodEvicted, later: int | None = None) -> Failed | None:
         """Do nothing: the source of the pod reads the event in the ledger and ends the pod."""
 
     async def resize(self, resized: PodResized) -> Failed | None:  # noqa: ARG002 - as above
@@ -188,12 +193,13 @@ class Binding:
         """Handle a delivery whose event the fold has read. A LedgerError leads to redelivery."""
         record = delivery.record
         try:
-            placed = self._state.rules.read(record.revision, record.subject, record.payload).data
+            event = self._state.rules.read(record.revision, record.subject, record.payload)
+            placed = event.data
         except EventError as error:
             await self._leave_unread(delivery, error)
             return
         if isinstance(placed, PodEvicted):
-            await self._evict(placed, delivery)
+            await self._evict(placed, delivery, begun=event.time)
             return
         if isinstance(placed, PodResized):
             await self._tell_resized(placed, delivery)
@@ -235,11 +241,17 @@ class Binding:
             self._away[name] = node.silent, now_s
         return now_s - self._away[name][1] < HOLD_S
 
-    async def _evict(self, evicted: PodEvicted, delivery: Delivery) -> None:
+    async def _evict(self, evicted: PodEvicted, delivery: Delivery, *, begun: str) -> None:
         if self._state.evictions.get(evicted.pod) != evicted:
             await self._done(delivery, "passed over")
             return
-        failed = await _in_time(self._target.evict(evicted))
+        end = (micros_of(begun) or 0) + evicted.notice_s * SECOND
+        left_s = min(end / SECOND - self._clock.now().timestamp(), evicted.notice_s)
+        failed = await _in_time(self._target.evict(evicted, end if left_s > 0 else None))
+        if failed is None and left_s > 0:
+            self._outcomes.labels("eviction announced").inc()
+            await delivery.retry(left_s)
+            return
         if failed is None:
             await self._done(delivery, "evicted")
             return

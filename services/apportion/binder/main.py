@@ -47,7 +47,7 @@ def command(*, allocatable: bool, dra: bool, config: ServiceConfig, **given: Any
         in_cluster = partial(kube_body, kube=kube, show=allocatable, dra=dra)
         sys.exit(run_service("binder", in_cluster, config))
     if dra:
-        stop_with(str(ConfigError("--dra", "on", "it needs a cluster; add --kubernetes")))
+        stop_with(str(ConfigError("--dra", "on", "this option needs a cluster; add --kubernetes")))
     sys.exit(run_service("binder", body, config))
 
 

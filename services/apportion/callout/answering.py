@@ -85,7 +85,7 @@ class Answering:
                 user = await self._user(request, now_s)
             except Limited:  # no answer, so that an honest client retries: a refusal would end it
                 self._count("limited")
-                self._service.log.debug("review skipped, limit reached", host=request.host)
+                self._service.log.debug("token not reviewed: limit reached", host=request.host)
                 return
             except (NoToken, InvalidIdentity) as error:
                 answer = self._refused(request, "refused", str(error), now_s)

@@ -1,7 +1,7 @@
 """Reviews ServiceAccount tokens at the API server, which returns account, pod and node.
 
 Invariants: a token counts only if the API server accepts it for our audience. The node is the node
-of the token's pod. A host whose tokens are refused gets one review per second. It delays no other
+of the token's pod. A host whose tokens are refused gets one review per second. This delays no other
 host, and no client that was accepted before. One token opens a limited number of connections."""
 
 import time
@@ -132,7 +132,7 @@ class Tokens:
         return reviewed
 
     def charge(self, host: str, user: str) -> None:
-        """Count one refusal against the rate limit of the host, or of the user after `let_in`.
+        """Count a refusal against the rate limit of the host; after `let_in`, of the user there.
 
         Call it if a valid token is refused, for example because its account has no role."""
         self._bucket_of(host, user).take(1, self._now())

@@ -17,6 +17,7 @@ UNREACHABLE = 3  # the ledger or the gateway is unreachable, or denies access
 OUTDATED = 4  # a newer build wrote something that this one cannot read: upgrade
 NOT_NOW = 5  # the planned or drained pods would be pending
 NEVER = 6  # a planned pod cannot fit on this fleet
+EXCEEDED = 7  # a replay exceeds the bound of a gate, or cannot measure it
 INTERNAL = 70  # internal error; a service ends with 78 on an invalid setting
 INTERRUPTED = 130  # by Ctrl-C, as shells report SIGINT
 

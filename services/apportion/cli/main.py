@@ -38,7 +38,9 @@ DO = {
     "up": Verb("cli.up.main", "Run everything on this machine, with a simulated fleet."),
     "check": Verb("cli.verbs.predict.check", "Check manifests without a cluster."),
     "plan": Verb("cli.verbs.predict.plan", "Show what would happen, without changing anything."),
-    "replay": Verb("cli.verbs.predict.replay", "Replay the past with another policy or fleet."),
+    "replay": Verb(
+        "cli.verbs.predict.replay", "Replay the past with other queues, policy or fleet."
+    ),
     "shadow": Verb("cli.verbs.predict.shadow", "Compare with the decisions of another scheduler."),
     "submit": Verb("cli.verbs.act.submit", "Submit manifests or a trace."),
     "run": Verb("cli.run.main", "Run a command on a share of this machine's GPUs."),
@@ -46,6 +48,7 @@ DO = {
     "cordon": Verb("cli.verbs.act.cordon", "Stop new placements on a device or node.", "cordon"),
     "uncordon": Verb("cli.verbs.act.cordon", "Remove a cordon.", "uncordon"),
     "drain": Verb("cli.verbs.act.drain", "Cordon a device or node and move its pods."),
+    "defrag": Verb("cli.verbs.act.defrag", "Move pods so that pending pods fit."),
     "resize": Verb("cli.verbs.act.resize", "Resize the shares of a running pod."),
     "policy": Verb("cli.verbs.act.policy", "Show or set the placement policy."),
     "config": Verb("cli.verbs.act.config", "Check, import, apply or show the configuration."),

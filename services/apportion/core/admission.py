@@ -25,7 +25,13 @@ from apportion.core.workloads.dialects.nvidia import FAMILY as NVIDIA
 from apportion.core.workloads.document import ManifestError, cleaned, entries, part, typed, within
 from apportion.core.workloads.kinds.drafts import PodDraft
 from apportion.core.workloads.pods import gangs
-from apportion.core.workloads.pods.template import ManifestConfig, containers_of, devices_only
+from apportion.core.workloads.pods.template import (
+    CHECKPOINT,
+    NOTICE,
+    ManifestConfig,
+    containers_of,
+    devices_only,
+)
 from apportion.core.workloads.reading import read_document
 from apportion.core.workloads.schedulers import Chooser, SchedulerNames
 from apportion_schemas import Ask
@@ -33,7 +39,7 @@ from apportion_schemas import Ask
 IGNORE = "ignore"
 # With the value `ignore`; on a namespace, the webhook's selector applies them
 SKIP_LABELS = ("hami.io/webhook", "apportion.dev/webhook")
-OF_USERS = (gangs.MODELS,)  # annotations with our prefix that users set
+OF_USERS = (gangs.MODELS, CHECKPOINT, NOTICE)  # annotations with our prefix that users set
 CREATE, UPDATE = "CREATE", "UPDATE"
 _NAMELESS = "pod"
 
@@ -52,7 +58,7 @@ class Rules(Struct, frozen=True, kw_only=True):
 
 
 class Asked(Struct, frozen=True, kw_only=True):
-    """An admission request with the pod's new and old object, not decoded."""
+    """An admission request, with the pod's new and old object as undecoded JSON."""
 
     operation: str
     pod: Any  # the new object
@@ -203,7 +209,7 @@ def _containers(spec: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]
 
 
 def _joined(patches: Iterable[Patch]) -> list[Patch]:
-    """Merge the patches that add `env` to one container: each of them would replace the others."""
+    """Merge patches that add `env` to the same container, because each would overwrite the last."""
     lists: dict[str, Patch] = {}
     found = []
     for patch in patches:

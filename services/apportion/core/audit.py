@@ -6,13 +6,13 @@
 | schema | the bytes are an event of this build's catalogue, on its own subject |
 | format | type and version are legal at this revision |
 | owner | the event's source is the one writer of its type |
-| basis | basis and cause are earlier revisions |
+| basis | the basis (the revision that the writer had read) and the cause are earlier revisions |
 | chain | a placement names the SHA-256 of the previous message of its node |
 | identity | a placement's message id has pod and attempt, so the server stores it only once |
-| closed | no share is of a device that was not open at the decision's basis |
+| closed | the device of each share was open at the decision's basis |
 | gang | after a decision, a gang has its minimum of pods placed, or its pods are held |
 | limit | no placement exceeds a limit of a queue or namespace that was known at its basis |
-| invariant | `ledger.invariants`, near each event; everywhere at intervals and at the end |
+| invariant | `ledger.invariants`: after each event for its node and pod, at intervals for all |
 
 Events that contradict the state are legal and only counted. Revisions that an operator has set
 aside are not checked. The audit ends before an event of a newer build, because this build cannot
@@ -86,11 +86,11 @@ class _Closed(NamedTuple):
 
 
 class LimitsAudit:
-    """Checks each placement of a state against the limits that were known at its basis.
+    """Checks each placement of a state against the limits that its scheduler knew.
 
-    Skips a placement if its scheduler did not yet know the current limits or their use. This is the
-    case if, after its basis, a limit, the capacity or a pod (adopted, changed, resized) changed, or
-    an earlier placement under the same limits was skipped."""
+    Skips a placement if its scheduler did not know the current limits or their use. That is so if a
+    limit, the capacity or a pod (adopted, changed, resized) changed after the revision that the
+    scheduler had read, or if an earlier placement under the same limits was skipped."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -117,7 +117,7 @@ class LimitsAudit:
         exceeded = limits.exceeded_with(pod, pod.placement, pod.placement.shares)
         if exceeded is None:
             return ""
-        return f"pod {pod.uid} is placed although {exceeded.code.value} forbids it"
+        return f"pod {pod.uid} was placed beyond a limit ({exceeded.code.value})"
 
 
 class Auditor:
@@ -208,10 +208,11 @@ class Auditor:
         signed = event.source.partition("/")[0]
         by_login = signed == "gateway" and type(data) in _BY_LOGIN
         if not by_login and signed not in _WRITERS.get(row.writer, {row.writer}):
-            yield "owner", f"{row.name} is written by {row.writer} only, not by {event.source!r}"
-        for name in ("basis", "cause"):
-            if getattr(event, name) >= revision:
-                yield "basis", f"{row.name} at {revision} names the {name} {getattr(event, name)}"
+            yield "owner", f"only {row.writer} may write {row.name}, not {event.source!r}"
+        for name, at in (("basis", event.basis), ("cause", event.cause)):
+            if at >= revision:
+                said = f"{row.name} at revision {revision}: its {name} must be an earlier revision"
+                yield "basis", f"{said}, but is {at}"
         if isinstance(data, _Chained):
             yield from self._placement(event, data)
 
@@ -231,7 +232,7 @@ class Auditor:
             closed = self._closed.get(share.device)
             if closed is not None and closed.at(event.basis):
                 text = f"pod {data.pod} got a share of {share.device} by a decision at revision "
-                when = f"{event.basis}, but the device was unavailable from {closed.since} on"
+                when = f"{event.basis}, but the device had been unavailable since {closed.since}"
                 yield "closed", text + when
 
     def _reported_again(self, event_id: str, data: _Chained, once: str) -> bool:
@@ -300,7 +301,7 @@ class Auditor:
                 pod.placement is not None and pod.uid not in self.state.evictions for pod in pods
             )
             if staying and self._gang_moved.get(name, 0) <= basis:
-                yield "gang", f"{staying} pods of gang {name} stay while others are evicted"
+                yield "gang", f"gang {name} is evicted in part: {staying} of its pods stay"
         self._gangs.clear()
         self._gangs_evicted.clear()
         self._batch = None

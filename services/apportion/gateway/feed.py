@@ -1,20 +1,29 @@
-"""The gateway's fold: the state, pods by name, and a window of the newest events.
+"""The gateway's fold: the state, pods by name, a window of the newest events, and forecasts.
 
 All clients of the event stream read this window by a cursor; a client that falls behind the window
 reads the ledger. Invariant: the window has the newest events without a gap, limited in number and
 bytes."""
 
 import asyncio
+import contextlib
 import itertools
+import logging
+import math
+from bisect import bisect_left
 from collections import deque
+from collections.abc import Callable, Iterator
 
+from apportion.core.answers.reads import StartForecast
 from apportion.core.bounded import remember
+from apportion.core.forecast.line import Line
 from apportion.core.ledger.fold import Change
+from apportion.core.ledger.moments import SECOND, micros_of
 from apportion.core.ledger.state import PodState, State
 from apportion.runtime.ledger.port import Record
 from apportion.runtime.ledger.reader import StateFold
-from apportion_schemas import Event, PodAdopted, PodGone, PodSubmitted
+from apportion_schemas import Event, EventError, PodAdopted, PodGone, PodSubmitted
 
+_log = logging.getLogger(__name__)
 WINDOW_EVENTS = 8_192
 WINDOW_BYTES = 16 << 20
 GONE_PODS = 20_000  # more than can end within the window
@@ -29,7 +38,9 @@ class Feed(StateFold):
         *,
         events: int = WINDOW_EVENTS,
         size_bytes: int = WINDOW_BYTES,
+        clock_s: Callable[[], float] = lambda: math.inf,
     ) -> None:
+        """Begin with a state. Forecasts treat no event as later than `clock_s` (since 1970)."""
         super().__init__(state)
         self._events = events
         self._bytes = size_bytes
@@ -38,6 +49,8 @@ class Feed(StateFold):
         self._pods: dict[str, dict[str, PodState]] = {}
         self._gone: dict[str, str] = {}
         self._waiting: asyncio.Event | None = None
+        self._clock_s = clock_s
+        self._line: Line | None = Line(self.state, clock_s=clock_s)
         for pod in self.state.pods.values():
             self._pods.setdefault(pod.full_name, {})[pod.uid] = pod
 
@@ -55,6 +68,9 @@ class Feed(StateFold):
             remember(self._gone, pod.uid, pod.submitted.namespace, most=GONE_PODS)
             if not named:
                 del self._pods[pod.full_name]
+        if self._line is not None and not change.refused:
+            with self._forecasting():
+                self._line.observe(data, _seconds(event))
         self._note(record)
         return change
 
@@ -68,6 +84,65 @@ class Feed(StateFold):
         """Return the newest live pod with this `namespace/name`, or None."""
         found = self._pods.get(full_name)
         return next(reversed(found.values())) if found else None
+
+    def forecast(self, pod: PodState) -> StartForecast | None:
+        """Return when a pending pod should start, or why that is unknown.
+
+        Return None for other pods, and for all pods after forecasts have failed."""
+        found = None
+        if self._line is not None:
+            with self._forecasting():
+                found = self._line.forecast(pod)
+        return found
+
+    def forecasts_in(self, state: State) -> Callable[[PodState], StartForecast | None]:
+        """Return forecasts for the pods of another state, such as a plan's, as `forecast` does."""
+        other = None
+        if self._line is not None:
+            with self._forecasting():
+                other = self._line.copied(state)
+
+        def forecast(pod: PodState) -> StartForecast | None:
+            found = None
+            if other is not None and self._line is not None:
+                with self._forecasting():
+                    found = other.forecast(pod)
+            return found
+
+        return forecast
+
+    @contextlib.contextmanager
+    def _forecasting(self) -> Iterator[None]:
+        # A fault of a forecast ends all forecasts of this process, but not the fold or an answer.
+        try:
+            yield
+        except Exception:  # noqa: BLE001 - any fault of an estimate
+            _log.exception("forecasts of starts stopped, because of a bug in this build")
+            self._line = None
+
+    def look_back(self) -> Callable[[Record], bool]:
+        """Return a function that takes past records in order, until it returns False.
+
+        The function learns from the records how long pods run and wait. At the feed's newest event
+        it returns False, and forecasts then use what it has learned."""
+        past = Line(self.state, empty=True, clock_s=self._clock_s)
+
+        def take(record: Record) -> bool:
+            revision, refused = record.revision, self.state.refused_events
+            at = bisect_left(refused, revision, key=lambda each: each.revision)
+            skipped = at < len(refused) and refused[at].revision == revision
+            with self._forecasting():
+                if revision <= self.state.revision and not skipped:
+                    with contextlib.suppress(EventError):
+                        event = self.rules.read(revision, record.subject, record.payload)
+                        past.observe(event.data, _seconds(event))
+                if self._line is not None and revision >= self.state.revision:
+                    past.meet(self.state)
+                    self._line = past
+                    return False
+            return self._line is not None
+
+        return take
 
     def namespace_of(self, uid: str) -> str:
         """Return the namespace of a live or recently ended pod; "" if it is unknown."""
@@ -101,3 +176,7 @@ class Feed(StateFold):
         if self._waiting is not None:
             self._waiting.set()
             self._waiting = None
+
+
+def _seconds(event: Event) -> float:
+    return (micros_of(event.time) or 0) / SECOND

@@ -25,7 +25,7 @@ from apportion.gateway.api.endpoint import PREFIX, Endpoint
 from apportion.gateway.api.live import EVENTS, EventStream
 from apportion.gateway.api.measures import Measures
 from apportion.gateway.api.past_client import LONG_EVENTS, PastClient, Seen
-from apportion.gateway.api.plans import AT_ONCE, PLAN, Plans
+from apportion.gateway.api.plans import AT_ONCE, DEFRAG, PLAN, Plans
 from apportion.gateway.api.reads import READS
 from apportion.gateway.api.reports import REPORTS
 from apportion.gateway.console.console import console_routes
@@ -39,9 +39,10 @@ from apportion.runtime.jetstream.reports import read_prices
 from apportion.runtime.jetstream.server.embedded import monitor_url
 from apportion.runtime.jetstream.snapshots import Snapshots
 from apportion.runtime.ledger.batching import GroupCommit
-from apportion.runtime.ledger.port import NotPermitted
+from apportion.runtime.ledger.port import LedgerError, NotPermitted
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader
+from apportion.runtime.ledger.reading import read_while
 from apportion.runtime.process.config import Address, ConfigError, ServiceConfig, parse_address
 from apportion.runtime.service.http import Handle, HttpServer, address_of, listening, refused
 from apportion.runtime.service.lifecycle import Service, run_service
@@ -56,6 +57,7 @@ from apportion.runtime.service.serving_tls import (
 )
 
 LISTEN = "127.0.0.1:8470"
+LOOK_BACK_EVENTS = 20_000  # newest events from which a restarted gateway learns to forecast
 ELSE = "; behind a proxy, start the gateway with a login or --open"
 
 
@@ -77,6 +79,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     DOCTOR,
     EVENTS,
     PLAN,
+    DEFRAG,
     *acts.ENDPOINTS,
 )
 
@@ -164,7 +167,10 @@ class Gateway:
         async with await jetstream.connect(service.config.reach, name=service.name) as ledger:
             await jetstream.check_stream(ledger)
             service.watch(ledger)
-            feed = Feed(await Snapshots(ledger.wire).restore())
+            feed = Feed(
+                await Snapshots(ledger.wire).restore(),
+                clock_s=lambda: service.clock.now().timestamp(),
+            )
             life = _Life(service, ledger, feed, self._places)
             service.ready_when(life.reader.not_ready)
             async with AsyncExitStack() as open_servers:
@@ -183,6 +189,7 @@ class Gateway:
                 service.log.info("answering", url=f"{at}{PREFIX}/", console=f"{at}/")
                 service.loop("past", lambda: life.begin_past(past))
                 service.loop("prices", life.look_at_prices)
+                service.loop("forecasts", life.look_back)
                 await life.reader.run()
 
 
@@ -220,7 +227,19 @@ class _Life:
             try:
                 await past.begin()
             except (OSError, TimeoutError) as error:
-                self._service.log.warning("index of the past not started", error=str(error))
+                self._service.log.warning("cannot start to index past events", error=str(error))
+
+    async def look_back(self) -> None:
+        """If the fold began with a snapshot, learn from older events how long pods run and wait."""
+        if self.reader.revision:
+            await self.reader.caught_up()
+            start = max(self._feed.state.revision - LOOK_BACK_EVENTS, 0) + 1
+            try:
+                start = max(start, await self._ledger.first_revision())
+                await read_while(self._ledger, self._feed.look_back(), start=start)
+            except LedgerError as error:
+                log = self._service.log
+                log.warning("forecasts of starts do not use past events", error=str(error))
 
     async def look_at_prices(self) -> None:
         """Log which models lack a price, if there is a price file."""
@@ -244,7 +263,7 @@ class _Life:
             try:  # an older server's permissions forbid it, and the gateway works without it
                 await self._ledger.serve(USAGE_SAMPLES, uses.note)
             except NotPermitted as error:
-                self._service.log.warning("usage of shares unavailable", error=str(error))
+                self._service.log.warning("cannot receive the usage of shares", error=str(error))
 
         self._service.loop("uses", listen_to_uses)
         doctor = Doctor(
@@ -266,12 +285,13 @@ class _Life:
             frozen=doctor.frozen,
         )
         stream = EventStream(self._feed, past.records, measures=measures)
-        plans = Plans(api.present, measures=measures)
-        plan = by_turns(Turns(AT_ONCE), "plans", api.or_past(plans.handle))
+        plans = Plans(api.present, measures=measures, forecasts_in=self._feed.forecasts_in)
+        turns = Turns(AT_ONCE)
         handlers = [
             *api.handlers(),
             (DOCTOR, doctor.handle),
-            (PLAN, plan),
+            (PLAN, by_turns(turns, "plans", api.or_past(plans.handle))),
+            (DEFRAG, by_turns(turns, "plans", plans.handle_defrag)),
             (EVENTS, stream.handle),
             *Sessions(gate).handlers(),
             *Acts(gate, self._feed, publisher).handlers(),

@@ -5,4 +5,4 @@
 
 Agents run next to users' workloads, so one compromised agent must not be able to write the ledger.
 Any intake can take any request. Invariants: one agent's requests never delay another's. A request
-is decoded only if its lane has room. A retry after a lost answer is appended once."""
+is decoded only if its lane (queue) has room. A retry after a lost answer is appended once."""

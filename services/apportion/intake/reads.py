@@ -169,7 +169,7 @@ class Showing:
         data = zlib.compress(snapshot.take(part_of(self._state(), node)), 1)
         if len(data) > PART_BYTES_MAX:
             raise NotForAgents(
-                f"the state of {node} has {len(data):,} bytes; at most {PART_BYTES_MAX:,}"
+                f"the state of {node} has {len(data):,} bytes; the limit is {PART_BYTES_MAX:,}"
             )
         return msgspec.json.encode({"part": data})
 

@@ -1,4 +1,4 @@
-"""Validates and appends the reports of agents, in one lane per node; lanes run concurrently.
+"""Validates and appends the reports of agents, in a lane (queue) per node; lanes run in parallel.
 
 An accepted event is encoded again, so none of the sender's bytes reach the ledger. Invariants: each
 request is answered at most once, and the agent retries. Each lane is bounded, and so are all lanes
@@ -82,7 +82,6 @@ from apportion_schemas.catalogue import BY_TYPE, SUBJECTS, token
 from apportion_schemas.decoding import from_outside
 from apportion_schemas.envelope import EventError
 from apportion_schemas.quantities import TEXT_MAX
-from apportion_schemas.usage import ShareUsed
 
 UNANSWERED_MAX: Final = 64  # per node: twice what its agent ever sends at once
 # Per node, and for all nodes: a client that may speak for every node could fill every lane.
@@ -242,36 +241,32 @@ class Holdings:
 
     async def refusal(self, event: Event, doubt: Doubt) -> Refusal | None:
         """Return a refusal if a share in `doubt` is invalid, or None. Raises LedgerUnavailable."""
+        node, until_s = doubt.record.node, _seconds(event)
+        seconds = min(doubt.record.seconds, USE_SECONDS_MAX)
         for share in doubt.shares:
-            refusal = await self._refusal(_seconds(event), doubt.record, share)
-            if refusal is not None:
-                return refusal
-        return None
-
-    async def _refusal(
-        self, until_s: float, record: UsageRecorded, share: ShareUsed
-    ) -> Refusal | None:
-        key = share.pod, share.bound
-        if key not in self._held:
-            event = await self._read(share.bound)
-            found = await self._given(event) if event is not None else None
-            if found is None or found[0] != share.pod:
+            key = share.pod, share.bound
+            if key not in self._held:
+                bound = await self._read(share.bound)
+                found = await self._given(bound) if bound is not None else None
+                if found is None or found[0] != share.pod:
+                    return _no(
+                        f"revision {share.bound} is not a binding or adoption of pod {share.pod}"
+                    )
+                remember(self._held, key, found[1], most=KEPT_MAX)
+            held, ended_s = self._held[key], until_s
+            if held.name != f"{share.namespace}/{share.name}":
+                return misnamed(share, held.name)
+            if held.node != node or share.device not in held.devices:
+                return _no(f"pod {share.pod} had no share of {share.device} on {node}")
+            if share.pod not in self._state.pods:
+                end_s = await self._end(share.pod)
+                if end_s is None or end_s + LATE_S < until_s - seconds:
+                    return Refusal("late", f"pod {share.pod} had ended before that time")
+                ended_s = min(until_s, end_s)
+            if share.seconds > max(ended_s - held.since_s, 0) + LATE_S:
                 return _no(
-                    f"revision {share.bound} is not a binding or adoption of pod {share.pod}"
+                    f"pod {share.pod} was bound for less than the reported {share.seconds:,} s"
                 )
-            remember(self._held, key, found[1], most=KEPT_MAX)
-        held = self._held[key]
-        if held.name != f"{share.namespace}/{share.name}":
-            return misnamed(share, held.name)
-        if held.node != record.node or share.device not in held.devices:
-            return _no(f"pod {share.pod} had no share of {share.device} on {record.node}")
-        if share.pod not in self._state.pods:
-            ended_s = await self._end(share.pod)
-            if ended_s is None or ended_s + LATE_S < until_s - min(record.seconds, USE_SECONDS_MAX):
-                return Refusal("late", f"pod {share.pod} had ended before that time")
-            until_s = min(until_s, ended_s)
-        if share.seconds > max(until_s - held.since_s, 0) + LATE_S:
-            return _no(f"pod {share.pod} was bound for less than the reported {share.seconds:,} s")
         return None
 
     async def _given(self, event: Event) -> tuple[str, Held] | None:
@@ -459,13 +454,13 @@ class Taking:
         size_bytes = len(draft.payload)
         if self._free(size_bytes) < reserve:
             return self._again(
-                f"the ledger is almost full; its last {reserve:.0%} is for other events",
+                f"the ledger is almost full; its last {reserve:.0%} is reserved for other events",
                 LATER_S if of_usage else AGAIN_S,
             )
         if lane.may_append(size_bytes, self._clock.monotonic()):
             self._spend(size_bytes)
             return draft
-        why = f"over {RECORDS_AN_HOUR:,} records or {BYTES_AN_HOUR >> 20} MiB within an hour"
+        why = f"more than {RECORDS_AN_HOUR:,} records or {BYTES_AN_HOUR >> 20} MiB within an hour"
         self._refusals.note(lane.node, Refusal("too-many", why))
         return self._again(why, LATER_S)
 
@@ -553,7 +548,7 @@ _decode_head = from_outside(msgspec.json.Decoder(_Head).decode)
 def read(node: str, payload: bytes, now: datetime) -> Event | Refusal:
     """Decode the event that the agent of `node` sent, or return the refusal."""
     if len(payload) > BYTES_MAX:
-        return Refusal("too-large", f"{len(payload):,} bytes; at most {BYTES_MAX:,}")
+        return Refusal("too-large", f"{len(payload):,} bytes exceed the limit of {BYTES_MAX:,}")
     try:
         head = _decode_head(payload)
     except msgspec.DecodeError as error:

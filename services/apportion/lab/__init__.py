@@ -21,12 +21,14 @@ if TYPE_CHECKING:
         slices,
     )
     from apportion.lab.course import CourseFailed
+    from apportion.lab.forecast_meter import ForecastFigures, ForecastMeter
     from apportion.lab.job_meter import JobFigures, JobMeter
     from apportion.lab.jobs import Rules, Trace, workload_of
     from apportion.lab.ledgers import SpanInvalid, record
     from apportion.lab.packing import Packed, pack, shuffled
     from apportion.lab.recording import Recorded
     from apportion.lab.replaying import Otherwise, Replay, replay
+    from apportion.lab.setups import Setup
     from apportion.lab.traces import (
         TraceInvalid,
         read_trace,
@@ -42,12 +44,14 @@ _WHERE: Final = {
         "Cluster", "Pods", "compare", "compare_policies", "read_manifests", "rows", "slices",
     ),
     "apportion.lab.course": ("CourseFailed",),
+    "apportion.lab.forecast_meter": ("ForecastFigures", "ForecastMeter"),
     "apportion.lab.job_meter": ("JobFigures", "JobMeter"),
     "apportion.lab.jobs": ("Rules", "Trace", "workload_of"),
     "apportion.lab.ledgers": ("SpanInvalid", "record"),
     "apportion.lab.packing": ("Packed", "pack", "shuffled"),
     "apportion.lab.recording": ("Recorded",),
     "apportion.lab.replaying": ("Otherwise", "Replay", "replay"),
+    "apportion.lab.setups": ("Setup",),
     "apportion.lab.traces": (
         "TraceInvalid", "read_trace", "read_trace_jobs", "read_trace_nodes", "read_trace_queues",
     ),
@@ -56,11 +60,12 @@ _WHERE: Final = {
 _MODULE: Final = {name: module for module, names in _WHERE.items() for name in names}
 
 __all__ = [
-    "Changes", "Cluster", "CourseFailed", "FleetInvalid", "JobFigures", "JobMeter", "Otherwise",
-    "Packed", "Pods", "Recorded", "Replay", "Rules", "SpanInvalid", "Trace", "TraceInvalid",
-    "WishInvalid", "compare", "compare_policies", "numbered_nodes", "pack", "read_fleet",
-    "read_manifests", "read_trace", "read_trace_jobs", "read_trace_nodes", "read_trace_queues",
-    "record", "replay", "rows", "shuffled", "slices", "workload_of",
+    "Changes", "Cluster", "CourseFailed", "FleetInvalid", "ForecastFigures", "ForecastMeter",
+    "JobFigures", "JobMeter", "Otherwise", "Packed", "Pods", "Recorded", "Replay", "Rules", "Setup",
+    "SpanInvalid", "Trace", "TraceInvalid", "WishInvalid", "compare", "compare_policies",
+    "numbered_nodes", "pack", "read_fleet", "read_manifests", "read_trace", "read_trace_jobs",
+    "read_trace_nodes", "read_trace_queues", "record", "replay", "rows", "shuffled", "slices",
+    "workload_of",
 ]  # fmt: skip
 
 

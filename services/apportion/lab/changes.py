@@ -3,7 +3,7 @@
 Invariant: each change is an ordinary, folded event, so the engine reacts as in a scheduler."""
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, NamedTuple, cast, get_args
 
 from msgspec import Struct, structs
@@ -80,18 +80,21 @@ class Displaced(Struct, frozen=True):
     again: PodSubmitted
 
 
-def apply(course: Course, changes: Changes) -> list[Displaced]:
+def apply(
+    course: Course, changes: Changes, added: Callable[[Payload], Payload] = lambda data: data
+) -> list[Displaced]:
     """Make the changes, and resubmit pods that lost their placement, in queue order.
 
-    Raises WishInvalid if a node, device, model or policy is unknown."""
-    added = _added(course.state, changes.add)
+    `added` may change the events that add nodes before they are applied. Raises WishInvalid if a
+    node, device, model or policy is unknown."""
+    nodes = list(map(added, _added(course.state, changes.add)))
     lost = targets(course.state, changes.lose)
     if changes.policy:
         policy = known_policy(changes.policy)
         course.apply(
             structs.replace(course.state.policy, by=WHO, node_policy=policy, device_policy=policy)
         )
-    for fact in (*added, *changes.limits):
+    for fact in (*nodes, *changes.limits):
         course.apply(fact)
     # The pods of what is lost, in queue order, with the declarations of their gangs.
     held = list({pod.uid: (pod, each.node.name) for each in lost for pod in each.pods()}.values())
@@ -229,38 +232,39 @@ def _added(state: State, texts: Iterable[str]) -> list[Payload]:
             name = f"added-{number}"
             while name in state.nodes:
                 name += "-more"
-            facts += _node(state, name, found["devices"])
+            try:
+                devices = simulated_devices(name, found["devices"])
+            except SimulationInvalid as error:
+                raise WishInvalid("add", str(error), f"write {_ADD_EXAMPLE}") from None
+            host = Host(
+                cpu_milli=CPU_MILLI_PER_DEVICE * len(devices),
+                memory_mib=MEMORY_MIB_PER_DEVICE * len(devices),
+            )
+            facts += added_node(state, SimulatedNode(name, devices, host))
     return facts
 
 
-def _node(state: State, name: str, spec: str) -> list[Payload]:
-    """Return the events that add a node called `name` with the devices in `spec`.
+def added_node(state: State, node: SimulatedNode) -> list[Payload]:
+    """Return the events that add a node.
 
     The node gets the labels and taints that all nodes with its first device model have in common.
-    Its CPU and memory are those of such a node with as many devices, or of a simulated node."""
-    try:
-        devices = simulated_devices(name, spec)
-    except SimulationInvalid as error:
-        raise WishInvalid("add", str(error), f"write {_ADD_EXAMPLE}") from None
+    Its CPU and memory are those of such a node with as many devices, or else its own."""
+    devices, host = node.devices, node.host
     model = devices[0].model
     alike = [
-        node for node in state.nodes.values()
-        if node.present and any(held.device.model == model for held in node.devices)
+        each for each in state.nodes.values()
+        if each.present and any(held.device.model == model for held in each.devices)
     ]  # fmt: skip
-    host = Host(
-        cpu_milli=CPU_MILLI_PER_DEVICE * len(devices),
-        memory_mib=MEMORY_MIB_PER_DEVICE * len(devices),
-    )
     if alike:
-        pattern = next((node for node in alike if len(node.devices) == len(devices)), None)
+        pattern = next((each for each in alike if len(each.devices) == len(devices)), None)
         common = {
             key: value
             for key, value in alike[0].host.labels.items()
-            if all(node.host.labels.get(key) == value for node in alike)
+            if all(each.host.labels.get(key) == value for each in alike)
         }
         host = structs.replace(pattern.host if pattern else host, labels=common)
-    host = structs.replace(host, labels={**host.labels, HOSTNAME: name})
-    return node_facts(SimulatedNode(name, devices, host), alike)
+    host = structs.replace(host, labels={**host.labels, HOSTNAME: node.name})
+    return node_facts(structs.replace(node, host=host), alike)
 
 
 def node_facts(node: SimulatedNode, alike: Sequence[NodeState] = ()) -> list[Payload]:

@@ -14,7 +14,7 @@ from apportion.core.answers.replays import Measured, ReplayAnswer
 from apportion.core.explain.explainer import Explainer
 from apportion.core.explain.views import device_answers, node_answer, pod_answer
 from apportion.core.explain.why import why
-from apportion.core.ledger.state import PodState, State
+from apportion.core.ledger.state import State
 from apportion.core.workloads.kinds.drafts import PodDraft, submitted
 from apportion.core.workloads.pods.template import DEFAULT_CONFIG, ManifestConfig
 from apportion.lab import changes as lab_changes
@@ -81,7 +81,18 @@ class Cluster:
             self._course.apply(submitted(draft, uids[-1]))
         self.decide()
         live = [self.state.pods[uid] for uid in uids if uid in self.state.pods]
-        return [self._row(pod) for pod in live]
+        return [
+            {
+                "namespace": pod.submitted.namespace,
+                "pod": pod.submitted.name,
+                "node": pod.placement.node if pod.placement is not None else "",
+                "devices": [share.device for share in pod.placement.shares]
+                if pod.placement is not None
+                else [],
+                "sentence": why(self.state, pod).sentence,
+            }
+            for pod in live
+        ]
 
     def decide(self) -> None:
         """Let the engine decide until it makes no more decisions."""
@@ -123,16 +134,6 @@ class Cluster:
     def devices(self) -> list[Row]:
         """Return all devices and their pods, with the fields of `apportion get devices --json`."""
         return [row for node in self.state.nodes.values() for row in rows(device_answers(node))]
-
-    def _row(self, pod: PodState) -> Row:
-        shares = pod.placement.shares if pod.placement is not None else ()
-        return {
-            "namespace": pod.submitted.namespace,
-            "pod": pod.submitted.name,
-            "node": pod.placement.node if pod.placement is not None else "",
-            "devices": [share.device for share in shares],
-            "sentence": why(self.state, pod).sentence,
-        }
 
 
 def rows(items: Iterable[msgspec.Struct]) -> list[Row]:

@@ -3,6 +3,7 @@
 Events are folded, the engine decides, its decisions are folded, and evicted pods end. Invariants:
 nothing is appended to a ledger; the copied state is unchanged; equal events give equal results."""
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -11,7 +12,7 @@ from msgspec import structs
 from apportion.core.ledger import fold
 from apportion.core.ledger.agent_view import handed
 from apportion.core.ledger.handlers.change import Change
-from apportion.core.ledger.moments import micros_of
+from apportion.core.ledger.moments import SECOND, micros_of
 from apportion.core.ledger.snapshot import restore, take
 from apportion.core.ledger.state import State
 from apportion.core.placement.engine import DecisionEvent, Engine
@@ -21,6 +22,7 @@ from apportion_schemas.quantities import Payload
 
 TIME: Final = "2000-01-01T00:00:00.000000Z"  # of events without a given time, in an empty state
 # The limit is DECISIONS_PER_POD for each pod, counting DECISIONS_MIN pods more.
+LATER_S: Final = 0.001  # so that a time in seconds is not before the engine's microseconds
 DECISIONS_PER_POD: Final = 4
 DECISIONS_MIN: Final = 1_000
 EVICTED: Final = "evicted for a pod of higher priority"
@@ -65,6 +67,12 @@ class Course:
         self.time = rfc3339_of(at_s)
         self._passes = True
 
+    @property
+    def due_s(self) -> float:
+        """Return when the engine decides without an event, in seconds since 1970, or infinity."""
+        due = self.engine.held_until
+        return due / SECOND + LATER_S if due else math.inf
+
     def apply(self, data: Payload) -> Change:
         """Apply an event. Raises CourseFailed if the event contradicts the state."""
         if isinstance(data, _CHAINED):
@@ -105,7 +113,9 @@ class Course:
                 return decision.events
 
     def decided(self, data: Payload) -> Change:
-        """Apply an event that the engine decided, after completing it as a scheduler would."""
+        """Apply an event that the engine decided.
+
+        As a scheduler does, first add the container settings to a placement."""
         if isinstance(data, PodPlaced):
             devices = (held.device for held in self.state.nodes[data.node].devices)
             data = handed(data, self.state.pods[data.pod].submitted, devices)

@@ -13,7 +13,6 @@ import numpy as np
 from msgspec import Struct
 
 from apportion.core.ledger.handlers.change import Change
-from apportion.core.ledger.state import PodState
 from apportion.core.placement.limits.entitlements import Claim, Part, divide
 from apportion.lab.course import EVICTED
 from apportion.lab.jobs import Trace
@@ -32,7 +31,7 @@ PERCENT: Final = 100.0
 
 
 class JobFigures(Struct, frozen=True, kw_only=True):
-    """The figures of one replay. None: no job is concerned."""
+    """The figures of one replay. A field is None if it applies to no job."""
 
     jobs: int  # that request GPUs and have ended
     unfinished: int  # jobs that never ended
@@ -55,7 +54,7 @@ class JobFigures(Struct, frozen=True, kw_only=True):
 
 
 class _Run(Struct):
-    """A job and what has become of it. Times are in seconds from the start of the trace."""
+    """A job and its progress in the replay. Times are in seconds from the start of the trace."""
 
     job: Job
     arrived: bool = False
@@ -68,7 +67,7 @@ class _Run(Struct):
 
 
 class _Sums:
-    """Sums over all samples: of percentages of the capacity."""
+    """The values of all samples, in percent of the capacity."""
 
     def __init__(self) -> None:
         self.error: list[float] = []
@@ -78,7 +77,7 @@ class _Sums:
 
 
 class JobMeter:
-    """Measures the replay of `workload`, which has these jobs of the trace."""
+    """Measures the replay of `workload`, which was made from `jobs` of the trace."""
 
     def __init__(self, workload: Workload, trace: Trace, jobs: Sequence[Job]) -> None:
         self._workload = workload
@@ -111,7 +110,21 @@ class JobMeter:
         """Take the samples that are due until `now_s`, in seconds since 1970."""
         self._now_s = now_s - self._workload.begin_s
         while self._next_s <= min(self._now_s, self._last_s):
-            self._sample()
+            names = list(self._weights)
+            claims = [Claim(self._asked[name], weight=self._weights[name]) for name in names]
+            fair = divide(Part(self._capacity), claims)
+            differ = short = 0.0
+            for name, part in zip(names, fair, strict=True):
+                used, asked = self._used[name], self._asked[name]
+                differ += abs(used - part.entitled)
+                short += max(0.0, min(self._guarantee[name], asked) - used)
+            scale = PERCENT / max(self._capacity, 1)
+            in_use = sum(self._used.values()) * scale
+            self._samples.error.append(differ / 2 * scale)
+            self._samples.short.append(short * scale)
+            self._samples.used.append(in_use)
+            if sum(self._asked.values()) >= self._capacity:
+                self._samples.full.append(in_use)
             self._next_s += SAMPLE_S
 
     def observe(self, change: Change) -> None:
@@ -127,9 +140,20 @@ class JobMeter:
                 run.arrived = True
                 self._asked[run.job.queue] += run.job.gpu_milli
         elif isinstance(data, PodPlaced):
-            self._placed(run, pod.uid, data.node)
+            if pod.uid not in run.placed:
+                self._used[run.job.queue] += run.job.gpu_milli // run.job.gang
+            run.placed[pod.uid], run.nodes[pod.uid] = self._now_s, data.node
+            if len(run.placed) == run.job.gang:
+                run.racks = len({self._rack_of[name] for name in run.nodes.values()})
         elif isinstance(data, PodEvicted):
-            self._evicted(run, pod)
+            name, job = run.job.queue, run.job
+            if not run.evicted:
+                run.evicted = True
+                self._evictions += 1
+                self._within += self._used[name] - self._leaving[name] <= self._guarantee[name]
+            self._leaving[name] += job.gpu_milli // job.gang
+            ran_s = self._now_s - run.placed.get(pod.uid, self._now_s)
+            self._lost += self._workload.lost_s(ran_s) * (job.gpu_milli // job.gang)
         else:
             self._gone(run, pod.uid, data)
 
@@ -166,23 +190,6 @@ class JobMeter:
             one_rack_pct=PERCENT * _mean(wide) if wide else None,
         )
 
-    def _placed(self, run: _Run, uid: str, node: str) -> None:
-        if uid not in run.placed:
-            self._used[run.job.queue] += run.job.gpu_milli // run.job.gang
-        run.placed[uid], run.nodes[uid] = self._now_s, node
-        if len(run.placed) == run.job.gang:
-            run.racks = len({self._rack_of[name] for name in run.nodes.values()})
-
-    def _evicted(self, run: _Run, pod: PodState) -> None:
-        name, job = run.job.queue, run.job
-        if not run.evicted:
-            run.evicted = True
-            self._evictions += 1
-            self._within += self._used[name] - self._leaving[name] <= self._guarantee[name]
-        self._leaving[name] += job.gpu_milli // job.gang
-        ran_s = self._now_s - run.placed.get(pod.uid, self._now_s)
-        self._lost += self._workload.lost_s(ran_s) * (job.gpu_milli // job.gang)
-
     def _gone(self, run: _Run, uid: str, data: PodGone) -> None:
         much, name = run.job.gpu_milli // run.job.gang, run.job.queue
         if run.placed.pop(uid, None) is not None:
@@ -196,23 +203,6 @@ class JobMeter:
         if run.ended == run.job.gang:
             run.finish_s = self._now_s
             self._asked[name] -= run.job.gpu_milli
-
-    def _sample(self) -> None:
-        names = list(self._weights)
-        claims = [Claim(self._asked[name], weight=self._weights[name]) for name in names]
-        fair = divide(Part(self._capacity), claims)
-        differ = short = 0.0
-        for name, part in zip(names, fair, strict=True):
-            used, asked = self._used[name], self._asked[name]
-            differ += abs(used - part.entitled)
-            short += max(0.0, min(self._guarantee[name], asked) - used)
-        scale = PERCENT / max(self._capacity, 1)
-        in_use = sum(self._used.values()) * scale
-        self._samples.error.append(differ / 2 * scale)
-        self._samples.short.append(short * scale)
-        self._samples.used.append(in_use)
-        if sum(self._asked.values()) >= self._capacity:
-            self._samples.full.append(in_use)
 
 
 _OF_PODS: Final = (PodSubmitted, PodPlaced, PodEvicted, PodGone)

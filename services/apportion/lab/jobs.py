@@ -3,6 +3,7 @@
 A job is one pod, or a gang that starts together; its pods run as long as the job did. Invariant:
 the figures of `job_meter` and the replay know a job by the owner of its pods."""
 
+import math
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 from typing import Final, Literal, NamedTuple
@@ -18,6 +19,8 @@ from apportion.lab.recording import PODS_MAX, Fact, Tape, Workload
 from apportion.lab.traces import RACK, Job, Queue, TraceInvalid
 from apportion.runtime.files.fleets import SimulatedNode
 from apportion_schemas import (
+    Configuration,
+    ConfigurationChanged,
     NodeConstraints,
     PodGone,
     PodGroupObserved,
@@ -25,13 +28,15 @@ from apportion_schemas import (
     QueueObserved,
     Shape,
 )
+from apportion_schemas.configuration import QueuesConfiguration
 
 BEGIN_S: Final = 946_684_800.0  # the year 2000, in seconds since 1970
 GPUS: Final = "nvidia.com/gpu"
+TO_END_S: Final = 60  # the time that it takes to end a job, after its expected duration
 
 
 class Trace(NamedTuple):
-    """A trace with ends: its jobs by arrival, its nodes and its queues."""
+    """A trace that has the duration of each job: its jobs by arrival, its nodes and its queues."""
 
     jobs: Sequence[Job]
     nodes: Sequence[SimulatedNode]
@@ -47,11 +52,12 @@ class Trace(NamedTuple):
 class Rules(Struct, frozen=True, kw_only=True):
     """How the cluster of a trace is set up.
 
-    `queues`: with "reclaim", each queue deserves its guarantee, so that it takes back what others
-    borrow; with "share", the queues only have weights; with "off", there are none. `level`: whether
-    the pods of a gang should be in one rack."""
+    With `queues` "reclaim", each queue deserves its guarantee, so that it takes back what other
+    queues borrow. With "deserved", it takes back only what it deserves, but no surplus. With
+    "share", queues only have weights. With "off", there are no queues. `level`: whether the pods of
+    a gang should be in one rack."""
 
-    queues: Literal["off", "share", "reclaim"] = "reclaim"
+    queues: Literal["off", "share", "reclaim", "deserved"] = "reclaim"
     level: Literal["any", "preferred", "required"] = "any"
     checkpoint_s: float | None = 0.0  # as in `Workload`
 
@@ -67,8 +73,21 @@ def workload_of(trace: Trace, rules: Rules = Rules()) -> tuple[Workload, list[Jo
     for node in trace.nodes:
         for fact in lab_changes.node_facts(node):
             course.apply(fact)
-    for queue in _declared(trace.queues, rules):
-        course.apply(queue)
+    # A queue deserves whole GPUs, so the guarantees are rounded such that their sums are right.
+    names = {queue.queue for queue in trace.queues}
+    sums = accumulate((queue.guarantee_gpus for queue in trace.queues), initial=0.0)
+    for queue, (before, after) in zip(trace.queues, pairwise(map(round, sums)), strict=True):
+        if rules.queues != "off":
+            declared = QueueObserved(
+                queue=queue.queue,
+                parent=queue.parent if queue.parent in names else "",
+                weight=queue.weight,
+                deserved={} if rules.queues == "share" else {GPUS: after - before},
+            )
+            course.apply(declared)
+    if rules.queues == "deserved":
+        keeping = Configuration(queues=QueuesConfiguration(reclaim_surplus=False))
+        course.apply(ConfigurationChanged(by="trace", configuration=keeping))
     tape, ran_s, jobs = Tape(), dict[str, float](), list[Job]()
     fits = _Fits(course.state, rules)
     for number, job in enumerate(trace.jobs):
@@ -115,20 +134,6 @@ class _Fits:
         return self._known[key]
 
 
-def _declared(queues: Sequence[Queue], rules: Rules) -> Iterable[QueueObserved]:
-    # A queue deserves whole GPUs, so the guarantees are rounded such that their sums are right.
-    names = {queue.queue for queue in queues}
-    sums = accumulate((queue.guarantee_gpus for queue in queues), initial=0.0)
-    for queue, (before, after) in zip(queues, pairwise(map(round, sums)), strict=True):
-        if rules.queues != "off":
-            yield QueueObserved(
-                queue=queue.queue,
-                parent=queue.parent if queue.parent in names else "",
-                weight=queue.weight,
-                deserved={GPUS: after - before} if rules.queues == "reclaim" else {},
-            )
-
-
 def _facts(job: Job, number: int, rules: Rules) -> Iterable[PodGroupObserved | PodSubmitted]:
     group = f"{NAMESPACE}/{job.job}" if job.gang > 1 else ""
     queue = "" if rules.queues == "off" else job.queue
@@ -142,7 +147,14 @@ def _facts(job: Job, number: int, rules: Rules) -> Iterable[PodGroupObserved | P
             required_level=level if rules.level == "required" else "",
             preferred_level=level if rules.level == "preferred" else "",
         )
-    shape, dialect = _shape_of(job), dialect_of(job.gpus)
+    shape = Shape(
+        asks=asks_of(job.gpus, job.milli),
+        devices=models_of(job.model),
+        node=NodeConstraints(cpu_milli=job.cpu_milli, memory_mib=job.mem_mib),
+    )
+    dialect = dialect_of(job.gpus)
+    # Not the real duration, which a scheduler does not know. No replay ends a pod at its deadline.
+    deadline_s = math.ceil(job.estimate_s) + TO_END_S if job.estimate_s else 0
     for index in range(job.gang):
         yield PodSubmitted(
             uid=f"{number}.{index}",
@@ -154,12 +166,6 @@ def _facts(job: Job, number: int, rules: Rules) -> Iterable[PodGroupObserved | P
             group=group,
             owner=f"Job/{job.job}",
             queue=queue,
+            deadline_s=deadline_s,
+            checkpoint_s=1 if rules.checkpoint_s is None else math.ceil(rules.checkpoint_s),
         )
-
-
-def _shape_of(job: Job) -> Shape:
-    return Shape(
-        asks=asks_of(job.gpus, job.milli),
-        devices=models_of(job.model),
-        node=NodeConstraints(cpu_milli=job.cpu_milli, memory_mib=job.mem_mib),
-    )

@@ -22,7 +22,7 @@ from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.snapshots import Snapshots
 from apportion.runtime.ledger.archive import read_archive, read_said
-from apportion.runtime.ledger.moments import Moment, MomentError, parse_moment
+from apportion.runtime.ledger.moments import Moment, MomentError, is_relative, parse_moment
 from apportion.runtime.ledger.port import Record
 from apportion.runtime.ledger.reading import read_while
 from apportion_schemas.decoding import from_outside
@@ -44,11 +44,14 @@ class SpanInvalid(ValueError):
 
 
 class Wanted(NamedTuple):
-    """The span that the user requested, as text. An empty `begin` or `end` sets no bound."""
+    """The span that the user requested, as text. An empty `begin` or `end` sets no bound.
+
+    Relative times such as -7d count from `newest`, if given, and else from `now`."""
 
     begin: str
     end: str
     now: datetime
+    newest: datetime | None = None
 
     def moments(self) -> tuple[Moment | None, Moment | None]:
         """Parse the beginning and the end of the span; None if not given. Raises SpanInvalid."""
@@ -58,7 +61,8 @@ class Wanted(NamedTuple):
         if not text:
             return None
         try:
-            return parse_moment(text, self.now)
+            now = self.newest if self.newest is not None and is_relative(text) else self.now
+            return parse_moment(text, now)
         except MomentError as error:
             raise SpanInvalid(f"{name}: {error}; {error.fix}") from None
 
@@ -158,8 +162,13 @@ def read_archives(
 ) -> S:
     """Pass a span of archived events to a new `sink`, like `read_ledger`.
 
-    The archives must be consecutive and start with the first event. Raises SpanInvalid,
-    ArchiveError, OSError, UnknownEvent or RecordingFailed."""
+    The archives must be consecutive and start with the first event. Relative times count from the
+    time of the last event. Raises SpanInvalid, ArchiveError, OSError, UnknownEvent or
+    RecordingFailed."""
+    if paths and any(map(is_relative, (wanted.begin, wanted.end))):
+        newest_s = max(map(_time_s, read_archive(paths[-1])), default=0.0)
+        newest = datetime.fromtimestamp(newest_s, UTC) if newest_s else None
+        wanted = wanted._replace(newest=newest)
     limits = _archived_limits(paths, *wanted.moments())
     made = sink(State(rules=rules_of(read_said(paths))), limits)
     for record in _archived(paths):
@@ -187,8 +196,7 @@ def _archived(paths: Sequence[Path]) -> Iterator[Record]:
 def _archived_limits(paths: Sequence[Path], begin: Moment | None, end: Moment | None) -> Limits:
     after, upto, begin_s, end_s, last_s = 0, 0, 0.0, 0.0, 0.0
     for record in _archived(paths):
-        with contextlib.suppress(ValueError):  # no valid time: use the previous record's
-            last_s = max(seconds_of(_decode_time(record.payload).time), last_s)
+        last_s = max(_time_s(record), last_s)
         if begin is not None and not _is_in(begin, record.revision, last_s, open_end=True):
             after = record.revision
         elif not begin_s:
@@ -200,6 +208,12 @@ def _archived_limits(paths: Sequence[Path], begin: Moment | None, end: Moment | 
     if end is not None and end.time is not None:
         end_s = min(end.time.timestamp(), last_s)
     return _ordered(Limits(after=after, upto=upto, begin_s=begin_s, end_s=end_s))
+
+
+def _time_s(record: Record) -> float:
+    with contextlib.suppress(ValueError):
+        return seconds_of(_decode_time(record.payload).time)
+    return 0.0
 
 
 def _is_in(moment: Moment, revision: int, at_s: float, *, open_end: bool) -> bool:

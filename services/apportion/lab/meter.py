@@ -4,7 +4,7 @@ Invariant: the figures depend only on the observed events, so equal simulations 
 A node or pod is evaluated only when an event concerns it."""
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 import numpy as np
@@ -13,9 +13,10 @@ from msgspec import Struct
 from apportion.core.answers.replays import Measured, Slice
 from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger.handlers.change import Change
+from apportion.core.ledger.moments import SECOND, micros_of
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.placement.pricing.sizes import NEVER, size_percent
-from apportion_schemas import Device, PodEvicted, Shape
+from apportion_schemas import Device, PodEvicted
 from apportion_schemas.quantities import WHOLE
 
 SLICES: Final = 60
@@ -34,10 +35,15 @@ class _Held(Struct):
 class Meter:
     """Measures a simulation between two times. It must observe every change of `state`.
 
-    The waiting time of a pod begins at its submission, but not before `begin_s`."""
+    The waiting time of a pod begins at its submission, also if that is before `begin_s`. To count
+    the devices that a pod requests, the meter ignores the nodes in `more`, so that replays with and
+    without these nodes can be compared."""
 
-    def __init__(self, state: State, begin_s: float, end_s: float) -> None:
+    def __init__(
+        self, state: State, begin_s: float, end_s: float, *, more: Collection[str] = ()
+    ) -> None:
         self._state = state
+        self._more = more
         self._begin_s = begin_s
         self._elapsed_s = 0.0  # from begin_s, because seconds since 1970 are too coarse as floats
         self._end_s = max(end_s, begin_s)
@@ -50,12 +56,15 @@ class Meter:
         self._kinds: list[Device] | None = None
         self._waits = array("d")
         self._seen: set[str] = set()
+        self._placed: set[str] = set()
         self.evicted = 0
         self.peak = 0
         for node in state.nodes.values():
             self._look(node)
         for pod in state.pods.values():
             self._note(pod)
+            if (entry := self._waiting.get(pod.uid)) is not None:
+                self._waiting[pod.uid] = (offset_s(pod.submitted_time, begin_s), entry[1])
 
     def advance(self, now_s: float) -> None:
         """Add up the figures until `now_s`, in seconds since 1970."""
@@ -90,24 +99,24 @@ class Meter:
         width = seconds / SLICES
         return Measured(
             arrived=len(self._seen),
-            placed=len(self._waits),
+            placed=len(self._placed),
             unplaced=len(self._waiting),
             evicted=self.evicted,
-            gpu_hours=_round(devices / HOUR_S),
-            gpu_hours_used=_round(used / HOUR_S),
-            gpu_hours_waited=_round(wanted / HOUR_S),
-            wait_mean_s=_round(float(waits.mean()) if len(waits) else 0.0),
-            wait_median_s=_quantile(waits, 0.5),
-            wait_p95_s=_quantile(waits, 0.95),
-            wait_max_s=_quantile(waits, 1.0),
-            used_percent=_round(used * share),
-            fragmented_percent=_round(left * share),
+            gpu_hours=rounded(devices / HOUR_S),
+            gpu_hours_used=rounded(used / HOUR_S),
+            gpu_hours_waited=rounded(wanted / HOUR_S),
+            wait_mean_s=rounded(float(waits.mean()) if len(waits) else 0.0),
+            wait_median_s=quantile(waits, 0.5),
+            wait_p95_s=quantile(waits, 0.95),
+            wait_max_s=quantile(waits, 1.0),
+            used_percent=rounded(used * share),
+            fragmented_percent=rounded(left * share),
             devices=self._sum.devices,
             devices_peak=self.peak,
             slices=tuple(
                 Slice(
-                    seconds=_round(width * at), used=_round(row[0] / width),
-                    waiting=_round(row[1] / width), devices=_round(row[2] / width),
+                    seconds=rounded(width * at), used=rounded(row[0] / width),
+                    waiting=rounded(row[1] / width), devices=rounded(row[2] / width),
                 )
                 for at, row in enumerate(self._totals.tolist())
             ),
@@ -132,7 +141,7 @@ class Meter:
         waits = live and pod.placement is None and not pod.submitted.gates
         entry = self._waiting.get(uid)
         if waits and entry is None:
-            wanted = self._gpus(pod.shape_key, pod.submitted.shape)
+            wanted = self.requested(pod)
             self._waiting[uid] = (self._elapsed_s, wanted)
             self._wanted += wanted
             self._seen.add(uid)
@@ -140,15 +149,18 @@ class Meter:
             del self._waiting[uid]
             self._wanted = self._wanted - entry[1] if self._waiting else 0.0
             self._waits.append(self._elapsed_s - entry[0])
+            if live and pod.placement is not None:
+                self._placed.add(uid)
 
-    def _gpus(self, key: bytes, shape: Shape) -> float:
-        """Return how many devices the pod requests, counting an ask for a part as a fraction.
+    def requested(self, pod: PodState) -> float:
+        """Return how many devices the pod requests, counting part of a device as a fraction.
 
-        The fraction is that on the device type where it is smallest."""
+        If the fraction depends on the type of device, the smallest one counts."""
         if self._kinds is None:
             found: dict[tuple[object, ...], Device] = {}
             for node in self._state.nodes.values():
-                for each in node.devices if node.present else ():
+                counts = node.present and node.name not in self._more
+                for each in node.devices if counts else ():
                     device = each.device
                     kind = (
                         device.family,
@@ -160,9 +172,10 @@ class Meter:
                     found.setdefault(kind, device)
             self._kinds = list(found.values())
             self._sizes.clear()
+        key = pod.shape_key
         if key not in self._sizes:
             total = 0.0
-            for ask in shape.asks:
+            for ask in pod.submitted.shape.asks:
                 sizes = [size for each in self._kinds if (size := size_percent(ask, each)) != NEVER]
                 total += ask.count * min(sizes, default=WHOLE) / WHOLE
             self._sizes[key] = total
@@ -187,9 +200,17 @@ def _held(devices: Iterable[DeviceState]) -> _Held:
     return found
 
 
-def _quantile(waits: np.ndarray, part: float) -> float:
-    return _round(float(np.quantile(waits, part))) if len(waits) else 0.0
+def offset_s(time: str, begin_s: float) -> float:
+    """Return an event's time in seconds relative to `begin_s`; 0 if it is later or unreadable."""
+    micros = micros_of(time)
+    return 0.0 if micros is None else min(micros / SECOND - begin_s, 0.0)
 
 
-def _round(value: float) -> float:
+def quantile(waits: np.ndarray, part: float) -> float:
+    """Return the rounded quantile, such as the median for 0.5; 0 without any waits."""
+    return rounded(float(np.quantile(waits, part))) if len(waits) else 0.0
+
+
+def rounded(value: float) -> float:
+    """Round a figure to six decimals, and -0.0 to 0.0."""
     return round(value, 6) + 0.0

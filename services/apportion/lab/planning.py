@@ -25,7 +25,7 @@ from apportion.core.answers.plans import (
     PlanRequest,
     Totals,
 )
-from apportion.core.answers.reads import WhyRefused, fields_of
+from apportion.core.answers.reads import StartForecast, WhyRefused, fields_of
 from apportion.core.configuration import manifest_config
 from apportion.core.devices.cordons import cordoning
 from apportion.core.explain.causes import refused_answer, spared_words, waits_for
@@ -36,12 +36,14 @@ from apportion.core.explain.not_queued import unlooked
 from apportion.core.explain.text.answer_text import plan_with_text, planned_with_text
 from apportion.core.explain.text.words import Causes, explained_causes, listed, many
 from apportion.core.explain.views import gang_models
-from apportion.core.explain.why import why
+from apportion.core.explain.why import why, without_times
 from apportion.core.ledger.handlers.change import Change
-from apportion.core.ledger.state import PENDING, PodState, State, shape_key, spec_digest
+from apportion.core.ledger.state import PENDING, PodState, State, queue_of, shape_key, spec_digest
 from apportion.core.placement.feasibility.causes import Explained
+from apportion.core.placement.preemption.moving import unit_of
 from apportion.core.placement.queueing.shape_queue import Turn, place_of, turn_of
 from apportion.core.workloads.kinds.drafts import PodDraft, submitted
+from apportion.core.workloads.schedulers import Chooser, scheduler_names
 from apportion.lab import changes as lab_changes
 from apportion.lab.changes import (
     LOST_MAX,
@@ -71,10 +73,11 @@ WITHIN_NONE: Final = "would exceed the limits even on an idle cluster"
 # Singular forms of texts about several pods.
 ONE: Final = {"fit": "fits", "are already placed": "is already placed"}
 REPLACED: Final = "replaced by the manifest"
-UNTIL_WHEN: Final = "no start estimate: the blocking pods declare no runtime"
+STARTS_MAX: Final = 100  # forecasts in a plan, which take up to some ms each
 WORST: Final[tuple[Outcome, ...]] = ("never", "not-now", "fits", "unchanged")
 
 Tell = Callable[[PlanProgress], None]
+Forecast = Callable[[PodState], StartForecast | None]
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -123,11 +126,15 @@ class Played(NamedTuple):
         return self.course.state.pods.get(uid)
 
 
-def plan(state: State, wish: Plan, *, time: str = "", tell: Tell = lambda _: None) -> PlanAnswer:
+def plan(
+    state: State, wish: Plan, *, time: str = "", tell: Tell = lambda _: None,
+    forecasts_in: Callable[[State], Forecast] | None = None,
+) -> PlanAnswer:  # fmt: skip
     """Return the outcome of the plan at the state's revision; the state is not changed.
 
-    Raises WishInvalid if the plan is empty or names something unknown, and CourseFailed if its
-    events contradict the state."""
+    `forecasts_in` returns forecasts of starts for the pods of the planned state. Raises WishInvalid
+    if the plan is empty or names something unknown, and CourseFailed if its events contradict the
+    state."""
     if len(wish.pods) > PODS_MAX:
         raise WishInvalid(
             "manifest",
@@ -155,7 +162,10 @@ def plan(state: State, wish: Plan, *, time: str = "", tell: Tell = lambda _: Non
     if wish.changes and new:
         without = play(Changes(), new, wish.groups, step="without")
     with_it = play(wish.changes, new, wish.groups, step="with the plan")
-    return _Answering(state, with_it, without, today, wish.changes.drain).answer(wish)
+    drained = wish.changes.drain
+    return _Answering(state, with_it, without, today, drained, forecasts_in=forecasts_in).answer(
+        wish
+    )
 
 
 def _differs(draft: PodDraft, there: PodState) -> bool:
@@ -173,10 +183,7 @@ def _play(
     tell: Tell,
     step: str,
 ) -> Played:
-    course = Course(copied(state), time=time)
-    for uid in list(course.state.evictions):  # these pods will end
-        course.apply(PodGone(uid=uid))
-    comers = _Comers(course)
+    course, comers = begun(state, time)
     moved = lab_changes.apply(course, wanted)
     moved += drain(course, wanted.drain, comers.settle)
     planned = {}
@@ -199,7 +206,15 @@ def _play(
     return Played(course, planned, moved, comers.again)
 
 
-class _Comers:
+def begun(state: State, time: str) -> tuple[Course, "Comers"]:
+    """Copy the state, end all pods that are being evicted in the copy, and return a simulation."""
+    course = Course(copied(state), time=time)
+    for uid in list(course.state.evictions):  # these pods will end
+        course.apply(PodGone(uid=uid))
+    return course, Comers(course)
+
+
+class Comers:
     """Resubmits evicted pods that have a controller. `again` has the new pods by the old uids."""
 
     def __init__(self, course: Course) -> None:
@@ -236,8 +251,8 @@ class _Comers:
 def comes_again(state: State, pod: PodSubmitted) -> bool:
     """Return True if an evicted pod is submitted again.
 
-    In Kubernetes, the pod's controller submits it. On a cluster without Kubernetes, the watcher
-    submits it unless the pod is a command."""
+    In Kubernetes, only a pod with an owner is: its controller submits it. Without Kubernetes, the
+    watcher submits every pod except commands of `apportion run`."""
     return bool(pod.owner) if state.of_kubernetes else not is_command(pod.owner)
 
 
@@ -271,6 +286,8 @@ class _Answering:
         without: Played | None,
         today: Played | None,
         drained: Iterable[str],
+        *,
+        forecasts_in: Callable[[State], Forecast] | None,
     ) -> None:
         self._before = state
         self._played = played
@@ -278,6 +295,11 @@ class _Answering:
         self._without = without
         self._today = today
         self._drained = frozenset(drained)
+        self._forecasts_in = forecasts_in
+        self._forecast: Forecast | None = None  # made for the first pod that would be pending
+        self._starts: dict[Hashable, StartForecast | None] = {}
+        self._gangs: dict[str, Hashable] = {}  # the shapes of their pending pods
+        self._names = scheduler_names(state.configuration)
         self._live = {pod.full_name: pod for pod in state.pods.values()}
         self._displaced = {each.before.uid: each for each in played.moved}
         # Other evicted pods were pending before the course and are pending after it.
@@ -320,7 +342,6 @@ class _Answering:
             waiting=self._ahead(others),
             before=_totals(self._today.course.state if self._today else self._before),
             after=_totals(self._state),
-            when=UNTIL_WHEN if "not-now" in outcomes else "",
             problems=wish.problems,
             warnings=wish.warnings,
             passed_over=wish.passed_over,
@@ -353,6 +374,8 @@ class _Answering:
             return self._kept(draft, there, there.placement.node)
         about = new or (there.submitted if there is not None else submitted(draft, ""))
         answer = self._of(self._played.end(about.uid), about, waits=there)
+        if self._names.chooser(draft.scheduler_name) is Chooser.EXTENDED:
+            answer = _chosen_elsewhere(answer)
         if self._without is None:
             return answer
         other = self._without.planned[name].uid if new is not None else about.uid
@@ -383,7 +406,8 @@ class _Answering:
         ))  # fmt: skip
 
     def _moved(self, each: Displaced) -> PlannedPod:
-        return self._of(self._played.end(each.again.uid), each.again, was=each.node)
+        moved = self._of(self._played.end(each.again.uid), each.again, was=each.node)
+        return _chosen_elsewhere(moved) if each.before.submitted.chooser else moved
 
     def _helped(self, ours: set[str]) -> Iterable[PlannedPod]:
         if self._today is None:
@@ -412,24 +436,22 @@ class _Answering:
             replaces=waits is not None and waits.uid != about.uid, ends=pod is None,
         )  # fmt: skip
         if pod is not None:
-            made = self._fits(made, pod) if pod.placement else self._waits(made, pod)
+            placement = pod.placement
+            if placement is None:
+                return planned_with_text(self._waits(made, pod))
+            group = self._state.groups.get(pod.submitted.group)
+            # A gang fits only after all pods evicted for any of its members have left.
+            together = group.pods if group is not None and group.together else {pod.uid}
+            evicts = tuple(
+                f"{each.namespace}/{each.name}" for each in self._leavers
+                if each.beneficiary in together
+            )  # fmt: skip
+            made = structs.replace(
+                made, outcome="fits", node=placement.node,
+                placed=why(self._state, pod).placed,
+                beside=tuple(self._beside(pod))[:BESIDE_NAMED], evicts=evicts,
+            )  # fmt: skip
         return planned_with_text(made)
-
-    def _fits(self, made: PlannedPod, pod: PodState) -> PlannedPod:
-        placement = pod.placement
-        assert placement is not None  # noqa: S101 - told to mypy
-        group = self._state.groups.get(pod.submitted.group)
-        # A gang fits only after all pods evicted for any of its members have left.
-        together = group.pods if group is not None and group.together else {pod.uid}
-        evicts = tuple(
-            f"{each.namespace}/{each.name}" for each in self._leavers
-            if each.beneficiary in together
-        )  # fmt: skip
-        return structs.replace(
-            made, outcome="fits", node=placement.node,
-            placed=why(self._state, pod).placed,
-            beside=tuple(self._beside(pod))[:BESIDE_NAMED], evicts=evicts,
-        )  # fmt: skip
 
     def _turn(self, pod: PodState) -> tuple[int, int, Turn]:
         # Pods of a gang have one place, and come in the order of their submission.
@@ -447,10 +469,11 @@ class _Answering:
                 for miss in (refused.nearest if refused is not None else ())
             }
             drained = tuple(sorted(near)) if near <= self._drained else ()
+            line = self._line(self._waits_for(pod), refused)
             return structs.replace(
-                made, refused=refused, ahead=ahead, while_cordoned=drained,
+                made, refused=refused, ahead=ahead, while_cordoned=drained, line=line,
                 awaits=self._awaits(pod) if refused is None else "",
-                line=self._line(self._waits_for(pod), refused),
+                start=self._start(pod),
             )  # fmt: skip
         # The pod fits not even the empty fleet because of its queue, its quota or the fleet.
         shape = self._explainer.wishes(pod)
@@ -464,6 +487,24 @@ class _Answering:
         refused = refused_answer(self._explainer, pod, never)
         line = self._line(waits_for(never), refused)
         return structs.replace(made, outcome="never", refused=refused, ahead=ahead, line=line)
+
+    def _start(self, pod: PodState) -> StartForecast | None:
+        about, group = pod.submitted, self._state.groups.get(pod.submitted.group)
+        if group is not None and about.group not in self._gangs:
+            pods = [self._state.pods[uid] for uid in group.pods]
+            shapes = Counter(each.shape_key for each in pods if each.placement is None)
+            self._gangs[about.group] = frozenset(shapes.items())
+        # Equal requests have equal forecasts. The time tells pods that have waited from new ones.
+        key = (
+            pod.shape_key, about.priority, queue_of(self._state, pod), pod.submitted_time,
+            self._gangs.get(about.group), bool(about.gates), about.chooser,
+            frozenset(pod.refusal.reasons) if pod.refusal is not None else None,
+        )  # fmt: skip
+        if key not in self._starts and len(self._starts) < STARTS_MAX:
+            if self._forecast is None and self._forecasts_in is not None:
+                self._forecast = self._forecasts_in(self._state)
+            self._starts[key] = self._forecast(pod) if self._forecast is not None else None
+        return self._starts.get(key)
 
     def _refused(self, pod: PodState) -> WhyRefused | None:
         if pod.refusal is None:
@@ -486,7 +527,7 @@ class _Answering:
         return known if unlooked(self._state, pod) else ()
 
     def _line(self, what_for: Hashable, refused: WhyRefused | None) -> int:
-        """Return the id of the group for `what_for`.
+        """Return the id of the group of pods that wait for `what_for`.
 
         Refused pods share a group only if their causes and nearest device are the same, too."""
         if refused is not None:
@@ -535,6 +576,15 @@ class _Answering:
                 lead=cause.lead, clauses=cause.clauses,
             ))  # fmt: skip
         return tuple(found)
+
+
+def _chosen_elsewhere(planned: PlannedPod) -> PlannedPod:
+    """Return the planned pod without a start, because a kube-scheduler chooses its node.
+
+    The plan decides for such a pod, too, but no forecast knows when that scheduler does."""
+    if planned.start is None or planned.start.unknown == "gated":  # as in `why`, a gate is first
+        return planned
+    return structs.replace(planned, start=without_times(planned.start, "other-scheduler"))
 
 
 def _sentence(
@@ -603,30 +653,32 @@ def drain(
         there |= {pod.uid: pod for pod in target.pods()}
     displaced = list[Displaced]()
     for unit in _units(course.state, there.values()):
-        live = [(pod, pod.placement.node) for pod in unit
-                if pod.uid in course.state.pods and pod.placement is not None]  # fmt: skip
-        if any(is_command(pod.submitted.owner) for pod, _ in live):
-            continue  # a command is not moved
-        for pod, node in live:
-            again = submitted_again(pod.submitted, f"drained-{len(displaced)}")
-            displaced.append(Displaced(pod, node, again))
-            course.apply(again)
-        for pod, _ in live:
-            course.apply(PodGone(uid=pod.uid, reason=REASON))
-        for _ in settle():
-            pass
+        live = [pod for pod in unit if pod.uid in course.state.pods and pod.placement is not None]
+        if not any(is_command(pod.submitted.owner) for pod in live):  # a command is not moved
+            displaced += move(course, live, f"{REASON}-{len(displaced)}")
+            for _ in settle():
+                pass
     return displaced
 
 
-def _units(state: State, pods: Iterable[PodState]) -> list[list[PodState]]:
-    units: dict[str, list[PodState]] = {}
+def move(course: Course, unit: Iterable[PodState], prefix: str) -> list[Displaced]:
+    """End the placed pods of a unit, and submit them again with uids that begin with `prefix`."""
+    displaced = [
+        Displaced(pod, pod.placement.node, submitted_again(pod.submitted, f"{prefix}-{number}"))
+        for number, pod in enumerate(unit) if pod.placement is not None
+    ]  # fmt: skip
+    for each in displaced:
+        course.apply(each.again)
+    for each in displaced:
+        course.apply(PodGone(uid=each.before.uid, reason=REASON))
+    return displaced
+
+
+def _units(state: State, pods: Iterable[PodState]) -> list[tuple[PodState, ...]]:
+    units: dict[str, tuple[PodState, ...]] = {}
     for pod in sorted(pods, key=turn_of):
-        group = state.groups.get(pod.submitted.group) if pod.submitted.group else None
-        if group is None or group.min_available <= 1:
-            units[pod.uid] = [pod]
-        elif pod.submitted.group not in units:
-            held = (each for each in group.pods.values() if each.placement is not None)
-            units[pod.submitted.group] = sorted(held, key=turn_of)
+        unit = unit_of(state, pod)
+        units.setdefault(unit[0].uid, unit)
     if sum(map(len, units.values())) > LOST_MAX:
         rest = f" affects more than {LOST_MAX:,} pods"
         raise WishInvalid("drain", rest=rest, fix="drain fewer nodes at once")

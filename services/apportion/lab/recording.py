@@ -15,13 +15,15 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
-from apportion.core.answers.replays import Measured, Span
+from apportion.core.answers.replays import Measured, Span, TeamFigures
 from apportion.core.ledger.handlers.change import Change
 from apportion.core.ledger.snapshot import restore, take
 from apportion.core.ledger.state import State
+from apportion.core.reports.prices import Prices
 from apportion.lab.course import TIME
 from apportion.lab.meter import Meter
 from apportion.lab.planning import comes_again
+from apportion.lab.team_meter import TeamKey, TeamMeter
 from apportion.runtime.ledger.port import Record
 from apportion.runtime.ledger.reader import StateFold
 from apportion.runtime.process.clock import rfc3339_of
@@ -32,6 +34,7 @@ from apportion_schemas import (
     FormatEnabled,
     InvalidEvent,
     LedgerRebuilt,
+    NodeObserved,
     PlacementVoided,
     PodEvicted,
     PodGone,
@@ -100,7 +103,7 @@ class Workload(Struct, frozen=True, kw_only=True):
         return restore(self.state)
 
     def lost_s(self, ran_s: float) -> float:
-        """Return how much of its running time a pod loses if it is evicted then."""
+        """Return how much work, in seconds, a pod loses if it is evicted after `ran_s`."""
         if self.checkpoint_s is None:
             return 0.0
         return ran_s % self.checkpoint_s if self.checkpoint_s else ran_s
@@ -111,6 +114,14 @@ class Recorded(Workload, frozen=True, kw_only=True):
 
     span: Span
     happened: Measured
+    teams: dict[TeamKey, TeamFigures] = {}
+
+    @property
+    def in_kubernetes(self) -> bool:
+        """Return True if the span has a node of Kubernetes, so that HyperNodes have an effect."""
+        return any(node.observed for node in self.beginning().nodes.values()) or any(
+            isinstance(fact.data, NodeObserved) for fact in self.facts
+        )
 
 
 class Tape:
@@ -137,12 +148,15 @@ class Tape:
 
 
 class Recording:
-    """Makes a recording that begins with `state`. Pass every later record to `take`, in order."""
+    """Makes a recording that begins with `state`. Pass every later record to `take`, in order.
 
-    def __init__(self, state: State, limits: Limits) -> None:
+    With prices, the figures of teams have costs."""
+
+    def __init__(self, state: State, limits: Limits, *, prices: Prices | None = None) -> None:
+        self._prices = prices
         self._fold = StateFold(state, quiet=True)
         self._limits = limits
-        self._meter: Meter | None = None
+        self._meters: tuple[Meter, TeamMeter] | None = None
         self._tape = Tape()
         self._state = b""
         self._now_s = limits.begin_s
@@ -164,7 +178,8 @@ class Recording:
     def take(self, record: Record) -> bool:
         """Read the next record. Return False if no more records of the span follow.
 
-        Raises UnknownEvent if a newer build wrote it, and RecordingFailed for too many pods."""
+        Raises UnknownEvent if a newer build wrote it, RecordingFailed for too many pods, and
+        PriceError for a model without a price."""
         try:
             event = self._fold.rules.read(record.revision, record.subject, record.payload)
         except (UnreadableEvent, InvalidEvent) as error:
@@ -172,22 +187,23 @@ class Recording:
             return record.revision < self._limits.upto
         if record.revision > self._limits.upto:
             return False
-        if record.revision > self._limits.after and self._meter is None:
+        if record.revision > self._limits.after and self._meters is None:
             self._begin()
-        change = self._fold.apply(record, event)
-        if self._meter is not None:
+        meters = self._meters or ()
+        if meters:
             self._now_s = min(max(seconds_of(event.time), self._now_s), self._limits.end_s)
-            self._meter.advance(self._now_s)
-            self._meter.observe(change)
-            if not change.refused:
-                self._note(self._now_s, change)
+        for meter in meters:
+            meter.advance(self._now_s)  # it may look at the state before the event
+        change = self._fold.apply(record, event)
+        for meter in meters:
+            meter.observe(change)
+        if meters and not change.refused:
+            self._note(self._now_s, change)
         return record.revision < self._limits.upto
 
     def finish(self) -> Recorded:
         """Return the recording of all records read so far."""
-        if self._meter is None:
-            self._begin()
-        assert self._meter is not None  # noqa: S101 - just begun
+        meter, teams = self._meters or self._begin()
         limits = self._limits
         # Add up the times of resubmitted pods, starting with the last successor.
         for before, again in reversed(self._after.items()):
@@ -203,16 +219,19 @@ class Recording:
                 seconds=round(limits.end_s - limits.begin_s, 6),
             ),
             begin_s=limits.begin_s, end_s=limits.end_s, state=self._state,
-            happened=self._meter.measured(), ran_s=self._ran_s, ends=self._ends,
+            happened=meter.measured(), teams=teams.figures(), ran_s=self._ran_s, ends=self._ends,
             cut=frozenset(self._cut), after=self._after, facts=self._tape,
         )  # fmt: skip
 
-    def _begin(self) -> None:
+    def _begin(self) -> tuple[Meter, TeamMeter]:
         state, limits = self._fold.state, self._limits
         self._state = take(state)
-        self._meter = Meter(state, limits.begin_s, limits.end_s)
+        span = (limits.begin_s, limits.end_s)
+        meter = Meter(state, *span)
+        self._meters = meter, TeamMeter(state, *span, meter.requested, self._prices)
         self._old = {uid for uid, pod in state.pods.items() if pod.placement is not None}
         self._running = dict.fromkeys(self._old, limits.begin_s)
+        return self._meters
 
     def _note(self, at_s: float, change: Change) -> None:
         data: Payload = change.data

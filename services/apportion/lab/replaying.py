@@ -1,4 +1,4 @@
-"""Replay a span of the ledger in virtual time with another policy or fleet.
+"""Replay a span of the ledger in virtual time with another policy, fleet or setup.
 
 Recorded events of nodes and pods come at their recorded time, and the engine decides again. A pod
 runs as long as in the recording, starting when it is placed. A pod that the replay evicts is
@@ -7,6 +7,7 @@ in the same way (`lab.jobs`). Invariants: nothing is appended; a replay without 
 recorded outcome, except for the time that decisions took."""
 
 import heapq
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
@@ -14,16 +15,21 @@ from typing import Final, NamedTuple, Protocol
 from msgspec import Struct, structs
 
 from apportion.core.answers.replays import Measured, ReplayAnswer
+from apportion.core.explain.text.words import many
 from apportion.core.ledger.handlers.change import Change
 from apportion.core.ledger.state import PLACED, State
 from apportion.core.placement.pricing.program import node_types
 from apportion.core.placement.pricing.shape_histogram import ShapeHistogram
+from apportion.core.reports.prices import Prices
 from apportion.lab import changes as lab_changes
 from apportion.lab.changes import Changes, lost_device, submitted_again
 from apportion.lab.course import Course, CourseFailed
+from apportion.lab.gates import Bound, judged
 from apportion.lab.meter import Meter
 from apportion.lab.planning import comes_again
 from apportion.lab.recording import Fact, Recorded, Workload
+from apportion.lab.setups import Effect, Setup
+from apportion.lab.team_meter import NOTHING, TeamMeter, compared
 from apportion.runtime.files.fleets import SimulatedNode
 from apportion.runtime.process.clock import rfc3339_of
 from apportion.runtime.solver import NoPrices, learn
@@ -71,10 +77,17 @@ Tell = Callable[[int, int], None]
 
 
 class Otherwise(Struct, frozen=True, kw_only=True):
-    """What a replay does differently from the recording. `changes` apply after `fleet`."""
+    """What a replay does differently from the recording. `changes` apply last.
+
+    `fleet` replaces all nodes, and `more` are nodes in addition to them. A replay learns its own
+    prices of shapes if its nodes, policy or configuration differ from the recorded ones. With
+    `learns`, it always does: compare such a replay only with others that learn prices too."""
 
     changes: Changes = Changes()
     fleet: tuple[SimulatedNode, ...] = ()
+    more: tuple[SimulatedNode, ...] = ()
+    setup: Setup = Setup()
+    learns: bool = False
 
 
 class Placed(Struct, frozen=True):
@@ -150,23 +163,25 @@ class Observer(Protocol):
     """Measures a replay. `advance` comes before all changes at that time, in seconds since 1970."""
 
     def advance(self, now_s: float) -> None:
-        """Note that the time passes."""
+        """Set the current time, in seconds since 1970."""
 
     def observe(self, change: Change) -> None:
         """Note a change of the state."""
 
 
 class Replay:
-    """Runs a replay of a workload. Its placements are collected in `placed` only if `kept`."""
+    """Runs a replay of a workload. Its placements are collected in `placed` only if `kept`, and the
+    figures of its queues and namespaces in `teams` only if `by_team`."""
 
     def __init__(
         self, recorded: Workload, otherwise: Otherwise, *, kept: bool = False,
-        observers: Sequence[Observer] = (),
+        by_team: bool = False, prices: Prices | None = None, observers: Sequence[Observer] = (),
     ) -> None:  # fmt: skip
         self._recorded = recorded
         self._otherwise = otherwise
         self._kept = kept
         self._course = Course(recorded.beginning(), time=rfc3339_of(recorded.begin_s))
+        self._course.until(recorded.begin_s)
         self._now_s = recorded.begin_s
         self._ends: list[tuple[float, str]] = []
         self._left_s: dict[str, float] = {}
@@ -176,16 +191,26 @@ class Replay:
         self._began_s: dict[str, float] = {}
         self._end_s = dict(recorded.ends)
         self._evicted: list[PodSubmitted] = []
+        self._added = frozenset[str]()
         self._lost = Lost()
         self._histogram: ShapeHistogram | None = None
+        self._setup = Effect(otherwise.setup)
+        for data in self._setup.facts(self._course.state):
+            self._course.apply(data)
         self._gangs = {name: each.observed for name, each in self._course.state.groups.items()}
         self.passed_over = Counter[str]()  # recorded events that did not apply, by type
         self.placed: list[Placed] = []
         for uid, at_s in recorded.ends.items():
             heapq.heappush(self._ends, (at_s, uid))
         self._change()
-        self._meter = Meter(self._course.state, recorded.begin_s, recorded.end_s)
-        self._observers = (self._meter, *observers)
+        state, span = self._course.state, (recorded.begin_s, recorded.end_s)
+        self._meter = Meter(state, *span, more=self._added)
+        own: tuple[Observer, ...] = (self._meter,)
+        self.teams: TeamMeter | None = None
+        if by_team:
+            self.teams = TeamMeter(state, *span, self._meter.requested, prices)
+            own = (self._meter, self.teams)
+        self._observers: tuple[Observer, ...] = (*own, *observers)
         self._course.watch(self._observe)
 
     @property
@@ -220,8 +245,16 @@ class Replay:
     # -------------------------------------------------------------- time
 
     def _until(self, at_s: float) -> None:
-        while self._ends and self._ends[0][0] <= at_s:
-            ended_s, uid = heapq.heappop(self._ends)
+        while True:
+            ended_s = self._ends[0][0] if self._ends else math.inf
+            due_s = self._course.due_s
+            if self._now_s < due_s < min(ended_s, at_s):
+                self._pass(due_s)
+                self._settle()
+                continue
+            if ended_s > at_s:
+                break
+            uid = heapq.heappop(self._ends)[1]
             self._pass(ended_s)
             if uid in self._course.state.pods:
                 self._course.apply(PodGone(uid=uid))
@@ -291,8 +324,8 @@ class Replay:
     # -------------------------------------------------------------- facts
 
     def _take(self, fact: Fact) -> None:
-        data = fact.data
-        if self._is_other(data):
+        data = self._setup.altered(fact.data)
+        if data is None or self._is_other(data):
             return
         if isinstance(data, PodGone | PodChanged):
             data = structs.replace(data, uid=self._now_as(data.uid))
@@ -330,7 +363,7 @@ class Replay:
             self._course.apply(declared)
 
     def _is_other(self, data: Payload) -> bool:
-        """Return True if the replay skips a recorded event because it makes its own."""
+        """Return True if the replay skips a recorded event because it creates its own instead."""
         if isinstance(data, PodGone):
             if data.uid in self._recorded.ran_s or data.uid in self._recorded.cut:
                 return True  # it ends after the same running time, or when evicted here
@@ -364,19 +397,27 @@ class Replay:
         course, otherwise = self._course, self._otherwise
         if otherwise.fleet:
             self._replace_fleet(otherwise.fleet)
+        before = set(course.state.nodes)
+        for node in otherwise.more:
+            for fact in lab_changes.added_node(course.state, node):
+                course.apply(self._setup.of_topology(fact))
         facts = () if otherwise.fleet else self._recorded.facts
         self._lost = lost(otherwise.changes.lose, course.state, facts)
         there = self._lost.there(course.state)
-        for each in lab_changes.apply(course, structs.replace(otherwise.changes, lose=there)):
+        changes = structs.replace(otherwise.changes, lose=there)
+        for each in lab_changes.apply(course, changes, self._setup.of_topology):
             # A pod that began before the span runs for the time it had left. If another pod
             # replaced it in the recording, it ends at that time here as well.
-            before, again = each.before.uid, each.again.uid
-            first = self._first_of(before)
+            uid, again = each.before.uid, each.again.uid
+            first = self._first_of(uid)
             self._first[again], self._again[first] = first, again
-            ran_s = self._recorded.ran_s.get(before)
+            ran_s = self._recorded.ran_s.get(uid)
             if ran_s is not None:
                 self._left_s[again] = ran_s
-        if otherwise.fleet or otherwise.changes:
+        self._added = frozenset(course.state.nodes.keys() - before)
+        setup = otherwise.setup
+        changed = otherwise.learns or otherwise.fleet or otherwise.more or otherwise.changes
+        if changed or setup.configuration is not None:
             self._histogram = ShapeHistogram(course.state)
 
     def _replace_fleet(self, fleet: Sequence[SimulatedNode]) -> None:
@@ -384,6 +425,9 @@ class Replay:
         self._ends.clear()
         pods = sorted(state.pods.values(), key=lambda pod: pod.submitted_revision)
         groups = [group.observed for group in state.groups.values() if group.observed is not None]
+        now = course.time
+        # A pending pod has waited since its submission, also for another fleet.
+        since = {pod.uid: pod.submitted_time for pod in pods if pod.placement is None}
         for pod in pods:
             course.apply(PodGone(uid=pod.uid))
         for node in list(state.nodes.values()):
@@ -395,22 +439,29 @@ class Replay:
             course.apply(DeviceUncordoned(device=device, by=lab_changes.WHO))
         for new in fleet:
             for fact in lab_changes.node_facts(new):
-                course.apply(fact)
+                course.apply(self._setup.of_topology(fact))
         for group in groups:
             course.apply(group)
         for pod in pods:
+            course.time = since.get(pod.uid, now)
             course.apply(structs.replace(pod.submitted, chooser=""))
+        course.time = now
 
 
 def replay(
-    recorded: Recorded, otherwise: Otherwise, *, tell: Tell = lambda _, __: None
-) -> ReplayAnswer:
-    """Replay the recording with changes, and compare both outcomes.
+    recorded: Recorded, otherwise: Otherwise, *, bounds: Sequence[Bound] = (),
+    prices: Prices | None = None, tell: Tell = lambda _, __: None,
+) -> ReplayAnswer:  # fmt: skip
+    """Replay the recording with changes, and compare both outcomes, also with `bounds` of teams.
 
-    Raises CourseFailed or WishInvalid."""
-    replayed = Replay(recorded, otherwise)
+    Teams have costs if the recording was made with the same prices. Raises CourseFailed,
+    WishInvalid, GateInvalid or PriceError."""
+    of_setup = dict.fromkeys(otherwise.setup.teams, NOTHING)
+    judged(bounds, compared(recorded.teams, of_setup))  # before a long replay
+    replayed = Replay(recorded, otherwise, by_team=True, prices=prices)
     happened, found, other = recorded.happened, replayed.run(tell), replayed.passed_over
     saved = happened.gpu_hours_waited - found.gpu_hours_waited
+    teams = compared(recorded.teams, replayed.teams.figures() if replayed.teams else {})
     return ReplayAnswer(
         span=recorded.span,
         changes=replayed.changes,
@@ -420,6 +471,9 @@ def replay(
         gpu_hours_waited_saved=round(saved, 6),
         passed_over=other.total(),
         passed_over_types=dict(sorted(other.items())),
+        teams=teams,
+        gates=judged(bounds, teams),
+        currency=prices.currency if prices is not None else "",
     )
 
 
@@ -427,5 +481,10 @@ def words(otherwise: Otherwise, state: State) -> tuple[str, ...]:
     """Return a text that describes each change, such as `by the policy spread`."""
     fleet = otherwise.fleet
     devices = sum(len(node.devices) for node in fleet)
-    said = (f"on a fleet of {len(fleet):,} nodes with {devices:,} devices",) if fleet else ()
-    return (*said, *(each.words for each in lab_changes.changes_of(otherwise.changes, state)))
+    said = [f"on a fleet of {len(fleet):,} nodes with {devices:,} devices"] if fleet else []
+    said += [f"with {many(len(otherwise.more), 'node')} more"] if otherwise.more else []
+    return (
+        *said,
+        *otherwise.setup.words,
+        *(each.words for each in lab_changes.changes_of(otherwise.changes, state)),
+    )

@@ -30,7 +30,6 @@ from apportion_schemas import (
     Share,
     UnreadableEvent,
 )
-from apportion_schemas.quantities import Payload
 
 UID: Final = "shadow-of-"
 # Evidence of our own placements, which are not another scheduler's decisions.
@@ -92,7 +91,12 @@ class Shadowing:
             if theirs and record.revision > self._after:
                 self._compare(record.revision, event.time, data)
             try:
-                self._apply(data)
+                state = self._course.state
+                kept = _as_kept(state, data) if isinstance(data, NodeObserved) else data
+                self._course.apply(kept)
+                node = state.nodes.get(data.node) if isinstance(data, DevicesRegistered) else None
+                if node is not None and node.observed is not None:
+                    self._course.apply(_as_kept(state, node.observed))
             except CourseFailed:
                 self._passed_over += 1
         return record.revision < self._upto
@@ -113,13 +117,6 @@ class Shadowing:
             opened_ours=sum(ours.opened for _, ours in both if ours is not None),
             passed_over=self._passed_over,
         )
-
-    def _apply(self, data: Payload) -> None:
-        state = self._course.state
-        self._course.apply(_as_kept(state, data) if isinstance(data, NodeObserved) else data)
-        node = state.nodes.get(data.node) if isinstance(data, DevicesRegistered) else None
-        if node is not None and node.observed is not None:
-            self._course.apply(_as_kept(state, node.observed))
 
     def _compare(self, revision: int, time: str, data: PodAdopted) -> None:
         about = data.submitted

@@ -6,8 +6,8 @@
 
 All schedulers listen. Invariants: if several schedulers append at once, the ledger stores one
 event, because each append expects the node's last event. The grace passes only while this process
-runs and the server answers, so a failure of these makes no agent silent. A node that no agent has
-reported gets no such events."""
+runs and the server answers, so no agent counts as silent because of their failure. A node that no
+agent has reported gets no such events."""
 
 import asyncio
 import logging

@@ -24,7 +24,7 @@ from tests.support.polling import until
 
 
 async def test_revisions_count_from_one(place: Place) -> None:
-    """Revisions count from 1, and an append returns one revision for each draft."""
+    """Revisions count from 1, and an append returns one revision for each event."""
     ledger = await place.connect()
     assert await ledger.last_revision() == 0
     assert await ledger.append([draft()]) == [1]
@@ -43,8 +43,8 @@ async def test_revisions_count_from_one(place: Place) -> None:
 async def test_a_stale_fence_is_refused_with_the_current_revision(place: Place) -> None:
     """The ledger refuses a stale fence and reports the subject's last revision.
 
-    A fence is the revision that the writer expects to be the subject's last. The ledger accepts a
-    draft whose fence is correct."""
+    A fence is the revision that the writer expects to be the subject's last. The ledger accepts an
+    event whose fence is correct."""
     ledger = await place.connect()
     assert await ledger.append([draft("workload.a", expect=0)]) == [1]
     assert await ledger.append([draft("workload.b")]) == [2]
@@ -77,13 +77,12 @@ async def test_one_stale_fence_refuses_the_whole_batch_and_is_named(place: Place
 
 
 async def test_several_drafts_of_a_subject_share_the_fence_of_the_first(place: Place) -> None:
-    """If a batch has several drafts on one subject, a fence on the first draft covers them all.
-
-    The client refuses a batch in which only a later draft on the subject has a fence."""
+    """If a batch has several events on one subject, a fence on the first event covers them all. The
+    client refuses a batch in which only a later event on the subject has a fence."""
     ledger = await place.connect()
     batch = [draft("workload.a", expect=0), draft("workload.a", expect=0), draft("workload.a")]
     assert await ledger.append(batch) == [1, 2, 3]
-    with pytest.raises(InvalidDraft, match="fence a subject by its first draft"):
+    with pytest.raises(InvalidDraft, match="set expect only on the first draft"):
         await ledger.append([draft("workload.a"), draft("workload.a", expect=3)])
 
 
@@ -99,10 +98,8 @@ async def test_one_of_two_writers_with_the_same_fence_wins(place: Place) -> None
 
 
 async def test_a_repeated_id_is_refused(place: Place) -> None:
-    """The ledger refuses a draft whose id was used before, even on another subject or inside a
-    batch.
-
-    It also refuses a batch that has the same id twice."""
+    """The ledger refuses an event whose id was used before, even on another subject or inside a
+    batch. It also refuses a batch that has the same id twice."""
     ledger = await place.connect()
     await ledger.append([draft("workload.z")])
     await ledger.append([draft("workload.a", key="one")])
@@ -123,9 +120,8 @@ async def test_a_repeated_id_is_refused(place: Place) -> None:
 async def test_a_repeated_fenced_draft_is_a_duplicate_and_not_stale(
     place: Place, *, moved_on: bool
 ) -> None:
-    """If a stored draft with a fence is appended again, the ledger reports a duplicate.
-
-    It does not report a stale fence, although the subject's last revision has changed since."""
+    """If a stored event with a fence is appended again, the ledger reports a duplicate. It does not
+    report a stale fence, although the subject's last revision has changed since."""
     ledger = await place.connect()
     await ledger.append([draft("workload.a", key="one", expect=0)])
     if moved_on:
@@ -165,7 +161,7 @@ async def test_an_id_is_free_again_after_the_window(lawless: LawlessPlace) -> No
 
 
 async def test_limits_are_checked_before_sending(place: Place) -> None:
-    """The client refuses a batch with too many drafts, too large a payload or an invalid field, and
+    """The client refuses a batch with too many events, too large a payload or an invalid field, and
     sends nothing."""
     ledger = await place.connect()
     assert await ledger.append([draft(payload=b"x" * MAX_PAYLOAD_BYTES)]) == [1]

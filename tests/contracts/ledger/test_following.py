@@ -62,7 +62,8 @@ async def test_a_reader_ahead_of_the_ledger_gets_a_hole(
 ) -> None:
     """A reader that starts beyond the ledger's end gets the error LedgerHole.
 
-    Such a reader knows records that the ledger has lost, for example from a snapshot."""
+    Such a reader knows records that the ledger has since lost, for example because the reader
+    started from a snapshot."""
     ledger = await place.connect()
     await ledger.append([draft() for _ in range(10)])
     with pytest.raises(LedgerHole, match="moved back"):

@@ -128,7 +128,7 @@ async def _keeps(delivery: Delivery, other: WorkQueue, held_s: float) -> bool:
 
 
 async def test_progress_keeps_a_record_with_its_worker(place: Place) -> None:
-    """A worker that reports progress keeps its record beyond the acknowledgement timeout."""
+    """A worker that reports progress keeps its record longer than the acknowledgement timeout."""
     await _placements(place, 1)
     queue = await _queue(await place.connect("binder"), ack_wait_s=2)
     other = await _queue(await place.connect("binder"), ack_wait_s=2)

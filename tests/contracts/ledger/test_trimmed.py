@@ -28,7 +28,7 @@ async def test_readers_must_start_at_the_beginning(place: Place) -> None:
 async def test_a_fence_on_a_dropped_record_is_refused(place: Place) -> None:
     """The ledger refuses a write whose fence is the revision of a dropped record.
 
-    A writer that has folded all dropped records then expects an empty subject, and succeeds."""
+    Once a writer has folded all dropped records, it expects an empty subject and succeeds."""
     ledger = await place.connect()
     (placed, *_) = await ledger.append([draft("workload.a"), draft("workload.b")])
     await place.drop(2)

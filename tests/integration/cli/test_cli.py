@@ -361,8 +361,8 @@ def test_unreachable_is_exit_code_3(up: Standalone, words: tuple[str, ...]) -> N
 
 
 def test_tail(up: Standalone) -> None:
-    """`tail` prints events as sentences or as JSON. Options set its first revision, its subjects
-    and the number of events."""
+    """`tail` prints events as sentences or as JSON. Its options choose the first revision, the
+    subjects and the number of events."""
     submit(up, pod("told"))
     words = up.run("tail", "--from", "1", "--no-follow").stdout
     assert re.search(r"PodSubmitted +default/told .*1,000 MiB", words)
@@ -454,7 +454,7 @@ def test_ledger_check(up: Standalone) -> None:
 
 
 def test_trace(up: Standalone, tmp_path: Path) -> None:
-    """`submit --trace --limit N` submits a pod for each of the first N rows of the trace file, and
+    """`submit --trace --limit N` submits one pod for each of the first N rows of the trace file. It
     waits until every pod is placed or refused."""
     rows = "".join(f"t-{n:03},1000,1024,1,{100 + n % 5 * 100},\n" for n in range(60))
     file = tmp_path / "pods.csv"

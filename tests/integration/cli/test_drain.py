@@ -351,8 +351,8 @@ def test_two_people_have_a_reason_each(up: Standalone) -> None:
 
 
 async def test_a_gang_that_is_too_large_is_named_before_anything_is_done(tmp_path: Path) -> None:
-    """A drain is refused before it cordons the node if it would move a gang that fits nowhere
-    else."""
+    """If a drain would move a gang that fits nowhere else, it is refused before it cordons the
+    node."""
     names = [f"w{number}" for number in range(UNIT_MAX + 1)]
     async with running_bus(tmp_path / "nats") as bus:
         facts = Facts(bus)
@@ -394,7 +394,7 @@ async def test_where_nobody_answers_no_room_is_waited_for(tmp_path: Path) -> Non
 
 
 async def test_a_node_of_kubernetes_is_one_whose_beginning_was_dropped(tmp_path: Path) -> None:
-    """Draining a Kubernetes node fails without the API server, and ends no pod.
+    """Draining a node of a Kubernetes cluster fails if the API server is down, and ends no pod.
 
     This also holds after the node's first events were trimmed from the ledger."""
     async with running_bus(tmp_path / "nats") as bus:

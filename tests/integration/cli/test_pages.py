@@ -33,6 +33,9 @@ REFUSED = {
     "apportion submit -f examples/too-large.yaml --wait",
     "apportion plan --lose ascend-1",
     "apportion drain ascend-1 --dry-run",
+    'apportion defrag large --apply --reason "large job"',
+    "apportion defrag --free-nodes 2",
+    'apportion defrag --free-nodes 2 --apply --reason "room for a large job"',
     "apportion ledger trim ledger-1.jsonl --dry-run",
     "apportion ledger trim ledger-1.jsonl",
     "apportion ledger set-aside 4711 --reason 'written by 2.1, which was withdrawn'",
@@ -68,6 +71,7 @@ FOLLOWING = {"tail", "--follow", "-N"}
 FOLLOWED_S = 5
 ALIASES = {
     "NAMESPACE/POD": "hami-pod", "training/worker-0": "hami-pod", "worker-0": "hami-pod",
+    "trainer-0": "hami-pod",
     "first": "hami-pod", "POD": "hami-pod", "NODE": "h100-1", "h100-3": "v100-1",
     "team/": "examples/pods", "pods/": "examples/pods", "60000 --cores 60": "4000 --cores 50",
     "too-large": "hami-pod", "GPU-1a2b": "GPU-1de1db92", "gpu-1": "h100-1",
@@ -115,8 +119,7 @@ def printed(up: Standalone, command: str, folder: Path = ROOT, limit_s: float = 
 
 
 def used(up: Standalone, command: str) -> str:
-    """Run this `report` command. Return its output if that has a utilization column, otherwise an
-    empty string."""
+    """Run a `report` command. Return its output, or "" if the output has no utilization column."""
     report = printed(up, command)
     return report if "UTILIZED" in report else ""
 
@@ -224,8 +227,8 @@ def test_every_call_of_apportion_runs(page: str, folder: Path) -> None:
 
 
 def prepare(folder: Path, page: str, words: list[str], *, made: bool = True) -> None:
-    """Write the files that a command names. If the page shows YAML or TOML, this is their
-    content."""
+    """Write the files that a command names. Their content is the page's first YAML or TOML block,
+    if it has one."""
     for word in words:
         path, kind = folder / word.lstrip("/"), Path(word).suffix[1:]
         if kind in {"yaml", "toml"} and not path.exists():

@@ -107,7 +107,7 @@ def test_a_lost_node_and_more_nodes(up: Standalone) -> None:
 
 
 def test_a_plan_for_the_past(up: Standalone, tmp_path: Path) -> None:
-    """A pod that does not fit now fits in a `plan` for an earlier revision."""
+    """A `plan` for an earlier revision finds room for a pod that no longer fits."""
     file = tmp_path / "large.yaml"
     file.write_text(pod("large", 80_000, 4))
     assert up.json("plan", "-f", str(file), code=5)["outcome"] == "not-now"

@@ -1,5 +1,4 @@
-"""Preemption in a real `apportion up`: evicted pods end without an operator and are queued
-again."""
+"""Preemption in a real `apportion up`: evicted pods end and are queued again by themselves."""
 
 from __future__ import annotations
 

@@ -157,8 +157,8 @@ def test_a_verb_is_found_on_every_surface(scratch: Scratch) -> None:
 
 
 def test_a_recipe_that_is_not_true_is_found(scratch: Scratch) -> None:
-    """The recipes' check fails if adding a read changes a third file. It also fails if adding a
-    metric changes a file that the recipe does not name."""
+    """The recipes' check fails if an API read needs changes in a third file. It also fails if a
+    metric needs a change in a file that the recipe does not name."""
 
     def follow(title: str, most: int, *paths: str) -> None:
         with scratch.recipe(title, most=most):

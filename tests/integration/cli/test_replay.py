@@ -1,14 +1,21 @@
 """`replay` simulates the events of a real ledger again, on the recorded fleet or on another one."""
 
 import json
+import os
+import shlex
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from apportion.runtime.files.safe_yaml import parse
 from tests.integration.cli.test_plan import pod
+from tests.support.documented import blocks, text_of
 from tests.support.polling import wait_until
 from tests.support.standalone import Standalone
 
@@ -107,6 +114,106 @@ def test_table_and_chart(up: Standalone, tmp_path: Path) -> None:
         assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
 
 
+CLOSED = """
+apiVersion: scheduling.volcano.sh/v1beta1
+kind: Queue
+metadata: {name: default}
+status: {state: Closed}
+"""
+GATES = ("--gate", "queue/default:pending-at-end<=0", "--gate", "namespace/default:wait-max<=1d")
+
+
+def test_other_queues_and_gates(up: Standalone, tmp_path: Path) -> None:
+    """With a closed queue `replay` places no pod. It exits with 7 if --gate limits pending pods."""
+    queues = tmp_path / "queues.yaml"
+    queues.write_text(CLOSED)
+    now = up.json("replay", *GATES)
+    assert [gate["verdict"] for gate in now["gates"]] == ["kept", "kept"]
+    closed = up.json("replay", "-f", str(queues), *GATES, code=7)
+    assert [(gate["happened"], gate["verdict"]) for gate in closed["gates"]] == [
+        (0, "exceeded"), (closed["teams"][-1]["happened"]["wait_max_s"], "kept"),
+    ]  # fmt: skip
+    assert closed["replayed"]["unplaced"] >= 1
+    assert [(each["kind"], each["replayed"]["unplaced"]) for each in closed["teams"]] == [
+        ("queue", closed["replayed"]["unplaced"]), ("namespace", closed["replayed"]["unplaced"]),
+    ]  # fmt: skip
+    said = up.run("replay", "-f", str(queues), *GATES)
+    assert said.returncode == 7
+    assert "queue default" in said.stderr
+    assert "exceeded" in said.stdout
+
+
+def test_manifests_with_doubts_and_gates_without_pods(up: Standalone, tmp_path: Path) -> None:
+    """`replay` warns about probable mistakes in manifests and about HyperNodes without effect. It
+    exits with 7 if --gate names a queue without pods."""
+    setup = tmp_path / "setup.yaml"
+    setup.write_text(
+        "apiVersion: scheduling.volcano.sh/v1beta1\nkind: Queue\nmetadata: {name: idle}\n"
+        "spec: {capability: {nvidia.com/gpuu: 0}}\n---\n"
+        "apiVersion: topology.volcano.sh/v1alpha1\nkind: HyperNode\nmetadata: {name: a}\n"
+        "spec: {tier: 1, members: [{type: Node, selector: {exactMatch: {name: big-1}}}]}\n"
+    )
+    done = up.run("replay", "-f", str(setup), "--gate", "queue/idle:wait-max<=1h", "--json")
+    assert done.returncode == 7
+    assert [gate["verdict"] for gate in json.loads(done.stdout)["gates"]] == ["no-pods"]
+    for said in ("line 4", 'spec.capability["nvidia.com/gpuu"]', "HyperNodes have no effect"):
+        assert said in done.stderr
+    setup.write_text("apiVersion: kueue.x-k8s.io/v1beta1\nkind: Topology\nmetadata: {name: a}\n")
+    assert up.run("replay", "-f", str(setup)).returncode == 1
+
+
+def test_the_step_for_ci_of_the_guide(up: Standalone, tmp_path: Path) -> None:
+    """The guide's CI step runs without a server. It fails if a manifest is invalid, if a limit of
+    --gate is exceeded, or if the queue of a gate has no pods."""
+    queues, step = blocks(text_of("docs/tasks/replay.md"), "yaml")
+    script = msgspec.convert(next(parse(step)).content, list[dict[str, str]])[0]["run"]
+    assert up.run("ledger", "archive", str(tmp_path / "ledger.jsonl")).returncode == 0
+    program = f'apportion() {{ {shlex.quote(sys.executable)} -m apportion.cli.main "$@"; }}'
+
+    def code(queues: str, script: str) -> int:
+        (tmp_path / "queues.yaml").write_text(queues)
+        done = subprocess.run(
+            ["/bin/bash", "-ec", f"{program}\n{script}"], cwd=tmp_path, check=False,
+            env={**os.environ, "APPORTION_DATA": str(tmp_path / "none")}, timeout=60,
+        )  # fmt: skip
+        return done.returncode
+
+    assert code(queues, script) == 7
+    ours = script.replace("queue/ml", "queue/default").replace("queue/web", "namespace/default")
+    assert code(queues, ours) == 0
+    assert code(queues.replace("deserved", "weight"), ours) == 1
+    assert code(CLOSED, script.replace("queue/ml:wait-p95<=1h", "default:pending-at-end<=0")) == 2
+    assert code(queues + "---" + CLOSED, ours.replace("wait-p95<=1h", "pending-at-end<=0")) == 7
+
+
+def test_which_additional_node_would_have_saved_waiting(up: Standalone, tmp_path: Path) -> None:
+    """`report capacity` tries each node type of the fleet, of the price file and of --node. One
+    more H100 would have avoided the second pod's wait; a T4 would not."""
+    prices = tmp_path / "prices.toml"
+    prices.write_text('currency = "EUR"\n[models]\n"NVIDIA Tesla T4" = 0.2\n"*" = 2\n')
+    answer = up.json("report", "capacity", "--prices", str(prices))
+    best, other = answer["rows"]
+    assert ("H100" in best["node"], best["in_fleet"]) == (True, True)
+    assert 0 < best["saved_gpu_hours"] <= answer["waited_gpu_hours"]
+    assert best["cost"] > 0
+    assert best["saved_per_unit"] > 0
+    assert ("T4" in other["node"], other["saved_gpu_hours"]) == (True, 0)
+    [named] = up.json("report", "capacity", "--node", "1xH100-80GB", "--from", "1")["rows"]
+    assert (named["saved_gpu_hours"] > 0, named["cost"]) == (True, None)
+    for words, code in (
+        (("--node", "8xH1000"), 2), (("--count", "0"), 2),
+        (("--prices", str(tmp_path)), 2), (("--from", "noon"), 2),
+    ):  # fmt: skip
+        assert up.run("report", "capacity", *words).returncode == code, words
+    replayed = up.json("replay", "--prices", str(prices))
+    assert replayed["currency"] == "EUR"
+    assert all(team["happened"]["cost"] > 0 for team in replayed["teams"])
+    prices.write_text('currency = "EUR"\n[models]\n"NVIDIA Tesla T4" = 0.2\n')
+    assert up.run("replay", "--prices", str(prices)).returncode == 1
+    prices.write_text("currency = 1")
+    assert up.run("report", "capacity", "--prices", str(prices)).returncode == 1
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -116,6 +223,9 @@ def test_table_and_chart(up: Standalone, tmp_path: Path) -> None:
         (("--lose", "big-9"), "no node or device 'big-9'"),
         (("--chart", "day.pdf"), "must end with .html or .svg"),
         (("--policy", "best"), "'best' is not one of"),
+        (("--gate", "default:wait-p95<30m"), "is not a gate; write TEAM:MEASURE<=BOUND"),
+        (("--gate", "nobody:wait-p95<=30m"), "no queue or namespace 'nobody'"),
+        (("--gate", "default:wait-p95<=30m"), "'default' is a queue and a namespace; write queue/"),
     ],
 )
 def test_what_makes_no_sense_is_refused(up: Standalone, words: tuple[str, ...], says: str) -> None:

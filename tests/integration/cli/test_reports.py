@@ -49,6 +49,8 @@ BETWEEN_S = 0.2
 SLACK_H = 3e-6
 """Of the rounding of a few figures to six digits."""
 
+NO_DATA = "no utilization data yet"
+
 
 @pytest.fixture
 async def facts(bus: Bus) -> Facts:
@@ -286,10 +288,10 @@ async def test_what_was_used_and_what_did_nothing(bus: Bus, facts: Facts) -> Non
     assert (idle["found"], idle["shares"], idle["reported"]) == (0, [], True)
     assert " idle 0 times " in " ".join((await verb(bus, "report", "idle", *now)).split())
     before = await verb(bus, "report", "idle", "--from", "-3h", "--to", "-2h")
-    assert "no utilization data yet" in " ".join(before.split())
+    assert NO_DATA in " ".join(before.split())
     assert "times" not in before
     table = ("report", "idle", "--from", "-3h", "--to", "-2h", "--format", "csv")
-    assert "no utilization data yet" in await verb(bus, *table, beside=True)
+    assert NO_DATA in await verb(bus, *table, beside=True)
     wrong = await verb(bus, "report", "usage", "--from", "-1h", "--to", "-2h", code=2)
     assert "from: '-1h' is not before '-2h'" in wrong
     said = await verb(bus, "report", "usage", *now)
@@ -333,10 +335,10 @@ async def test_reports_and_plans_are_made_by_turns(bus: Bus) -> None:
         for name in ("usage", "idle"):
             status, text = await get(url, f"report/{name}")
             assert status == 503, text
-            assert "0.1 s in the queue behind reports of others" in text
+            assert "0.1 s in the queue behind other reports" in text
         async with aiohttp.request("POST", f"{url}plan?at=1", json={}) as answer:
             assert answer.status == 503
-            assert "queue behind plans of others" in await answer.text()
+            assert "queue behind other plans" in await answer.text()
 
 
 async def test_a_report_that_takes_too_long_is_given_up(

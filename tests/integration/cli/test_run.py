@@ -83,7 +83,7 @@ def ended(up: Standalone) -> None:
 
 
 def reasons(up: Standalone) -> list[str]:
-    """Return the reasons with which pods ended, the most recent one last."""
+    """Return the recorded reason for each pod's end, the newest last."""
     lines = up.run("tail", "--from", "1", "--no-follow").stdout.splitlines()
     return [line.partition(" ended: ")[2] for line in lines if " ended: " in line]
 

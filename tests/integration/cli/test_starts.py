@@ -29,8 +29,8 @@ def _both_ways(request: pytest.FixtureRequest) -> None:
     ],
 )
 def test_it_prints_and_exits(words: list[str], code: int, stream: str, tmp_path: Path) -> None:
-    """A command has its expected exit code, writes to only one of stdout and stderr, and finds a
-    file by its relative path."""
+    """A command exits with the expected code, writes only to stdout or only to stderr as expected,
+    and finds a file by its relative path."""
     (tmp_path / "pod.yaml").write_text("kind: Pod\n")
     done = subprocess.run(
         [*APPORTION, *words], capture_output=True, text=True, check=False, cwd=tmp_path

@@ -389,7 +389,7 @@ def test_the_ledger_has_the_size_that_was_asked_for(
     """An option or an environment variable sets the ledger's size. By default an existing ledger
     keeps its size.
 
-    A size beyond the disk is refused."""
+    `up` refuses a size that is larger than the disk."""
 
     def size(*options: str) -> int:
         with Standalone(tmp_path / "data", *SMALL, *options) as up:

@@ -220,8 +220,8 @@ async def test_nobody_is_revoked_whom_none_can_add(tmp_path: Path) -> None:
 
 
 async def test_each_is_handed_what_is_his_alone(tmp_path: Path) -> None:
-    """`user begin --hand-out` gives each service its own seed, and the ledger key only to those
-    that append."""
+    """`user begin --hand-out` gives each service its own seed, and gives the ledger key only to
+    services that append."""
     handed = tmp_path / "handed"
     for name in ("nats-server", "bootstrap", "scheduler", "gpu-7"):
         (handed / name).mkdir(parents=True)

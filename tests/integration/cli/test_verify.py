@@ -125,7 +125,7 @@ async def plant_bad_snapshot(bus: Bus) -> None:
 
 
 async def test_a_range_that_is_not_there(tmp_path: Path) -> None:
-    """`verify` rejects ranges that are reversed or beyond the ledger, and accepts an empty
+    """`verify` rejects a range that is reversed or ends after the newest event. It accepts an empty
     ledger."""
     async with running_bus(tmp_path / "nats") as bus:
         verb = Verb(bus)

@@ -43,8 +43,8 @@ def test_what_there_is_not_is_said(browser: Browser, base: str, size: tuple[int,
 def test_a_change_for_a_pod_is_answered_about_that_pod(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """If a what-if is for one pod, the page's headline is about that pod. No link leads to an added
-    node."""
+    """If the What if page is opened for one pod, its headline is about that pod. The page requests
+    no data about nodes that exist only in the simulation."""
     pods = cluster.json("get", "pods")["items"]
     waits = next(f"{pod['namespace']}/{pod['name']}" for pod in pods if pod["reasons"])
     runs = next(f"{pod['namespace']}/{pod['name']}" for pod in pods if pod["node"])

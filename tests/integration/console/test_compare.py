@@ -86,8 +86,8 @@ def test_a_time_of_day_is_meant_as_the_page_shows_it(browser: Browser, base: str
 
 
 def test_what_the_moments_have_come_to_is_said_once(browser: Browser, base: str) -> None:
-    """For each of two compared times, the page shows the revision and time of the newest event
-    until then."""
+    """For each of two compared times, the page shows the revision and time of the newest event up
+    to that time."""
     with opened(browser, base) as page:
         visit(page, "#/events?diff=-0s,-0s")
         answer = answered(page)
@@ -106,7 +106,7 @@ def test_what_the_moments_have_come_to_is_said_once(browser: Browser, base: str)
 def test_what_the_first_event_told_is_said_to_count_as_there_before(
     browser: Browser, base: str, begin: str
 ) -> None:
-    """A comparison from the first event on does not show that event as a change, and says so."""
+    """A comparison from the first event on says that this event is not listed as a change."""
     with opened(browser, base) as page:
         visit(page, f"#/events?diff={begin},2")
         first, second = (
@@ -166,7 +166,7 @@ def test_a_moment_that_cannot_be_is_mended_where_it_stands(
             ("yesterdy,2", "from", "'yesterdy' is not a time"),
             (",2", "from", "is missing"),
             ("2,999999999", "to", "the ledger ends at"),
-            ("5,2", "from", ", after to, which is"),
+            ("5,2", "from", ", which is later than to"),
         ):
             visit(page, f"#/events?diff={moments}")
             expect(page.locator("h1")).to_contain_text(problem)
@@ -178,7 +178,7 @@ def test_a_moment_that_cannot_be_is_mended_where_it_stands(
 
 
 def test_each_list_of_the_answer_has_its_place_on_the_page(browser: Browser, base: str) -> None:
-    """The page has a section for each non-empty list of the diff."""
+    """The comparison page has one section for each non-empty list in the gateway's answer."""
     headings = {
         "devices": "GPUs", "nodes": "Nodes", "waiting": "Pending pods", "limits": "Limits",
         "policy": "Policy", "configuration": "Configuration", "placements": "Placements",

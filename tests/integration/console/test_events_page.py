@@ -85,12 +85,14 @@ def test_older_events_are_those_of_the_list_that_they_are_under(
         for _ in range(2):
             page.locator("#older").click()
         once, twice = asked.come(), asked.come()
+        asked.end(Route.fallback)  # if the page loaded its list again, it also repeats its request
         once.fallback()
         older_than(page, before[-1])
         with page.expect_response(under(twice)) as late:
             twice.fallback()
         settled(page, late.value)
         assert revisions(page) == sorted(set(revisions(page)), reverse=True)
+        asked = Held(page, re.compile(r"/api/v1/log\?(?!.*text=).*before="))
         page.locator("#older").click()
         older = asked.come()
         page.locator("#q").fill("t4-1 reports")
@@ -101,6 +103,30 @@ def test_older_events_are_those_of_the_list_that_they_are_under(
             older.fallback()
         settled(page, late.value)
         expect(row).to_have_count(count)
+
+
+def test_older_events_of_a_list_that_was_replaced(
+    browser: Browser, base: str, cluster: Standalone
+) -> None:
+    """If the page loads its list again while older events load, it then loads the events before the
+    new list."""
+    with opened(browser, base) as page:
+        in_small_pages(page)
+        visit(page, "#/events")
+        before = revisions(page)
+        asked = Held(page, re.compile(r"/api/v1/log\?.*before="))
+        page.locator("#older").click()
+        older = asked.come()
+        assert cluster.run("cordon", "t4-1", "--reason", "replaced").returncode == 0
+        try:
+            page.locator("#pill").click()
+            asked.end(Route.fallback)
+            wait_until(lambda: revisions(page)[0] > before[0], "the new event")
+            older.fallback()
+            older_than(page, before[-1])
+            assert revisions(page) == sorted(set(revisions(page)), reverse=True)
+        finally:
+            assert cluster.run("uncordon", "t4-1").returncode == 0
 
 
 def test_the_keyboard_stays_on_older(browser: Browser, base: str) -> None:
@@ -131,6 +157,33 @@ def test_the_keyboard_goes_on_where_there_is_nothing_older(browser: Browser, bas
                 older.press("Enter")
                 older_than(page, last)
             expect(page.locator(there)).to_have_count(1)
+
+
+def test_new_events_do_not_drop_older_ones(
+    browser: Browser, base: str, cluster: Standalone
+) -> None:
+    """After the user loads older events, the page keeps them and only counts new events. A press of
+    "Older" also works while the page loads new events."""
+    with opened(browser, base) as page:
+        in_small_pages(page)
+        visit(page, "#/events")
+        page.mouse.move(5, 5)
+        before = revisions(page)
+        updates = Held(page, re.compile(r"/api/v1/log\?(?!.*before=)"))
+        assert cluster.run("cordon", "t4-1", "--reason", "first").returncode == 0
+        try:
+            update = updates.come()
+            page.locator("#older").click()
+            older_than(page, before[-1])
+            with page.expect_response(re.compile(r"/api/v1/log\?(?!.*before=)")) as late:
+                update.fallback()
+            settled(page, late.value)
+            both = revisions(page)
+            assert both[: len(before)] == before
+        finally:
+            assert cluster.run("uncordon", "t4-1").returncode == 0
+        expect(page.locator("#pill")).to_be_visible()
+        assert revisions(page) == both
 
 
 def test_the_last_of_a_burst_is_shown(browser: Browser, base: str, cluster: Standalone) -> None:

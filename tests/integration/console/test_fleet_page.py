@@ -193,7 +193,7 @@ def test_what_happens_is_shown_without_a_reload(
 
 
 def without_a_node(route: Route) -> None:
-    """Answer with the gateway's fleet, changed as if node t4-1 were not ready."""
+    """Answer a request with the gateway's fleet, changed as if node t4-1 were not ready."""
     answer = route.fetch().json()
     for row in answer["nodes"]:
         if row[0] == "t4-1":
@@ -256,8 +256,8 @@ def test_on_a_phone_what_is_found_covers_no_card(browser: Browser, base: str) ->
 def test_what_if_of_a_card_loses_that_card_alone(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """The link "Simulate device loss" of a device opens a what-if for the loss of that device only.
-    This also holds for a free device."""
+    """A device's link "Simulate device loss" opens the What if page for the loss of that device
+    only. This also holds for a free device."""
     devices = cluster.json("get", "devices")["items"]
     free = next(each for each in devices if not each["holders"])
     with opened(browser, base) as page:

@@ -17,8 +17,7 @@ COLOURS = """() => ["#dot", "#t-live i"].map(
 
 @contextmanager
 def full(cluster: Standalone) -> Iterator[str]:
-    """Keep the stream full until the block ends, and yield the text that the badge should then
-    show."""
+    """Keep the stream full during a `with` block, and yield the text that the badge should show."""
     assert cluster.run("ledger", "resize", "--max-bytes", "4096").returncode == 0
     try:
         yield "ledger full"
@@ -28,7 +27,7 @@ def full(cluster: Standalone) -> Iterator[str]:
 
 @contextmanager
 def stopped(cluster: Standalone, service: str) -> Iterator[str]:
-    """Suspend the service until the block ends. Yield the text that the badge must show."""
+    """Suspend the service during a `with` block. Yield the text that the badge must show."""
     pid = cluster.processes()[service]
     os.kill(pid, signal.SIGSTOP)
     try:

@@ -18,7 +18,7 @@ def go(page: Page, address: str) -> None:
 
 
 def test_two_pages_of_one_moment_are_both_of_that(browser: Browser, base: str) -> None:
-    """If a user leaves a page at a past time while it loads, the next page shows that time too."""
+    """If a user leaves a page while it loads a past time, the next page shows that time too."""
     with opened(browser, base) as page:
         newest = page.request.get("/api/v1/revision").json()["revision"]
         visit(page, f"#/pods?at={newest}")
@@ -36,7 +36,7 @@ def test_two_pages_of_one_moment_are_both_of_that(browser: Browser, base: str) -
 
 def test_a_card_that_is_kept_is_asked_for_no_more(browser: Browser, base: str) -> None:
     """If the user removes a GPU from the What if page while its id is being looked up, the late
-    response does not add the GPU again."""
+    response does not bring the GPU back."""
     with opened(browser, base) as page:
         cards = Held(page, CARD)
         page.goto("/#/whatif?lose=h100-1:2")
@@ -51,7 +51,7 @@ def test_a_card_that_is_kept_is_asked_for_no_more(browser: Browser, base: str) -
 
 
 def test_what_is_named_next_stays_while_a_card_gets_its_id(browser: Browser, base: str) -> None:
-    """When a late response replaces NODE:NUMBER with the GPU's id, the newly typed text stays."""
+    """When a late response replaces NODE:NUMBER with the GPU's id, text typed since then stays."""
     with opened(browser, base) as page:
         visit(page, "#/whatif")
         field = page.locator("#lose")

@@ -123,8 +123,8 @@ LARGE = GANG.replace("half", "large").replace("minMember: 3", "minMember: 200")
 def test_of_a_gang_that_is_too_large_its_line_says_that_first(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """If a gang is larger than the fleet, its row on the queue page first states that, and counts
-    all its pods."""
+    """If a gang is larger than the fleet, its row on the queue page says so first. The row counts
+    all pods of the gang."""
     declared, _, member = LARGE.partition("---\n")
     members = [member.replace("large-0", f"large-{number}") for number in range(200)]
     cluster.run("submit", "--wait", "-f", "-", stdin="---\n".join([declared, *members]).encode())
@@ -162,8 +162,8 @@ spec:
 def test_a_pod_with_gates_waits_for_these_and_stands_in_no_line(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """A gated pod is pending for its gates, without a position in the queue and without a suggested
-    fix."""
+    """A pod with scheduling gates is shown as pending because of them, without a position in the
+    queue and without a suggested fix."""
     cluster.run("submit", "-f", "-", stdin=GATED.encode())
     with opened(browser, base) as page:
         visit(page, "#/pod/default/gated")

@@ -27,7 +27,7 @@ FACTS = """() => [...document.querySelectorAll("#main *")]
 
 @contextmanager
 def in_other_words(page: Page) -> Iterator[list[str]]:
-    """Replace the sentences in all responses until the block ends. Yield the changed addresses."""
+    """Replace the sentences in all responses during a `with` block. Yield the changed addresses."""
     changed: list[str] = []
 
     def answer(route: Route) -> None:
@@ -50,8 +50,8 @@ def in_other_words(page: Page) -> Iterator[list[str]]:
 
 @pytest.fixture(scope="module")
 def addresses(cluster: Standalone) -> list[str]:
-    """Provide the addresses of the pages to visit: the fleet, pending and other pods, events, a
-    what-if, and doctor."""
+    """Provide the addresses of the pages to visit: the fleet, pending and other pods, events, What
+    if, and doctor."""
     pods: list[dict[str, Any]] = cluster.json("get", "pods")["items"]
     kinds = {(bool(each["node"]), each["never"]): each for each in pods}
     revision = cluster.json("get", "nodes")["revision"]

@@ -282,8 +282,8 @@ def test_links_lead_from_a_pod_to_its_node_and_line(browser: Browser, base: str)
 
 
 def test_the_keyboard_goes_everywhere(browser: Browser, base: str) -> None:
-    """Keys open pages (numbers), a pod (Ctrl+K), rows (j, k) and the other theme (t), but not
-    inside text fields."""
+    """Keys open pages (1, 2), select rows (j, k), find a pod (Ctrl+K) and change the theme (t).
+    Inside text fields these keys only type."""
     with opened(browser, base) as page:
         visit(page, "")
         page.keyboard.press("2")

@@ -1,4 +1,4 @@
-"""The page of a pod that was evicted and placed again states which pending time it shows."""
+"""The page of an evicted and resubmitted pod says from when it counts the pending time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 def test_the_wait_is_that_of_the_newest_of_the_name(browser: Browser, tmp_path: Path) -> None:
     """If a pod was evicted and submitted again, the page counts its pending time from the new
-    submission. The heading of the pod's history states that."""
+    submission, and says so."""
     skip_unless_here()
     options = ("--no-samples", "--fleet", "2xA100-80GB", "--nodes", "1")
     with Standalone(tmp_path / "data", *options) as running:

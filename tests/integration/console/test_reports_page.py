@@ -51,8 +51,8 @@ def test_a_report_is_by_a_label(browser: Browser, base: str, cluster: Standalone
 def test_lost_hours_are_one_chart_by_cause(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """The page shows the worked hours and the causes of lost hours as a chart and as a table, which
-    has the causes of the command line. Without the report, it shows the error."""
+    """The page shows the worked hours and the causes of lost hours as a chart and as a table. The
+    causes are those that the CLI reports. If the report fails, the page shows the error."""
     total = cluster.json("report", "lost")["total"]
     assert total["no_demand_gpu_hours"] > 0
     for size in (WIDE, NARROW):
@@ -77,7 +77,8 @@ def test_lost_hours_are_one_chart_by_cause(
 
 
 def test_the_page_does_not_wait_for_the_lost_hours(browser: Browser, base: str) -> None:
-    """The other charts and tables are shown while the gateway still computes the lost hours."""
+    """The Reports page shows other charts and tables while the gateway still computes lost
+    hours."""
     with opened(browser, base) as page:
         asked: list[Route] = []
 

@@ -1,4 +1,4 @@
-"""When the gateway is down, the pages show for how long. They recover by themselves."""
+"""While the gateway is down, the pages show for how long. Later they recover without a reload."""
 
 import re
 

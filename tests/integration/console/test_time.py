@@ -233,8 +233,8 @@ def test_the_time_bar_is_folded_and_stays_so(browser: Browser, base: str) -> Non
 def test_a_range_of_time_ends_now_and_is_kept(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """The time bar keeps the chosen range after a reload. For an earlier time it shows the whole
-    ledger."""
+    """The time bar keeps the chosen range after a reload. In a view of an earlier time it shows the
+    whole ledger."""
     with opened(browser, base) as page:
         page.clock.install(time=datetime.now(UTC) + timedelta(hours=3))
         visit(page, "#/pods")
@@ -281,8 +281,8 @@ def test_a_zone_ahead_of_utc_is_read_from_an_address(browser: Browser, base: str
 
 
 def test_events_are_found_and_lead_on(browser: Browser, base: str, cluster: Standalone) -> None:
-    """Events can be found by text and by kind, and link to their details and to the fleet at that
-    time."""
+    """Users can find events by text and by kind. Each event links to its details and to the fleet
+    at the event's time."""
     with opened(browser, base) as page:
         visit(page, "#/events?q=vgpu-percentage")
         expect(page.locator("tbody tr").first).to_contain_text("vgpu-percentage")

@@ -22,8 +22,8 @@ MOMENT = re.compile("/api/v1/moment")
 FLEET = re.compile("/api/v1/fleet")
 LOG = re.compile(r"/api/v1/log\?")
 OLDER = re.compile(r"/api/v1/log\?(?!.*text=).*before=")
-LATE = {"error": "the query of the past took longer than 30 s", "fix": "retry; its work continues"}
-SAID = "The query of the past took longer than 30 s."
+LATE = {"error": "the query about the past took longer than 30 s", "fix": "retry; it continues"}
+SAID = "The query about the past took longer than 30 s."
 BUSY, PROXY, TORN = "status of 503", "status of 502", "net::ERR_FAILED"
 SAMPLE_MS = 5_000
 
@@ -37,7 +37,7 @@ def troubled(browser: Browser, base: str) -> Iterator[Page]:
 
 @contextmanager
 def cordoned(cluster: Standalone) -> Iterator[None]:
-    """Cordon a node until the block ends, so that live pages receive an event."""
+    """Cordon a node during a `with` block, so that live pages receive an event."""
     assert cluster.run("cordon", "t4-1", "--reason", "unanswered").returncode == 0
     try:
         yield
@@ -81,7 +81,7 @@ def test_a_moment_without_an_answer(
         intercept(page, pattern, refuse)
         page.keyboard.press("n")
         expect(page.locator("h1")).to_have_text(SAID)
-        expect(page.locator("main")).to_contain_text("Retry; its work continues.")
+        expect(page.locator("main")).to_contain_text("Retry; it continues.")
         page.unroute(pattern)
         page.locator("#again").click()
         expect(page.locator("h1")).to_contain_text(then)

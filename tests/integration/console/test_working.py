@@ -92,8 +92,8 @@ def test_who_waits_is_looked_for_in_sight(browser: Browser, base: str) -> None:
 
 
 def test_long_work_says_so_and_for_how_long(browser: Browser, base: str) -> None:
-    """While a what-if takes long, the page counts the seconds. Screen readers announce the wait
-    once."""
+    """While an evaluation takes long, the What if page counts the seconds. Screen readers announce
+    the wait once."""
     with opened(browser, base) as page:
         without_time(page)
         plans = Held(page, PLAN)
@@ -113,8 +113,8 @@ def test_long_work_says_so_and_for_how_long(browser: Browser, base: str) -> None
 def test_work_that_is_stopped_is_ended_and_can_be_asked_for_again(
     browser: Browser, base: str
 ) -> None:
-    """Stopping a what-if cancels its request, even one that has not been sent yet. Retry sends the
-    request again."""
+    """The Stop button of the What if page cancels the request, even one that has not been sent yet.
+    Retry sends the request again."""
     with opened(browser, base) as page:
         without_time(page)
         visit(page, "#/whatif")
@@ -147,7 +147,7 @@ def are_plans(page: Page, withdrawn: list[str], count: int) -> bool:
 
 
 def test_whoever_asks_anew_or_leaves_waits_for_nothing(browser: Browser, base: str) -> None:
-    """If the user changes a what-if or opens another page, the previous request is cancelled."""
+    """If the user changes the inputs or opens another page, the previous request is cancelled."""
     with opened(browser, base) as page:
         plans = Held(page, PLAN)
         withdrawn: list[str] = []
@@ -179,8 +179,8 @@ TOLD: list[tuple[str, str]] = [
 def test_an_answer_that_does_not_come_can_be_asked_for_again(
     browser: Browser, base: str, body: str, words: str
 ) -> None:
-    """When a what-if fails, the page shows the gateway's error if there is one. Retry sends the
-    request again."""
+    """When an evaluation fails, the What if page shows the gateway's error if there is one. Retry
+    sends the request again."""
     with opened(browser, base, size=NARROW) as page:
         plans = Held(page, PLAN)
         page.goto(f"/{LOSE}")
@@ -193,7 +193,7 @@ def test_an_answer_that_does_not_come_can_be_asked_for_again(
 
 
 def test_what_is_refused_is_not_asked_again(browser: Browser, base: str) -> None:
-    """A refused what-if offers a correction instead of a retry."""
+    """If the gateway refuses a what-if, the page suggests a correction instead of a retry."""
     with opened(browser, base) as page:
         visit(page, "#/whatif?lose=t4-11")
         ended(page, "t4-11")

@@ -368,7 +368,7 @@ async def test_behind_a_proxy_the_cookie_is_for_https_alone(bus: Bus, tmp_path: 
     command = [sys.executable, "-m", "apportion.cli.main", "gateway", "--nats", url, "--public-url"]
     for given, said in (
         (("apportion.example.com", "--tokens", str(tokens)), "write a scheme"),
-        ((public,), "it needs a login; add --kubernetes or --tokens FILE"),
+        ((public,), "a public URL needs a login; add --kubernetes or --tokens FILE"),
     ):
         ended = await asyncio.to_thread(
             subprocess.run, [*command, *given], capture_output=True, text=True

@@ -39,6 +39,15 @@ class Gateway:
         assert status == 200, body
         return body
 
+    async def reaches(self, revision: int) -> None:
+        """Wait until the gateway has read this revision."""
+
+        async def read() -> bool:
+            status, _ = await self.get(f"/api/v1/revision?at_least={revision}")
+            return status == 200
+
+        await until(read, f"revision {revision}")
+
     def _get(self, path: str, method: str) -> tuple[int, Any]:
         request = urllib.request.Request(self.url + path, method=method)  # noqa: S310 - our own
         try:
@@ -271,13 +280,13 @@ async def test_events_after_a_disconnection(gateway: Gateway, facts: Facts) -> N
 
 @pytest.mark.slow
 async def test_events_older_than_the_window(bus: Bus, gateway: Gateway, facts: Facts) -> None:
-    """For events that it no longer buffers, the gateway reads the ledger, and leaves no gap."""
+    """The gateway reads events that it no longer buffers from the ledger, and leaves no gap."""
     watcher = await bus.connect("watcher")
     count = WINDOW_EVENTS + 3_000
     for first in range(0, count, 500):
         await watcher.append([_noise(number) for number in range(first, first + 500)])
     last = await watcher.last_revision()
-    await gateway.ok(f"/api/v1/revision?at_least={last}&wait_s=30")
+    await gateway.reaches(last)
     events = await Events.open(gateway.url, "?from=1")
     assert await events.revisions(last) == list(range(1, last + 1))
     assert facts.refused
@@ -285,7 +294,7 @@ async def test_events_older_than_the_window(bus: Bus, gateway: Gateway, facts: F
 
 
 def _noise(number: int) -> Draft:
-    """Return a draft that is not an event. Every reader skips it."""
+    """Return a record whose data is not an event. Every reader skips it."""
     return Draft("apportion.v1.workload.noise", f"noise-{number}", b"?")
 
 
@@ -352,7 +361,8 @@ async def test_ledger_that_goes_away_and_comes_back(
     assert (await gateway.ok("/api/v1/revision"))["revision"] == revision
     await bus.restart()
     await facts.submit("later")
-    answer = await gateway.ok(f"/api/v1/pods/default/later?at_least={facts.revision}&wait_s=30")
+    await gateway.reaches(facts.revision)
+    answer = await gateway.ok("/api/v1/pods/default/later")
     assert answer["pod"]["phase"] == "pending"
 
 

@@ -91,7 +91,7 @@ async def test_a_verb_believes_the_ca_it_was_told_of(gateway: Gateway, tmp_path:
 
 async def test_half_handshakes_keep_nobody_else_out(tmp_path: Path) -> None:
     """Unfinished TLS handshakes count towards their client's connection limit, so other clients can
-    connect."""
+    still connect."""
     first = (
         "from apportion.runtime.service.http import HttpServer\n"
         "from apportion.runtime.service.limits import Limits\n"

@@ -23,7 +23,7 @@ NAMES = {"namespace": "default", "name": "a", "node": "n1", "device": "n1-g0", "
 QUERIES = {"who": "?node=n1&since=1", "diff": "?from=1", "moment": "?at=2"}
 """Parameters without which there is no answer."""
 BODIES: dict[str, Any] = {
-    "plan": {"lose": ["n1"]}, "login": {"token": "olga"},
+    "plan": {"lose": ["n1"]}, "defrag": {"free_nodes": 1}, "login": {"token": "olga"},
     "cordon": {"reason": "fan"}, "uncordon": {"reason": "mended"},
 }  # fmt: skip
 PRICES = 'currency = "EUR"\n[models]\n"*" = 1.0\n'

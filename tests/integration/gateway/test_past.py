@@ -61,8 +61,8 @@ REFUSED = [
     ("/api/v1/history/devices/n1-g", 404, "beginning of 2 device ids: n1-g0, n1-g1"),
     ("/api/v1/history/pods/default/nope", 404, "nope"),
     ("/api/v1/diff?from=5&to=4", 400, "swap"),
-    ("/api/v1/diff?from=-0s&to=4", 400, "from is -0s (revision 8), after to, which is revision 4"),
-    ("/api/v1/who?node=n1&at=3&since=now", 400, "since is now (revision 8), after at, which is "),
+    ("/api/v1/diff?from=-0s&to=4", 400, "is -0s (revision 8), which is later than to: revision 4"),
+    ("/api/v1/who?node=n1&at=3&since=now", 400, "is now (revision 8), which is later than at: "),
     ("/api/v1/diff?to=4", 400, "from"),
 ]
 
@@ -125,7 +125,7 @@ async def test_what_is_set_aside_has_never_been(bus: Bus, facts: Facts, tmp_path
 
 
 async def test_every_read_at_a_moment(gateway: Gateway) -> None:
-    """A read with `at` returns the state at that revision, with the revision and its time."""
+    """A read with `at=REVISION` returns the state at that revision, the revision and its time."""
     pods = await gateway.ok("/api/v1/pods?at=4")
     assert [(pod["name"], pod["phase"]) for pod in pods["items"]] == [
         ("a", "placed"),
@@ -342,9 +342,8 @@ def _of(check: Callable[[], bool]) -> Callable[[], Awaitable[bool]]:
 
 
 async def test_looks_at_once_are_limited(gateway: Gateway) -> None:
-    """The gateway refuses a client's concurrent requests for past states beyond a limit.
-
-    The error names a fix."""
+    """The gateway limits each client's concurrent requests for past states. If a request exceeds
+    this limit, the error names a fix."""
     await gateway.ok("/api/v1/moment?at=1")
     count = LOOKS_EACH * 8
 
@@ -462,8 +461,8 @@ async def test_a_difference_has_the_event_that_made_it(gateway: Gateway, facts: 
 
 
 async def test_a_lost_node_is_in_the_story_of_its_pods(gateway: Gateway, facts: Facts) -> None:
-    """The loss of a node appears in the history of the pods that were on the node at that time, and
-    in their `why`."""
+    """The loss of a node appears in `history` and `why` of the pods that were on the node at that
+    time."""
     await facts.place("b", "n1", "n1-g1")  # 9
     await facts.write(SharesAllocated(pod="b", node="n1", attempt=1, devices=("n1-g1",)))  # 10
     await facts.write(NodeSilent(node="n1", grace_s=40))  # 11
@@ -628,7 +627,7 @@ async def test_verbs_about_what_was(gateway: Gateway, facts: Facts) -> None:
         "its age is that of then"
     )
     first, *_ = (await said("who", "n1", "--at", "-0s")).splitlines()
-    assert re.search(r"revision 8, of [-\dT:]+Z$", first)
+    assert re.search(r"revision 8, written at [-\dT:]+Z$", first)
     early = await said("who", "n1", "--at", "-1d", code=1)
     assert re.search(r"'-1d' \(\d{4}-\d\d-\d\dT[\d:]{8}Z\)", early)
     for target in ("n1", "n1-g0"):

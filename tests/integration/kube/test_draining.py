@@ -1,5 +1,5 @@
-"""Draining a node at a real API server evicts pods within their disruption budgets, and names pods
-that cannot be evicted."""
+"""At a real API server, `drain` and `defrag` evict pods within their disruption budgets, and name
+pods that cannot be evicted."""
 
 import asyncio
 import json
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from apportion_schemas import PodGone
+from apportion_schemas import NodeCordoned, PodGone, PodPlaced, PodRefused
 from tests.support.kube_objects import kube_node, kube_pod, share
 from tests.support.kube_world import KubeWorld
 
@@ -32,9 +32,9 @@ MADE: dict[str, Any] = {
 }  # fmt: skip
 
 
-def made(name: str, **fields: Any) -> dict[str, Any]:
+def made(name: str, limits: dict[str, str] | None = None, **fields: Any) -> dict[str, Any]:
     """Return a pod of a controller. When deleted, the pod ends at once."""
-    pod = kube_pod(name, share(), terminationGracePeriodSeconds=0, **fields)
+    pod = kube_pod(name, limits or share(), terminationGracePeriodSeconds=0, **fields)
     pod["metadata"] |= MADE["metadata"]
     return pod
 
@@ -60,12 +60,12 @@ async def run_pod(world: KubeWorld, name: str) -> None:
     )  # fmt: skip
 
 
-async def drain(world: KubeWorld, gateway: str, *options: str) -> tuple[int, Any]:
-    """Run drain as a user with a kubeconfig, and return the exit code and the report."""
+async def act(world: KubeWorld, gateway: str, *options: str) -> tuple[int, Any]:
+    """Run a verb as a user with a kubeconfig, and return the exit code and the report."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "apportion.cli.main", "drain", "n1", "--reason", "firmware", "--json",
+        sys.executable, "-m", "apportion.cli.main", *options, "--reason", "firmware", "--json",
         "--nats", world.bus.server.url_for("operator"), "--gateway", gateway,
-        "--kubeconfig", str(world.plane.kubeconfig), *options,
+        "--kubeconfig", str(world.plane.kubeconfig),
         stdout=asyncio.subprocess.PIPE, env=os.environ,
     )  # fmt: skip
     out, _ = await process.communicate()
@@ -92,17 +92,99 @@ async def test_pods_are_evicted_as_their_budgets_allow(world: KubeWorld) -> None
         uids[name] = (await world.bound(name))["metadata"]["uid"]
         await run_pod(world, name)
 
-    code, report = await drain(world, url, "--timeout", str(GIVEN_S))
+    code, report = await act(world, url, "drain", "n1", "--timeout", str(GIVEN_S))
     assert (code, list(report["moved"])) == (1, ["default/free"])
     assert "disruption budget" in report["left"]["default/careful"]
     assert "no controller" in report["left"]["default/bare"]
     assert report["stopped"] == f"after {GIVEN_S} s"
     assert [gone.uid for gone in await world.facts.count(PodGone, 1)] == [uids["free"]]
 
-    going_on = asyncio.create_task(drain(world, url, "--force", "--timeout", "120"))
+    again = ("drain", "n1", "--force", "--timeout", "120")
+    going_on = asyncio.create_task(act(world, url, *again))
     await world.facts.count(PodGone, 2)
     assert {gone.uid for gone in world.facts.of(PodGone)} == {uids["free"], uids["bare"]}
     await allow(world, 1)
     code, report = await going_on
     assert (code, report["left"], report["stopped"]) == (0, {}, "")
     assert set(report["moved"]) == {"default/careful", "default/bare"}
+
+
+async def halves(world: KubeWorld) -> str:
+    """Start two nodes that each have one pod on one of two GPUs. Return the gateway's URL."""
+    await world.plane.apply(kube_node("n1"), kube_node("n2"))
+    await world.agents(("n1", "2xA100-80GB"), ("n2", "2xA100-80GB"))
+    await world.start("watcher")
+    await world.start("scheduler", "--name", "s")
+    await world.start("binder")
+    gateway = await world.start("gateway", "--listen", "127.0.0.1:0")
+    url = str((await gateway.logged("answering"))["url"]).removesuffix("/api/v1/")
+    names = [f"small-{number}" for number in range(4)]
+    await world.plane.apply(*(made(name, share(81_920, 100)) for name in names))
+    on = {name: (await world.bound(name))["spec"]["nodeName"] for name in names}
+    kept = {node: name for name, node in on.items()}
+    assert kept.keys() == {"n1", "n2"}
+    for name in on.keys() - set(kept.values()):
+        await world.delete(name)
+    await world.facts.count(PodGone, 2)
+    return url
+
+
+async def test_a_pod_moves_so_that_a_larger_one_fits(world: KubeWorld) -> None:
+    """`defrag --apply` evicts one pod, and keeps its node cordoned until the recreated pod is
+    placed elsewhere. Then the pending pod gets the node."""
+    url = await halves(world)
+    await world.plane.apply(made("large", share(81_920, 100) | {"nvidia.com/gpu": "2"}))
+    await world.facts.until(
+        lambda: any(each.name == "large" for each in world.facts.of(PodRefused)), "a refusal"
+    )
+
+    going_on = asyncio.create_task(act(world, url, "defrag", "--apply"))
+    *_, gone = await world.facts.count(PodGone, 3)
+    moved = next(each for each in world.facts.of(PodPlaced) if each.pod == gone.uid)
+    await world.plane.apply(made("recreated", share(81_920, 100)))
+    code, report = await going_on
+    assert (code, report["stopped"], report["cordoned"]) == (0, "", [])
+    assert report["moved"] == {f"default/{moved.name}": ""}
+    assert report["placed"] == {"default/large": moved.node}
+    assert (await world.bound("recreated"))["spec"]["nodeName"] != moved.node
+
+
+async def test_without_a_recreated_pod_no_node_counts_as_freed(world: KubeWorld) -> None:
+    """If no controller recreates an evicted pod in time, the pod is reported as pending, its node
+    is not reported as empty, and the exit code is 5."""
+    url = await halves(world)
+    options = ("--free-nodes", "1", "--timeout", "20")
+    code, report = await act(world, url, "defrag", *options, "--apply")
+    assert (code, report["freed"], report["cordoned"]) == (5, [], [])
+    assert (report["moved"], len(report["waiting"])) == ({}, 1)
+    assert report["waiting"].keys() == report["was"].keys()
+
+
+async def test_defrag_changes_nothing_if_an_eviction_is_refused(world: KubeWorld) -> None:
+    """All evictions of a step are tried in a dry run before its nodes are cordoned. If one is
+    refused, no pod is evicted, and the report has the reason."""
+    url = await halves(world)
+    policy = {
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": "no-evictions"},
+        "spec": {
+            "matchConstraints": {"resourceRules": [
+                {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"],
+                 "resources": ["pods/eviction"]}
+            ]},
+            "validations": [{"expression": "false", "message": "evictions are closed"}],
+        },
+    }  # fmt: skip
+    binding = {
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": "no-evictions"},
+        "spec": {"policyName": "no-evictions", "validationActions": ["Deny"]},
+    }  # fmt: skip
+    await world.plane.apply(policy, binding)
+    try:
+        code, report = await act(world, url, "defrag", "--free-nodes", "1", "--apply")
+        assert (code, report["moved"], report["freed"]) == (1, {}, [])
+        assert ["evictions are closed" in why for why in report["left"].values()] == [True]
+        assert world.facts.of(NodeCordoned) == []
+    finally:
+        await world.plane.user("delete", "validatingadmissionpolicybinding", "no-evictions")

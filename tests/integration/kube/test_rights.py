@@ -119,8 +119,8 @@ def webhook(control_plane: ControlPlane) -> Iterator[None]:
 def test_no_account_of_ours_may_touch_the_webhook(
     control_plane: ControlPlane, account: str, verb: str
 ) -> None:
-    """No service account may read or patch the webhook's configuration. A patched one could
-    redirect every write of the cluster."""
+    """No service account may read or patch the webhook's configuration. With such a patch a service
+    could redirect every write of the cluster."""
     asked = ("mutatingwebhookconfigurations", "apportion")
     command = [verb, *asked] if verb == "get" else [verb, *asked, "--patch", "{}"]
     whom = f"--kubeconfig={control_plane.kubeconfig_of(account)}"

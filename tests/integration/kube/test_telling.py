@@ -88,7 +88,7 @@ async def test_a_rejected_pod_says_what_to_mend(world: KubeWorld) -> None:
     note = {"volcano.sh/vgpu-mode": "teleport"}
     await world.plane.apply(kube_pod("p", share(), annotations=note))
     await world.described("p", "Rejected", "volcano.sh/vgpu-mode", '"teleport"')
-    assert (await scheduled(world, "p", "False"))["reason"] == "Unschedulable"
+    assert (await scheduled(world, "p", "False"))["reason"] == "Rejected"
     await world.plane.user("annotate", "pod", "p", "volcano.sh/vgpu-mode-")
     await world.bound("p")
     await scheduled(world, "p", "True")

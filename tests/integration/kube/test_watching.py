@@ -1,4 +1,4 @@
-"""Real watchers record a cluster in the ledger: new, changed and ended pods, and missed changes."""
+"""Real watchers record a cluster's pods in the ledger, including changes during their downtime."""
 
 import asyncio
 import json
@@ -158,8 +158,8 @@ def topologies(control_plane: ControlPlane) -> Iterator[None]:
 
 @pytest.mark.usefixtures("topologies")
 async def test_topologies_of_volcano_and_KAI_are_read(world: KubeWorld) -> None:
-    """The watcher reads HyperNodes and Topologies with its own rights. Nodes get the tiers, and a
-    PodGroup of KAI the label of its level."""
+    """The watcher reads HyperNodes and Topologies with its own rights. Nodes get a label for each
+    HyperNode tier, and a KAI PodGroup the node label of its topology level."""
     levels = {"topology": "network", "requiredTopologyLevel": "rack"}
     group = {
         "apiVersion": "scheduling.run.ai/v2alpha2",
@@ -196,7 +196,7 @@ def kai_queues(control_plane: ControlPlane) -> Iterator[str]:
 
 
 async def test_queues_of_kai_are_read_as_they_are(kai_queues: str, world: KubeWorld) -> None:
-    """The watcher reads KAI's Queues, and the queue of a pod from KAI's label. If Volcano has a
+    """The watcher reads KAI's Queues, and reads a pod's queue from KAI's label. If Volcano has a
     Queue of the same name, the watcher uses Volcano's Queue and reports a problem."""
     free = {"quota": 0, "limit": -1, "overQuotaWeight": 2}
     version, kind = KAI_QUEUE
@@ -244,8 +244,8 @@ async def test_queues_of_kai_are_read_as_they_are(kai_queues: str, world: KubeWo
 async def test_a_gang_is_declared_again_for_pods_that_come_after_its_last_one(
     world: KubeWorld,
 ) -> None:
-    """The watcher declares a gang again for a pod that arrives after the gang's last pod ended,
-    because the folded state drops a gang without pods."""
+    """If a pod of a gang arrives after all other pods of the gang ended, the watcher declares the
+    gang again, because readers drop a gang without pods."""
     group = {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
         "kind": "PodGroup",

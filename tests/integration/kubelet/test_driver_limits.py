@@ -129,7 +129,7 @@ async def test_it_can_be_switched_off(
 
 
 async def used(agent: ServiceProcess, mib: int) -> bool:
-    """Return True if the agent's last check saw the container use this many MiB."""
+    """Return True if the agent's last check found that the container uses this many MiB."""
     _, text = await agent.get("/metrics")
     lines = [line for line in text.splitlines() if line.startswith(USED)]
     return any(float(line.split()[-1]) == mib * MIB for line in lines)

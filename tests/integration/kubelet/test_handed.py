@@ -106,6 +106,6 @@ async def test_who_only_says_that_it_runs_gets_nothing(
             got = await kubelet.begin("uid-b", "main")
             assert got["CUDA_DEVICE_MEMORY_LIMIT_0"] == "9000m"
             return
-        with pytest.raises(Refused, match="this node never provided it"):
+        with pytest.raises(Refused, match="this node never provided"):
             await kubelet.begin("uid-b", "main")
-        await agent.logged("this node never provided it")
+        await agent.logged("this node never provided")

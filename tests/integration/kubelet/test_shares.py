@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from msgspec import structs
 
@@ -248,8 +249,8 @@ async def test_what_cannot_be_given_is_told_once_and_given_later(
 async def test_a_card_that_fails_under_a_pod_takes_nothing_back(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, bus: Bus
 ) -> None:
-    """The agent does not start a container on a failed GPU. The pod that was allocated that GPU
-    before stays allocated in the ledger."""
+    """The agent does not start a container on a failed GPU. A pod that was allocated the GPU before
+    it failed stays allocated in the ledger."""
     assert agent.running
     card = cards(facts)[0]
     await facts.hold("a", NODE, share(card, 700))
@@ -329,6 +330,35 @@ class StartingKubelet(FakeKubelet):
             self.removed = True
             return pb.Empty()
         return await super()._register(request, context)
+
+
+class RacingKubelet(FakeKubelet):
+    """A kubelet that refuses to register a plugin at a path at which it has refused one before.
+
+    Kubelets 1.36 and 1.37 do this if a plugin registers again at a path before the kubelet has
+    noticed that the old socket is closed (`PluginConnected`)."""
+
+    _refused: frozenset[str] = frozenset()
+
+    async def _register(self, request: Any, context: Any) -> Any:
+        known = self._refused
+        if request.resource_name == GPU and (not known or request.endpoint in known):
+            self._refused = known | {request.endpoint}
+            await context.abort(grpc.StatusCode.UNKNOWN, "device plugin already connected")
+        return await super()._register(request, context)
+
+
+async def test_a_plugin_registers_again_at_another_path(
+    bus: Bus, facts: Facts, folder: Path
+) -> None:
+    """If the kubelet refuses a device plugin, the agent registers it again at another path."""
+    async with RacingKubelet(folder) as kubelet:
+        options = ["--node", NODE, "--simulate", "1xT4", "--kubelet", str(kubelet.folder)]
+        options += ["--cdi", str(kubelet.cdi), "--state", str(folder / "state")]
+        async with ServiceProcess("agent", bus.server.url_for("agent"), *options):
+            await facts.count(NodeReported, 1)
+            await kubelet.offered(GPU, 10)
+            assert len(list(kubelet.folder.glob("device-plugins/apportion-nvidia.com.gpu.*"))) == 1
 
 
 async def test_a_socket_that_a_starting_kubelet_removes_is_made_again(

@@ -19,8 +19,8 @@ OPEN_BATCHES_OF_THE_SERVER = 50
 
 
 async def test_a_batch_of_a_thousand_gets_consecutive_revisions(bus: Bus) -> None:
-    """A batch of the maximum size is stored with consecutive revisions. The result of each draft
-    has that draft's revision."""
+    """A batch of the maximum size, 1,000 events, is stored with consecutive revisions. The append
+    returns each event's revision."""
     ledger = await bus.connect()
     await ledger.append([draft()])
     revisions = await ledger.append([draft(f"workload.{n}") for n in range(1000)])
@@ -29,7 +29,7 @@ async def test_a_batch_of_a_thousand_gets_consecutive_revisions(bus: Bus) -> Non
 
 
 async def test_a_batch_beyond_a_thousand_is_refused_unsent(bus: Bus) -> None:
-    """The client refuses a batch of more than 1,000 drafts before sending it. The error names the
+    """The client refuses a batch of more than 1,000 events before sending it. The error names the
     limit."""
     ledger = await bus.connect()
     with pytest.raises(InvalidDraft, match="at most 1000"):
@@ -38,7 +38,7 @@ async def test_a_batch_beyond_a_thousand_is_refused_unsent(bus: Bus) -> None:
 
 
 async def test_no_drafts_append_nothing(bus: Bus) -> None:
-    """Appending no drafts stores no events."""
+    """Appending an empty list of events stores nothing."""
     ledger = await bus.connect()
     assert await ledger.append([]) == []
 

@@ -7,8 +7,8 @@ from tests.support.nats import Bus, draft
 
 
 async def test_a_repeated_draft_is_refused_with_the_place_of_the_first(bus: Bus) -> None:
-    """If a writer repeats a draft, the ledger refuses it and returns the first copy's revision. The
-    writer can continue as after success."""
+    """If a writer appends an event again, the ledger refuses it and returns the first copy's
+    revision. The writer can continue as after success."""
     ledger = await bus.connect()
     await ledger.append([draft("workload.z")])
     await ledger.append([draft("workload.a", key="pod-1")])
@@ -41,7 +41,7 @@ async def test_an_id_twice_in_one_batch_is_refused_and_named(bus: Bus) -> None:
 async def test_a_repeated_fenced_draft_is_known_as_stored_and_not_called_stale(
     bus: Bus, *, moved_on: bool
 ) -> None:
-    """If a writer retries after a lost acknowledgement, the ledger reports its draft as a
+    """If a writer retries after a lost acknowledgement, the ledger reports its event as a
     duplicate, not as stale."""
     ledger = await bus.connect()
     await ledger.append([draft("workload.a")])
@@ -54,9 +54,8 @@ async def test_a_repeated_fenced_draft_is_known_as_stored_and_not_called_stale(
 
 
 async def test_a_new_fenced_draft_behind_a_foreign_one_is_stale(bus: Bus) -> None:
-    """A draft whose expected revision is out of date is refused as stale if its id is new.
-
-    It counts as a duplicate only if an event with its id is stored."""
+    """The ledger refuses a new event as stale if the event's expected revision is out of date. An
+    event is a duplicate only if its id is stored."""
     ledger = await bus.connect()
     await ledger.append([draft("workload.a", key="pod-1", expect=0)])
     with pytest.raises(FenceRefused):
@@ -64,7 +63,7 @@ async def test_a_new_fenced_draft_behind_a_foreign_one_is_stale(bus: Bus) -> Non
 
 
 async def test_a_duplicate_is_still_known_after_the_server_was_killed(bus: Bus) -> None:
-    """A server that was killed and restarted still refuses a draft whose id it has stored."""
+    """A server that was killed and restarted still refuses an event whose id it has stored."""
     ledger = await bus.connect()
     await ledger.append([draft("workload.a", key="pod-1")])
     await bus.crash()

@@ -24,9 +24,8 @@ async def test_a_stale_writer_is_refused_and_told_where_the_subject_stands(bus: 
 
 
 async def test_one_stale_fence_refuses_the_whole_batch_and_is_the_one_named(bus: Bus) -> None:
-    """If one of three drafts expects an outdated revision, the ledger refuses the whole batch.
-
-    The error names the subject of that draft."""
+    """If one of three events in a batch expects an outdated revision, the ledger refuses the whole
+    batch. The error names the subject of that event."""
     ledger = await bus.connect()
     await ledger.append([draft("workload.b")])
     batch = [draft(f"workload.{name}", expect=0) for name in ("a", "b", "c")]
@@ -38,9 +37,8 @@ async def test_one_stale_fence_refuses_the_whole_batch_and_is_the_one_named(bus:
 
 
 async def test_a_fence_on_a_subject_that_was_never_written_is_refused(bus: Bus) -> None:
-    """If a draft expects revision 7 on a subject without events, it is refused.
-
-    The error has 0 as the subject's newest revision."""
+    """The ledger refuses an event that expects revision 7 on an empty subject. The error has 0 as
+    the subject's newest revision."""
     ledger = await bus.connect()
     fenced = [draft("workload.a", expect=0), draft("workload.b", expect=7)]
     with pytest.raises(FenceRefused) as refused:
@@ -49,9 +47,8 @@ async def test_a_fence_on_a_subject_that_was_never_written_is_refused(bus: Bus) 
 
 
 async def test_several_drafts_of_a_subject_share_the_fence_of_the_first(bus: Bus) -> None:
-    """Several drafts of a batch may expect the same revision of one subject.
-
-    The ledger checks the first draft's fence, and stores all of the drafts."""
+    """Several events of a batch may expect the same revision of one subject. The ledger checks only
+    the first event's fence, and stores all of the events."""
     ledger = await bus.connect()
     batch = [draft("workload.a", expect=0), draft("workload.a", expect=0), draft("workload.a")]
     assert await ledger.append(batch) == [1, 2, 3]
@@ -61,11 +58,11 @@ async def test_several_drafts_of_a_subject_share_the_fence_of_the_first(bus: Bus
 async def test_a_later_fence_that_the_first_draft_lacks_is_refused_unsent(
     bus: Bus, first: int | None
 ) -> None:
-    """The client refuses a batch if a later draft on a subject has a fence that the first one
+    """The client refuses a batch if a later event on a subject has a fence that the first one
     lacks."""
     ledger = await bus.connect()
     batch = [draft("workload.a", expect=first), draft("workload.a", expect=0)]
-    with pytest.raises(InvalidDraft, match="fence a subject by its first draft"):
+    with pytest.raises(InvalidDraft, match="set expect only on the first draft"):
         await ledger.append(batch)
     assert await ledger.last_revision() == 0
 

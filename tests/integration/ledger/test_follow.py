@@ -82,7 +82,7 @@ async def test_a_connection_cut_in_the_middle_costs_no_record(bus: Bus, proxy: P
 
 
 async def test_who_has_stopped_is_told_of_no_reconnection(bus: Bus) -> None:
-    """A connection drops its reference to a reader that has stopped, and no longer notifies it."""
+    """A connection forgets a reader that has stopped, and no longer notifies that reader."""
     ledger = await bus.connect()
     assert isinstance(ledger.wire, Connection)
     followings = [await ledger.follow(ignore) for _ in range(3)]

@@ -1,4 +1,4 @@
-"""Group commit: the drafts of many writers are appended as one batch, and each writer gets its own
+"""Group commit: the events of many writers are appended as one batch, and each writer gets its own
 result."""
 
 import asyncio
@@ -39,7 +39,7 @@ async def test_concurrent_writers_share_batches_and_learn_their_revisions(bus: B
 
 
 async def test_a_lone_writer_does_not_wait_for_company(bus: Bus) -> None:
-    """A single draft is appended at once, without a timer."""
+    """If only one writer appends an event, the event is sent at once and waits for no timer."""
     ledger = await bus.connect()
     async with GroupCommit(ledger) as commit, asyncio.timeout(30):
         assert await commit.append(draft()) == Appended(1)
@@ -47,9 +47,8 @@ async def test_a_lone_writer_does_not_wait_for_company(bus: Bus) -> None:
 
 
 async def test_one_stale_fence_sinks_nobody_else(bus: Bus) -> None:
-    """If a draft expects an outdated revision, only its writer gets an error.
-
-    The other drafts of the batch are stored."""
+    """If an event expects an outdated revision, only its writer gets an error. The other events of
+    the batch are stored."""
     ledger = await bus.connect()
     await ledger.append([draft("workload.3")])
     async with GroupCommit(ledger) as commit:
@@ -66,8 +65,8 @@ async def test_one_stale_fence_sinks_nobody_else(bus: Bus) -> None:
 
 
 async def test_duplicates_are_answered_as_there_already(bus: Bus) -> None:
-    """A second watcher that repeats all drafts stores nothing twice, and each draft is reported as
-    already there."""
+    """If a second watcher appends the same events, nothing is stored twice, and each event is
+    reported as already there."""
     ledger = await bus.connect()
     for n in (1, 4):
         await ledger.append([draft(f"workload.{n}", key=f"pod-{n}")])
@@ -80,8 +79,8 @@ async def test_duplicates_are_answered_as_there_already(bus: Bus) -> None:
 
 
 async def test_two_writers_of_one_id_at_once_store_it_once(bus: Bus) -> None:
-    """Two concurrent drafts with one id are stored once, even within one batch, and both writers
-    get the revision."""
+    """If two writers append an event with the same id, even in one batch, it is stored once and
+    both writers get its revision."""
     ledger = await bus.connect()
     async with GroupCommit(ledger) as commit:
         one, two, other = await asyncio.gather(
@@ -96,7 +95,7 @@ async def test_two_writers_of_one_id_at_once_store_it_once(bus: Bus) -> None:
 
 
 async def test_two_fences_on_one_subject_are_checked_one_after_the_other(bus: Bus) -> None:
-    """If two concurrent drafts on one subject expect the same revision, the first is stored and the
+    """If two concurrent events on one subject expect the same revision, the first is stored and the
     second is refused."""
     ledger = await bus.connect()
     async with GroupCommit(ledger) as commit:
@@ -109,9 +108,8 @@ async def test_two_fences_on_one_subject_are_checked_one_after_the_other(bus: Bu
 
 
 async def test_a_group_is_all_or_none_beside_others(bus: Bus) -> None:
-    """If one draft of a gang expects an outdated revision, all drafts of the gang are refused.
-
-    Another writer's draft is still stored."""
+    """If one event of a gang expects an outdated revision, all events of the gang are refused.
+    Another writer's event is still stored."""
     ledger = await bus.connect()
     await ledger.append([draft("workload.b")])
     async with GroupCommit(ledger) as commit:
@@ -142,9 +140,8 @@ async def test_a_group_stored_before_is_there_already(bus: Bus) -> None:
 
 
 async def test_a_foreign_event_under_the_id_of_one_is_no_success(bus: Bus) -> None:
-    """A draft fails if a different event is already stored under its id, alone or in a group.
-
-    If the stored event is the same as the draft, the draft counts as stored."""
+    """An append fails if a different event is already stored under the event's id, alone or in a
+    group. If the stored event is equal, the append succeeds."""
     ledger = await bus.connect()
     foreign = b'{"id":"g-2","type":"another"}'
     await ledger.append([draft("workload.z", key="g-2", payload=foreign)])
@@ -159,7 +156,7 @@ async def test_a_foreign_event_under_the_id_of_one_is_no_success(bus: Bus) -> No
 
 
 async def test_a_group_whose_subjects_went_on_is_found(bus: Bus) -> None:
-    """If a group of drafts is appended again, it is recognised as stored, even if its subjects have
+    """If a group of events is appended again, it is recognised as stored, even if its subjects have
     newer events."""
     ledger = await bus.connect()
     gang = [draft("workload.a", key="g-1"), draft("workload.b", key="g-2", expect=0)]
@@ -170,7 +167,7 @@ async def test_a_group_whose_subjects_went_on_is_found(bus: Bus) -> None:
 
 
 async def test_an_invalid_draft_is_refused_before_it_meets_the_others(bus: Bus) -> None:
-    """The client refuses an invalid draft without a round trip to the server."""
+    """The client refuses an invalid event without a round trip to the server."""
     ledger = await bus.connect()
     async with GroupCommit(ledger) as commit:
         with pytest.raises(InvalidDraft):
@@ -179,7 +176,7 @@ async def test_an_invalid_draft_is_refused_before_it_meets_the_others(bus: Bus) 
 
 
 async def test_a_forbidden_draft_sinks_nobody_else(bus: Bus) -> None:
-    """If a draft is on a subject of another role, only its writer gets an error."""
+    """If an event is on a subject of another role, only its writer gets an error."""
     ledger = await bus.connect("watcher")
     async with GroupCommit(ledger) as commit:
         results = await asyncio.gather(
@@ -206,7 +203,7 @@ async def test_a_full_ledger_is_told_to_every_writer(tmp_path: object) -> None:
 
 
 async def test_the_queue_is_bounded_and_nothing_is_lost_by_waiting(bus: Bus) -> None:
-    """Writers beyond the queue's limit wait for their turn, and all drafts are stored."""
+    """Writers wait for their turn while the queue of events is full, and all events are stored."""
     ledger = await bus.connect()
     async with GroupCommit(ledger, queue_limit=4, max_drafts=3) as commit:
         writers = [asyncio.ensure_future(commit.append(draft())) for _ in range(50)]
@@ -217,7 +214,7 @@ async def test_the_queue_is_bounded_and_nothing_is_lost_by_waiting(bus: Bus) -> 
 
 
 async def test_batches_keep_within_their_bytes(bus: Bus) -> None:
-    """A batch contains as many drafts as fit into its byte limit. A draft near that limit is sent
+    """A batch contains as many events as fit into its byte limit. An event near that limit is sent
     by itself."""
     sizes: list[int] = []
     ledger = await bus.connect(watch=lambda _outcome, size, _s: sizes.append(size))
@@ -229,7 +226,7 @@ async def test_batches_keep_within_their_bytes(bus: Bus) -> None:
 
 
 async def test_few_drafts_go_one_by_one(bus: Bus) -> None:
-    """A few concurrent drafts are appended one by one, each with its own result. More drafts become
+    """A few concurrent events are appended one by one, each with its own result. More events become
     one batch."""
     sizes: list[int] = []
     ledger = await bus.connect(watch=lambda _outcome, size, _s: sizes.append(size))
@@ -246,8 +243,8 @@ async def test_few_drafts_go_one_by_one(bus: Bus) -> None:
 
 
 async def test_closing_stores_what_was_handed_in_and_takes_no_more(bus: Bus) -> None:
-    """Leaving the GroupCommit's `async with` block stores all drafts that were handed in; a later
-    append fails."""
+    """When the GroupCommit's `async with` block ends, it stores all pending events. A later append
+    fails."""
     ledger = await bus.connect()
     async with GroupCommit(ledger) as commit:
         writers = [asyncio.ensure_future(commit.append(draft())) for _ in range(20)]

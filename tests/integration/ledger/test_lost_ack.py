@@ -18,8 +18,8 @@ async def _stored(ledger: Ledger, revision: int) -> None:
 
 
 async def test_a_lost_ack_is_unknown_and_the_retry_finds_the_event(bus: Bus, proxy: Proxy) -> None:
-    """If the server is killed after storing a draft, the retry finds the event: nothing is lost or
-    stored twice."""
+    """If the server is killed after storing an event, the retry finds it: nothing is lost or stored
+    twice."""
     witness = await bus.connect()
     ledger = await bus.connect(port=proxy.port, ack_timeout_s=10)
     proxy.mute()

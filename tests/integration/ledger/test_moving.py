@@ -10,8 +10,8 @@ import pytest
 from apportion.cli.client.ledger import to_its_end
 from apportion.cli.exits import NotFound
 from apportion.cli.pods.append import append_limits, end, replace
+from apportion.cli.pods.moving import Outcome, Progress, _move
 from apportion.cli.pods.resubmit import Anew, Unit
-from apportion.cli.verbs.act.drain import Progress, Report, _move
 from apportion.core.answers.reads import PodAnswer
 from apportion.core.explain.text.event_text import limit_name
 from apportion.core.workloads.kinds.drafts import PodDraft
@@ -92,7 +92,7 @@ async def test_a_pod_after_whose_move_a_ctrl_c_comes_is_told_of(
     ledger = await bus.connect("operator")
     one = pod("one")
     await submit(ledger, one)
-    unit, report = Unit((answer(one),)), Report(target="n")
+    unit, report = Unit((answer(one),)), Outcome()
 
     async def stopped(anew: Anew) -> None:
         task = asyncio.current_task()

@@ -34,7 +34,7 @@ def settled(page: Page, response: Response) -> None:
 
 @contextmanager
 def shows_newer(page: Page) -> Iterator[None]:
-    """In this block, press the button for newer entries. Then wait until it has been hidden."""
+    """Let the block press the button for newer entries. Then wait until the page has hidden it."""
     painted(page)
     page.evaluate(WATCH)
     yield

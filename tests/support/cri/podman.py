@@ -19,7 +19,7 @@ NODE: Final = 2
 
 @dataclass(frozen=True)
 class Machine:
-    """What podman adds to the containers of a node. By default, all are in the node's network."""
+    """The podman settings for all containers of a node. By default, they use the node's network."""
 
     network: str = ""
     """The podman network of pods that are not in the node's network."""
@@ -33,7 +33,7 @@ class Machine:
     """Folders and files of the driver, for the same containers."""
 
     def image(self, name: str) -> str:
-        """Return the local image for an image of a manifest."""
+        """Return the local image that replaces an image, or the name of the image itself."""
         return next((to for start, to in self.images.items() if name.startswith(start)), name)
 
 

@@ -63,7 +63,7 @@ def _digest() -> str:
 
 
 def _compile(compiler: str, folder: Path) -> None:
-    """Compile everything into this folder. Raises an error with the compiler's output."""
+    """Compile the fake driver into this folder. Raises an error with the compiler's output."""
     for library, sources in LIBRARIES.items():
         named = f"-Wl,-soname,{library}"
         _run(compiler, *FLAGS, "-shared", named, *_paths(sources), "-o", str(folder / library))

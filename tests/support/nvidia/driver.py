@@ -30,7 +30,7 @@ DOUBLE_BIT_ECC = 2
 _LINKS, _PROFILES, _STARTS = 18, 8, 8
 _UNSUPPORTED, _SUPPORTED, _PREDATED = 0, 1, 2
 Kind = Literal["compute", "graphics", "mps"]
-"""How a process uses a GPU; the driver lists processes by it."""
+"""How a process uses a GPU. The driver has one list of processes for each kind."""
 _KINDS: dict[Kind, int] = {"compute": 1, "graphics": 2, "mps": 4}
 _LINK_NONE, _LINK_DOWN, _LINK_CARD = 0, 1, 3
 

@@ -1,4 +1,4 @@
-"""`kubectl port-forward` for the stand, because its container runtime has no streams.
+"""`kubectl port-forward` for the test cluster, whose container runtime has no streams.
 
     kubectl [-n NAMESPACE] port-forward service/NAME [LOCAL:]REMOTE
 

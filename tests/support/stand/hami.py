@@ -31,7 +31,7 @@ VALUES: Final[dict[str, Any]] = {
         "tolerations": [],
     },
 }
-"""What the operator of this cluster set in HAMi's chart."""
+"""The Helm values that the operator of this cluster set for HAMi's chart."""
 
 
 def install_hami(

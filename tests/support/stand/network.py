@@ -2,9 +2,9 @@
 
 Each pod has its own network namespace and address. A Service has its ClusterIP on an interface of
 this machine, where a relay passes each connection on to a ready pod, as kube-proxy did in its
-userspace mode. A DNS server answers for Services and their pods. Not modelled: NetworkPolicies,
-which have no effect, UDP, and session affinity. Invariant: the interface and the network are gone
-after the block."""
+userspace mode. A DNS server answers for Services and their pods. NetworkPolicies, UDP and
+session affinity are not supported. Invariant: the interface and the network are gone after the
+block."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.polling import until
 NETWORK: Final = "apportion-stand"
 INTERFACE: Final = "stand0"
 HOST: Final = "10.78.0.1"
-"""The address of this machine for pods: of its nodes, and of the DNS server."""
+"""This machine's address in the pod network: of the nodes and the DNS server."""
 PODS: Final = "10.77"
 SERVICES: Final = "10.96.0.0/16"
 DOMAIN: Final = "cluster.local"

@@ -1,4 +1,4 @@
-"""A shell in the stand that runs the command blocks of the documentation, as a person pastes them.
+"""A shell in the test cluster that runs command blocks of the documentation, as a person would.
 
 Invariant: the whole page shares one shell, so variables, functions and background jobs of an
 earlier block exist in later blocks."""

@@ -17,7 +17,7 @@ def record_of(revision: int, data: Payload) -> Record:
 
 
 def placed(pod: str, *devices: str, node: str = "n1", attempt: int = 1) -> PodPlaced:
-    """Return a placement event of the pod with one container and one share of each device."""
+    """Return an event that places the pod. Its only container has a share of each given device."""
     shares = tuple(
         Share(container="main", device=device, memory_mib=1024, cores=10) for device in devices
     )

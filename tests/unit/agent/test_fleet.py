@@ -104,8 +104,8 @@ def test_a_simulated_node_is_found_by_its_hostname() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "named"),
     [
-        ("f.csv", "", "columns are missing"),
-        ("f.csv", "name,gpu\na,1\n", "required are node"),
+        ("f.csv", "", "wrong columns: none"),
+        ("f.csv", "name,gpu\na,1\n", "write node"),
         ("f.csv", "sn,gpu,model\na,2,X99\n", "line 2: node 'a': devices: unknown model 'X99'"),
         ("f.csv", "sn,gpu,model\na,-2,T4\n", "line 2.*-2xT4"),
         ("f.csv", "sn,cpu_milli,gpu,model\na,many,2,T4\n", r"line 2.*cpu_milli"),

@@ -3,12 +3,14 @@ state, not on what the delivered event says."""
 
 import asyncio
 import json
+from datetime import datetime, timedelta
 
 import pytest
 from msgspec import structs
 
 from apportion.binder.binding import BACK_OFF, TRIES_MAX, TURN, Binding, Bound, Failed, Outcome
 from apportion.core.ledger.handlers.turns import AT_ALLOCATE, handing_out
+from apportion.core.ledger.moments import micros_of
 from apportion.core.ledger.rationale import placement_of
 from apportion.core.ledger.state import GroupState, NodeState, Phase, PodState, State
 from apportion.runtime.ledger.batching import Appended
@@ -60,10 +62,12 @@ class Answers:
         self._outcomes = list(outcomes)
         self.asked = 0
         self.expected = PLACED
+        self.announced: list[int | None] = []
 
-    async def evict(self, evicted: PodEvicted) -> Failed | None:
+    async def evict(self, evicted: PodEvicted, later: int | None = None) -> Failed | None:
         """Assert that the eviction is the expected one, and return the next answer."""
-        assert evicted == EVICTED
+        assert structs.replace(evicted, notice_s=0) == EVICTED
+        self.announced.append(later)
         self.asked += 1
         outcome = self._outcomes.pop(0)
         assert outcome is None or isinstance(outcome, Failed)
@@ -203,8 +207,8 @@ async def test_a_pod_with_a_share_waits_a_while_for_an_agent_that_is_away(
 
 
 async def test_a_held_pod_waits_for_the_rest_of_its_gang() -> None:
-    """The binder binds a held pod only once the last batch of its gang is placed, and records no
-    failure before that."""
+    """The binder binds a pod of a large gang only once the gang's last batch is placed. Before
+    that, it records no failure."""
     desk = Desk(Bound())
     desk.pod.submitted = structs.replace(desk.pod.submitted, group="d/gang")
     gang = desk.state.groups["d/gang"] = GroupState(pods={"p": desk.pod}, held={"p": None})
@@ -244,8 +248,8 @@ async def test_whose_turn_has_not_come_waits_and_says_so_once() -> None:
 
 
 async def test_the_reason_of_a_wait_is_recorded_once() -> None:
-    """While a pod waits for the same thing, such as a node lock, the binder retries and records the
-    reason once. Another reason is recorded again."""
+    """While a pod waits for something, such as a node lock, the binder retries and records the
+    reason once. If the reason changes, the binder records the new one."""
     x, y = (Failed(f"waiting for {what}", final=False, waits=True) for what in "xy")
     desk = Desk(x, x, x, y)
     for attempt in (1, 2, TRIES_MAX + 1):
@@ -360,9 +364,9 @@ async def test_a_target_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> N
             await asyncio.Event().wait()
             raise AssertionError(placed)
 
-        async def evict(self, evicted: PodEvicted) -> Failed | None:
+        async def evict(self, evicted: PodEvicted, later: int | None = None) -> Failed | None:
             await asyncio.Event().wait()
-            raise AssertionError(evicted)
+            raise AssertionError(evicted, later)
 
         async def resize(self, resized: PodResized) -> Failed | None:
             await asyncio.Event().wait()
@@ -391,6 +395,29 @@ async def test_an_eviction_is_tried_until_it_has_effect() -> None:
     assert (desk.target.asked, desk.drafts) == (2, [])
 
 
+async def test_a_pod_with_notice_is_evicted_later() -> None:
+    """If an eviction has a notice period, the binder announces the time of the eviction and evicts
+    the pod at that time. If the announcement fails, the binder repeats it."""
+
+    class Earlier(SystemClock):
+        def now(self) -> datetime:
+            return super().now() - timedelta(seconds=61)
+
+    desk = Desk(Failed("forbidden", final=False), None, None)
+    evicted = desk.state.evictions["p"] = structs.replace(EVICTED, notice_s=60)
+    assert (await desk.settle(evicted)).answer == f"retry in {BACK_OFF.after(1)}"
+    draft = Publisher("scheduler", SystemClock(), desk._append).draft(
+        evicted, event_id="x", basis=0
+    )
+    answer = (await desk.hand(draft.payload, draft.subject, attempt=2)).answer
+    assert 50 < float(answer.removeprefix("retry in ")) <= 60
+    sent = decode(draft.payload, subject=draft.subject).time
+    assert desk.target.announced[1] == (micros_of(sent) or 0) + 60_000_000
+    draft = Publisher("scheduler", Earlier(), desk._append).draft(evicted, event_id="x", basis=0)
+    assert (await desk.hand(draft.payload, draft.subject, attempt=3)).answer == "ack"
+    assert desk.target.announced[2] is None
+
+
 async def test_an_eviction_that_is_over_is_passed_over() -> None:
     """The binder acknowledges an eviction that is out of date, without evicting the pod."""
     desk = Desk()
@@ -404,9 +431,9 @@ async def test_a_target_that_never_answers_an_eviction(monkeypatch: pytest.Monke
     desk = Desk()
 
     class Silent(Answers):
-        async def evict(self, evicted: PodEvicted) -> Failed | None:
+        async def evict(self, evicted: PodEvicted, later: int | None = None) -> Failed | None:
             await asyncio.Event().wait()
-            raise AssertionError(evicted)
+            raise AssertionError(evicted, later)
 
     desk.state.evictions["p"] = EVICTED
     desk.binding = Binding(

@@ -177,7 +177,7 @@ async def test_an_api_server_that_forbids_to_ask_is_no_answer(
 
 
 async def show(tokens: Tokens, host: str, count: int, user: str = "") -> None:
-    """Present this number of made-up tokens and ignore the errors."""
+    """Present `count` made-up tokens, and ignore the errors."""
     for _ in range(count):
         with contextlib.suppress(NoToken, Limited):
             await tokens.review(token({"exp": ENDS_S, "n": next(NUMBERS)}), host, user)
@@ -235,8 +235,8 @@ async def test_a_refused_token_is_remembered_for_a_moment(
 async def test_a_token_that_gets_nothing_counts_against_its_host(
     tokens: Tokens, answers: Answers
 ) -> None:
-    """A valid token that has no role counts towards the limit of its host, or of its IPv6
-    network."""
+    """A valid token that has no role counts towards the limit of the host, or of the IPv6 network,
+    that sent it."""
     for _ in range(100):
         try:
             await tokens.review(GOOD, "fd00::1:2")

@@ -95,7 +95,7 @@ def test_help_imports_nothing_of_weight() -> None:
 
 
 def imported(module: str) -> set[str]:
-    """Return the top-level packages that Python has loaded after it imported this module."""
+    """Return the top-level packages that Python has loaded after it has imported `module`."""
     code = f"import sys, {module}; print(*{{name.partition('.')[0] for name in sys.modules}})"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30

@@ -340,7 +340,7 @@ def test_a_placement_beyond_a_limit(ledger: Written) -> None:
 
 
 def test_a_limit_that_came_after_the_decision() -> None:
-    """A placement may exceed a limit that did not exist at its basis.
+    """A placement may exceed a limit that is newer than its basis, the last revision that was read.
 
     A second placement may exceed the limit because of the first, if its basis is older than the
     first placement."""
@@ -352,8 +352,8 @@ def test_a_limit_that_came_after_the_decision() -> None:
 
 
 def test_a_late_placement_without_a_limit_hides_nothing() -> None:
-    """If a placement was decided before a limit existed, and the limit does not apply to its pod,
-    it excuses no later violation of the limit."""
+    """A placement of a pod outside a limit, decided before the limit existed, does not excuse later
+    placements that exceed the limit."""
     ledger = limited()
     ledger.write(pod("other", ask(1000), namespace="web"))
     ledger.write(on("other"), basis=3)
@@ -371,7 +371,7 @@ def test_a_contradiction_is_counted_and_allowed(ledger: Written) -> None:
 def test_a_fold_that_oversells_is_found_at_once(
     ledger: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the fold has a bug and charges nothing for a placement, the auditor reports a broken
+    """If a bug makes the fold forget the shares of a placement, the auditor reports a broken
     invariant at that placement."""
     real = HANDLERS[PodPlaced]
 

@@ -4,7 +4,13 @@ for a revision."""
 import asyncio
 
 import pytest
+from msgspec import structs
 
+from apportion.core.forecast.line import Line
+from apportion.core.ledger import fold
+from apportion.core.ledger.moments import SECOND, text_of
+from apportion.core.ledger.rationale import placed_of
+from apportion.core.ledger.snapshot import restore, take
 from apportion.gateway.feed import Feed
 from apportion.runtime.ledger.port import Record
 from apportion_schemas import PodGone, encode
@@ -12,6 +18,7 @@ from apportion_schemas.catalogue import subject_of
 from apportion_schemas.quantities import Payload
 from tests.support.ledger_of import event_of
 from tests.support.pods import pod
+from tests.support.story import A30S, Story
 
 
 def tell(feed: Feed, *payloads: Payload) -> None:
@@ -34,6 +41,127 @@ def test_pods_by_name() -> None:
     assert found.uid == "u1"
     tell(feed, PodGone(uid="u1"))
     assert feed.pod("default/a") is None
+
+
+def test_looking_back_gives_the_same_forecast() -> None:
+    """After a restart, a feed that reads all old events makes the same forecast as a feed that
+    never stopped. Without the old events, the feed has too little history for a forecast."""
+    story = Story(40)
+    without = Feed(restore(take(story.live.state))).forecast(story.last)
+    assert without
+    assert without.unknown == "little-history"
+    found = story.restarted().forecast(story.last)
+    assert found
+    assert found.median
+    assert found == story.live.forecast(story.last)
+
+
+def test_history_has_a_beginning() -> None:
+    """A forecast states the time of the oldest event that the feed has learned from."""
+    story = Story(40)
+    found = story.restarted(start=50).forecast(story.last)
+    assert found
+    assert found.since == text_of((1_700_000_000 + 50 * 60) * SECOND)
+
+
+def test_looking_back_corrects_what_the_fold_refused() -> None:
+    """While a feed reads old events, a placement that the fold refused does not count as a started
+    pod, even if the state no longer lists the refused event."""
+    story = Story(40)
+    runs = story.live.state.pods["p38"]
+    assert runs.placement
+    lost = structs.replace(placed_of(runs, runs.placement), pod=story.last.uid, attempt=9)
+    story.record(lost)
+    assert story.live.state.refused_count == 1
+    for forgotten in (False, True):
+        if forgotten:
+            story.live.state.refused_events.clear()
+        found = story.restarted().forecast(story.last)
+        assert found
+        assert found.unknown == "" or forgotten
+        assert found.unknown != "no-devices"
+
+
+def test_looking_back_ends_at_the_newest_event() -> None:
+    """While a feed reads old events, it learns from each newly arriving event exactly once."""
+    story = Story(30)
+    feed = Feed(restore(take(story.live.state)))
+    learn, before = feed.look_back(), len(story.records)
+    for record in story.records[:20]:
+        assert learn(record)
+    for _ in range(3):
+        story.play(PodGone(uid=story.last.uid), pod(f"new{len(story.records)}", shape=A30S))
+    for record in story.records[before:]:
+        feed.take(record)
+    assert not [learn(record) for record in story.records[20:]][-1]
+    assert feed.forecast(story.last) == story.live.forecast(story.last)
+
+
+def test_undecided_pod_has_waited_too() -> None:
+    """For a pod that has been undecided for a day, a history of short waits gives no forecast."""
+    story = Story(40)
+    story.record(pod("undecided", shape=A30S))
+    soon = story.live.forecast(story.last)
+    assert soon
+    assert soon.median
+    other = pod("undecided-too", shape=A30S)
+    late = event_of(other, text_of((1_700_000_000 + 86_400 * 2) * SECOND))
+    story.live.apply(Record(len(story.records) + 1, subject_of(other), encode(late)), late)
+    found = story.live.forecast(story.live.state.pods["undecided"])
+    assert found
+    assert found.unknown in ("few-started", "little-history")
+
+
+def test_forecasts_in_a_copy_change_nothing() -> None:
+    """Forecasts in another state count its pods, and leave those of the feed as they are."""
+    story = Story(40)
+    other = restore(take(story.live.state))
+    before = story.live.forecast(story.last)
+    assert before
+    found = story.live.forecasts_in(other)
+    assert found(other.pods[story.last.uid]) == before
+    for uid in list(other.pods):
+        if uid != story.last.uid:
+            fold.apply(other, other.revision + 1, event_of(PodGone(uid=uid)))
+    alone = story.live.forecasts_in(other)(other.pods[story.last.uid])
+    assert alone
+    assert alone.median < before.median
+    assert story.live.forecast(story.last) == before
+
+
+def test_a_fault_in_a_copy_is_logged_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """If the forecasts for a plan fail, the plan has none, and the fault is logged once."""
+
+    def fail(*_: object) -> None:
+        raise KeyError
+
+    story = Story(20)
+    found = story.live.forecasts_in(restore(take(story.live.state)))
+    monkeypatch.setattr(Line, "forecast", fail)
+    assert [found(story.last) for _ in range(3)] == [None] * 3
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("step", ["observe", "forecast", "meet"])
+def test_fault_of_a_forecast_stops_nothing_else(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """If the forecast code fails, the feed goes on folding and answers without forecasts."""
+
+    def fail(*_: object) -> None:
+        raise KeyError
+
+    story = Story(20)
+    feed = Feed(restore(take(story.live.state)))
+    monkeypatch.setattr(Line, step, fail)
+    learn = feed.look_back()
+    assert not [learn(record) for record in story.records][-1]
+    other = restore(take(story.live.state))
+    assert feed.forecasts_in(other)(other.pods[story.last.uid]) is None
+    story.record(PodGone(uid=story.last.uid))
+    feed.take(story.records[-1])
+    assert feed.state.revision == len(story.records)
+    assert feed.forecast(story.last) is None or step == "observe"
 
 
 def test_refused_event_leaves_names_alone() -> None:

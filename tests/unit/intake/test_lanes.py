@@ -54,8 +54,8 @@ def test_a_lane_and_all_of_them_together_hold_no_more_than_their_share() -> None
 def test_room_for_one_more_node_is_made_without_a_look_at_all_of_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """If all lanes are taken, the intake frees an idle lane for a new node. It checks a few lanes
-    at a time, and never frees a lane with waiting requests."""
+    """If there are as many request queues as allowed, the intake removes an idle one for a new
+    node. It checks a few queues at a time, and never removes one with waiting requests."""
     monkeypatch.setattr(lanes_module, "LANES_MAX", 1_000)
     looked: list[str] = []
     idle = Lane.idle

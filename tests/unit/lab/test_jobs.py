@@ -1,4 +1,4 @@
-"""Tests of traces of jobs that end: how they are read, replayed and measured.
+"""Tests of job traces, in which each job has a duration: how they are read, replayed and measured.
 
 The replayed examples are small enough to work out the figures by hand."""
 
@@ -22,7 +22,7 @@ from apportion.lab.traces import (
     read_trace_queues,
 )
 from apportion.runtime.files.fleets import SimulatedNode
-from apportion_schemas import Device, Host
+from apportion_schemas import Device, Host, PodSubmitted
 
 HOUR = 3600
 JOBS = "job,arrival_s,duration_s,gang,gpus,milli,cpu_milli,mem_mib,model,user,queue,prio,estimate_s"
@@ -54,7 +54,7 @@ def replayed(trace: Trace, rules: Rules | None = None) -> JobFigures:
 
 
 def borrowed() -> Trace:
-    """Return two GPUs that queue x uses when queue y requests one of them half an hour later."""
+    """Return a trace of two GPUs that queue x uses. Half an hour later, queue y requests one."""
     jobs = [
         Job("a1", 0, 2 * HOUR, gpus=1, queue="x"),
         Job("a2", 1, 2 * HOUR, gpus=1, queue="x"),
@@ -75,7 +75,8 @@ def write(folder: Path, name: str, *lines: str) -> Path:
 
 
 def test_jobs_are_read_in_order_of_arrival(tmp_path: Path) -> None:
-    """Jobs are sorted by arrival. A missing value is the default, and several GPUs are whole."""
+    """Jobs are sorted by arrival, and missing values get defaults. A job with several GPUs gets
+    whole GPUs."""
     late, early = "b,7,60,2,4,500,0,0,T4|A100,ann,team,3,900", "a,0,30,,1,250,,,,,,,"
     path = write(tmp_path, "t.csv.gz", JOBS, late, early)
     assert read_trace_jobs(path) == [
@@ -110,7 +111,7 @@ def test_an_invalid_job_is_named(tmp_path: Path, line: str, field: str, fix: str
 
 
 def test_too_large_a_trace_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The limits of a file hold for its decompressed bytes, its rows, and the pods of its jobs."""
+    """A trace is refused if it exceeds the limit on decompressed bytes, on rows or on pods."""
     path = write(tmp_path, "t.csv.gz", JOBS, "a,0,1,3", "b,0,1,3")
     jobs = read_trace_jobs(path)
     monkeypatch.setattr("apportion.lab.jobs.PODS_MAX", 5)
@@ -125,7 +126,7 @@ def test_too_large_a_trace_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_file_that_is_no_archive_is_refused(tmp_path: Path) -> None:
-    """The error about a file that cannot be decompressed or decoded has its name."""
+    """If a trace file cannot be decompressed or decoded, the error names the file."""
     path = tmp_path / "t.csv.gz"
     for content in (b"job", gzip.compress(b"job\n")[:-9], gzip.compress(b"\xff\n")):
         path.write_bytes(content)
@@ -134,7 +135,7 @@ def test_a_file_that_is_no_archive_is_refused(tmp_path: Path) -> None:
 
 
 def test_queues_and_racks_are_read(tmp_path: Path) -> None:
-    """A queue has its parent, weight and guarantee. The rack of a node is one of its labels."""
+    """Queues are read with parent, weight and guarantee. A node's rack is read as a label."""
     path = write(tmp_path, "q.csv", "queue,parent,weight,guarantee_gpus", "a,all,3,1.5", "b,,,")
     assert read_trace_queues(path) == [Queue("a", "all", 3, 1.5), Queue("b")]
     with pytest.raises(TraceInvalid, match=r"line 3\.queue: 'a' is there twice"):
@@ -147,7 +148,7 @@ def test_queues_and_racks_are_read(tmp_path: Path) -> None:
 
 
 def test_jobs_wait_for_the_ends_of_others() -> None:
-    """A job ends after its duration, counted from its start, and the next one starts then."""
+    """A job runs for its duration. When it ends, the next job starts."""
     jobs = [Job("a", 0, HOUR, gpus=1), Job("b", 0, HOUR, gpus=1), Job("c", HOUR, 60, gpus=1)]
     found = replayed(Trace(jobs, [node("n1", 1)]))
     assert (found.jobs, found.unfinished, found.evictions) == (3, 0, 0)
@@ -161,7 +162,8 @@ def test_jobs_wait_for_the_ends_of_others() -> None:
 
 
 def test_a_gang_starts_and_ends_together() -> None:
-    """A gang waits for room for all of its pods. The mean of large gangs is for over 8 GPUs."""
+    """A gang waits until all of its pods fit. The figure for large gangs is the mean wait of the
+    jobs that request more than 8 GPUs."""
     jobs = [Job("a", 0, HOUR, gpus=1), Job("g", 0, HOUR, gang=2, gpus=5), Job("c", 1, 1, gpus=8)]
     found = replayed(Trace(jobs, [node("n1", 10)]))
     assert found.wait_big_gang_min == pytest.approx(60, abs=0.1)  # c starts first
@@ -169,7 +171,7 @@ def test_a_gang_starts_and_ends_together() -> None:
 
 
 def test_a_job_that_never_fits_is_left_out() -> None:
-    """Jobs that do not fit the empty cluster count in no figure; nor do jobs without GPUs."""
+    """Figures leave out jobs without GPUs, and jobs that do not fit even on the empty cluster."""
     jobs = [Job("a", 0, 1, gpus=3), Job("b", 0, 1, gang=3, gpus=1), Job("c", 0, 1, model="A100",
             gpus=1), Job("d", 0, 1, cpu_milli=1), Job("e", 0, 1, gpus=1, milli=500)]  # fmt: skip
     trace = Trace(jobs, [node("n1", 2)])
@@ -177,8 +179,20 @@ def test_a_job_that_never_fits_is_left_out() -> None:
     assert replayed(trace).jobs == 1
 
 
+def test_jobs_declare_what_was_expected_as_their_deadline() -> None:
+    """A job's pods declare the expected duration, and a minute to end, as their deadline, whatever
+    the real duration is. Without an expected duration, there is none. A replay ends no pod at its
+    deadline."""
+    expected = {"a": 600.5, "b": 10.0, "c": 0.0}
+    jobs = [Job(name, 0, 100.5, gpus=1, estimate_s=each) for name, each in expected.items()]
+    trace = Trace(jobs, [node("n1", 1)])
+    facts = [fact.data for fact in workload_of(trace)[0].facts]
+    assert [data.deadline_s for data in facts if isinstance(data, PodSubmitted)] == [661, 70, 0]
+    assert replayed(trace).wait_mean_min == pytest.approx(100.5 / 60)
+
+
 def test_moved_arrivals_are_in_whole_seconds() -> None:
-    """A moved trace has its arrivals further apart or closer together, rounded down."""
+    """If a trace is stretched or compressed in time, arrivals are rounded down to whole seconds."""
     trace = Trace([Job("a", 0, 5), Job("b", 1000, 5)], [node("n1", 1)])
     assert [job.arrival_s for job in trace.moved(0.6255).jobs] == [0, 625]
 
@@ -187,7 +201,8 @@ def test_moved_arrivals_are_in_whole_seconds() -> None:
 
 
 def test_shares_are_compared_with_the_fair_ones() -> None:
-    """A queue that uses what another one requests is an error; the other lacks its guarantee."""
+    """If queue x uses a GPU that is guaranteed to queue y and requested by y, the share error
+    counts the GPU that x has too many, and the missing guarantee counts the GPU that y lacks."""
     found = replayed(borrowed())
     # Of seven samples, y is pending in three: x has one GPU of two too many, and y has none.
     assert found.share_error_pct == pytest.approx(50 * 3 / 7)
@@ -196,21 +211,28 @@ def test_shares_are_compared_with_the_fair_ones() -> None:
     assert (found.evictions, found.lost_pct) == (0, 0)
 
 
-@pytest.mark.parametrize(("checkpoint_s", "lost_s"), [(0, 1799), (1000, 799), (None, 0)])
-def test_a_queue_takes_back_its_guarantee(checkpoint_s: float | None, lost_s: float) -> None:
-    """With reclaim, a job of the borrowing queue is evicted. It runs again for what it had left
-    since its last checkpoint, and the rest is lost work."""
+@pytest.mark.parametrize(
+    ("checkpoint_s", "lost_s", "wait_s"),
+    [(0, 1799, 0), (1200, 599, 0), (1000, 0, 201), (None, 0, 0)],
+)
+def test_a_queue_takes_back_its_guarantee(
+    checkpoint_s: float | None, lost_s: float, wait_s: float
+) -> None:
+    """With reclaim, a queue takes back its guarantee by evicting a job of the borrowing queue. The
+    evicted job continues from its last checkpoint; the work since then is lost. If the next
+    checkpoint is near, the queue waits for it, although nothing else happens then."""
     found = replayed(borrowed(), Rules(queues="reclaim", checkpoint_s=checkpoint_s))
     assert (found.evictions, found.reclaimed_within, found.unfinished) == (1, 0, 0)
     assert (found.share_error_pct, found.guarantee_short_pct) == (0, 0)
-    assert found.lost_gpu_hours == pytest.approx(lost_s / HOUR)
-    assert found.lost_pct == pytest.approx(lost_s / HOUR / 5 * 100)
+    assert found.lost_gpu_hours == pytest.approx(lost_s / HOUR, abs=1e-6)
+    assert found.lost_pct == pytest.approx(lost_s / HOUR / 5 * 100, abs=1e-4)
     # The evicted job, a2, starts again after b: it has waited for an hour, and lost work.
-    assert found.gpu_hours_waited == pytest.approx(1 + lost_s / HOUR)
+    assert found.gpu_hours_waited == pytest.approx(1 + (lost_s + wait_s) / HOUR, abs=1e-5)
 
 
 def test_queues_without_guarantees_take_nothing_back() -> None:
-    """With weights alone, the next job is that of the queue with the least share."""
+    """If queues have only weights, no job is evicted. The next job to start is that of the queue
+    with the smallest share."""
     trace = borrowed()
     found = replayed(trace, Rules(queues="share"))
     assert found.evictions == 0
@@ -221,13 +243,13 @@ def test_queues_without_guarantees_take_nothing_back() -> None:
 
 
 def fleet(models: Sequence[str]) -> list[SimulatedNode]:
-    """Return two racks, each with one node per model, of one GPU each."""
+    """Return two racks, each with a node of one GPU for each model."""
     return [node(f"{at}-{rack}", 1, rack=rack, model=m) for rack in "ab" for at, m in
             enumerate(models)]  # fmt: skip
 
 
 def test_gangs_in_one_rack_are_counted() -> None:
-    """Of the jobs that need more than a node and at most a rack, those in one rack count."""
+    """Of the jobs that need several nodes but fit in a rack, the part in one rack is measured."""
     apart = Trace([Job("g", 0, 1, gang=2, gpus=1, model="T4")], fleet(["T4", "A100"]))
     assert replayed(apart).one_rack_pct == 0
     jobs = [Job("s", 0, HOUR, gpus=1), Job("g", 1, 1, gang=2, gpus=1)]
@@ -237,7 +259,7 @@ def test_gangs_in_one_rack_are_counted() -> None:
 
 
 def test_a_required_rack_is_waited_for() -> None:
-    """A gang that requires one rack waits until one has room."""
+    """A gang that requires a single rack waits until one rack has room for all of its pods."""
     jobs = [Job("s", 0, HOUR, gpus=1), Job("r", 0, HOUR, gpus=1), Job("g", 1, 1, gang=2, gpus=1)]
     trace = Trace(jobs, [node("1-a", 1, rack="a"), node("1-b", 1, rack="b"),
                          node("2-a", 1, rack="a"), node("2-b", 1, rack="b")])  # fmt: skip

@@ -126,13 +126,6 @@ def test_who_is_evicted_twice_goes_once_and_from_where_it_is() -> None:
     ]
 
 
-def test_no_time_is_promised_to_a_pod_that_would_wait() -> None:
-    """No plan promises when a pending pod will start. If a pod stays pending, the plan explains
-    this. Otherwise it has no such explanation."""
-    assert planned(full(), draft("new", cards(2))).when
-    assert planned(Ledger(rack("n1", 2)), draft("new", cards(2))).when == ""
-
-
 @pytest.mark.parametrize(
     "wanted",
     [
@@ -477,8 +470,8 @@ def test_why_nobody_would_go_for_an_urgent_pod_is_said_beforehand() -> None:
     ledger = Ledger(rack("n1", 1)).submit(pod("a", ask(70_000), queue="other")).settle()
     urgent = only(planned(ledger, draft("b", ask(60_000), priority=9)))
     spared = (
-        "On n1, 1 pod of lower priority uses what it needs, but is not evicted: a pod evicts only "
-        "pods of its own queue (default)"
+        "On n1, 1 pod of lower priority uses resources that this pod needs, but is not evicted: a "
+        "pod evicts only pods of its own queue (default)"
     )
     assert urgent.sentence.endswith(f". {spared}")
     assert urgent.refused is not None

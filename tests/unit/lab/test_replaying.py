@@ -189,8 +189,8 @@ def test_what_is_lost_must_be_there_at_some_time() -> None:
 
 
 def test_a_gang_that_is_drained_whole_has_its_place_again() -> None:
-    """A replay places a drained gang again, even if the history has the gang's new pods before the
-    end of its old pods."""
+    """A replay places a drained gang again, even if its new pods were submitted in the history
+    before its old pods ended."""
     ledger = VirtualLedger()
     ledger.write(rack("n1", 2), rack("n2", 2), gang(min_available=2))
     for name in ("a", "b"):

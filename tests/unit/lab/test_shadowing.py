@@ -36,14 +36,14 @@ def adopted(wish: PodSubmitted, node: str, *shares: Share, **fields: Any) -> Pod
 
 
 class Followed:
-    """A shadow that follows the events of a test."""
+    """A shadow run that follows the events of a test."""
 
     def __init__(self, *, after: int = 0) -> None:
         self.shadow = Shadowing(State(), after=after)
         self.revision = 0
 
     def play(self, *payloads: Payload) -> list[ShadowPod]:
-        """Pass these events to the shadow, and return its verdicts on all pods so far."""
+        """Pass these events to the shadow run, and return its verdicts on all pods so far."""
         for data in payloads:
             self.revision += 1
             record = Record(self.revision, subject_of(data), encode(event_of(data)))
@@ -52,8 +52,8 @@ class Followed:
 
 
 def test_the_same_place_another_card_and_another_node() -> None:
-    """For each pod, the shadow says whether we would have chosen the same place, other devices or
-    another node. It takes into account where the other scheduler put earlier pods."""
+    """For each pod, a shadow run says whether we would have chosen the same devices, other devices
+    or another node. It takes into account where the other scheduler put earlier pods."""
     followed = Followed()
     followed.play(rack("n1", 2, model=T4), rack("n2", 2, model=T4))
     a, b, c = (pod(uid, ask(4_000)) for uid in "abc")
@@ -72,8 +72,8 @@ def test_the_same_place_another_card_and_another_node() -> None:
 
 
 def test_what_we_would_not_have_placed_says_why() -> None:
-    """If our scheduler would not have placed a pod, the shadow gives the reason. The pod's actual
-    place still counts for later pods."""
+    """If our scheduler would not have placed a pod, the shadow run gives the reason. The devices
+    that the pod really got are then in use for later pods."""
     followed = Followed()
     followed.play(rack("n1", 1, model=T4), NodeCordoned(node="n1", by="me", reason="fan"))
     for number, uid in enumerate("ab", 1):
@@ -86,8 +86,7 @@ def test_what_we_would_not_have_placed_says_why() -> None:
 
 
 def test_who_waits_for_us_and_gangs_do_not_disturb_it() -> None:
-    """Our own pending pods do not affect the shadow's comparison. The shadow compares pods of gangs
-    like all others."""
+    """A shadow run ignores our own pending pods. It compares pods of gangs like all other pods."""
     followed = Followed()
     followed.play(rack("n1", 1, model=T4), pod("waits", ask(99_000)))
     followed.play(adopted(member("m", ask(4_000)), "n1", share("n1-g0", 4_000)))
@@ -97,8 +96,7 @@ def test_who_waits_for_us_and_gangs_do_not_disturb_it() -> None:
 
 
 def test_the_devices_of_another_plugin_need_no_agent() -> None:
-    """The shadow uses the devices that HAMi's device plugin registered, on a node without our
-    agent."""
+    """On a node without our agent, a shadow run uses the devices that HAMi's plugin registered."""
     followed = Followed()
     devices = rack("n1", 1, model=T4).devices
     followed.play(observed("n1"), registered("n1", devices=devices))
@@ -130,7 +128,7 @@ def test_more_pods_than_are_kept_are_refused(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_without_devices_told_the_node_is_compared() -> None:
-    """If the other scheduler's placement lists no devices, the shadow compares only the node."""
+    """If the other scheduler's placement lists no devices, a shadow run compares only the node."""
     followed = Followed()
     followed.play(rack("n1", 2, model=T4))
     (found,) = followed.play(adopted(pod("a", ask(4_000)), "n1"))

@@ -32,6 +32,7 @@ PRIVATE = {
         "_io_writer": "nothing public aborts a connection",
         "_process_info": "what a server names before TLS would be believed",
         "_connect_command": "who we are would be said to a server without TLS",
+        "_reconnection_task": "the library's close can let a reconnection continue",
         "_over_ssl": "asyncio warns at the end of a connection that the library encrypted late",
         "_process_err": "who was let in for a time would be closed for good when it is over",
         "_public_nkey": "who signs a challenge with a key that may change says whose it is",

@@ -41,7 +41,7 @@ class CountingLedger(MemoryLedger):
 
 
 def fenced(count: int) -> list[Draft]:
-    """Return this number of events about one node. As in a batch, only the first has a fence."""
+    """Return `count` events about one node. As in a batch, only the first has a fence."""
     return [Draft(NODE, f"p{n}", b"{}", 0 if n == 0 else None) for n in range(count)]
 
 
@@ -82,7 +82,7 @@ def test_what_belongs_together_is_stored_whole_or_not_at_all() -> None:
 
 
 def test_other_subjects_need_no_fence() -> None:
-    """The scheduler uses no fence for an event that is not about a node."""
+    """An event that is not about a node has no fence: the scheduler expects no certain revision."""
     ledger = CountingLedger()
     drafts = [Draft("apportion.v1.pending.a", f"a{n}", b"{}") for n in range(2)]
     assert asyncio.run(commit(ledger, [*drafts, *fenced(2)], together=False)) == 4

@@ -111,7 +111,7 @@ async def _nothing(_draft: Draft) -> Appended:
 
 
 def after(rivals: int, *, check: Callable[[Scheduler], None]) -> None:
-    """Run a scheduler while a rival writes this many times. Then call `check`."""
+    """Run a scheduler while a rival writes `rivals` times. Then call `check`."""
 
     async def main() -> None:
         scheduler = Scheduler(rivals=rivals)

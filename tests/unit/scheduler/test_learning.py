@@ -16,12 +16,12 @@ CARD = gpu("g0", memory_mib=10_000)
 
 
 def racks(nodes: int = 10, devices: int = 4, device: Device = CARD, cores: int = 64) -> NodeType:
-    """Return a node type with this number of nodes, each with plenty of memory."""
+    """Return a node type with `nodes` nodes, each with plenty of memory."""
     return NodeType(device, devices, cores * 1000, 1 << 20, nodes)
 
 
 def seen(wanted: object, pods: int = 10, cores: int = 1, **fields: object) -> SeenShape:
-    """Return a pod shape that was seen on this many pods."""
+    """Return a pod shape with this request that was seen on `pods` pods."""
     shape = SeenShape(None, cores * 1000, 1024, pods)
     return shape._replace(ask=wanted, **fields)  # type: ignore[arg-type]
 
@@ -103,8 +103,8 @@ def test_every_shape_that_was_seen_is_priced() -> None:
 
 
 def test_pods_without_devices_have_a_small_size() -> None:
-    """Per CPU core, a pod without devices has a tenth of the size of a pod with devices. Prices
-    depend on these sizes."""
+    """Prices depend on the sizes of pods. Per CPU core, a pod without devices has a tenth of the
+    size of a pod with devices."""
     shapes = [seen(whole(), cores=8), seen(None, cores=16)]
     prices = learn(shapes, [racks()], pods=20)
     assert prices.shapes[1].size == 200_000

@@ -2,13 +2,14 @@
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import grpc
 
 from apportion.agent.kubelet import kubelet_pb2 as pb
 from apportion.runtime.process.config import ConfigError
 
+F = TypeVar("F", bound=Callable[..., Any])
 _SOCKET_BYTES_MAX: Final = 107  # of a socket's path; see unix(7), `sun_path`
 VERSION: Final = "v1beta1"
 BYTES_MAX: Final = 16 << 20  # a hundred times a kubelet's answer about a few hundred pods
@@ -34,6 +35,11 @@ class Call(NamedTuple):
             request_serializer=self.request.SerializeToString,
             response_deserializer=self.response.FromString,
         )
+
+    def handler(self, method: F) -> F:
+        """Mark a method, as a decorator, as the handler of this call; see `listening`."""
+        method.call = self  # type: ignore[attr-defined]
+        return method
 
     def served(self, answer: Callable[..., Awaitable[Any] | Any]) -> grpc.RpcMethodHandler:
         """Return a server's gRPC handler, which answers the method by calling `answer`."""
@@ -68,10 +74,11 @@ WATCH_HEALTH = Call(
 DRA_VERSIONS: Final = ("v1.DRAPlugin", "v1alpha1.DRAResourceHealth")
 
 
-async def listening(answers: dict[Call, Callable[..., Any]], *sockets: Path) -> grpc.aio.Server:
-    """Start a gRPC server on the sockets that serves `answers`. Raises ConfigError."""
+async def listening(servicer: object, *sockets: Path) -> grpc.aio.Server:
+    """Start a gRPC server on the sockets, with the handlers of `servicer`. Raises ConfigError."""
     server = grpc.aio.server(options=OPTIONS)
-    serve(server, answers)
+    handlers = vars(type(servicer)).items()
+    serve(server, {m.call: getattr(servicer, name) for name, m in handlers if hasattr(m, "call")})
     for path in sockets:
         if len(str(path).encode()) > _SOCKET_BYTES_MAX:
             fix = f"a socket path has at most {_SOCKET_BYTES_MAX} bytes; use a shorter one"

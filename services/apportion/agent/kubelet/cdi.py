@@ -52,14 +52,29 @@ class Specifications:
         self._lock = threading.Lock()
 
     def write(self, slots: Sequence[str], edits: Edits) -> None:
-        """Write a CDI file per slot of a container; the first file has the edits.
+        """Write a CDI file per slot of a container; only the first has the container's edits.
 
         Raises OSError."""
         self._folder.mkdir(parents=True, exist_ok=True)
         version, foreign = self._foreign(edits.cards)
         # In order: our edits are last, so that our variables win.
         whole: dict[str, list[Any]] = {name: [] for name in _PARTS}
-        for part in [*foreign, _own(edits)]:
+        own: Json = {
+            "env": [f"{name}={value}" for name, value in edits.env.items()],
+            "deviceNodes": [
+                {"path": node.path, "type": "c", "major": node.major, "minor": node.minor}
+                for node in edits.device_nodes
+            ],
+            "mounts": [
+                {
+                    "hostPath": mount.host_path,
+                    "containerPath": mount.container_path,
+                    "options": ["ro" if mount.read_only else "rw", "nosuid", "nodev", "bind"],
+                }
+                for mount in edits.mounts
+            ],
+        }
+        for part in (*foreign, own):
             for name in _PARTS:
                 whole[name] += [each for each in part.get(name) or () if each not in whole[name]]
         env = whole["env"]
@@ -130,40 +145,17 @@ class Specifications:
         for path in (path for folder in self._others for path in sorted(folder.glob("*"))):
             if path.name.startswith(_PREFIX) or path.suffix not in {".json", ".yaml"}:
                 continue
-            said = _read(path)
-            if said.get("kind") == VENDORS:
+            try:
+                with path.open("rb") as file:
+                    text = file.read(TEXT_BYTES_MAX).decode()
+            except (OSError, UnicodeDecodeError):
+                continue
+            first = next(iter(parse(text)), None)
+            said = first.content if first is not None and first.error is None else None
+            if isinstance(said, dict) and said.get("kind") == VENDORS:
                 return said
         return None
 
 
 def _text(version: Iterable[int]) -> str:
     return ".".join(map(str, version))
-
-
-def _read(path: Path) -> Json:
-    try:
-        with path.open("rb") as file:
-            text = file.read(TEXT_BYTES_MAX).decode()
-    except (OSError, UnicodeDecodeError):
-        return {}
-    first = next(iter(parse(text)), None)
-    content = first.content if first is not None and first.error is None else None
-    return content if isinstance(content, dict) else {}
-
-
-def _own(edits: Edits) -> Json:
-    return {
-        "env": [f"{name}={value}" for name, value in edits.env.items()],
-        "deviceNodes": [
-            {"path": node.path, "type": "c", "major": node.major, "minor": node.minor}
-            for node in edits.device_nodes
-        ],
-        "mounts": [
-            {
-                "hostPath": mount.host_path,
-                "containerPath": mount.container_path,
-                "options": ["ro" if mount.read_only else "rw", "nosuid", "nodev", "bind"],
-            }
-            for mount in edits.mounts
-        ],
-    }

@@ -48,7 +48,7 @@ class Handing:
                 claim, container = await self._meant(resource, slots)
             edits = self.plan(claim, container)
         except TimeoutError:
-            problem = f"the ledger has no pod waiting for {slots} of {resource}"
+            problem = f"no pod in the ledger waits for {slots} of {resource}"
         except (NotPrepared, GrantRefused) as error:
             problem = str(error)
         else:

@@ -200,7 +200,7 @@ class Holders:
         self._ran = (self._ran | runs) - self._over
 
     def bare(self, pod: str, namespace: str, name: str, container: str) -> bool:
-        """Return True if the kubelet last listed the container without plugin devices."""
+        """Return True if the kubelet last reported the container without plugin devices."""
         given = self._listed.get((namespace, name), {}).get(container)
         return given == set() and (pod, container) not in self._handed
 

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -47,7 +47,9 @@ HEALTH_S: Final = 5.0  # between two reports of the devices' health
 HEALTHY, UNHEALTHY = 1, 2
 LOOK_S: Final = 5.0
 SOCKET_LOOK_S: Final = 0.5
-_TIMEOUT_S: Final = 2.0
+# Longer than the kubelet tries to connect to a plugin (10 s). Otherwise the agent would give up a
+# registration that the kubelet still works on.
+_TIMEOUT_S: Final = 12.0
 _KUBELET: Final = "kubelet.sock"
 # Factor by which amounts are offered: pods may request more than they get; the ledger decides.
 ROOM: Final = 2
@@ -96,16 +98,9 @@ class ClaimDoor:
                 there = self._socket.is_socket() and self._registration.is_socket()
                 if self._server is None or not there:
                     await self._close()
-                    answers: dict[calls.Call, Callable[..., Any]] = {
-                        calls.PLUGIN_INFO: self._info,
-                        calls.PLUGIN_REGISTERED: self._registered,
-                        calls.PREPARE_CLAIMS: self._prepare,
-                        calls.UNPREPARE_CLAIMS: self._unprepare,
-                        calls.WATCH_HEALTH: self._health,
-                    }
                     # The kubelet connects once it sees the second socket.
                     sockets = self._socket, self._registration
-                    self._server = await calls.listening(answers, *sockets)
+                    self._server = await calls.listening(self, *sockets)
                 await asyncio.sleep(LOOK_AT_BOOKS_S)
         finally:
             await self._close()
@@ -115,6 +110,7 @@ class ClaimDoor:
             await self._server.stop(grace=None)
             self._server = None
 
+    @calls.PLUGIN_INFO.handler
     async def _info(self, request: Any, context: Any) -> Any:  # noqa: ARG002 - of gRPC
         return pb.PluginInfo(
             type="DRAPlugin",
@@ -123,6 +119,7 @@ class ClaimDoor:
             supported_versions=calls.DRA_VERSIONS,
         )
 
+    @calls.PLUGIN_REGISTERED.handler
     async def _registered(self, request: Any, context: Any) -> Any:  # noqa: ARG002 - of gRPC
         self._problem = ""
         if not request.registered:
@@ -130,6 +127,7 @@ class ClaimDoor:
             _log.error("%s", self._problem)
         return pb.Empty()
 
+    @calls.WATCH_HEALTH.handler
     async def _health(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: ARG002
         while True:
             now_s, known = int(self._clock.now().timestamp()), self._devices()
@@ -154,6 +152,7 @@ class ClaimDoor:
             # The kubelet forgets devices whose health is not sent again.
             await asyncio.sleep(HEALTH_S)
 
+    @calls.PREPARE_CLAIMS.handler
     async def _prepare(self, request: Any, context: Any) -> Any:  # noqa: ARG002 - of gRPC
         answer = pb.PreparedClaims()
         # One claim after the other, because the claims of a pod may be on one device.
@@ -206,6 +205,7 @@ class ClaimDoor:
             )
         return held
 
+    @calls.UNPREPARE_CLAIMS.handler
     async def _unprepare(self, request: Any, context: Any) -> Any:  # noqa: ARG002 - of gRPC
         answer = pb.UnpreparedClaims()
         with self._took.labels("unprepare").time():
@@ -368,12 +368,6 @@ class KubeletNode:
             for name, families in self._count_names().items()
         }
         slots = {name: count for name, count in counts.items() if count}
-        await self.door.offer(slots | await self._amounts_of(devices))
-        if slots != before:
-            await asyncio.to_thread(_save, self._offered, slots)
-        return slots
-
-    async def _amounts_of(self, devices: Iterable[Device]) -> dict[str, int]:
         # Amounts that another plugin has registered as devices: unless a plugin offers them, the
         # kubelet rejects every pod that requests them.
         config = manifest_config(self._agent.configuration).dialects
@@ -391,7 +385,10 @@ class KubeletNode:
             _log.info("extended resources offered to the kubelet: %s", ", ".join(sorted(amounts)))
             self._amounts.update(amounts)
             await asyncio.to_thread(_save, self._amounts_before, amounts)
-        return amounts
+        await self.door.offer(slots | amounts)
+        if slots != before:
+            await asyncio.to_thread(_save, self._offered, slots)
+        return slots
 
 
 def _saved(path: Path | None) -> dict[str, int]:
@@ -461,12 +458,6 @@ class FrontDoor:
         self._registered.discard(plugin.resource)
         before = _inodes(self._folder).get(_KUBELET, 0)
         await plugin.listen(self._folder)
-        if not await self._register(plugin):
-            return 0, 0
-        self._registered.add(plugin.resource)
-        return _inodes(self._folder).get(plugin.endpoint, 0), before
-
-    async def _register(self, plugin: Plugin) -> bool:
         request = pb.RegisterRequest(
             version=VERSION,
             endpoint=plugin.endpoint,
@@ -480,9 +471,10 @@ class FrontDoor:
             _log.info(
                 "cannot register %s with the kubelet yet: %s", plugin.resource, error.details()
             )
-            return False
+            return 0, 0
         _log.info("registered %s with the kubelet", plugin.resource)
-        return True
+        self._registered.add(plugin.resource)
+        return _inodes(self._folder).get(plugin.endpoint, 0), before
 
 
 def _inodes(folder: Path) -> dict[str, int]:

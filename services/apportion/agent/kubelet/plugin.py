@@ -6,8 +6,9 @@ starts only after `prepare` has returned what the container gets."""
 import asyncio
 import hmac
 import logging
+import re
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
@@ -56,9 +57,20 @@ def slot_key(path: Path) -> bytes:
     return key
 
 
+def _remove_sockets(folder: Path, stem: str) -> None:
+    # Those of earlier agents, too.
+    old = re.compile(rf"{re.escape(stem)}\.[0-9a-f]{{4}}\.sock").fullmatch
+    with suppress(FileNotFoundError):
+        for path in folder.iterdir():
+            if old(path.name):
+                path.unlink(missing_ok=True)
+
+
 @dataclass(slots=True, eq=False)
 class Plugin:
-    """The device plugin server of one resource name, on a socket in the kubelet's folder."""
+    """The device plugin server of one resource name, on a socket in the kubelet's folder.
+
+    `endpoint` is the name of the socket."""
 
     resource: str
     holders: Holders
@@ -75,11 +87,7 @@ class Plugin:
     _slots: list[str] = field(default_factory=list, init=False)
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition, init=False)
     _server: grpc.aio.Server | None = field(default=None, init=False)
-
-    @property
-    def endpoint(self) -> str:
-        """Return the socket's name in the kubelet's folder."""
-        return f"apportion-{self.resource.replace('/', '.')}.sock"
+    endpoint: str = field(default="", init=False)
 
     def options(self) -> Any:
         """Return options for the kubelet, such as to call `PreStartContainer` before each start."""
@@ -102,13 +110,13 @@ class Plugin:
     async def listen(self, folder: Path) -> None:
         """Serve on a new socket in `folder`, and close the previous one. Raises ConfigError."""
         await self.close()
-        answers: dict[calls.Call, Callable[..., Any]] = {
-            calls.OPTIONS_OF: self._options_of,
-            calls.LIST_AND_WATCH: self._list_and_watch,
-            calls.ALLOCATE: self._allocate,
-            calls.PRE_START: self._pre_start,
-        }
-        self._server = await calls.listening(answers, folder / self.endpoint)
+        # Each time at another path: if the kubelet has not yet noticed that a socket was closed, it
+        # refuses every later plugin at its path until it is restarted (1.36 and 1.37).
+        stem, before = f"apportion-{self.resource.replace('/', '.')}", self.endpoint
+        while self.endpoint == before:
+            self.endpoint = f"{stem}.{secrets.token_hex(2)}.sock"
+        _remove_sockets(folder, stem)
+        self._server = await calls.listening(self, folder / self.endpoint)
 
     async def close(self) -> None:
         """Stop serving. The kubelet retries a call that was interrupted."""
@@ -116,9 +124,11 @@ class Plugin:
             await self._server.stop(grace=None)
             self._server = None
 
+    @calls.OPTIONS_OF.handler
     async def _options_of(self, request: Any, context: Any) -> Any:  # noqa: ARG002 - of gRPC
         return self.options()
 
+    @calls.LIST_AND_WATCH.handler
     async def _list_and_watch(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: ARG002
         # All slots stay healthy, because a slot belongs to no device: a failed device only reduces
         # their number, running pods keep theirs, and the ledger reports the device's health.
@@ -130,6 +140,7 @@ class Plugin:
                 while self._slots is slots:
                     await self._changed.wait()
 
+    @calls.ALLOCATE.handler
     async def _allocate(self, request: Any, context: Any) -> Any:  # noqa: ARG002 - of gRPC
         with self.seconds.labels("allocate").time():
             answer = pb.AllocateResponse()
@@ -149,6 +160,7 @@ class Plugin:
                     answer.containers.append(one)
             return answer
 
+    @calls.PRE_START.handler
     async def _pre_start(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         with self.seconds.labels("prestart").time():
             try:

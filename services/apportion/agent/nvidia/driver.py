@@ -1,9 +1,9 @@
 """Calls the NVIDIA driver with time limits, receives its XIDs (errors), and reads the use of GPUs.
 
 If a GPU fell off the bus (XID 79, 119), a driver call that waits for it blocks its thread for good.
-So calls run on daemon threads, one call at a time in each `Lane`. A call that exceeds the lane's
-limit is abandoned. A critical XID makes its GPU unhealthy for a while. A critical XID of a MIG
-instance blocks only that instance's slices.
+So calls run on daemon threads, one call at a time in each `Lane`, the queue of one GPU. A call that
+exceeds the lane's limit is abandoned. A critical XID makes its GPU unhealthy for a while. A
+critical XID of a MIG instance blocks only that instance's slices.
 
 Invariants: a hung lane refuses other calls at once, and no call starts after its caller was
 refused. XIDs of every GPU that answers are received, even after another GPU was lost."""
@@ -115,7 +115,7 @@ class Lane:
     def __init__(
         self, name: str, threads: Threads, limit_s: float, on_change: Callable[[], None]
     ) -> None:
-        """Create the queue. It calls `on_change` when a call hangs, and when that call returns."""
+        """Create the lane, which calls `on_change` when a call hangs and when that call returns."""
         self.name = name
         self.hung = False
         self._threads = threads
@@ -207,7 +207,7 @@ class Xids:
                 nvml.nvmlEventSetFree(events)
 
     def watch(self, device: str, handle: Any) -> None:
-        """Subscribe to the GPU's critical XIDs, if the GPU reports any. Raises NVMLError."""
+        """Subscribe to the GPU's critical XIDs, if the GPU can report XIDs. Raises NVMLError."""
         if device in self._watched:
             return
         events = self._events
@@ -255,8 +255,8 @@ class Xids:
         self._faults[device, cut] = (xid, self._clock.monotonic())
         if xid != before:
             _log.error(
-                "device %s: XID %d on MIG instance %s; not used for %g s, other instances are "
-                "not affected",
+                "device %s: XID %d on MIG instance %s, which gets no containers for %g s; other "
+                "instances are not affected",
                 *(device, xid, named(cut), self._quiet_s),
             )
 

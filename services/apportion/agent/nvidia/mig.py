@@ -1,8 +1,9 @@
 """Find, create and destroy the MIG instances of one GPU through NVML.
 
 A share gets a GPU instance at the slices in the ledger, with one compute instance that has all of
-its compute. Users and mig-manager create instances too, so `OurInstances` records this agent's own,
-each before it exists. Records of an earlier boot are ignored: no instance survives a reboot.
+its compute. Users and mig-manager create instances too, so the agent records its own in
+`OurInstances`, before it creates them. Records of an earlier boot are ignored: no instance survives
+a reboot.
 
 Invariants: the agent gives to containers, and destroys, only its own instances. It never destroys
 an instance that is needed or in use. Every call can be repeated after a crash."""
@@ -112,8 +113,8 @@ def ensure(
             )
         if (memory_mib := known[wanted.profile].memory_mib) < least_mib:
             raise NotMade(
-                f"MIG instances {wanted.profile} of this driver have {memory_mib} MiB, but the "
-                f"ledger has {least_mib} MiB for this one"
+                f"with this driver, MIG instances {wanted.profile} have {memory_mib} MiB, but the "
+                f"ledger allocates {least_mib} MiB to this one"
             )
         there = list(instances(card.handle, known))
         made = next((each for each in there if each.cut == wanted), None)

@@ -122,7 +122,8 @@ class NvmlBackend:
                 self._shut()
             raise DevicesUnavailable(
                 f"the NVIDIA driver does not answer ({error}); install it (nvidia-smi must work "
-                "here), or simulate devices: agent --simulate 8xH100-80GB; up: omit --gpus local"
+                "here), or simulate devices: `apportion agent --simulate 8xH100-80GB`, or "
+                "`apportion up` without --gpus local"
             ) from None
 
     async def inventory(self) -> tuple[Device, ...]:
@@ -403,6 +404,10 @@ def _describe(card: _Card, index: int) -> Device:
     in_mig_mode = False
     with suppress(*UNKNOWN):
         in_mig_mode = nvml.nvmlDeviceGetMigMode(handle)[0] == nvml.NVML_DEVICE_MIG_ENABLE
+    numa = -1  # also of a machine with only one NUMA node
+    with suppress(OSError, ValueError):
+        of_pcie = Path(f"/sys/bus/pci/devices/{card.bus_id}/numa_node")
+        numa = int(of_pcie.read_text("ascii"))
     profiles = mig_profiles(_FAMILY, model)
     mig_slots = max((len(profile.starts) for profile in profiles), default=_MIG_SLOTS)
     return Device(
@@ -414,7 +419,7 @@ def _describe(card: _Card, index: int) -> Device:
         physical_memory_mib=memory_mib,
         slots=mig_slots if in_mig_mode else SLOTS,
         mode="mig" if in_mig_mode else "hami-core",
-        numa=_numa(card.bus_id),
+        numa=numa if numa >= 0 else None,
     )
 
 
@@ -422,15 +427,6 @@ def _bus_id(raw: bytes | str) -> str:
     # NVML's `00000000:3B:00.0` is `0000:3b:00.0` in sysfs.
     text = raw.decode() if isinstance(raw, bytes) else raw
     return text.lower()[-len("0000:3b:00.0") :]
-
-
-def _numa(bus_id: str) -> int | None:
-    """Return the NUMA node of the GPU's PCIe root, or None if the machine has only one."""
-    try:
-        node = int(Path(f"/sys/bus/pci/devices/{bus_id}/numa_node").read_text("ascii"))
-    except (OSError, ValueError):
-        return None
-    return node if node >= 0 else None
 
 
 def _trouble(handle: Any) -> str:

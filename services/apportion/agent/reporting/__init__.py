@@ -1,1 +1,1 @@
-"""Reports an agent's nodes to the ledger through an intake, and folds the ledger about them."""
+"""Reports an agent's nodes to the ledger through an intake, and folds events about them."""

@@ -75,7 +75,7 @@ _log = logging.getLogger(__name__)
 
 
 class HeldBack(Exception):
-    """Error: the intake accepts this large change only if it is reported again after `again_s`."""
+    """Error: the intake accepts this large change only if it is reported again later."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer.why)
@@ -94,7 +94,7 @@ class IntakeClient:
     async def append(self, draft: Draft) -> Appended:
         """Send a draft and return the intake's answer: a revision if it was appended, or a refusal.
 
-        Raises HeldBack if the change must be reported again, NotPermitted for a foreign node."""
+        Raises HeldBack if the change must be reported again, NotPermitted for another node."""
         return await self._insistence.append(draft)
 
     def not_ready(self) -> list[str]:
@@ -112,7 +112,7 @@ class IntakeClient:
         except msgspec.DecodeError as error:
             raise LedgerUnavailable(f"cannot read the intake's answer: {error}") from None
         if answer.held:
-            _log.warning("the intake waits for a report that confirms this: %s", answer.why)
+            _log.warning("the intake accepts this only if it is reported again: %s", answer.why)
             raise HeldBack(answer)
         if answer.again_s:
             raise LedgerUnavailable(
@@ -183,7 +183,7 @@ class Agent:
         """Fold the ledger by `rules`, from the snapshot `state` if the ledger was trimmed.
 
         `remember`: keep claims (bound placements) after they are answered. `kubelet`: the kubelet's
-        plugins answer claims with devices, and the agent answers only claims without devices."""
+        plugins answer the claims that have devices. The agent answers only the others."""
         self._nodes = {node.name: node for node in nodes}
         self._ledger = ledger
         self._kubelet = kubelet
@@ -383,8 +383,8 @@ class Agent:
         """Check the newest inventory event of one of our nodes, right after it was folded.
 
         Two agents with the same node name would overwrite each other for ever. So if another agent
-        reported the node, this agent only logs an error. A report whose basis is not newer than our
-        first revision is from before this process, so this agent reports again."""
+        reported the node, this agent only logs an error. If the report was sent before this process
+        started (its basis is not newer than our first revision), this agent reports again."""
         node = self._nodes.get(node_name)
         if node is None or node.report is None:
             return
@@ -437,7 +437,7 @@ class Agent:
             await self._answer_unasked(claim)
 
     async def answer(self, claim: Claim, trouble: str) -> bool:
-        """Append SharesAllocated, or with `trouble` an event that the allocation failed.
+        """Append SharesAllocated, or AllocationFailed if `trouble` has the reason of a failure.
 
         Return True if the ledger has an answer, and False if the claim was voided. If the kubelet
         retries, no second answer is appended. An allocated pod stays allocated."""
@@ -495,7 +495,7 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 def news(view: NodeView, now: NodeReported) -> list[Payload]:
-    """Return the events that report `now`: only changes in health if possible, else all devices."""
+    """Return the events that report devices `now`: only health changes if possible, else all."""
     said = view.said
     if said == now and not view.refused:
         return []

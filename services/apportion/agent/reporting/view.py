@@ -1,9 +1,9 @@
 """Folds the events about one agent's nodes: their inventory, and the placements to answer.
 
-Invariant: a claim is due exactly while it is placed and bound in the ledger and neither answered
-nor voided. Any client may write the annotations from which PodAdopted is derived. So on a node with
-a kubelet, an adopted pod gets its shares only with proof: a voided placement of these shares in
-this ledger, or a record on the node that its agent gave the pod these shares."""
+Invariant: a claim, which is a bound placement, is due until it is answered or voided in the ledger.
+Any client may write the annotations from which PodAdopted is derived. So on a node with a kubelet,
+an adopted pod gets its shares only with proof: a voided placement of these shares in this ledger,
+or a record on the node that its agent gave the pod these shares."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from apportion.core.configuration import check
 from apportion.core.ledger.agent_view import handed
 from apportion.core.ledger.rationale import placed_of
 from apportion.core.ledger.rules import Rules
-from apportion.core.ledger.state import Phase, PodState, State
+from apportion.core.ledger.state import Phase, State
 from apportion.core.workloads.document import ManifestError
 from apportion.runtime.ledger.port import Record
 from apportion_schemas import (
@@ -229,7 +229,24 @@ class FleetView:
                 view.said_revision = state.revision
             view.refused = node.refused is not None
             for pod in node.pods.values():
-                self._hold(view, pod)
+                if pod.placement is None:
+                    continue
+                devices = view.said.devices if view.said is not None else ()
+                placed = handed(placed_of(pod, pod.placement), pod.submitted, devices)
+                ran = pod.adopted and pod.phase is Phase.ALLOCATED
+                claim = Claim(placed, pod.bound_revision, adopted=pod.adopted, doubtful=ran)
+                match pod.phase:
+                    # A pod that never ran by our placement is no proof.
+                    case _ if self._remember and pod.adopted and not (ran and placed.attempt > 0):
+                        pass
+                    case Phase.ALLOCATED if self._remember:
+                        view.hold(claim)
+                        view.answers[claim.pod] = ""
+                    case Phase.PLACED:
+                        view.placed[pod.uid, pod.attempt] = {pod.placed_revision: placed}
+                    case Phase.BOUND:
+                        view.placed[pod.uid, pod.attempt] = {pod.placed_revision: placed}
+                        self._fall_due(view, claim)
 
     def apply(self, record: Record, event: Event) -> str:
         """Fold one event. Return the node of an inventory event, or an empty string."""
@@ -289,26 +306,6 @@ class FleetView:
         self.configuration = data.configuration
         self.configured.set()
 
-    def _hold(self, node: NodeView, pod: PodState) -> None:
-        if pod.placement is None:
-            return
-        devices = node.said.devices if node.said is not None else ()
-        placed = handed(placed_of(pod, pod.placement), pod.submitted, devices)
-        ran = pod.adopted and pod.phase is Phase.ALLOCATED
-        claim = Claim(placed, pod.bound_revision, adopted=pod.adopted, doubtful=ran)
-        match pod.phase:
-            # A pod that never ran by our placement is no proof.
-            case _ if self._remember and pod.adopted and not (ran and placed.attempt > 0):
-                pass
-            case Phase.ALLOCATED if self._remember:
-                node.hold(claim)
-                node.answers[claim.pod] = ""
-            case Phase.PLACED:
-                node.placed[pod.uid, pod.attempt] = {pod.placed_revision: placed}
-            case Phase.BOUND:
-                node.placed[pod.uid, pod.attempt] = {pod.placed_revision: placed}
-                self._fall_due(node, claim)
-
     def _bound(self, node: NodeView, data: PodBound, revision: int, cause: int) -> None:
         key = (data.pod, data.attempt)
         placements = node.placed.get(key)
@@ -333,7 +330,7 @@ class FleetView:
         claim = Claim(placed, revision, adopted=True, doubtful=not known)
         # Pods placed by another scheduler have no attempt, so their attempt is 0.
         if self._remember and not (known or (data.running and data.attempt > 0)):
-            _log.warning("pod %s gets no devices: only its annotations claim them", data.pod)
+            _log.warning("pod %s gets no devices: nothing proves its annotations", data.pod)
         elif data.running:
             if self._remember:
                 node.hold(claim)

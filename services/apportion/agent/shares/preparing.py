@@ -123,17 +123,18 @@ class SharePreparing:
         if not claim.doubtful or book is None or book.entries.get(claim.pod) == _digest(claim):
             return
         problem = (
-            f"by its annotations and phase, {_name(claim)} has a share, but this node never "
-            "provided it; delete the pod, so that it is recreated"
+            f"the annotations and phase of {_name(claim)} claim a share that this node never "
+            "provided; delete the pod, so that it is recreated"
         )
         _log.warning("%s", problem)
         raise NotPrepared(problem)
 
     async def live_shares(self, *, but: str = "") -> list[Share]:
-        """Return the shares of all pods except `but` that may be in use. Raises NotPrepared.
+        """Return every share that may be in use, except those of the pod `but`.
 
-        The kubelet keeps a pod in its checkpoint until its containers have ended. Invariant: once
-        the agent has read the ledger to its end, no container on this node uses any other share."""
+        Raises NotPrepared. The kubelet keeps a pod in its checkpoint until its containers have
+        ended. Invariant: once the agent has read the ledger to its end, containers on this node use
+        only these shares and those of `but`."""
         pods = await self.hands.books.pods() - {but}
         claims = [claim.placed for pod, claim in self.view.held.items() if pod in pods]
         return [share for each in claims for share in (*each.shares, *each.borrowed)]

@@ -96,7 +96,7 @@ class Regions:
         return True
 
     def round(self, kept: Iterable[Kept], now_s: float, recent_s: float) -> list[Breach]:
-        """Restore the ledger's limits in every region, then decide which containers must wait.
+        """Restore the ledger's limits in every region, then call `advise` to block containers.
 
         Return a breach for each limit that a container raised or removed since the last round.
         `now_s` is in seconds since 1970. A container's use of a device counts as recent for

@@ -129,33 +129,31 @@ class ShareLifecycle:
             await view.was_resized.wait()
 
     async def _tidy(self) -> None:
+        hands = self._hands
         await self._agent.reported(1)  # the ledger has been read to its end
         while True:
             try:
-                async with self._hands.rounds.tidying() as alone:
+                async with hands.rounds.tidying() as alone:
                     if alone:
-                        await self._tidied()
+                        pods = await self.look()
+                        await asyncio.to_thread(hands.regions.keep, pods)
+                        # After a reboot, a pod with only claims is in the books only once it was
+                        # prepared again, and a doubtful pod cannot be prepared without its entry.
+                        doubtful = {pod for pod, claim in self._view.held.items() if claim.doubtful}
+                        over = self._handed.entries.keys() - pods - doubtful
+                        await asyncio.to_thread(self._handed.strike, *over)
+                        needed = await self.preparing.live_shares()
+                        modes = {each.id: each.mode for each in self._node.devices.values()}
+                        cut = [card for card in modes if modes[card] == "mig"]
+                        await hands.instances.keep(cut, needed)
+                        served = largest(each for each in needed if modes.get(each.device) == "mps")
+                        died = await hands.daemons.keep(served)
+                        self._daemons_died |= died.keys()
+                        self._daemons_away = {card for card, runs in died.items() if not runs}
+                        self._daemons_seen.set()
             except (NotPrepared, OSError) as problem:  # a full disk may recover
                 _log.warning("cleanup skipped: %s", problem)
             await asyncio.sleep(TIDY_S)
-
-    async def _tidied(self) -> None:
-        hands = self._hands
-        pods = await self.look()
-        await asyncio.to_thread(hands.regions.keep, pods)
-        # After a reboot, a pod with only claims is in the books only once it was prepared again,
-        # and a doubtful pod cannot be prepared without its entry.
-        doubtful = {pod for pod, claim in self._view.held.items() if claim.doubtful}
-        over = self._handed.entries.keys() - pods - doubtful
-        await asyncio.to_thread(self._handed.strike, *over)
-        needed = await self.preparing.live_shares()
-        modes = {device.id: device.mode for device in self._node.devices.values()}
-        await hands.instances.keep([card for card in modes if modes[card] == "mig"], needed)
-        served = largest(share for share in needed if modes.get(share.device) == "mps")
-        died = await hands.daemons.keep(served)
-        self._daemons_died |= died.keys()
-        self._daemons_away = {card for card, runs in died.items() if not runs}
-        self._daemons_seen.set()
 
     async def _report_daemons(self) -> None:
         node = self._node
@@ -179,7 +177,7 @@ class ShareLifecycle:
             given += [self._places.preload, self._places.library]
             if version := needed_glibc(self._places.library):
                 _log.info(
-                    "%s needs glibc %s: it limits no container whose image has an older glibc",
+                    "%s needs glibc %s: it has no effect in containers with an older glibc",
                     self._places.library,
                     version,
                 )

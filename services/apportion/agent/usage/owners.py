@@ -43,7 +43,11 @@ class Owners:
     def of(self, pid: int) -> Owner | None:
         """Return the owner of a process, or None if the process has ended."""
         folder = f"{self._proc}/{pid}"
-        life = _life(folder)
+        life: tuple[str, str] | None = None
+        with suppress(OSError, IndexError):
+            # The start time distinguishes the process from a later one with the same id.
+            program, _, fields = _text(f"{folder}/stat").rpartition(")")
+            life = program, fields.split()[_STARTED]
         known = self._known.get(pid)
         if life is not None and known is not None and known[0] == life:
             return known[1]
@@ -73,15 +77,6 @@ class Owners:
         # The cgroup directly below the pod's: a container may create others in its own.
         own = _container_in_cgroup(cgroup)
         return Owner(pod, container, int(ids[-1]), name, own[1] if own else "")
-
-
-def _life(folder: str) -> tuple[str, str] | None:
-    try:
-        # The start time distinguishes the process from a later one with the same id.
-        program, _, fields = _text(f"{folder}/stat").rpartition(")")
-        return program, fields.split()[_STARTED]
-    except (OSError, IndexError):
-        return None
 
 
 def _text(path: str) -> str:

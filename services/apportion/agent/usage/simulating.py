@@ -1,8 +1,8 @@
 """Simulates the use of shares on a simulated fleet, for reports and the console.
 
 The load of a share follows from the names of its pod and container, and from the time. Samples and
-records are counted and encoded as on a real node. Invariants: no share uses more than it has, and a
-device's shares together use at most all of it. A lost node, or one without shares, is silent."""
+records are counted and encoded as on a real node. Invariants: no share uses more than its size, and
+no device more than it has. A lost node, or a node without shares, sends no samples."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from apportion.core.ledger.rationale import placed_of
 from apportion.core.ledger.state import Phase, State
 from apportion.runtime.ledger.port import LedgerUnavailable
 from apportion.runtime.process.clock import Clock
-from apportion_schemas import Device, MigInstance, Share
+from apportion_schemas import Device, MigInstance
 from apportion_schemas.quantities import WHOLE
 
 if TYPE_CHECKING:
@@ -80,41 +80,35 @@ def simulated_loads(
                 continue
             pid = len(owners) + 1
             owners[pid] = Owner(claim.pod, share.container, pid, _COMMAND)
-            parts[device.id].append(_part(pid, claim, share, device, at_s))
+            named = f"{claim.placed.namespace}/{claim.placed.name}/{share.container}"
+            digest = zlib.crc32(named.encode())
+            level = _LEVELS[digest % len(_LEVELS)]
+            turn = at_s / _WAVE_S + digest / 2**32
+            wave = 0.9 + 0.1 * math.sin(2 * math.pi * turn)
+            fair = _compute(device) * share.memory_mib // max(1, device.memory_mib)
+            cores = math.ceil((share.cores or fair) * level.cores * wave)
+            memory = int(share.memory_mib * _MIB * level.memory * wave)
+            parts[device.id].append(_Part(pid, cut(share.instance), memory, cores))
     loads: list[Load] = []
     for name, used in parts.items():
-        loads += _loads(devices[name], used)
+        device = devices[name]
+        # Scale the processes to fit the device.
+        memory_mib = device.physical_memory_mib or device.memory_mib
+        by_memory = min(1.0, memory_mib * _MIB / max(1, sum(each.memory for each in used)))
+        by_cores = min(1.0, _compute(device) / max(1, sum(each.cores for each in used)))
+        running: dict[MigInstance | None, list[Running]] = defaultdict(list)
+        for each in used:
+            process = Running(each.pid, int(each.memory * by_memory), int(each.cores * by_cores))
+            running[each.instance].append(process)
+        every = [process for processes in running.values() for process in processes]
+        whole = _load(device.id, every)._replace(processes=tuple(running.pop(None, ())))
+        loads.append(whole)
+        loads += (_load(device.id, those, instance) for instance, those in running.items())
     return loads, owners
-
-
-def _part(pid: int, claim: Claim, share: Share, device: Device, at_s: float) -> _Part:
-    named = f"{claim.placed.namespace}/{claim.placed.name}/{share.container}"
-    digest = zlib.crc32(named.encode())
-    level = _LEVELS[digest % len(_LEVELS)]
-    turn = at_s / _WAVE_S + digest / 2**32
-    wave = 0.9 + 0.1 * math.sin(2 * math.pi * turn)
-    fair = _compute(device) * share.memory_mib // max(1, device.memory_mib)
-    cores = math.ceil((share.cores or fair) * level.cores * wave)
-    memory = int(share.memory_mib * _MIB * level.memory * wave)
-    return _Part(pid, cut(share.instance), memory, cores)
 
 
 def _compute(device: Device) -> int:
     return min(device.cores or WHOLE, WHOLE)  # a device may offer more percent than it has
-
-
-def _loads(device: Device, parts: list[_Part]) -> list[Load]:
-    """Return the loads of a device and its instances, with `parts` scaled to fit the device."""
-    memory_mib = device.physical_memory_mib or device.memory_mib
-    by_memory = min(1.0, memory_mib * _MIB / max(1, sum(each.memory for each in parts)))
-    by_cores = min(1.0, _compute(device) / max(1, sum(each.cores for each in parts)))
-    running: dict[MigInstance | None, list[Running]] = defaultdict(list)
-    for each in parts:
-        process = Running(each.pid, int(each.memory * by_memory), int(each.cores * by_cores))
-        running[each.instance].append(process)
-    every = [process for processes in running.values() for process in processes]
-    whole = _load(device.id, every)._replace(processes=tuple(running.pop(None, ())))
-    return [whole, *(_load(device.id, those, instance) for instance, those in running.items())]
 
 
 def _load(device: str, processes: list[Running], instance: MigInstance | None = None) -> Load:
@@ -124,7 +118,7 @@ def _load(device: str, processes: list[Running], instance: MigInstance | None = 
 
 
 class _Open:
-    """A node's account that is not yet recorded, and the time of its last sample."""
+    """A node's usage since its last record, and the time of its last sample."""
 
     def __init__(self, began_s: float, looked_s: float, *, first: bool) -> None:
         self.account = Account(began_s)

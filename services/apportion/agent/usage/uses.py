@@ -1,9 +1,9 @@
 """Compute what each container uses of its shares, from device loads and HAMi-core regions.
 
-Invariants: every share of a pod on the node has exactly one use, at most what the device has.
-Limits come from the ledger. A container can change its region, so the region counts only where the
-driver reports no use. A process counts only for a share of its own pod. The agent writes the host's
-process id only to the slot of that process in the region."""
+Invariants: every share of a pod on the node has exactly one `Use`, which is at most the size of the
+device. Limits come from the ledger. A container can change its region, so the region counts only
+where the driver reports no use. A process counts only for a share of its own pod. The agent writes
+the host's process id only to the slot of that process in the region."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -165,20 +165,16 @@ class Counted:
             for position, share in _positions(claim, devices)
         )
         loads, unshared = tuple(self._loads.values()), tuple(self._unshared)
-        breaches = tuple(self._breaches(devices, readings))
-        return Look(uses, loads, unshared, self._pids, self._cgroups, breaches)
-
-    def _breaches(
-        self, devices: Mapping[str, Device], readings: Mapping[Container, Mapping[str, Reading]]
-    ) -> Iterator[Breach]:
+        breaches = []
         for (pod, container, device), (pids, memory) in self._own.items():
             if device not in devices or devices[device].mode != "hami-core":
                 continue
             found = readings.get((pod, container), {}).get(device)
             if found is None or pids - found.pids.keys():
-                yield Breach(pod, container, device, "unheld", memory)
+                breaches.append(Breach(pod, container, device, "unheld", memory))
             elif memory > 2 * found.memory_used + len(pids) * _UNCOUNTED:
-                yield Breach(pod, container, device, "zeroed", memory)
+                breaches.append(Breach(pod, container, device, "zeroed", memory))
+        return Look(uses, loads, unshared, self._pids, self._cgroups, tuple(breaches))
 
     def _use(
         self,

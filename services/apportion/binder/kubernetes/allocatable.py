@@ -2,9 +2,9 @@
 
 Agents cannot register these amounts with the kubelet, because they are not devices. A kubelet
 admits a pod only if its node's status has enough. A pod may request more than it is allocated (see
-`core.ledger.allocatable`), so the binder raises the amounts before it binds the pod. Invariant: no
-pod is bound to a node whose status has less than its pods requested, unless the API server forbids
-the write. All binders write the same amounts."""
+`core.ledger.allocatable`), so the binder raises the amounts before it binds the pod. Invariant:
+before a pod is bound, the status has at least what all pods of the node request, unless the API
+server forbids the write. All binders write the same amounts."""
 
 import asyncio
 import logging

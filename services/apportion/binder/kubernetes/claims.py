@@ -23,7 +23,6 @@ from apportion.core.bounded import remember
 from apportion.core.dra.names import claim_of, container_of
 from apportion.core.dra.pods import PodClaims
 from apportion.core.dra.requests import (
-    Consumer,
     NotOfClaim,
     ResourceClaim,
     allocation,
@@ -277,7 +276,7 @@ class ClaimBinding:
         return None
 
     async def _ready(self, name: str, placed: PodPlaced, node: NodeState) -> str:
-        """Allocate the claim `name` to the pod. Return the `container` of the claim's shares."""
+        """Allocate the claim `name` to the pod. Return the `container` field of its shares."""
         path = _path(placed.namespace, name)
         raw = await self._api.find(path)
         if raw is None:
@@ -362,21 +361,17 @@ class ClaimRelease:
                     continue
                 try:
                     for each in claim.status.reserved_for:
-                        if await self._uses(claim, each):
+                        if each.resource != "pods" or each.uid in self._state.pods:
+                            break
+                        pod = await find_pod(self._api, claim.metadata.namespace, each.name)
+                        if pod is None or pod.metadata.uid != each.uid:
+                            continue
+                        if pod.status.phase not in ENDED:
                             break
                     else:
                         await self._let_go(claim, bytes(item))
                 except KubeRefused as error:  # the next check of all claims tries again
                     _log.warning("claim %s not released: %s", claim.key, error)
-
-    async def _uses(self, claim: ResourceClaim, consumer: Consumer) -> bool:
-        """Return True unless the consumer is a pod that has ended."""
-        if consumer.resource != "pods" or consumer.uid in self._state.pods:
-            return True
-        pod = await find_pod(self._api, claim.metadata.namespace, consumer.name)
-        return (
-            pod is not None and pod.metadata.uid == consumer.uid and pod.status.phase not in ENDED
-        )
 
     async def _let_go(self, claim: ResourceClaim, raw: bytes) -> None:
         path = _path(claim.metadata.namespace, claim.metadata.name)

@@ -109,7 +109,8 @@ class Gangs:
     async def _have_default_queue(self) -> None:
         """Create Volcano's Queue `default` if it is missing and Volcano's API is served.
 
-        Without it (Volcano's scheduler creates it), a Job without a queue gets no pods."""
+        Without this Queue, which Volcano's scheduler creates, a Job without a queue gets no
+        pods."""
         while DEFAULT not in self._state.queues:
             await self._discovery.look()
             if self._discovery.has(QUEUES):

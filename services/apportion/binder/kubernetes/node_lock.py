@@ -89,9 +89,9 @@ class NodeLocks:
             self._news.set()
 
     async def run(self, reader: Reader[Change]) -> None:
-        """Withdraw each pod that ended while it had a lock, until cancelled.
+        """Remove the locks and annotations of pods that end while they have a lock.
 
-        Begins with pods that ended before the binder started."""
+        Runs until cancelled. Begins with pods that ended before the binder started."""
         await reader.caught_up()
         self._due = {name: None for name, node in self._state.nodes.items() if node.keeps_plugin}
         while True:
@@ -109,7 +109,7 @@ class NodeLocks:
             await self._news.wait()
 
     async def withdraw(self, name: str) -> None:
-        """Withdraw the pod that has the node's lock, if it has ended.
+        """If the pod with the node's lock has ended, remove its lock and annotations.
 
         Raises KubeUnavailable, KubeRefused."""
         node = self._state.nodes.get(name)

@@ -25,6 +25,7 @@ from apportion.core.explain.text import event_text, words
 from apportion.core.explain.why import event_words
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import PENDING, NodeState, Phase, PodState, State
+from apportion.core.placement.feasibility.causes import NO_NODE_CODES, ranked
 from apportion.core.workloads.adoption.placement_annotations import PREFIX
 from apportion.runtime.kube.client import (
     CONFLICT,
@@ -50,6 +51,7 @@ from apportion_schemas import (
     PodRejected,
     PodResized,
     PodSubmitted,
+    RefusalCode,
     ShareBreached,
 )
 from apportion_schemas.decoding import from_outside
@@ -71,6 +73,8 @@ MESSAGE_MAX = 1000  # bytes, of the 1,024 that the API server accepts
 NAME_MAX = 253 - 1 - 16
 COMPONENT = "apportion"
 SCHEDULED = "Scheduled"
+FAILED = "FailedScheduling"
+UNSCHEDULABLE = "Unschedulable"
 REVISION = f"{PREFIX}revision"
 DECLARED_WITHIN_S = 15.0  # undeclared gangs are reported after one to two of these intervals
 
@@ -88,7 +92,7 @@ class Tale(Struct, frozen=True, kw_only=True):
     reason: str
     message: str
     revision: int = 0  # distinguishes repeated events
-    unschedulable: bool = False  # also set the condition PodScheduled to False
+    condition: str = ""  # the reason of PodScheduled=False, if the pod gets this condition
     renews: bool = False  # repeated, because it still applies
 
 
@@ -270,7 +274,7 @@ class Telling:
                 await self._news.wait()
 
     async def _tell(self, tale: Tale, tries: int) -> None:
-        if tale.unschedulable and not self._still_waits(tale.uid):
+        if tale.condition and not self._still_waits(tale.uid):
             return
         path = f"/api/v1/namespaces/{tale.namespace}/events"
         answer = await self._send("POST", path, self._event(tale), tries=tries)
@@ -284,11 +288,11 @@ class Telling:
         self._count(answer)
         if tale.renews:
             return
-        if tale.unschedulable and self._still_waits(tale.uid):  # it may be bound by now
+        if tale.condition and self._still_waits(tale.uid):  # it may be bound by now
             condition = {
                 "type": "PodScheduled",
                 "status": "False",
-                "reason": "Unschedulable",
+                "reason": tale.condition,
                 "message": tale.message,
             }
             pod = self._state.pods.get(tale.uid)
@@ -379,7 +383,7 @@ class Telling:
 
 def _place_of(tale: Tale) -> str:
     """Return an event's key in the queue; a new event replaces a queued one with the same key."""
-    return tale.uid if tale.unschedulable else _event_name(tale)
+    return tale.uid if tale.condition else _event_name(tale)
 
 
 def _event_name(tale: Tale) -> str:
@@ -389,7 +393,7 @@ def _event_name(tale: Tale) -> str:
 
 def _rejected(data: PodRejected) -> Tale:
     said = event_text.rejection_words(data)
-    return _tale(data, "Rejected", said, 0, unschedulable=True)
+    return _tale(data, "Rejected", said, 0, condition="Rejected")
 
 
 def _of(state: State, pod: PodState, data: object, revision: int) -> Tale | None:
@@ -399,7 +403,10 @@ def _of(state: State, pod: PodState, data: object, revision: int) -> Tale | None
             return None  # kube-scheduler reports the reason and sets the condition
         case PodRefused():
             said = event_words(state, pod, data)
-            return _tale(about, "FailedScheduling", said, revision, unschedulable=True)
+            code = ranked(data)[0][0] if data.reasons else None
+            # Autoscalers add nodes for Unschedulable. Where no node could help, name the code.
+            condition = code.value if code in NO_NODE_CODES else UNSCHEDULABLE
+            return _tale(about, FAILED, said, revision, condition=condition)
         case BindFailed():
             return _tale(about, "FailedBinding", f"{data.node}: {data.message}", revision)
         case AllocationFailed():
@@ -431,7 +438,8 @@ def _scheduled(pod: PodState, revision: int) -> Tale | None:
 def _undeclared(pod: PodState) -> Tale:
     said = words.undeclared(pod.submitted.group)
     revision = pod.submitted_revision
-    return _tale(pod.submitted, "FailedScheduling", said, revision, unschedulable=True)
+    code = RefusalCode.GANG_INCOMPLETE
+    return _tale(pod.submitted, FAILED, said, revision, condition=code.value)
 
 
 def _failed(state: State, pod: PodState, revision: int) -> Tale | None:
@@ -446,7 +454,7 @@ def _tale(
     revision: int,
     *,
     kind: Literal["Normal", "Warning"] = "Warning",
-    unschedulable: bool = False,
+    condition: str = "",
 ) -> Tale:
     encoded = message.encode()
     if len(encoded) > MESSAGE_MAX:
@@ -459,7 +467,7 @@ def _tale(
         reason=reason,
         message=message,
         revision=revision,
-        unschedulable=unschedulable,
+        condition=condition,
     )
 
 
@@ -486,7 +494,7 @@ class FailedDevices:
     def news(self, node: NodeState) -> Iterator[tuple[PodState, str]]:
         """Yield each pod on a device that failed or recovered since the last call.
 
-        A failure comes with "", a recovery with the id of the device."""
+        Each pod comes with the id of its recovered device, or with "" if the device failed."""
         before = self._failed.pop(node.name, {})
         now = {each.device: each for each in map(failure, node.devices) if each is not None}
         if now:

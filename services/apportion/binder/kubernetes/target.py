@@ -19,10 +19,12 @@ from apportion.binder.kubernetes.allocatable import Allocatable
 from apportion.binder.kubernetes.claims import ClaimBinding, VolumeBinding, has_claims
 from apportion.binder.kubernetes.node_lock import NodeLocks
 from apportion.core.explain.text import words
+from apportion.core.ledger.moments import text_of
 from apportion.core.ledger.rationale import placed_of
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.workloads.adoption.placement_annotations import (
     ATTEMPT,
+    DELETED_AT,
     NEXT_PROCESS,
     RESIZED_CORES,
     annotations_for,
@@ -54,6 +56,7 @@ TRY_TIMEOUT_S = 6.0
 BACK_OFF = BackOff(0.1, 2.0)
 AGAIN = BackOff(0.2, 12.0)  # pause before the next binding of a pod whose placements keep failing
 _CREATED = 201
+_NO_ANNOTATIONS: Mapping[str, str] = {}
 # may be fixed by others: credentials, permissions, or a pod that the watcher will remove
 _PASSING = (401, 403, 404)
 
@@ -73,7 +76,7 @@ class Pace:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Wait for a free slot, in order of arrival, and occupy it during the block."""
+        """Wait for a free slot, in order of arrival, and occupy it during the `with` block."""
         if self.in_flight >= int(self.limit) or self._waiting:
             ahead: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(ahead)
@@ -204,23 +207,26 @@ class KubernetesTarget:
             return Failed(str(error), final=False, unknown=True)
         return problem if isinstance(outcome, _Unclear) else outcome
 
-    async def evict(self, evicted: PodEvicted) -> Failed | None:
+    async def evict(self, evicted: PodEvicted, later: int | None = None) -> Failed | None:
         """Evict the pod, write the reason, and nominate a node for the preemptor.
 
-        Source: kube-scheduler's preemption (condition DisruptionTarget, the pod's grace period)."""
+        With `later`, in microseconds since 1970, do not delete the pod yet, and write when it will
+        be deleted. Source: kube-scheduler's preemption (condition DisruptionTarget, the pod's grace
+        period)."""
         path = pod_path(evicted.namespace, evicted.name)
         try:
             # Controllers do not count the end of a pod with this condition as a failure.
             condition = {"type": "DisruptionTarget", "status": "True"}
             condition |= {"reason": "PreemptionByScheduler", "message": words.eviction(evicted)}
             status = {"conditions": [condition]}
-            await self._patch_status(evicted.namespace, evicted.name, evicted.pod, status)
-            body = _encode(
-                {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": evicted.pod}}
-            )
-            answer = await self._api.request("DELETE", path, body=body, timeout_s=TRY_TIMEOUT_S)
-            if not answer.ok and answer.status not in (NOT_FOUND, CONFLICT):
-                return Failed(str(answer.refusal()), final=False)
+            notes = {} if later is None else {DELETED_AT: text_of(later)}
+            await self._patch_status(evicted.namespace, evicted.name, evicted.pod, status, notes)
+            if later is None:
+                uid = {"uid": evicted.pod}
+                body = _encode({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": uid})
+                answer = await self._api.request("DELETE", path, body=body, timeout_s=TRY_TIMEOUT_S)
+                if not answer.ok and answer.status not in (NOT_FOUND, CONFLICT):
+                    return Failed(str(answer.refusal()), final=False)
             namespace, _, name = evicted.beneficiary_name.partition("/")
             where = {"nominatedNodeName": evicted.nominated}
             await self._patch_status(namespace, name, evicted.beneficiary, where)
@@ -245,9 +251,14 @@ class KubernetesTarget:
         return Failed(str(answer.refusal()), final=answer.status in (NOT_FOUND, CONFLICT))
 
     async def _patch_status(
-        self, namespace: str, name: str, uid: str, status: Mapping[str, object]
+        self,
+        namespace: str,
+        name: str,
+        uid: str,
+        status: Mapping[str, object],
+        annotations: Mapping[str, str] = _NO_ANNOTATIONS,
     ) -> None:
-        document = {"metadata": {"uid": uid}, "status": status}
+        document = {"metadata": {"uid": uid, "annotations": annotations}, "status": status}
         answer = await self._patch(namespace, name, document)
         if not answer.ok:
             _log.info("status of pod %s/%s not updated: %s", namespace, name, answer.refusal())
@@ -261,7 +272,7 @@ class KubernetesTarget:
     async def _gone(self, placed: PodPlaced) -> Outcome:
         """Return the outcome for a pod on a removed node: bound, if an earlier call bound it.
 
-        If not, the failure is not final, because an earlier call may still take effect."""
+        Otherwise the bind has failed, but may be retried: an earlier call may still take effect."""
         left = KubeRefused(0, "", f"node {placed.node} was removed from the cluster")
         try:
             outcome = await self._look(placed, left)

@@ -106,7 +106,7 @@ def _state_folder() -> Path:
 
 
 def elsewhere(data: Path) -> str:
-    """Return the variables to put before a verb, so that it uses `data` in another terminal.
+    """Return the environment variables with which a verb in another terminal uses `data`.
 
     Our own APPORTION_DATA is ignored, because another terminal may not have it."""
     needs = {} if data == _state_folder() else {DATA_ENV: str(data)}

@@ -15,7 +15,7 @@ from apportion_schemas import DeviceCordoned, NodeCordoned
 async def stands_now(where: Where, node: str, data: NodeCordoned | DeviceCordoned) -> int:
     """Return the revision of the cordon that `data` describes, or 0 if it is not in force.
 
-    Without a gateway, returns 0: a repeated cordon does no harm. Raises LedgerError, NotFound."""
+    Return 0 if no gateway answers: a repeated cordon does no harm. Raises LedgerError, NotFound."""
     try:
         return stands_since(await node_now(where, node), data)
     except Unreachable:
@@ -30,7 +30,7 @@ async def node_now(where: Where, node: str) -> NodeDetail:
 
 
 def stands_since(detail: NodeDetail, said: NodeCordoned | DeviceCordoned) -> int:
-    """Return the revision of the cordon with the author and reason of `said`, or 0 without one."""
+    """Return the revision of the cordon with the author and reason of `said`, or 0 if none."""
     device = said.device if isinstance(said, DeviceCordoned) else ""
     for each in cordons_of(detail, device):
         if (each.by, each.reason) == (said.by, said.reason):

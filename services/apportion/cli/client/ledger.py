@@ -81,12 +81,17 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def to_its_end(step: Coroutine[Any, Any, T]) -> T:
-    """Run `step` to its end, even if Ctrl-C is pressed; the interrupt takes effect afterwards."""
+    """Run `step` to its end, however often it is cancelled; the cancellation takes effect then."""
     task = asyncio.ensure_future(step)
-    try:
-        return await asyncio.shield(task)
-    finally:
-        await asyncio.wait([task])
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    return task.result()
 
 
 @asynccontextmanager

@@ -98,7 +98,7 @@ def pods_meant(name: str, pods: Iterable[PodAnswer]) -> str:
 
 
 def is_pod(gateway: Gateway, target: str, there: dict[str, object]) -> bool:
-    """Return True if a pod called `target` is live or has ended, as of the query `there`."""
+    """Return True if a pod called `target` is or was live at the revision in `there`."""
     if live_pods(gateway, target, there):
         return True
     space, _, name = target.rpartition("/")

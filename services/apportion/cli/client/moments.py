@@ -45,7 +45,8 @@ END = click.option("--to", "end", default="", type=MOMENT, metavar="TIME",
                    help="End time.  [default: now]")  # fmt: skip
 ARCHIVES = click.option(
     "--archive", "archives", multiple=True, type=FILE, metavar="FILE",
-    help="Read this archive instead of the ledger; repeat for more, oldest first.",
+    help="Read this archive instead of the ledger; repeat for more, oldest first. Times such as "
+    "-7d or 14:20 are relative to its last event.",
 )  # fmt: skip
 AT_LEAST = click.option(
     "--at-least", type=click.IntRange(min=0), metavar="REVISION",
@@ -60,7 +61,7 @@ def pinned(gateway: Gateway, query: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def dated(gateway: Gateway, query: Mapping[str, Any]) -> tuple[dict[str, Any], datetime]:
-    """Replace the time `at` by its revision. Return the query, and the time to count ages from."""
+    """Replace the time `at` by its revision. Return the query, and the time at which ages end."""
     asked = {name: value for name, value in query.items() if value is not None}
     now = datetime.now(UTC)
     if "at" not in asked:
@@ -74,10 +75,11 @@ def dated(gateway: Gateway, query: Mapping[str, Any]) -> tuple[dict[str, Any], d
 
 
 def head(meant: MomentAnswer, asked: datetime | None, now: datetime) -> str:
-    """Return a heading such as `as of 14:20:00Z: revision 117, of 13:57:45Z`."""
+    """Return a heading such as `as of 14:20:00Z: revision 117, written at 13:57:45Z`."""
     if asked is None:
         return f"as of revision {meant.revision}, {moment(meant.time)}"
-    return f"as of {when(asked, now)}: revision {meant.revision}, of {clock(meant.time, now)}"
+    written = clock(meant.time, now)
+    return f"as of {when(asked, now)}: revision {meant.revision}, written at {written}"
 
 
 def both(text: str, meant: MomentAnswer, now: datetime) -> str:

@@ -76,12 +76,12 @@ def read_service(text: str) -> Service:
 def token_header(token: str) -> dict[str, str]:
     """Return the header that carries the gateway's token past the API server. Raises Wrong."""
     if not _TOKEN.fullmatch(token):
-        raise Wrong("--token: the file has characters that no token has; write one token into it")
+        raise Wrong("--token: the file has invalid characters; write only the token into it")
     return {"Cookie": f"{COOKIE}={token}"}
 
 
 class _Status(msgspec.Struct, frozen=True):
-    """An error of the API server itself. The gateway's errors have no kind."""
+    """An error of the API server itself. The gateway's errors have no field `kind`."""
 
     kind: str = ""
     message: str = ""
@@ -123,7 +123,7 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 class _Cluster:
-    """The API server as seen by this process. Requests run in a thread with an event loop."""
+    """A client of one API server, whose requests run in a thread with an event loop."""
 
     def __init__(self) -> None:
         given = os.environ.get(SERVICE_ENV, "")
@@ -176,11 +176,16 @@ class _Cluster:
                 fix = "check the kubeconfig's `server`, or try `kubectl version`"
                 raise Unanswered(f"{error}; {fix}") from None
             exchange.close()
-            said = _said(answer)
-            if said is None:
+            try:
+                said = msgspec.json.decode(answer, type=_Status)
+            except msgspec.DecodeError:
+                said = None
+            if said is None or said.kind != "Status":  # an error of the gateway
                 return _Answer(exchange.status, exchange, answer)
             if exchange.status != UNAUTHORIZED or renewed:
-                raise self._refused(exchange.status, said, await self._labelled(exchange.status))
+                raise self._refused(
+                    exchange.status, said.message, await self._labelled(exchange.status)
+                )
             api, renewed = await self._connected(renew=True), True  # a credential may have expired
 
     async def _connected(self, *, renew: bool = False) -> "KubeApi":
@@ -241,15 +246,6 @@ class _Cluster:
             )
         failed = Unanswered if status == TOO_MANY else Unreachable
         return failed(f"{at}: the API server returned status {status}: {said}")
-
-
-def _said(body: bytes) -> str | None:
-    """Return the message of an error of the API server, or None for an error of the gateway."""
-    try:
-        status = msgspec.json.decode(body, type=_Status)
-    except msgspec.DecodeError:
-        return None
-    return status.message if status.kind == "Status" else None
 
 
 CLUSTERS: dict[int, _Cluster] = {}  # by process id, because a fork needs its own

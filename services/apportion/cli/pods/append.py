@@ -1,7 +1,7 @@
 """Append pods in atomic batches; pods that are already live are left unchanged.
 
 The id of a submission is made of the pod's uid, and the event must be the first on its subject. So
-a retry never stores it twice. A gang is declared in the batch of its first pods."""
+a retry never stores a submission twice. A gang is declared in the batch of its first pods."""
 
 import asyncio
 import contextlib

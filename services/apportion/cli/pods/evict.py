@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from apportion.cli.client.ledger import to_its_end
 from apportion.cli.pods.resubmit import Blocked, Unit
 from apportion.core.answers.reads import PodAnswer
 from apportion.runtime.kube.client import KubeApi, KubeRefused, KubeUnavailable, pod_path
@@ -28,19 +29,25 @@ class Evicting:
         """Evict the pods of `unit`. If there are several, first try every eviction in a dry run.
 
         Raises Blocked (a budget, or no controller), KubeRefused, KubeUnavailable."""
-        for pod in unit.pods:
-            if pod.owner.startswith(DAEMON):
-                raise Blocked(f"{pod.owner} would recreate it at once", lasting=True)
-            if not pod.owner and not self._force:
-                raise Blocked(
-                    "it has no controller to recreate it; use --force to evict it anyway",
-                    lasting=True,
-                )
-        if len(unit.pods) > 1:
-            for pod in unit.pods:
-                await self._evict(pod, dry=True)
+        await self.try_out(unit, alone=False)
         for pod in unit.pods:
             await self._evict(pod, dry=False)
+
+    async def try_out(self, unit: Unit, *, alone: bool = True) -> None:
+        """Try the evictions of `unit` in a dry run; of a single pod only if `alone`.
+
+        Raises as `move` does."""
+        for pod in unit.pods:
+            if pod.owner.startswith(DAEMON):
+                raise Blocked(f"{pod.owner} would recreate the pod at once", lasting=True)
+            if not pod.owner and not self._force:
+                raise Blocked(
+                    "the pod has no controller to recreate it; use --force to evict it anyway",
+                    lasting=True,
+                )
+        if alone or len(unit.pods) > 1:
+            for pod in unit.pods:
+                await self._evict(pod, dry=True)
 
     async def _evict(self, pod: PodAnswer, *, dry: bool) -> None:
         options: dict[str, object] = {"preconditions": {"uid": pod.uid}}
@@ -57,7 +64,7 @@ class Evicting:
         )
         if answer.status == HTTP_LATER:
             raise Blocked(
-                answer.refusal().message or "a disruption budget does not allow it at the moment"
+                answer.refusal().message or "a disruption budget blocks the eviction at the moment"
             )
         if not answer.ok and answer.status not in {HTTP_GONE, HTTP_CONFLICT}:
             raise answer.refusal()
@@ -73,13 +80,19 @@ async def evict_all(
 ) -> None:
     """Evict the pods of every unit. Retry blocked units every `pause_s` seconds.
 
-    Calls `asked` after a unit's evictions are accepted, else `blocked`. Raises KubeRefused."""
+    Calls `asked` after a unit's evictions are accepted, else `blocked`. A unit that has begun is
+    evicted as a whole, even if this is cancelled. Raises KubeRefused."""
+
+    async def move(unit: Unit) -> None:
+        await evicting.move(unit)
+        asked(unit)
+
     left = list(units)
     while left:
         later: list[Unit] = []
         for unit in left:
             try:
-                await evicting.move(unit)
+                await to_its_end(move(unit))
             except Blocked as error:
                 blocked(unit, str(error))
                 if not error.lasting:
@@ -89,8 +102,6 @@ async def evict_all(
                     raise
                 blocked(unit, str(error))
                 later.append(unit)
-            else:
-                asked(unit)
         left = later
         if left:
             await asyncio.sleep(pause_s)

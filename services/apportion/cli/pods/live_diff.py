@@ -121,7 +121,7 @@ async def difference(ledger: JetStreamLedger, draft: PodDraft, there: PodAnswer)
     try:
         was = (await submission_of(ledger, there)).data
     except Dropped:
-        return ["its submission was trimmed from the ledger"]
+        return ["the submission of the pod was trimmed from the ledger"]
     except Ended:
-        return ["it has ended in the meantime"]
+        return ["the pod has ended in the meantime"]
     return differing(otherwise(was, submitted(draft, there.uid)))

@@ -172,7 +172,8 @@ async def wait_for_room(
             return now
         for uid, why in now.items():
             names = [f"{each.namespace}/{each.name}" for each in why.evicts]
-            said = f"pending: {room_made(why.evicts[0].nominated, names)}" if names else ""
+            node = why.room_on or (why.evicts[0].nominated if names else "")
+            said = f"pending: {room_made(node, names)}" if names else ""
             if said and reported.get(uid) != said:
                 reported[uid] = said
                 say(f"{awaited.pods[uid].full_name} {said}", err=True)

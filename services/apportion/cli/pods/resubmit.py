@@ -44,7 +44,7 @@ class Moved(Struct, frozen=True):
 
 
 class Blocked(Exception):
-    """The error for a unit that cannot be moved now. If `lasting`, waiting does not help."""
+    """Raised when a gang or single pod cannot be moved now. If `lasting`, a retry does not help."""
 
     def __init__(self, why: str, *, lasting: bool = False) -> None:
         super().__init__(why)

@@ -3,11 +3,13 @@
 from collections.abc import Iterable
 from itertools import chain
 
-from apportion.cli.render.output import clock, console, plain, show
+from apportion.cli.render.output import between, clock, console, plain, show
 from apportion.cli.render.rows import Rows
 from apportion.core.explain.health import moment
 from apportion.core.reports.answers import (
     LOST_CAUSES,
+    CapacityAnswer,
+    CapacityRow,
     IdleAnswer,
     LostAnswer,
     LostRow,
@@ -125,7 +127,7 @@ def idle_words(answer: IdleAnswer, least: str = "") -> str:
 
 
 def show_idle(answer: IdleAnswer, least: str = "") -> None:
-    """Print idle hours per group, and the longest idle shares; `least` as in `idle_words`."""
+    """Print idle hours per group, and the shares that were idle longest, at least for `least`."""
     out = console()
     money = bool(answer.currency)
     by = answer.by.upper()
@@ -178,6 +180,55 @@ def show_lost(answer: LostAnswer) -> None:
     _say_unpriced(answer)
     if answer.currency:
         out.print(f"cost of lost hours: {_h(total.lost_cost)} {answer.currency}")
+
+
+def show_capacity(answer: CapacityAnswer) -> None:
+    """Print how much waiting additional nodes of each type would have saved, and at what cost."""
+    out = console()
+    span = f"{moment(answer.start)} to {moment(answer.end)}"
+    out.print(f"{span}: pods waited {_h(answer.waited_gpu_hours)} GPU-hours")
+    if not answer.rows:
+        out.print(capacity_result(answer))
+        return
+    money = [f"COST, {answer.currency}", f"SAVED PER {answer.currency}"] if answer.currency else []
+    right = ("SAVED GPU-HOURS", "WAIT, MEAN", "WAIT, 95%", "PENDING", *money)
+    table = Rows("NODE", "IN FLEET", *right, right=right, drops=("WAIT, MEAN", "IN FLEET"))
+    saved = figures([row.saved_gpu_hours for row in answer.rows])
+    cost = figures([row.cost for row in answer.rows])
+    value = [_per_unit(row) for row in answer.rows]
+    for row, hours, *priced in zip(answer.rows, saved, cost, value, strict=True):
+        waits = (between(each).lstrip("+") for each in (row.wait_mean_s, row.wait_p95_s))
+        table.add_row(
+            f"{answer.count} x ({row.node})" if answer.count > 1 else row.node,
+            "yes" if row.in_fleet else "no", hours, *waits, f"{row.unplaced:,}",
+            *(priced if money else ()),
+        )  # fmt: skip
+    show(table)
+    if answer.unpriced:
+        out.print(plain(f"no costs: {lacking_words(answer.unpriced)}"), style="dim")
+    out.print(plain(capacity_result(answer)))
+
+
+def capacity_result(answer: CapacityAnswer) -> str:
+    """Return in one sentence which additional nodes save most for their price, or that none do."""
+    if not answer.waited_gpu_hours:
+        return "nothing to save: no pod waited"
+    if not answer.rows:
+        return "no type of node to try; name one with --node"
+    best = next((row for row in answer.rows if row.saved_gpu_hours > 0), None)
+    if best is None:
+        return "nothing saved: pods would have waited just as long with any of these nodes"
+    if best.cost == 0:
+        [hours] = figures([best.saved_gpu_hours])
+        return f"{best.node} saves {hours} GPU-hours at no cost"
+    what = f"{best.node} saves most"
+    if best.saved_per_unit is None:
+        return what
+    return f"{what} for its price: {_per_unit(best)} GPU-hours per {answer.currency}"
+
+
+def _per_unit(row: CapacityRow) -> str:
+    return "" if row.saved_per_unit is None else f"{row.saved_per_unit:.3g}"
 
 
 def causes_of(total: LostRow) -> Rows:
@@ -238,7 +289,7 @@ def figures(amounts: Iterable[float | None], digits: int | None = None) -> list[
 
 
 def nonzero(amounts: Iterable[float | None], digits: int, zero: str = "") -> list[str]:
-    """Format numbers with `digits` decimals, zero as `zero`, and what is less as `<0.01`."""
+    """Format numbers with `digits` decimals, 0 as `zero`, and smaller numbers as `<0.01`."""
     least = 10.0**-digits
     return [
         f"<{least:.{digits}f}" if each and each < least else f"{each:,.{digits}f}" if each else zero

@@ -18,11 +18,12 @@ from apportion.core.answers.reads import (
     QueueAnswer,
     QueuePart,
     QuotaAnswer,
+    StartForecast,
 )
 from apportion.core.answers.visibility import NOT_TOLD
 from apportion.core.devices.worth import DEVICE
 from apportion.core.explain.health import failed_words, found_silent
-from apportion.core.explain.text.answer_text import part_number, part_words
+from apportion.core.explain.text.answer_text import part_number, part_words, start_band
 from apportion.core.explain.text.event_text import ask_words, families_of, shares_words
 from apportion.core.explain.text.vocabulary import PHASES
 from apportion.core.explain.text.words import (
@@ -76,7 +77,8 @@ def short_name(namespace: str, name: str) -> str:
 
 def pods(items: Iterable[PodAnswer], look: Look = PLAIN) -> Rows:
     """Return the table of pods with their nodes and shares, or the reasons why they are pending."""
-    more = ("UID", "ATTEMPT", "PRIORITY", "CPU", "MEMORY", "DIALECT", "GANG") if look.wide else ()
+    wide = ("START", "UID", "ATTEMPT", "PRIORITY", "CPU", "MEMORY", "DIALECT", "GANG")
+    more = wide if look.wide else ()
     made = Rows("NAMESPACE", "NAME", "PHASE", "NODE", "REVISION", "AGE", *more,
                 "SHARES OR REASON",
                 right=("REVISION", "AGE", "ATTEMPT", "PRIORITY", "CPU", "MEMORY"),
@@ -94,11 +96,18 @@ def pods(items: Iterable[PodAnswer], look: Look = PLAIN) -> Rows:
         made.add_row(
             pod.namespace, pod.name, at, pod.node,
             str(newest or ""), age(pod.submitted_time, now),
-            *((pod.uid, str(pod.attempt), str(pod.priority), f"{pod.cpu_milli / 1000:g}",
-               f"{pod.memory_mib:,} MiB", pod.dialect, pod.group)
+            *((start_cell(pod.start, now.timestamp()), pod.uid, str(pod.attempt), str(pod.priority),
+               f"{pod.cpu_milli / 1000:g}", f"{pod.memory_mib:,} MiB", pod.dialect, pod.group)
               if look.wide else ()), _held(pod),
         )  # fmt: skip
     return made
+
+
+def start_cell(start: StartForecast | None, now_s: float) -> str:
+    """Return when a pod should start, as in `in 40 s to 2 h`; "unknown", or "" without forecast."""
+    if start is None or start.unknown:
+        return "" if start is None else "unknown"
+    return start_band(start, now_s)
 
 
 def _held(pod: PodAnswer) -> str:
@@ -113,7 +122,7 @@ def _held(pod: PodAnswer) -> str:
     if pod.unready:
         return pod.unready
     if pod.room_on:
-        return f"room is being made on {pod.room_on}"
+        return f"will run on {pod.room_on}, once evicted pods have ended"
     return pod.cause or listed([ask_words(ask) for ask in pod.asks]) or "no device"
 
 

@@ -240,8 +240,8 @@ async def _asked(ledger: JetStreamLedger, this: Run, wish: Greet | Start | End) 
         reply = await ledger.request(subject_of(this.node), msgspec.json.encode(wish), PREPARE_S)
     except LedgerError as error:
         raise Unreachable(
-            f"no agent on {this.node} starts commands ({error}); run `apportion up --gpus local` "
-            "there, or its agent with --runs"
+            f"no agent on {this.node} starts commands ({error}); on that machine, run "
+            "`apportion up --gpus local`, or start the agent with --runs"
         ) from None
     try:
         answer = msgspec.json.decode(reply, type=Started)

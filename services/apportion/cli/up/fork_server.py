@@ -1,7 +1,7 @@
 """Fork the services of `apportion up` from a process that has imported their code.
 
 The services share most imports, which dominate the start-up time (see ADR 16). Invariants: a fork
-registers with the sentinel before `up` learns of the fork. It dies with its fork server."""
+registers with the sentinel before `up` learns of the fork. A fork dies with its fork server."""
 
 import asyncio
 import contextlib

@@ -55,7 +55,7 @@ from apportion.runtime.ledger.port import LedgerError
 
 FREEZE_LOOK_S = 2.0
 NO_SAMPLES = (
-    "no sample pods, as when this ledger was made; add pods with `apportion submit -f FILE`"
+    "no sample pods, as this ledger began without them; add pods with `apportion submit -f FILE`"
 )
 
 

@@ -1,7 +1,7 @@
 """Start, watch, restart and end the processes of `apportion up`.
 
-Each process registers with the sentinel first. It has its own process group, so that Ctrl-C reaches
-only us. Invariant: after `stop`, nothing that was started here is running."""
+Each process registers with the sentinel first. Each has its own process group, so that Ctrl-C
+reaches only `up`. Invariant: after `stop`, nothing that was started here is running."""
 
 import asyncio
 import contextlib

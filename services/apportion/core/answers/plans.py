@@ -2,9 +2,18 @@
 
 Invariant: the answer contains only what the engine decided on a copy of the state."""
 
-from typing import Literal
+from typing import Annotated, Final, Literal
 
-from apportion.core.answers.reads import Answer, ErrorAnswer, FailedDevice, WhyPlaced, WhyRefused
+from msgspec import Meta
+
+from apportion.core.answers.reads import (
+    Answer,
+    ErrorAnswer,
+    FailedDevice,
+    StartForecast,
+    WhyPlaced,
+    WhyRefused,
+)
 from apportion.core.answers.visibility import Everyone, Made, Names, Namespace, OrNone, People
 from apportion_schemas import PodEvicted
 
@@ -69,7 +78,7 @@ class Ahead(Answer, frozen=True):
 
 
 class PlannedPod(Answer, frozen=True):
-    """What the plan means for one pod."""
+    """The outcome of the plan for one pod: whether and where it would run, and why."""
 
     namespace: Namespace
     name: str
@@ -99,6 +108,7 @@ class PlannedPod(Answer, frozen=True):
     ends: bool = False  # evicted and not resubmitted
     evicted: OrNone[PodEvicted | None] = None  # already being evicted
     while_cordoned: tuple[str, ...] = ()  # what could run it once uncordoned
+    start: OrNone[StartForecast | None] = None  # if pending; of at most 100 different requests
 
 
 class Totals(Answer, frozen=True):
@@ -138,7 +148,6 @@ class PlanAnswer(Answer, frozen=True):
     waiting: Everyone[tuple[Ahead, ...]] = ()  # first pods that stay pending
     before: Everyone[Totals | None] = None  # without the plan
     after: Everyone[Totals | None] = None
-    when: Everyone[str] = ""  # pending pods start, as far as known
     problems: People[tuple[str, ...]] = ()  # rejected documents
     warnings: People[tuple[str, ...]] = ()  # names and amounts that are probably unintended
     passed_over: People[tuple[str, ...]] = ()  # neither workloads nor limits
@@ -169,5 +178,85 @@ class PlanLine(Answer, frozen=True, omit_defaults=True):
 
     progress: PlanProgress | None = None
     answer: PlanAnswer | None = None
+    error: ErrorAnswer | None = None
+    status: int = 200  # of HTTP
+
+
+MOVES_MAX: Final = 1_000
+
+# Why no move is proposed. `no-capacity`: too few free devices in total. `pods-stay`: moving the
+# pods that may be moved would not make room. `no-place`: moved pods would fit nowhere else, or only
+# on idle nodes.
+# `frees-less`: more devices would be moved than freed. `moves-max`, `lost-max`: beyond the limits
+# of the request. `disruption-budget`: a budget does not allow it. `search-limit`: not tried.
+# `other-cause`: the pod is pending for a cause that no move removes.
+NoMove = Literal[
+    "no-capacity", "pods-stay", "no-place", "frees-less", "moves-max", "lost-max",
+    "disruption-budget", "search-limit", "other-cause",
+]  # fmt: skip
+
+
+class DefragMove(Answer, frozen=True):
+    """A running pod that would be moved."""
+
+    uid: str
+    namespace: str
+    pod: str
+    node: str  # current node
+    to: str  # a gang's pod may restart on its node
+    gpus: float  # that the pod has, as whole devices
+    lost_gpu_hours: float  # since its start or last checkpoint
+    gang: str = ""  # moved as a whole
+
+
+class DefragStep(Answer, frozen=True):
+    """Moves that let one pending pod or gang fit, or that empty one node."""
+
+    kind: Literal["pod", "gang", "node"]
+    name: str  # of the pod, gang or node
+    pods: tuple[str, ...]  # pods that would be placed: the beneficiary first, then other pods
+    nodes: tuple[str, ...]  # cordoned while the pods are moved
+    gpus_freed: float  # that the beneficiary gets, or that the node has
+    gpus_moved: float
+    lost_gpu_hours: float
+    moves: tuple[DefragMove, ...]
+
+
+class DefragBlocked(Answer, frozen=True):
+    """A pending pod or gang, or a node in use, for which no move is proposed."""
+
+    kind: Literal["pod", "gang", "node"]
+    name: str
+    reason: NoMove
+    alike: int = 1  # number of pending pods with the same requests
+    pods: tuple[str, ...] = ()  # first pods that fit nowhere else, or that may not be moved
+    gpus: float = 0.0  # requested by the pod or gang, at least
+    free_gpus: float = 0.0  # on nodes that take pods
+
+
+class DefragAnswer(Answer, frozen=True):
+    """Moves that would end fragmentation, in the order in which they would be made."""
+
+    revision: int
+    steps: tuple[DefragStep, ...] = ()
+    blocked: tuple[DefragBlocked, ...] = ()
+    of_kubernetes: bool = False  # then controllers recreate moved pods in an unknown order
+    other_causes: int = 0  # pending pods that no move helps
+
+
+class DefragRequest(Answer, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The body of `POST /api/v1/defrag`. Without `free_nodes`, pending pods are to fit."""
+
+    pods: tuple[str, ...] = ()  # pods and gangs as `namespace/name`; all pending ones if empty
+    free_nodes: Annotated[int, Meta(ge=0, le=MOVES_MAX)] = 0  # nodes to empty, whatever is pending
+    moves_max: Annotated[int, Meta(ge=1, le=MOVES_MAX)] = 10  # pods
+    lost_gpu_hours_max: Annotated[float, Meta(ge=0)] | None = None
+
+
+class DefragLine(Answer, frozen=True, omit_defaults=True):
+    """One line of a streamed answer about moves, as `PlanLine`."""
+
+    progress: PlanProgress | None = None
+    answer: DefragAnswer | None = None
     error: ErrorAnswer | None = None
     status: int = 200  # of HTTP

@@ -1,7 +1,8 @@
 """The answers of the read API, which the gateway sends and the command line reads.
 
-Field names contain the units. Only events inside an answer (asks, shares, scores) omit defaults.
-Invariant: an answer contains only what the state contains, except `RevisionAnswer.frozen`."""
+Field names contain the units. Every field is sent, even if it has its default value, except in
+parts of events (asks, shares, scores). Invariant: all values but `RevisionAnswer.frozen` are from
+the state."""
 
 from collections.abc import Iterable
 from typing import Annotated, Any, Final, Generic, Literal, TypeVar
@@ -95,6 +96,35 @@ class FailedDevice(Answer, frozen=True):
     time: Everyone[str] = ""
 
 
+# Why no start can be forecast: too few similar starts, too few of the pods that waited as long have
+# started, no node could run the pod, it waits for a limit of its queue or namespace, for a volume
+# or the rest of its gang, for its scheduling gates or another scheduler, it requests no device, or
+# each node is closed to it (cordoned, tainted, not ready).
+StartUnknown = Literal[
+    "little-history", "few-started", "never", "limit", "not-ready", "gated", "other-scheduler",
+    "no-devices", "nodes-closed",
+]  # fmt: skip
+
+
+class StartForecast(Answer, frozen=True):
+    """When a pending pod should start, as of the newest event, or why that is unknown.
+
+    The pod starts between `earliest` and `latest` with the given probability; all three times are
+    empty if the start is unknown. `within` of the last `judged` forecasts were right. Each of these
+    was made when the scheduler first refused its pod."""
+
+    as_of: Everyone[str]
+    since: Everyone[str] = ""  # when the events begin from which this gateway has learned
+    earliest: Everyone[str] = ""
+    median: Everyone[str] = ""
+    latest: Everyone[str] = ""
+    probability: Everyone[float] = 0.0
+    similar: Everyone[int] = 0  # past starts, each counted by how similar its situation was
+    judged: Everyone[int] = 0  # newest forecasts whose pod has started, or whose `latest` is over
+    within: Everyone[int] = 0  # those whose pod started between `earliest` and `latest`
+    unknown: Everyone[StartUnknown | Literal[""]] = ""
+
+
 class PodAnswer(Answer, frozen=True):
     """One live pod. A pod whose manifest cannot be read has the phase `rejected`."""
 
@@ -125,10 +155,12 @@ class PodAnswer(Answer, frozen=True):
     rejection: People[str] = ""
     spec: str = ""  # digest of the manifest
     evicted_for: Names[str] = ""  # `namespace/name`
-    room_on: str = ""  # node where pods are evicted for it
+    room_on: str = ""  # node reserved for it while pods are evicted
     unready: str = ""  # why its node is not ready
     cpu_milli: int = 0  # in addition to devices, as is memory
     memory_mib: Everyone[int] = 0
+    deadline_s: int = 0  # `spec.activeDeadlineSeconds`, from its placement; 0: none
+    start: StartForecast | None = None  # of a pending pod, only if requested
 
 
 class CordonAnswer(Answer, frozen=True):
@@ -276,9 +308,9 @@ class GangAnswer(Answer, frozen=True):
 
 
 class QueuePart(Answer, frozen=True):
-    """How much of one amount a queue uses, and how much it is entitled to.
+    """How much a queue uses of one kind of device or resource, and how much it is entitled to.
 
-    `of` is a device family, a device model or a resource. Devices and CPU are in thousandths;
+    `of` names this device family, device model or resource. Devices and CPU are in thousandths;
     memory is in MiB."""
 
     of: Everyone[str]
@@ -301,7 +333,7 @@ class Borrower(Answer, frozen=True):
 
 
 class QueueEntitlement(Answer, frozen=True):
-    """What a pending pod's queue is entitled to, for each amount that the pod needs.
+    """What a pending pod's queue is entitled to of each device family and resource that it needs.
 
     `borrowers` are the queues that use more than they are entitled to."""
 
@@ -315,7 +347,7 @@ class QueueAnswer(Answer, frozen=True):
     """One queue: its place in the tree, its limits, and how much its placed pods use.
 
     Usage and pod counts include the queues below it. They are `null` for clients that may not read
-    every namespace. CPU is in thousandths, memory in MiB; each `cards` is by device model."""
+    every namespace. CPU is in thousandths, memory in MiB; `cards` fields are by device model."""
 
     queue: Everyone[str]
     weight: Everyone[int]
@@ -503,6 +535,7 @@ class WhyPlaced(Answer, frozen=True):
     choice: str = ""  # how its devices were chosen within the node
     found_there: bool = False  # it ran there before this ledger existed
     held: bool = False  # it is bound once enough pods of its gang are placed
+    ends_by: OrEmpty[str] = ""  # `activeDeadlineSeconds` after its placement; empty if unknown
 
 
 class WhyHeldBack(Answer, frozen=True):
@@ -554,7 +587,7 @@ class End(Answer, frozen=True):
 
 
 class Evictions(Answer, frozen=True):
-    """Past evictions of other pods to make room for a pod, and of its newest predecessor."""
+    """Evictions that made room for a pod, and the eviction of its newest predecessor."""
 
     made_room: EachItem[tuple[Eviction, ...]] = ()  # of other pods for this pod
     predecessors: int = 0  # earlier pods of this name
@@ -599,7 +632,7 @@ class Why(Answer, frozen=True):
     evicted_in_vain: bool = False  # the pod that needed the room is gone
     evicts: OwnItems[tuple[schemas.PodEvicted, ...]] = ()  # evictions for this pod
     leaving: Names[tuple[str, ...]] = ()  # evicted pods
-    room_on: str = ""  # node of the evicted pods
+    room_on: str = ""  # node reserved for it while pods are evicted
     end: PodEnd | None = None
     unready: str = ""  # why its node is not ready
     gang: GangAnswer | None = None
@@ -607,6 +640,7 @@ class Why(Answer, frozen=True):
     last_failure: People[str] = ""
     evictions: Evictions | None = None
     breaches: tuple[Breach, ...] = ()  # newest first
+    start: StartForecast | None = None  # of a pending pod; None for a past revision
     time: Everyone[str] = ""
 
 
@@ -623,7 +657,7 @@ class QueuedPod(Answer, frozen=True):
     refused_revision: Everyone[int] = 0
     nearest: str = ""
     missing: str = ""  # what the node `nearest` lacks
-    nominated: Everyone[str] = ""  # node where pods are evicted for this pod
+    nominated: Everyone[str] = ""  # node reserved for it while pods are evicted
     leaving: Everyone[int] = 0  # evicted pods that must still end
     leaving_names: Names[tuple[str, ...]] = ()
     room: Made[str] = ""  # a sentence about the evicted pods
@@ -650,6 +684,7 @@ class Line(Answer, frozen=True):
     nodes: int = 0  # in total
     causes: tuple[CauseRow, ...] = ()  # each counts nodes; a limit counts none
     nearest: tuple[MissRow, ...] = ()
+    start: OrNone[StartForecast | None] = None  # of the pod in the texts, only if requested
     first: EachItem[tuple[QueuedPod, ...]] = ()
 
 
@@ -686,7 +721,7 @@ class NamespacesAnswer(Answer, frozen=True):
 
 
 class SourceRow(Answer, frozen=True):
-    """The nodes whose devices the same program allocates."""
+    """One source of devices, such as our agent or HAMi's plugin: its nodes and devices."""
 
     # `shadow`: our agent only reports. `none`: Kubernetes has devices that nothing reports
     source: Literal["agent", "shadow", "hami", "volcano", "vendor", "none"]
@@ -704,6 +739,7 @@ class PlacedRow(Answer, frozen=True):
     ours: int = 0
     others: int = 0
     left: int = 0  # pods that Apportion has placed or not yet placed, with and without devices
+    pending: int = 0  # pods with devices that Apportion has not placed yet
 
 
 # In the order of a migration, and `conflict`, which comes first whenever it occurs
@@ -719,7 +755,7 @@ BackStep = Literal[
 
 
 class MigrationAnswer(Answer, frozen=True):
-    """Where the cluster is on the way from another system to Apportion, and the next step."""
+    """How far the cluster has moved from another system to Apportion, and the next step."""
 
     revision: Everyone[int]
     # `shadow`: only other schedulers place pods with devices. `both`: Apportion, too.
@@ -729,6 +765,11 @@ class MigrationAnswer(Answer, frozen=True):
     back: BackStep  # the next step if the cluster is to leave Apportion
     target: str = ""  # the node or namespace of the step
     back_target: str = ""  # the node or namespace of that step
+    pods: tuple[str, ...] = ()  # the first pods that the step moves
+    pods_count: int = 0
+    back_pods: tuple[str, ...] = ()  # the first pods that the step back moves
+    back_pods_count: int = 0
+    tainted: bool = False  # a node with another plugin has the taint of the migration guide
     unbound: tuple[str, ...] = ()  # placed on nodes that another plugin serves, not bound yet
     unbound_count: int = 0
     sources: tuple[SourceRow, ...] = ()

@@ -48,6 +48,54 @@ class Measured(Answer, frozen=True):
     slices: tuple[Slice, ...] = ()
 
 
+TeamKind = Literal["queue", "namespace"]
+
+
+class TeamFigures(Answer, frozen=True):
+    """The figures of one queue or namespace in a replayed span.
+
+    The figures of a queue include those of the queues below it."""
+
+    arrived: int  # pods to place, with those pending at the start
+    placed: int  # before the end
+    unplaced: int  # pending at the end
+    evicted: int
+    wait_mean_s: float  # to the first placement, or to the end
+    wait_p95_s: float
+    wait_max_s: float
+    gpu_hours_waited: float  # requested by pending pods
+    gpu_hours_used: float
+    gpu_hours_evicted: float  # used by evicted pods until their eviction
+    gpus: float  # in use, on average
+    gpus_entitled: float | None = None  # mean of samples; None for a namespace or without queues
+    cost: float | None = None  # of `gpu_hours_used`; None without prices
+
+
+class Team(Answer, frozen=True):
+    """A queue or namespace with pods or limits in the span, as it happened and as simulated."""
+
+    kind: TeamKind
+    name: str
+    happened: TeamFigures
+    replayed: TeamFigures
+
+
+class Gate(Answer, frozen=True):
+    """A bound on a figure of one team, and whether the replay keeps it.
+
+    `bound`, `happened` and `measured` are in seconds for waits, in GPU-hours or in pods. The
+    verdict is `no-pods` if the team has no pods in the replay."""
+
+    text: str  # as given, such as queue/ml:wait-p95<=30m
+    kind: TeamKind
+    name: str
+    measure: str
+    bound: float
+    happened: float
+    measured: float
+    verdict: Literal["kept", "exceeded", "no-pods"]
+
+
 class ReplayAnswer(Answer, frozen=True):
     """A span of the ledger as it happened, and as simulated with the assumed changes."""
 
@@ -59,6 +107,9 @@ class ReplayAnswer(Answer, frozen=True):
     gpu_hours_waited_saved: float
     passed_over: int = 0  # events that do not apply in the replay
     passed_over_types: dict[str, int] = {}
+    teams: tuple[Team, ...] = ()  # queues, then namespaces
+    gates: tuple[Gate, ...] = ()
+    currency: str = ""  # of costs; empty without prices
 
 
 Verdict = Literal["same", "other-devices", "other-node", "would-wait"]

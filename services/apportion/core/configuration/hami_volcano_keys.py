@@ -75,7 +75,7 @@ def without_foreign(document: dict[str, Any]) -> tuple[dict[str, Any], tuple[Pas
         without = _without_core(listed)
         if without != listed:
             left["nvidia"][_GEOMETRIES] = without
-            why = "core: an instance has the cores of its profile"
+            why = "core: the profile of an instance sets its cores"
             passed.append(Passed(f"nvidia.{_GEOMETRIES}", why))
     if isinstance(nodes, list):
         left["nodeconfig"] = [

@@ -69,14 +69,14 @@ _MOVED: Final = {
 _BOOLEANS: Final = frozenset(("nvidia.overwriteEnv", "nvidia.disableCoreLimit"))
 _CORE_LIMIT: Final = ("disableCoreLimit", "disablecorelimit")  # two spellings of one key
 _INSTALLS: Final = "it installs HAMi; see values.yaml of Apportion's chart for such settings"
-_OPTIONS: Final = "command lines are not imported; if it sets an option, set its key instead"
+_OPTIONS: Final = "command lines are not imported; set the configuration key of the option instead"
 _MONITORS: Final = "it concerns HAMi's metrics; see docs/tasks/monitor.md"
 _DRIVER: Final = "Apportion's agent passes devices to containers in its own way"
 _WEBHOOK: Final = "it concerns HAMi's webhook; see docs/tasks/webhook.md"
 _NAMES: Final = (
     "each pod names its scheduler; list the names that Apportion serves in schedulerNames"
 )
-_OTHERS: Final = "Apportion knows which devices it supports"
+_OTHERS: Final = "Apportion's list of supported devices is built in"
 # Keys of HAMi's chart without effect here, with all keys below them, by the reason.
 _NOTHING: Final = {
     path: why
@@ -145,13 +145,12 @@ _ARGUMENTS: Final = {
     "AscendMindClusterVNPUEnable": "Apportion always reads the resource names that it supports",
     "AscendHAMiVNPUEnable": "Apportion always reads the resource names that it supports",
     "NodeLockEnable": "Apportion locks a node whenever its device plugin needs it",
-    "ScheduleWeight": "it only decides whether SchedulePolicy ranks nodes, too",
     "KnownGeometriesCMName": "import that ConfigMap, too",
     "KnownGeometriesCMNamespace": "import that ConfigMap, too",
 }
 _SCHEDULER_FILE: Final = "volcano-scheduler.conf"
 _FILES: Final = {"device-config.yaml", "config.json", "device-node-config.yaml", _SCHEDULER_FILE}
-_VOLCANO: Final = "of Volcano's scheduler, only the arguments of deviceshare are imported"
+_VOLCANO: Final = "only deviceshare's arguments are imported from Volcano's scheduler"
 
 
 class Note(NamedTuple):
@@ -201,13 +200,13 @@ class Importing:
             self._errors.append((source, error))
 
     def result(self) -> Imported:
-        """Return the configuration, which serves only pods that name `apportion` by default.
+        """Return the configuration. Unless set, it serves only pods that name `apportion`.
 
-        Raises ManifestError if an error cannot be left out."""
+        Raises ManifestError if a part with an error cannot be left out."""
         left, found, parts = remove_errors(self._document)
         configuration = read_configuration(left)
         if not configuration.scheduler_names:
-            why = "set to [apportion], so that pods move only when they name it"
+            why = "set to [apportion], so that only pods that name it are moved"
             self._notes.append(Note("", SCHEDULERS, why))
             names = [error for error in found if error.field.startswith(SCHEDULERS)]
             left, found, parts = remove_errors(self._document | {SCHEDULERS: ["apportion"]})
@@ -325,6 +324,9 @@ class Importing:
             elif key == f"{_SHARE}GPUExclusiveRules":
                 fix = "annotate pods with hami.io/gpu-scheduler-policy: mutex"
                 self._errors.append((source, ManifestError(here, None, "is not supported", fix)))
+            elif key == f"{_SHARE}ScheduleWeight":
+                why = "any number except 0 makes SchedulePolicy also rank nodes"
+                self._notes.append(Note(source, here, why))
             elif name in _ARGUMENTS and name != key:
                 self._notes.append(Note(source, here, f"no effect: {_ARGUMENTS[name]}"))
             else:

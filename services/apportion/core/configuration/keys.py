@@ -88,11 +88,16 @@ KEYS: tuple[Key, ...] = (
         "after this time, past use of a queue counts half, as in `7d` or `12h`. Past use lowers a "
         "queue's part of the surplus. If unset, past use does not count", SCHEDULER),
     Key("queues.usageWeight",
-        "how much past use counts, 0 to 10, by default 1. With 0, it is only measured; only with "
-        "`queues.usageHalfLife`", SCHEDULER),
+        "weight of past use, 0 to 10, by default 1. With 0, past use is measured without effect. "
+        "Needs `queues.usageHalfLife`", SCHEDULER),
+    Key("queues.reclaimSurplus",
+        "whether pods are evicted so that a queue gets its part of the surplus. If `false`, pods "
+        "are evicted only for what a queue deserves, as with Volcano's plugin `capacity`",
+        SCHEDULER),
     Key("schedulerNames",
         "Apportion places the pods with one of these values of `spec.schedulerName`. If unset, "
-        "the values are those of the watcher's `--scheduler-name`", "watcher, admission"),
+        "the values are those of the watcher's `--scheduler-name`, by default `apportion`, "
+        "`volcano` and `hami-scheduler`", "watcher, admission"),
     Key("extendedSchedulerNames",
         "values of `spec.schedulerName` of kube-schedulers that use the "
         "extender. Apportion places their pods that request devices, on the node that "

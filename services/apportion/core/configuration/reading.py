@@ -57,7 +57,7 @@ def _spelled(document: dict[str, Any]) -> dict[str, Any]:
         name = _SPELLINGS.get(key) or key
         if name != key and name in nvidia and nvidia[name] != value:
             raise ManifestError(
-                f"nvidia.{key}", value, f"differs from {name}, the same key", "keep one of them"
+                f"nvidia.{key}", value, f"differs from {name}, another spelling", "keep one of them"
             )
         spelled[name] = value
     geometries = spelled.get("knownMigGeometries")

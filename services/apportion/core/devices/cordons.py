@@ -63,7 +63,7 @@ def cordon_words(cordons: Iterable[Stated]) -> str:
 
 
 def spoken(cordons: Iterable[Stated]) -> str:
-    """Format cordons without their times, with their authors."""
+    """Format cordons for users like `cordon_words`, but without their times."""
     return "; ".join(f"{each.reason} ({each.by})" for each in cordons)
 
 

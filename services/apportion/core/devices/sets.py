@@ -1,6 +1,6 @@
 """Which devices of a node may be allocated together, by their indexes.
 
-In most families, any devices may be. In others the devices form modules, such as the two dies of an
+Most families have no restriction. In others, the devices form modules, such as the two dies of an
 Ascend 910C (HAMi's `computeBestCombination910C`), and only whole modules are allocated together.
 Other families list the sets for each number of devices, or allow any devices in a row. A single
 device is never restricted."""
@@ -24,7 +24,7 @@ def in_sets(family: str) -> bool:
 
 @lru_cache(maxsize=64)
 def counts_of(family: str) -> tuple[int, ...]:
-    """Return how many devices of this family a pod can get: the numbers that some model allows."""
+    """Return the numbers of devices that a pod can get from at least one model of this family."""
     everything = range(1, COUNT_MAX + 1)
     if not in_sets(family):
         return tuple(everything)
@@ -54,7 +54,7 @@ def _rows(size: int, *, apart: int) -> Sets:
 def whole_sets(devices: Sequence[Device], count: int) -> Iterator[list[int]]:
     """Yield positions of `count` devices that may be allocated together, best choice first.
 
-    The devices are of one family that restricts this, in the order in which modules are filled."""
+    `devices` are of one family in which only some sets are allowed, in order of preference."""
     if not devices:
         return
     position = {device.index: at for at, device in enumerate(devices)}

@@ -25,7 +25,7 @@ def worth_of(device: Device, memory_mib: int, cores: int) -> int:
 def most_at_once(
     shape: Shape, shares: Iterable[Share], of_share: Callable[[Share], Iterable[tuple[T, int]]]
 ) -> Counter[T]:
-    """Return the most that these shares use at one time; init containers run first."""
+    """Return the peak usage of a pod's shares; init containers run before the others."""
     taken: Counter[T] = Counter()  # not `Counter[T]()`, which takes half as long again
     before: dict[str, Counter[T]] = {ask.container: Counter() for ask in shape.asks if ask.init}
     for share in shares:

@@ -45,7 +45,7 @@ CURES: Final[dict[str, str]] = {
     "implausible-time": "correct the clock of that node",
     "unknown-format": "upgrade the intakes before the agents",
 }
-LET_IN: Final = "use the token of a user who may read the doctor, or everything"
+LET_IN: Final = "use the token of a user who may read the doctor's results"
 OLDEST_DRIVER: Final = 450  # the first branch of NVIDIA's driver that supports MIG
 OLDEST: Final = (1, 20)  # the oldest API server in the nightly tests
 
@@ -196,7 +196,7 @@ def disk(facts: Facts) -> Found | None:
     limited = [part for part in parts if part[1] > 0]
     full = facts.frozen == "ledger-full"
     if not limited and not full:
-        return ok(f"{takes}; no limit is visible")
+        return ok(f"{takes}; it has no known limit")
     used, most, said = max(limited, key=lambda part: part[0] / part[1], default=(0, 1, ""))
     words = takes + said.format(used=size(used), most=size(most), part=used / most)
     words += "; it accepts no more events" if full else ""
@@ -255,9 +255,9 @@ def snapshots(ledger: LedgerFacts) -> Found | None:
             "run a scheduler with --snapshot-every, and check its log",
         )
     if not ledger.snapshot_revision:
-        return ok(f"none yet; the ledger has {many(behind, 'event')}")
+        return ok(f"no snapshot yet; the ledger has {many(behind, 'event')}")
     since = age(ledger.snapshot_age_s)
-    return ok(f"the newest is {since} old and {many(behind, 'event')} behind")
+    return ok(f"the newest snapshot is {since} old and {many(behind, 'event')} behind")
 
 
 def archives(found: ArchiveFacts) -> Found | None:
@@ -279,7 +279,7 @@ def receipts(facts: Facts) -> Found | None:
         return warning(f"no receipt in {found.folder}", fix)
     newest = facts.ledger.last_revision if facts.ledger else 0
     behind = f"; {many(newest - found.last, 'event')} since" if newest > found.last else ""
-    words = f"signed up to revision {found.last:,}, {age(found.newest_age_s)} ago{behind}"
+    words = f"receipts up to revision {found.last:,}, {age(found.newest_age_s)} old{behind}"
     return warning(words, fix) if behind and found.newest_age_s > RECEIPT_AGE_SOON_S else ok(words)
 
 
@@ -360,8 +360,8 @@ def schedulers(found: SchedulerFacts) -> Found | None:
     twice = sorted(name for name, count in names.items() if count > 1)
     if twice:
         return warning(
-            f"more than one scheduler uses {counted(twice, 'name')}, so decisions cannot be told "
-            "apart",
+            "several schedulers have the same name, so their decisions look the same: "
+            f"{listed(twice)}",
             "give each scheduler its own --name",
         )
     return ok(counted(sorted(names), "scheduler"))
@@ -506,11 +506,11 @@ def device_plugins(cluster: ClusterFacts) -> Found | None:
         )  # fmt: skip
     kept = counted_nodes([(node, "") for node, _, _ in cluster.plugins], "node")
     locked = any(plugin != "vendor" for _, plugin, _ in cluster.plugins)
-    cost = "it starts one pod at a time, and " if locked else ""
+    cost = "each node starts one pod at a time, and " if locked else ""
     return ok(
         joined(
             ("another plugin allocates the devices of ", *kept,
-             f"; {cost}Apportion reports no use there")
+             f"; {cost}Apportion reports no usage there")
         )
     )  # fmt: skip
 
@@ -559,7 +559,7 @@ def refused_events(cluster: ClusterFacts) -> Found | None:
     return warning(
         f"{many(cluster.refused_events - cluster.late_events, 'event')} not applied by any reader; "
         f"the last at {cluster.last_refusal}",
-        "`apportion verify` lists them; if there are ever more, their writer is faulty",
+        "`apportion verify` lists them; if their number grows, a program writes faulty events",
     )
 
 
@@ -641,7 +641,7 @@ def pods_without_scheduler(kube: KubeFacts) -> Found | None:
         fix += (
             "; pods of kai-scheduler also wait for KAI's pod-grouper, if the cluster has its CRDs"
         )
-    return warning(f"no scheduler looks at pods of the scheduler names {listed(said)}", fix)
+    return warning(f"pending pods name schedulers that do not run: {listed(said)}", fix)
 
 
 class Check(NamedTuple):

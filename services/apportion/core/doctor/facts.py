@@ -43,7 +43,9 @@ class ArchiveFacts(Struct, frozen=True, kw_only=True):
 
 
 class ReceiptFacts(Struct, frozen=True, kw_only=True):
-    """The last revision with a receipt, or 0. The age is by this machine's clock."""
+    """The last revision that a receipt covers (0: none), and the age of the newest receipt.
+
+    The age is by this machine's clock."""
 
     folder: str
     last: int = 0

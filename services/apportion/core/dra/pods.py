@@ -182,7 +182,7 @@ class PodClaims:
     def _check_use(self, claims: Mapping[str, ResourceClaim | None], draft: PodDraft) -> None:
         if draft.shape.asks:
             problem = "is set together with device amounts in resources.limits"
-            raise ManifestError(_IN_PODS, None, problem, "use one of them")
+            raise ManifestError(_IN_PODS, None, problem, "use either")
         for field, used in self._containers.items():
             names = dict.fromkeys(each.name for each in used)
             if len(names) > 1:

@@ -255,7 +255,7 @@ def _request(request: Request, at: str, container: str) -> Wanted:
             f"{at}.capacity.requests",
             None,
             f"is set together with the MIG profile {profile}",
-            "keep one of them",
+            "keep the profile or the capacity",
         )
     constraints = structs.replace(
         DeviceConstraints(), **{name: (value,) for name, value in chosen.items()}
@@ -278,7 +278,7 @@ def _amounts(asked: dict[str, Any], at: str, container: str) -> Ask:
             continue
         memory_mib = math.ceil(quantity(value, field) / MIB)
         if not 1 <= memory_mib <= MEMORY_MIB_MAX:
-            raise ManifestError(field, value, "is not a GPU's memory", "write it as in 4Gi")
+            raise ManifestError(field, value, "is not a memory size", "write a size such as 4Gi")
         ask = structs.replace(ask, memory_mib=memory_mib)
     return ask
 

@@ -38,7 +38,7 @@ from apportion.core.placement.feasibility.evaluator import NODES_WEIGHED, Liftin
 from apportion_schemas import Device, NearMiss, PodRefused, RefusalCode, Shape
 
 CORDONS_NAMED = 3  # cordoned nodes or devices that are listed with their author
-NO_CURE = "no fix: none of these could ever run the pod"
+NO_CURE = "no fix: none of these nodes could ever run the pod"
 SHORT_CAUSES = 2  # causes that a short sentence names; of more only the first
 LIFTED = "nothing to do: uncordoned since then"  # the causes are those of the decision
 ENDED = "nothing to do: no node has this problem any more"
@@ -280,7 +280,10 @@ def _kinds(code: RefusalCode, shape: Shape, node: NodeState) -> list[str]:
 
 
 def fleet_words(state: State, code: RefusalCode, shape: Shape) -> str:
-    """Return what the fleet has instead of a missing type, as in `; this fleet has T4; …`."""
+    """Return a hint for a refusal by type, mode or node labels, as in `; this fleet has T4`.
+
+    It lists what the fleet has, or names that resemble the requested ones. For other codes, it is
+    empty."""
     nodes = state.nodes.values()
     if code is _C.TYPE_MISMATCH:
         models = _there(nodes, shape, code)
@@ -390,8 +393,9 @@ def spared_words(
         if room.lacks_only(pod.submitted.shape, node, lower):
             uses, is_ = ("uses", "is") if len(rules) == 1 else ("use", "are")
             return (
-                f"On {node.name}, {many(len(rules), 'pod')} of lower priority {uses} what it "
-                f"needs, but {is_} not evicted: {'; '.join(dict.fromkeys(rules))}"
+                f"On {node.name}, {many(len(rules), 'pod')} of lower priority {uses} "
+                f"resources that this pod needs, but {is_} not evicted: "
+                + "; ".join(dict.fromkeys(rules))
             )
     return ""
 

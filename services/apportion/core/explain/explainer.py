@@ -155,7 +155,9 @@ def quota_answers(state: State, names: Iterable[tuple[str, str]]) -> tuple[Quota
 def counted_devices(
     known: Mapping[str, tuple[Amount, int]], hard: Iterable[str]
 ) -> dict[str, tuple[Amount, int]]:
-    """Return the amount and the unit that each device resource of a quota limits."""
+    """Return, for each device resource in `hard`, the amount that it limits, and its unit.
+
+    Other resources are left out."""
     found = {}
     for name in hard:
         resource = name
@@ -402,7 +404,7 @@ class Explainer:
         return TooFewPlaces(found.needed, most, tuple(sorted(none, key=natural)) if most else ())
 
     def _beside_own(self, pod: PodState, refused: PodRefused) -> tuple[PodRefused, int]:
-        """Return the refusal without nodes for the gang's other pods, and how many those are."""
+        """Return the refusal without nodes that the gang's other pods need, and their number."""
         found, shape = refused.gang, pod.submitted.shape
         if found is None or found.present < found.needed or shape.pods != PodConstraints():
             return refused, 0

@@ -1,7 +1,7 @@
 """Report which of a pod's devices have failed, and why its node is not ready.
 
 Pods on a failed device keep their shares until they end. Invariant: a device is reported exactly
-while its health prevents new placements."""
+while its own health prevents new placements."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -9,6 +9,7 @@ from typing import Final
 from apportion.core.answers.reads import FailedDevice
 from apportion.core.devices.shares import DeviceState
 from apportion.core.explain.text.words import device_words
+from apportion.core.ledger.fold import UNNAMED
 from apportion.core.ledger.state import ALLOCATED, NodeState, PodState, State
 
 GONE = "its agent no longer reports it"
@@ -25,7 +26,7 @@ FREEZES: Final = {
     ),
     "ledger-drifted": (
         "the ledger's settings are wrong",
-        "`apportion ledger check` names the first wrong one",
+        "`apportion ledger check` shows the first wrong setting",
     ),
     "no-scheduler": ("no scheduler is running", "start `apportion scheduler`"),
     "no-intake": (
@@ -47,10 +48,15 @@ def failed_devices(state: State, pod: PodState) -> tuple[FailedDevice, ...]:
 
 
 def failure(device: DeviceState) -> FailedDevice | None:
-    """Return why the device has failed; None if it is healthy."""
-    if device.present and device.healthy:
+    """Return why the device has failed; None if it has not.
+
+    Pods of another scheduler on unknown devices only keep new pods away; no device failed."""
+    healthy, reason = device.healthy, device.health_reason
+    if reason == UNNAMED:
+        healthy, reason = device.agent_health
+    if device.present and healthy:
         return None
-    reason = device.health_reason or "no reason given" if device.present else GONE
+    reason = reason or "no reason given" if device.present else GONE
     return FailedDevice(device=device.device.id, reason=reason)
 
 

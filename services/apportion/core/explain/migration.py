@@ -41,7 +41,7 @@ def has_devices(node: NodeState) -> bool:
 def overtaken_pods(state: State) -> list[PodState]:
     """Return live pods that name our scheduler but were bound by another one, newest first.
 
-    Empty if, since then, the configuration changed or Apportion placed `QUIET_PODS` pods."""
+    Empty if the configuration changed, or Apportion placed `QUIET_PODS` pods, after that."""
     found = [
         state.pods[uid]
         for uid, said in state.differing.items()
@@ -64,8 +64,24 @@ def migration_answer(state: State) -> MigrationAnswer:
     ours, others = sum(row.ours for row in rows), sum(row.others for row in rows)
     overtaken = overtaken_pods(state)
     unbound = _unbound(state)
+    pods = state.pods.values()
     step = _step(state, sources, rows) if not overtaken else _Step("conflict")
     back = _back(state, sources, rows) if not overtaken else _Back("conflict")
+    moved: tuple[str, ...] = ()
+    back_moved: tuple[str, ...] = ()
+    if step.code in {"move-namespace", "move-more"}:
+        moved = tuple(
+            pod.full_name
+            for pod in pods
+            if pod.submitted.namespace == step.target
+            if pod.submitted.shape.asks and _by_others(pod)
+        )
+    if back.code == "return-namespace":
+        back_moved = tuple(
+            pod.full_name
+            for pod in pods
+            if pod.submitted.namespace == back.target and not _by_others(pod)
+        )
     foreign = any(row.source in PLUGINS for row in sources)
     stage: Literal["shadow", "both", "scheduler", "agents"]
     if not ours and (others or foreign):
@@ -81,6 +97,11 @@ def migration_answer(state: State) -> MigrationAnswer:
         target=step.target,
         back=back.code,
         back_target=back.target,
+        pods=moved[:LISTED],
+        pods_count=len(moved),
+        back_pods=back_moved[:LISTED],
+        back_pods_count=len(back_moved),
+        tainted=any(_reserved(node) for node in state.nodes.values()),
         unbound=tuple(pod.full_name for pod in unbound[:LISTED]),
         unbound_count=len(unbound),
         sources=sources,
@@ -148,12 +169,8 @@ def _back(state: State, sources: tuple[SourceRow, ...], rows: tuple[PlacedRow, .
     mine = [row for row in sources if row.placeable and row.source in {"hami", "volcano", "agent"}]
     mine.sort(key=lambda row: row.source == "agent")  # which takes longer to give back
     left = sorted((row for row in rows if row.left), key=lambda row: row.left)
-    # The first node with a plugin and the guide's taint, but without the label.
     reserved = (
-        node.name
-        for node in state.nodes.values()
-        if node.foreign_plugin in {"hami", "volcano"} and not node.keeps_plugin and node.observed
-        if any((taint.key, taint.value) == RESERVED for taint in node.observed.taints)
+        node.name for node in state.nodes.values() if _reserved(node) and not node.keeps_plugin
     )
     closed = min(reserved, key=natural, default="")
     if not (mine or left or closed):
@@ -168,6 +185,22 @@ def _back(state: State, sources: tuple[SourceRow, ...], rows: tuple[PlacedRow, .
     if left and (theirs or not mine):
         return _Back("return-namespace", left[0].namespace)
     return _Back("return-agent" if mine[0].source == "agent" else "return-node", mine[0].first[0])
+
+
+def _reserved(node: NodeState) -> bool:
+    """Return True if the node has another system's plugin and the taint of the guide."""
+    return (
+        node.foreign_plugin in {"hami", "volcano"}
+        and node.observed is not None
+        and any((taint.key, taint.value) == RESERVED for taint in node.observed.taints)
+    )
+
+
+def _by_others(pod: PodState) -> bool:
+    """Return True if another scheduler placed the pod.
+
+    Our binder writes the attempt, 1 or more, on each pod; a lost ledger reads it again."""
+    return pod.placement is not None and pod.adopted and not pod.placement.attempt
 
 
 def _unbound(state: State) -> list[PodState]:
@@ -188,8 +221,19 @@ def _unbound(state: State) -> list[PodState]:
 def _sources(state: State) -> tuple[SourceRow, ...]:
     found: dict[SourceRow, list[NodeState]] = {}
     for node in state.nodes.values():
-        if node.present and (node.foreign_plugin or has_devices(node)):
-            found.setdefault(_source(node), []).append(node)
+        plugin, said = node.foreign_plugin, node.registered
+        if not node.present or not (plugin or has_devices(node)):
+            continue
+        if node.silent and said is not None:  # our agent has left the node to the plugin
+            plugin = plugin or said.plugin
+        if plugin:
+            problem = said.problem if said else ""
+            row = SourceRow(plugin, placeable=node.keeps_plugin and not problem, problem=problem)
+        elif node.hands_out:
+            row = SourceRow("agent", placeable=True)
+        else:
+            row = SourceRow("shadow" if node.reported else "none", placeable=False)
+        found.setdefault(row, []).append(node)
     rows = [
         structs.replace(
             row,
@@ -202,29 +246,18 @@ def _sources(state: State) -> tuple[SourceRow, ...]:
     return tuple(sorted(rows, key=lambda row: (row.source, not row.placeable, row.problem)))
 
 
-def _source(node: NodeState) -> SourceRow:
-    plugin, said = node.foreign_plugin, node.registered
-    if node.silent and said is not None:  # our agent has left the node to the plugin
-        plugin = plugin or said.plugin
-    if plugin:
-        problem = said.problem if said else ""
-        return SourceRow(plugin, placeable=node.keeps_plugin and not problem, problem=problem)
-    if node.hands_out:
-        return SourceRow("agent", placeable=True)
-    return SourceRow("shadow" if node.reported else "none", placeable=False)
-
-
 def _placed(state: State) -> tuple[PlacedRow, ...]:
-    ours, others, left = Counter[str](), Counter[str](), Counter[str]()
+    ours, others, left, pending = (Counter[str]() for _ in range(4))
     for pod in state.pods.values():
-        placed, namespace = pod.placement, pod.submitted.namespace
-        # Our binder writes the attempt, 1 or more, on each pod; a lost ledger reads it again.
-        by_others = placed is not None and pod.adopted and not placed.attempt
+        namespace, by_others = pod.submitted.namespace, _by_others(pod)
         left[namespace] += not by_others
-        if placed is not None and pod.submitted.shape.asks:
-            (others if by_others else ours)[namespace] += 1
+        if pod.submitted.shape.asks:
+            count = pending if pod.placement is None else others if by_others else ours
+            count[namespace] += 1
     rows = [
-        PlacedRow(name, ours=ours[name], others=others[name], left=left[name])
+        PlacedRow(
+            name, ours=ours[name], others=others[name], left=left[name], pending=pending[name]
+        )
         for name in sorted(ours.keys() | others.keys() | left.keys())
     ]
     return tuple(sorted(rows, key=lambda row: -row.others))

@@ -7,7 +7,7 @@ from apportion.core.ledger.state import Phase, PodState, State
 
 
 def unlooked(state: State, pod: PodState) -> str:
-    """Return what keeps a pod from being decided, as in `until its scheduling gates …`."""
+    """Return what a pod waits for before a decision, as in `until its scheduling gates …`."""
     if pod.phase is not Phase.PENDING or pod.refusal is not None:
         return ""
     if pod.submitted.gates:

@@ -19,9 +19,9 @@ HOUR_MS: Final = 3_600_000
 
 
 def queue_parts(queues: Queues, name: str) -> tuple[QueuePart, ...]:
-    """Return what a queue uses of each amount, and what it is entitled to.
+    """Return what a queue uses and is entitled to, by device family and resource.
 
-    The amounts are those that the queue deserves, and the device amounts that it uses."""
+    Included are only resources that the queue deserves, and device families that it uses."""
     named, parts = queues.named(name), sorted(queues.parts(name).items())
     return tuple(
         _with_loans(queues, name, amount, _part(queues, name, amount, part))
@@ -41,7 +41,7 @@ def past_use_of(queues: Queues, name: str) -> dict[str, int]:
 def entitlement_of(state: State, queues: Queues, pod: PodState) -> QueueEntitlement | None:
     """Return the entitlement of a pending pod's queue to the amounts that the pod needs.
 
-    None if no queue may take back what other queues use, and past use does not count."""
+    None if no queue may reclaim what other queues use, and past use does not count."""
     if not queues.lends and queues.past.memory is None:
         return None
     reclaim = Reclaim(state, queues, pod, NO_CLOCK)

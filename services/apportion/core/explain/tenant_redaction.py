@@ -3,7 +3,7 @@
 Invariant: a field that `answers.visibility` does not mark is hidden for other namespaces."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum, auto
 from functools import cache
 from typing import Any, Final, TypeVar, get_type_hints
@@ -37,6 +37,7 @@ _OF_EVENTS: Final[Mapping[type, Mapping[str, Seen]]] = {
     },
     schemas.PodEvicted: {
         "namespace": Seen(Rule.NAMESPACE), "beneficiary_name": Seen(Rule.NAMES),
+        "beneficiary_group": Seen(Rule.NAMES), "kept": Seen(Rule.OWN_ITEMS),
         "node": _EVERYONE, "nominated": _EVERYONE,
     },
     schemas.PodRejected: {
@@ -256,28 +257,23 @@ def namespaces_of(data: Struct, of_pod: Callable[[str], str]) -> tuple[str, ...]
     """Return the sorted namespaces that an event is about; empty for a cluster event."""
     if isinstance(data, _OF_THE_CLUSTER):
         return ()
-    return tuple(sorted(set(_named(data, of_pod)))) or (UNKNOWN,)
-
-
-def _named(data: Any, of_pod: Callable[[str], str]) -> Iterable[str]:
     if isinstance(data, schemas.PodAdopted):
-        yield data.submitted.namespace
-        return
+        return (data.submitted.namespace,)
+    found = set[str]()
     namespace = getattr(data, "namespace", None)
+    group = getattr(data, "group", "")
     if namespace is not None:
-        yield namespace
-    else:
-        uid = getattr(data, "pod", "") or getattr(data, "uid", "")
-        group = getattr(data, "group", "")
-        if uid:
-            yield of_pod(uid)
-        elif group:
-            yield group.partition("/")[0]
+        found.add(namespace)
+    elif uid := getattr(data, "pod", "") or getattr(data, "uid", ""):
+        found.add(of_pod(uid))
+    elif group:
+        found.add(group.partition("/")[0])
     if beneficiary := getattr(data, "beneficiary_name", ""):
-        yield beneficiary.partition("/")[0]
+        found.add(beneficiary.partition("/")[0])
     for several in ("shares", "unshared", "others"):
         for each in getattr(data, several, ()):
             if hasattr(each, "namespace"):
-                yield each.namespace
+                found.add(each.namespace)
             elif several == "unshared":
-                yield of_pod(each.pod) if each.pod else UNKNOWN
+                found.add(of_pod(each.pod) if each.pod else UNKNOWN)
+    return tuple(sorted(found)) or (UNKNOWN,)

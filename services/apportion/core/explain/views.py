@@ -1,6 +1,6 @@
 """Convert the state into answers, with one function for each struct of `answers.reads`.
 
-Invariant: reading never changes the state, and all of an answer is from one revision."""
+Invariant: the functions never change the state, and each answer describes one revision."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -112,6 +112,7 @@ def pod_answer(state: State, pod: PodState, explainer: Explainer | None = None) 
         unready=unready(state, pod),
         cpu_milli=submitted.shape.node.cpu_milli,
         memory_mib=submitted.shape.node.memory_mib,
+        deadline_s=submitted.deadline_s,
     )
 
 

@@ -4,7 +4,7 @@ A group has one explanation: why no node takes its first pod. Invariant: every p
 gates is in exactly one group."""
 
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Final
 
 from msgspec import structs
@@ -17,13 +17,15 @@ from apportion.core.explain.text import words
 from apportion.core.explain.text.answer_text import queued_with_text
 from apportion.core.explain.text.event_text import ask_words
 from apportion.core.explain.views import gang_answer
+from apportion.core.explain.why import with_never
 from apportion.core.ledger.handlers.departures import awaited
 from apportion.core.ledger.state import Phase, PodState, State, queue_of
-from apportion.core.placement.feasibility.causes import LASTING, Explained, without_gone
+from apportion.core.placement.feasibility.causes import Explained, is_unsuitable, without_gone
 from apportion_schemas import RefusalCode
 
 PODS_SHOWN: Final = 20  # pods of a group in an answer, unless more are requested
 LINES_SHOWN: Final = 100  # groups in an answer, in queue order
+Forecast = Callable[[PodState], reads.StartForecast | None]
 
 _C = RefusalCode
 # Causes of a pod's requirements on nodes, which pods without these do not share
@@ -52,8 +54,12 @@ def namespaces_answer(state: State) -> reads.NamespacesAnswer:
     )
 
 
-def lines_answer(state: State, pods_shown: int = PODS_SHOWN) -> reads.LinesAnswer:
-    """Return all pending pods in groups; of each group, list only the first `pods_shown`."""
+def lines_answer(
+    state: State, pods_shown: int = PODS_SHOWN, forecast: Forecast = lambda _: None
+) -> reads.LinesAnswer:
+    """Return all pending pods in groups; of each group, list only the first `pods_shown`.
+
+    `forecast` is called once for each group in the answer, so at most `LINES_SHOWN` times."""
     pending = [pod for pod in state.pods.values() if pod.phase is Phase.PENDING]
     waiting = [pod for pod in pending if not pod.submitted.gates]
     waiting.sort(key=lambda pod: (-pod.submitted.priority, pod.submitted_revision))
@@ -73,7 +79,9 @@ def lines_answer(state: State, pods_shown: int = PODS_SHOWN) -> reads.LinesAnswe
             numbers[pod.shape_key] = key
         by_wants.setdefault((key, *_kept_out(explainer, pod)), []).append((position, pod))
     ordered = list(by_wants.items())  # in the order of their first pods
-    lines = [_line(state, explainer, pods, pods_shown) for _, pods in ordered[:LINES_SHOWN]]
+    lines = [
+        _line(state, explainer, pods, pods_shown, forecast) for _, pods in ordered[:LINES_SHOWN]
+    ]
     first = min(waiting, key=lambda pod: pod.submitted_revision, default=None)
     return reads.LinesAnswer(
         revision=state.revision,
@@ -118,7 +126,11 @@ def _kept_out(explainer: Explainer, pod: PodState) -> tuple[Hashable, ...]:
 
 
 def _line(
-    state: State, explainer: Explainer, pods: list[tuple[int, PodState]], shown: int
+    state: State,
+    explainer: Explainer,
+    pods: list[tuple[int, PodState]],
+    shown: int,
+    forecast: Forecast,
 ) -> reads.Line:
     oldest = min((pod for _, pod in pods), key=lambda pod: pod.submitted_revision)
     about, shape = _about(pods), pods[0][1].submitted.shape
@@ -147,6 +159,7 @@ def _line(
         nodes=explained.refused.nodes if explained else 0,
         causes=causes,
         nearest=nearest,
+        start=with_never(forecast(about), explained is not None and explained.never),
         first=tuple(_queued(state, explainer, position, pod) for position, pod in pods[:shown]),
     )
 
@@ -162,10 +175,7 @@ def _explained(explainer: Explainer, pod: PodState) -> Explained | None:
 def _lasts(explained: Explained | None) -> bool:
     if explained is None:
         return False
-    refused = explained.refused
-    # Every node is unsuitable in itself, so that waiting does not help.
-    unsuitable = bool(refused.reasons) and refused.nodes > 0 and refused.reasons.keys() <= LASTING
-    return explained.never or bool(explained.limit) or unsuitable
+    return explained.never or bool(explained.limit) or is_unsuitable(explained.refused)
 
 
 def _queued(state: State, explainer: Explainer, position: int, pod: PodState) -> reads.QueuedPod:

@@ -16,7 +16,7 @@ from apportion.core.explain.text.answer_text import why_with_text
 from apportion.core.explain.views import REJECTED, gang_answer
 from apportion.core.ledger.handlers.departures import awaited
 from apportion.core.ledger.handlers.gangs import is_held
-from apportion.core.ledger.moments import text_of
+from apportion.core.ledger.moments import SECOND, micros_of, text_of
 from apportion.core.ledger.rationale import rationale_of
 from apportion.core.ledger.state import Phase, Placement, PodState, State
 from apportion.core.placement.limits.queues import Queues
@@ -28,11 +28,13 @@ ENDED = "ended"  # the displayed phase of a pod that is gone
 
 
 def why(
-    state: State, pod: PodState, *, failed: tuple[reads.FailedDevice, ...] | None = None
-) -> reads.Why:
+    state: State, pod: PodState, *, failed: tuple[reads.FailedDevice, ...] | None = None,
+    start: reads.StartForecast | None = None,
+) -> reads.Why:  # fmt: skip
     """Return the explanation of one live pod, as of the state's revision.
 
-    `failed` are the pod's failed devices, if the caller has looked up when they failed."""
+    `failed` are the pod's failed devices, with the time of each failure. If it is None, they are
+    read from the state, which lacks these times. `start` is a forecast from the events, if any."""
     refused = None
     if pod.refusal and not pod.placement:
         refused = _refused(Explainer(state), pod, pod.refusal)
@@ -41,6 +43,7 @@ def why(
     waiting = None if placed or refused else _waiting(state, pod)
     group = state.groups.get(pod.submitted.group) if pod.submitted.group else None
     evicts, evicted = awaited(state, pod.uid), state.evictions.get(pod.uid)
+    start = with_never(start, refused is not None and refused.never)
     held_back, again = None, pod.backoff
     if pod.placement is None and again is not None:  # agents refused its placements
         until = text_of(again.until)
@@ -72,8 +75,19 @@ def why(
         leaving=tuple(f"{each.namespace}/{each.name}" for each in evicts),
         room_on=state.nominated.get(pod.uid, ""),
         unready=unready(state, pod),
+        start=start,
     )
     return why_with_text(answer)
+
+
+def with_never(start: reads.StartForecast | None, never: bool) -> reads.StartForecast | None:  # noqa: FBT001 - a fact
+    """Return the forecast; without its times if no node could ever run the pod."""
+    return start if start is None or not never else without_times(start, "never")
+
+
+def without_times(start: reads.StartForecast, unknown: reads.StartUnknown) -> reads.StartForecast:
+    """Return the forecast without its times, because the start is unknown for this reason."""
+    return reads.StartForecast(**fields_of(start, "as_of since judged within"), unknown=unknown)
 
 
 def _refused(explainer: Explainer, pod: PodState, refusal: PodRefused) -> reads.WhyRefused:
@@ -156,6 +170,10 @@ def event_words(state: State, pod: PodState, refused: PodRefused) -> str:
 
 def _placed(state: State, pod: PodState, placement: Placement) -> reads.WhyPlaced:
     rationale, by_id = rationale_of(placement), state.nodes[placement.node].by_id
+    placed, deadline_s, ends_by = micros_of(pod.placed_time), pod.submitted.deadline_s, ""
+    starts = placement.rationale and not is_held(state, pod)  # otherwise not at its placement
+    if placed is not None and deadline_s and starts:
+        ends_by = text_of(placed + deadline_s * SECOND)
     held = (
         reads.HeldShare(share=share, index=by_id[share.device].device.index,
                   model=by_id[share.device].device.model, family=by_id[share.device].device.family)
@@ -181,6 +199,7 @@ def _placed(state: State, pod: PodState, placement: Placement) -> reads.WhyPlace
         choice=choice_words(state, pod, placement, rationale.score),
         found_there=not placement.rationale,
         held=is_held(state, pod),
+        ends_by=ends_by,
     )
 
 

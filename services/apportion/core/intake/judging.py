@@ -41,7 +41,7 @@ class Known(Struct, frozen=True):
 
 
 class Doubt(Struct, frozen=True):
-    """The verdict that a report has usage of pods that, by the state, do not have these devices.
+    """The verdict that a report has usage of shares that, by our state, its pods do not have.
 
     The intake must read the bindings of these pods before it judges the usage again."""
 
@@ -50,6 +50,19 @@ class Doubt(Struct, frozen=True):
 
 
 Verdict = Refusal | Known | Doubt | None  # None: the event may be appended
+
+
+_Judge = Callable[[State, Event, Any], Verdict]
+_JUDGES: dict[type, _Judge] = {}
+
+
+def _judges(*kinds: type) -> Callable[[_Judge], _Judge]:
+    # The decorator of the function that judges these events.
+    def declared(judge: _Judge) -> _Judge:
+        _JUDGES.update(dict.fromkeys(kinds, judge))
+        return judge
+
+    return declared
 
 
 def source_of(node: str) -> str:
@@ -68,6 +81,7 @@ def judge(state: State, node: str, event: Event) -> Verdict:
     return _JUDGES[type(event.data)](state, event, event.data)
 
 
+@_judges(NodeReported)
 def _report(state: State, event: Event, data: NodeReported) -> Verdict:
     known = state.nodes.get(data.node)
     if known is not None and known.reported == data and known.refused is None:
@@ -89,10 +103,11 @@ def _report(state: State, event: Event, data: NodeReported) -> Verdict:
             )
     trouble = implausible(data, state.configuration)
     if trouble and event.basis < state.configuration_revision:
-        return Refusal("stale", f"the configuration has changed since: {trouble}")
+        return Refusal("stale", f"made before the configuration changed: {trouble}")
     return Refusal("implausible-device", trouble) if trouble else None
 
 
+@_judges(DeviceHealthChanged)
 def _health(state: State, _event: Event, data: DeviceHealthChanged) -> Verdict:
     node = state.nodes.get(data.node)
     if node is None or data.device not in node.by_id:
@@ -100,6 +115,7 @@ def _health(state: State, _event: Event, data: DeviceHealthChanged) -> Verdict:
     return None
 
 
+@_judges(SharesAllocated, AllocationFailed, ShareBreached)
 def _of_placement(
     state: State, _event: Event, data: SharesAllocated | AllocationFailed | ShareBreached
 ) -> Verdict:
@@ -125,6 +141,7 @@ def _of_placement(
     return None
 
 
+@_judges(UsageRecorded)
 def _usage(state: State, _event: Event, data: UsageRecorded) -> Verdict:
     every: tuple[ShareUsed | UnsharedUsed, ...] = (*data.shares, *data.unshared)
     for used in every:
@@ -171,12 +188,4 @@ def _too_much(used: ShareUsed | UnsharedUsed, node: NodeState) -> str:
     return ""
 
 
-_JUDGES: dict[type, Callable[[State, Event, Any], Verdict]] = {
-    NodeReported: _report,
-    DeviceHealthChanged: _health,
-    SharesAllocated: _of_placement,
-    AllocationFailed: _of_placement,
-    ShareBreached: _of_placement,
-    UsageRecorded: _usage,
-}
 AGENTS_EVENTS: Final = frozenset(_JUDGES)  # all events that an agent may send

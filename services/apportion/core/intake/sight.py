@@ -17,7 +17,7 @@ from msgspec import Meta, Struct, structs
 from apportion.core.identity.identity import readers_of_node
 from apportion.core.identity.permissions import DELIVERIES
 from apportion.core.ledger.rules import RULES
-from apportion.core.ledger.state import PodState, State, shape_key
+from apportion.core.ledger.state import State, shape_key
 from apportion_schemas import PodSubmitted
 from apportion_schemas.catalogue import SUBJECTS, token
 from apportion_schemas.decoding import from_outside
@@ -202,24 +202,23 @@ def part_of(state: State, node: str) -> State:
     there = state.nodes.get(node)
     if there is not None:
         part.nodes = {node: there}
-        part.pods = {uid: _for_agents(pod) for uid, pod in there.pods.items()}
+        for uid, pod in there.pods.items():
+            # No labels or constraints: agents need neither, and those of two pods may exceed one
+            # reply.
+            whole, shape = pod.submitted, Shape(asks=pod.submitted.shape.asks)
+            submitted = PodSubmitted(
+                uid=uid,
+                namespace=whole.namespace,
+                name=whole.name,
+                shape=shape,
+                dialect=whole.dialect,
+                high_priority=whole.high_priority,
+                init_containers=whole.init_containers,
+                containers=whole.containers,
+                borrowing=whole.borrowing,
+                controls=whole.controls,
+            )
+            part.pods[uid] = structs.replace(
+                pod, submitted=submitted, shape_key=shape_key(shape), refusal=None
+            )
     return part
-
-
-def _for_agents(pod: PodState) -> PodState:
-    # No labels or constraints: agents need neither, and those of two pods may exceed one reply.
-    whole = pod.submitted
-    shape = Shape(asks=whole.shape.asks)
-    submitted = PodSubmitted(
-        uid=whole.uid,
-        namespace=whole.namespace,
-        name=whole.name,
-        shape=shape,
-        dialect=whole.dialect,
-        high_priority=whole.high_priority,
-        init_containers=whole.init_containers,
-        containers=whole.containers,
-        borrowing=whole.borrowing,
-        controls=whole.controls,
-    )
-    return structs.replace(pod, submitted=submitted, shape_key=shape_key(shape), refusal=None)

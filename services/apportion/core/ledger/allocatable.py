@@ -2,7 +2,7 @@
 
 Both are in the node's status under HAMi's and Volcano's names. The kubelet counts what pods
 requested, and rejects a pod for good if it requests more than is left. The ledger counts what pods
-use. That is less if a pod was resized, a GPU was removed, or Volcano capped an amount at the GPU's.
+use. That is less if a pod was resized, a GPU was removed, or Volcano capped a request at the GPU.
 So a node reports what its GPUs have, plus what its pods requested but do not use. The kubelet
 counts a container once, however many GPUs it has.
 

@@ -9,7 +9,7 @@ import msgspec
 
 from apportion.core.devices.cordons import reasons
 from apportion.core.ledger.rationale import placed_of
-from apportion.core.ledger.state import GroupState, NodeState, PodState, State
+from apportion.core.ledger.state import NodeState, PodState, State
 
 _encode = msgspec.json.Encoder(order="sorted").encode
 
@@ -83,24 +83,19 @@ def _optional(state: State) -> dict[str, Any]:
 
 def _gangs(state: State) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    places = {
-        name: [group.since, group.priority]
-        for name, group in state.groups.items()
-        if group.pods and [group.since, group.priority] != _place(group)
-    }
+    places: dict[str, list[int]] = {}
+    for name, group in state.groups.items():
+        # The place that the gang has by its live pods alone is left out.
+        first = min((pod.submitted_revision for pod in group.pods.values()), default=0)
+        highest = max((pod.submitted.priority for pod in group.pods.values()), default=0)
+        if group.pods and (group.since, group.priority) != (first, highest):
+            places[name] = [group.since, group.priority]
     if places or state.gangs_left:
         found["gangs"] = [places, list(state.gangs_left.items())]
     held = {name: sorted(group.held) for name, group in state.groups.items() if group.held}
     if held:
         found["held"] = held
     return found
-
-
-def _place(group: GroupState) -> list[int]:
-    """Return the place in the queue that the gang has by its live pods alone."""
-    pods = group.pods.values()
-    first = min(pod.submitted_revision for pod in pods)
-    return [first, max(pod.submitted.priority for pod in pods)]
 
 
 def _node(node: NodeState) -> dict[str, Any]:

@@ -192,7 +192,7 @@ def _check_devices(state: State, data: NodeReported | DevicesRegistered) -> None
 
 
 def _take_inventory(state: State, node: NodeState) -> None:
-    """Set the node's devices: those of another plugin, and others that our agent reports.
+    """Set the node's devices: those that another plugin registers, and others from our agent.
 
     A device that is no longer there stays in the list, as not present, while a pod uses it."""
     offered = node.registered.devices if node.registered and node.foreign_plugin else ()

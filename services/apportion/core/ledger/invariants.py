@@ -10,7 +10,7 @@ from functools import partial
 from apportion.core.devices.shares import DeviceState, slice_mask, template_cpu, template_cpu_of
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.handlers import past_use
-from apportion.core.ledger.state import GroupState, NodeState, Phase, PodState, State
+from apportion.core.ledger.state import NodeState, Phase, PodState, State
 from apportion_schemas import Share
 
 
@@ -24,12 +24,18 @@ def violations(state: State) -> list[str]:
             for pod in group.pods.values()
             if state.pods.get(pod.uid) is not pod
         )
-        found.extend(f"pod {uid} is held, but is not placed or is bound" for uid in _unheld(group))
+        found.extend(
+            f"pod {uid} is held, although it is bound or has no placement"
+            for uid in group.held  # the fold should have released it
+            if (pod := group.pods.get(uid)) is None
+            or pod.phase is not Phase.PLACED
+            or pod.bound_revision
+        )
         if group.pods and not 0 < group.since <= state.revision:
-            found.append(f"gang {name} has pods, but its age is revision {group.since}")
+            found.append(f"gang {name} has pods, but no valid first revision: {group.since}")
         highest = max((pod.submitted.priority for pod in group.pods.values()), default=None)
         if highest not in (None, group.priority):
-            found.append(f"gang {name} has priority {group.priority}, but its pods {highest}")
+            found.append(f"gang {name}: its priority is {group.priority}, not {highest}")
     found.extend(
         f"gang {name} has pods, but is listed as a gang without pods"
         for name in state.gangs_left
@@ -43,7 +49,7 @@ def violations(state: State) -> list[str]:
             found.append(f"node {name} is recorded as gone, but is {known}")
     found.extend(past_use.errors(state))
     forgotten = [name for name in state.departed if name in state.nodes]
-    return [*found, *(f"node {name} is both forgotten and known" for name in forgotten)]
+    return [*found, *(f"node {name} is dropped, but in the state" for name in forgotten)]
 
 
 def violations_near(state: State, change: Change) -> list[str]:
@@ -68,14 +74,6 @@ def violations_near(state: State, change: Change) -> list[str]:
         if group is not None and group.pods.get(pod.uid) is pod:
             found.append(f"gang {pod.submitted.group} has pod {pod.uid}, which is not live")
     return found
-
-
-def _unheld(group: GroupState) -> Iterator[str]:
-    # Held pods that the fold should have released.
-    for uid in group.held:
-        pod = group.pods.get(uid)
-        if pod is None or pod.phase is not Phase.PLACED or pod.bound_revision:
-            yield uid
 
 
 def _node(state: State, node: NodeState) -> Iterator[str]:
@@ -141,7 +139,8 @@ def _pods(state: State) -> Iterator[str]:
     for uid in state.failing:
         failed = state.pods.get(uid)
         if failed is None or failed.phase not in {Phase.PLACED, Phase.BOUND}:
-            yield f"pod {uid} is to be voided but is {failed.phase.value if failed else 'not live'}"
+            phase = failed.phase.value if failed else "not live"
+            yield f"the placement of pod {uid} is to be voided, but the pod is {phase}"
     for uid in state.evictions:
         if uid not in state.pods or state.pods[uid].placement is None:
             yield f"pod {uid} is to be evicted but has no placement"
@@ -169,9 +168,9 @@ def _devices(state: State) -> Iterator[str]:
             if not device.present:
                 continue
             if offered.setdefault(name, node.name) != node.name:
-                yield f"device {name} is on {offered[name]} and on {node.name}"
+                yield f"device {name} is on two nodes: {offered[name]} and {node.name}"
             if state.node_of_device.get(name) != node.name:
                 yield f"device {name} is on {node.name} but indexed under another node"
     for name, at in state.node_of_device.items():
         if name not in state.nodes[at].by_id:
-            yield f"device {name} is indexed under {at}, which lacks it"
+            yield f"device {name} is indexed under node {at}, which does not have it"

@@ -50,7 +50,7 @@ class Use(Struct, array_like=True, gc=False):
 
 
 class KeptUse(Struct, array_like=True):
-    """`PastUse` as snapshots and digests have it: with sums as text, because 64 bits are few."""
+    """`PastUse` as snapshots and digests have it: with sums as text, which may exceed 64 bits."""
 
     half_life_ms: int
     time: int
@@ -75,7 +75,7 @@ class PastUse(Struct):
 
     @property
     def horizon_ms(self) -> int:
-        """Return for how long constant use counts in total, if it lasts for ever."""
+        """Return the sum, in milliseconds, to which a constant use of 1 converges."""
         return self.period_ms * _FACTORS[1] // (_ONE - _FACTORS[1])
 
     def period(self, now: int = 0) -> int:
@@ -87,7 +87,7 @@ class PastUse(Struct):
         return {of: self._at(use, period) for of, use in self.queues.get(queue, {}).items()}
 
     def go_to(self, moment: int) -> None:
-        """Move the time forward. Forget queues that used next to nothing when a period begins."""
+        """Move the time forward. In a new period, drop queues whose past use is almost zero."""
         before = self.period()
         self.time = max(self.time, moment)
         period = self.period()
@@ -98,7 +98,7 @@ class PastUse(Struct):
                 del self.queues[queue]
 
     def change_half_life(self, half_life_ms: int) -> None:
-        """Measure with another half-life from now on; each queue keeps its part of the whole."""
+        """Use another half-life from now on; each queue keeps its fraction of the total."""
         for uses in self.queues.values():
             for use in uses.values():
                 self._settle(use)

@@ -42,7 +42,8 @@ class Enabled(Struct, frozen=True, array_like=True):
 
 
 class Aside(Struct, frozen=True, array_like=True):
-    """A revision that readers skip: by whom and why, and the revision `at` of the event."""
+    """Why readers skip a revision: the user, the reason, and the revision `at` of the event
+    RevisionSetAside."""
 
     at: int
     by: str

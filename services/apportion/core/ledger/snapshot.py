@@ -204,7 +204,7 @@ class Taking:
     def observe(self, change: Change) -> None:
         """Mark each node and pod that this event changed or names, so that it is written again.
 
-        A refused event counts as well, because it moves a fence and uses up an attempt."""
+        This includes refused events, because they move a fence and use up an attempt."""
         data = change.data
         names = {change.node.name if change.node else None, getattr(data, "node", None)}
         uids = {getattr(data, name, None) for name in ("pod", "uid")}
@@ -287,10 +287,10 @@ def restore(data: bytes | bytearray) -> State:
         raise CorruptSnapshot("not a snapshot of Apportion, or its beginning is missing")
     (written,) = _START.unpack_from(data, len(MAGIC))
     if written != FORMAT:
-        raise OtherFormat(f"its format is {written}, but this build reads {FORMAT}")
+        raise OtherFormat(f"the snapshot has format {written}, but this build reads {FORMAT}")
     view = memoryview(data)
     if sha256(view[:-_DIGEST_BYTES]).digest() != view[-_DIGEST_BYTES:]:
-        raise CorruptSnapshot("its digest does not match its bytes")
+        raise CorruptSnapshot("the snapshot's digest does not match its bytes")
     body = view[start:-_DIGEST_BYTES]
     state, shapes = State(), list[tuple[bytes, Shape]]()
     head: _Head | None = None
@@ -305,10 +305,10 @@ def restore(data: bytes | bytearray) -> State:
             else:
                 _part_in(state, decoded, shapes)
         if head is None or (head.nodes, head.pods) != (len(state.nodes), len(state.pods)):
-            raise CorruptSnapshot("it has fewer nodes or pods than it declares")
+            raise CorruptSnapshot("the snapshot has fewer nodes or pods than it declares")
         _head_in(state, head)
     except _UNREADABLE as error:
-        raise CorruptSnapshot(f"a frame cannot be read: {error}") from None
+        raise CorruptSnapshot(f"a frame of the snapshot cannot be read: {error}") from None
     state.shapes.update(shapes)  # a weak map: shapes without a pod vanish with the list
     return state
 

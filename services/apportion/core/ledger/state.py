@@ -313,7 +313,7 @@ class State(Struct, eq=False):
     differences: dict[str, int] = {}  # from the cluster, by kind
     differing: dict[str, DifferenceFound] = {}  # each pod's newest difference
     evictions: dict[str, PodEvicted] = {}  # of pods still placed, by uid
-    nominated: dict[str, str] = {}  # pod uid: the node where pods are evicted for it
+    nominated: dict[str, str] = {}  # pod uid: the node reserved for it while pods are evicted
     budgets: dict[str, dict[str, BudgetObserved]] = {}
     volume_claims: dict[str, dict[str, VolumeClaimObserved]] = {}
     namespaces: dict[str, NamespaceObserved] = {}
@@ -344,7 +344,7 @@ def queue_of(state: State, pod: PodState) -> str:
 
 
 def spec_digest(key: bytes, pod: PodSubmitted) -> str:
-    """Return a digest of a pod's shape, labels, priority, gang with models, task, queue, owner."""
+    """Return a digest of a pod's shape, labels, priority, gang, model rule, task, queue, owner."""
     gang = f"{pod.group} of any model" if pod.any_model else pod.group
     rest = (sorted(pod.labels.items()), pod.priority, gang, pod.task, pod.queue, pod.owner)
     return sha256(key + repr(rest).encode()).hexdigest()[:16]

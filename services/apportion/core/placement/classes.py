@@ -222,7 +222,7 @@ class PlacementClass:
         return device
 
     def device_order(self, columns: Columns, row: int) -> Order:
-        """Return the order in which to try the node's devices; the score's choice is first."""
+        """Return the order in which to try the node's devices; the score's choice comes first."""
         device = self.scored_device(row)
         if device == NO_DEVICE:
             return self._order

@@ -133,7 +133,8 @@ class Engine:
     def needs_time(self) -> bool:
         """Return True if decisions depend on the time: `tell_time` is due before each of them."""
         limits = self._limits
-        return limits.lends or limits.remembers or bool(self._queue.held_until)
+        timed = self._queue.held_until or self._preempting.due
+        return limits.lends or limits.remembers or bool(timed)
 
     def tell_time(self, now: int) -> None:
         """Queue the pods whose backoff ends by `now`, in microseconds since 1970."""
@@ -246,7 +247,7 @@ class Engine:
         self._reservations.roll_back()
         self._report(decision, events_max)
         if not decision.events and not decision.more:
-            evicted, decision.more = self._preempting.decide()
+            evicted, decision.more = self._preempting.decide(events_max)
             decision.events.extend(evicted)
             wanting = {each.beneficiary for each in evicted if isinstance(each, PodEvicted)}
             self.fence(decision, (self._state.pods[uid] for uid in sorted(wanting)))

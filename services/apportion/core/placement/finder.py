@@ -99,7 +99,7 @@ class PlaceFinder:
 
     @property
     def limited(self) -> bool:
-        """Return True if any limit of a queue or namespace is in force."""
+        """Return True if any queue or namespace has a limit."""
         return self._limits.active
 
     def own(self, shard: Shard) -> None:
@@ -108,7 +108,7 @@ class PlaceFinder:
         self._own_rows = None
 
     def find(self, pod: PodState, among: NDArray[np.bool_] | None = None) -> PodPlaced | None:
-        """Return the best placement within limits, or None; `among` leaves out other nodes."""
+        """Return the best placement within limits, or None; `among` restricts the nodes."""
         if self._limits.active:
             return self.look_within(pod, among)[0]
         return self._best(pod, NO_KINDS, among)
@@ -210,8 +210,9 @@ class PlaceFinder:
         """Return the nodes nominated for other pods of at least equal priority.
 
         Pods of the same gang do not count. If a queue has `deserved`, include the nodes nominated
-        for lower-priority pods of other queues."""
-        found = set()
+        for lower-priority pods of other queues. If no pod is being evicted from a node,
+        omit the node if it has room for the pod as well."""
+        found: dict[str, list[PodState]] = {}
         for uid, node in self._state.nominated.items():
             other = self._state.pods.get(uid)
             if other is None or other is pod:
@@ -221,8 +222,32 @@ class PlaceFinder:
             ):
                 continue
             if not other.submitted.group or other.submitted.group != pod.submitted.group:
-                found.add(node)
-        return tuple(sorted(found))
+                found.setdefault(node, []).append(other)
+        if not found:
+            return ()
+        leaving = {each.node for each in self._state.evictions.values()}
+        return tuple(
+            sorted(
+                name
+                for name, others in found.items()
+                if name in leaving or not self._has_both(name, others, pod)
+            )
+        )
+
+    def _has_both(self, name: str, others: list[PodState], pod: PodState) -> bool:
+        # Whether the node surely has room for the pod next to those that it is nominated for.
+        node = self._state.nodes.get(name)
+        if node is None:
+            return False
+        shapes = [each.submitted.shape for each in (*others, pod)]
+        idle = sum(device.open and device.idle for device in node.devices)
+        return (
+            sum(ask.count for shape in shapes for ask in shape.asks) <= idle
+            and sum(shape.node.cpu_milli for shape in shapes)
+            <= node.host.cpu_milli - node.cpu_used_milli
+            and sum(shape.node.memory_mib for shape in shapes)
+            <= node.host.memory_mib - node.memory_used_mib
+        )
 
     def key_of(self, pod: PodState) -> bytes:
         """Return a key that is equal for pods with the same limits and the same feasible nodes."""

@@ -1,10 +1,10 @@
 """Keep the pods of a gang in one topology domain, such as a rack, if its PodGroup asks for that.
 
 A level is a label key, and the nodes with the same value are a domain. The domain with the least
-room is tried first, so that a large one stays whole. If a gang may start with one pod, the domain
-with the most room is tried first, because further pods must follow. If no domain of the preferred
-level has room for all, each coarser level of the topology is tried. In a domain of such a level,
-the pods fill the domains of the preferred level one after the other, so that they use few of them.
+room is tried first, so that a large one stays whole. If a gang lacks at most one pod to start, the
+domain with the most room is tried first, because further pods may follow. If no domain of the
+preferred level has room for all, each coarser level of the topology is tried. In a domain of such a
+level, the pods fill the domains of the preferred level one after the other, and so use few of them.
 Parts of a gang may have levels of their own, within the domain of the whole.
 Invariant: while a gang has placed pods, further pods only get nodes of their domain."""
 
@@ -39,7 +39,7 @@ class Domain(NamedTuple):
 
 
 class Room(NamedTuple):
-    """How many of the waiting pods fit into each domain at most, and how many such pods would."""
+    """How many waiting pods fit into each domain at most, and how many if there were more."""
 
     fitting: NDArray[np.int64]
     most: NDArray[np.int64]
@@ -164,10 +164,10 @@ class GangLevels:
         return GangDeficit(tasks, others)
 
     def domains(self, waiting: list[PodState], deficit: GangDeficit) -> list[Domain]:
-        """Return the domains to try: those of the preferred level, of coarser ones, then the rest.
+        """Return the domains to try, in order: preferred level, coarser levels, required level.
 
-        The rest is those of the required level, which contain all others. If none of them has room
-        for all, return the one with room for most; none if no node has the label of that level."""
+        If no domain of the required level has room for the whole gang, return only the one with
+        the most room. If no node has the label of the required level, return an empty list."""
         self._waiting = waiting
         wide = self._of(self.required, deficit) if self.required else [self._within]
         if not wide:
@@ -176,6 +176,25 @@ class GangLevels:
         most = FINDS_MAX // max(len(levels), 1)
         found = [domain for level in levels for domain in self._of(level, deficit, most)]
         return [*found, *wide]
+
+    def to_clear(self, waiting: list[PodState], most: int) -> list[list[Domain]]:
+        """Return the domains in which evictions may make room, by level, the finest first.
+
+        Each level has at most `most` of them, those with most free room. All nodes are last, if no
+        level is required."""
+        self._waiting = waiting
+        found: list[list[Domain]] = []
+        for level in [*self._narrower(), *filter(None, [self.required])]:
+            ids = self._ids(level)
+            placed, room = self._placed(ids), self._room(ids)
+            del placed[NO_VALUE]
+            numbers = sorted(
+                (-int(room.fitting[each]), self._finder.domain_name(level, row), each)
+                for each, row in _first_rows(ids)
+                if not placed or each in placed
+            )
+            found.append([self._domain(level, ids, each[-1]) for each in numbers[:most]])
+        return found if self.required else [*found, [self._within]]
 
     def enter(self, domain: Domain) -> None:
         """Try the pods in this domain from now on."""
@@ -191,7 +210,7 @@ class GangLevels:
     def find(self, pod: PodState, key: bytes, among: NDArray[np.bool_] | None) -> PodPlaced | None:
         """Return the best placement in the domain, if possible where the others of the gang are.
 
-        `key` is equal for pods with the same feasible nodes; `among` leaves out other nodes."""
+        `key` is equal for pods with the same feasible nodes; `among` restricts the nodes."""
         rows = self.domain.rows
         if rows is not None:
             among = rows if among is None else among & rows

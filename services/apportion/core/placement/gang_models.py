@@ -52,7 +52,7 @@ class GangModels:
         self.enforced = True
 
     def excluded(self, pod: PodState) -> frozenset[int]:
-        """Return the kinds of devices of other models than that of the pod's gang."""
+        """Return the kinds of devices whose model differs from that of the pod's gang."""
         group = self._group_of(pod)
         if group is None or not self.enforced:
             return NO_KINDS
@@ -122,7 +122,9 @@ class GangModels:
         return found
 
     def forget(self) -> None:
-        """Look at all pods of a gang again, because a trial changed placements in the state."""
+        """Clear the cache, because a trial changed placements.
+
+        The next call scans all pods of the gang."""
         self._seen.clear()
 
     def _model_of(self, group: GroupState, kin: Kin) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import structs
 
-from apportion.core.ledger.state import NodeState, Placement, PodState, State
+from apportion.core.ledger.state import NodeState, State
 from apportion.core.placement.limits.limits import Limits
 from apportion.core.placement.queueing.waiting import Waiting
 from apportion_schemas import PodResized, ResizeAsked, ResizeRefused, Share
@@ -50,16 +50,14 @@ class Resizing:
             try:
                 shares = wanted_shares(node, placed.shares, wish.asked)
                 _check_room(node, placed.shares, shares)
-                self._check_limits(pod, placed, shares)
+                if self._limits.active and (
+                    exceeded := self._limits.exceeded_with(pod, placed, shares)
+                ):
+                    raise CannotResize("limit", queue=exceeded.queue, quota=exceeded.quota)
             except CannotResize as problem:
                 return ResizeRefused(**about, **problem.why)
             return PodResized(**about, attempt=placed.attempt, node=placed.node, shares=shares)
         return None
-
-    def _check_limits(self, pod: PodState, placed: Placement, shares: tuple[Share, ...]) -> None:
-        exceeded = self._limits.exceeded_with(pod, placed, shares) if self._limits.active else None
-        if exceeded is not None:
-            raise CannotResize("limit", queue=exceeded.queue, quota=exceeded.quota)
 
 
 def wanted_shares(

@@ -1,7 +1,7 @@
 """Decide when to retry unschedulable shape queues (groups of identical pods).
 
 Invariant: a shape queue stays unschedulable only while none of its pods can be placed. A gang is
-the exception: it is retried only after a release."""
+the exception: it is retried only after a release, and if all nodes together may have room."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -14,6 +14,7 @@ from apportion.core.ledger.handlers.change import Change
 from apportion.core.ledger.state import PodState, State
 from apportion.core.placement.feasibility.descriptors import GANG, REORDERED, SOME
 from apportion.core.placement.finder import PlaceFinder
+from apportion.core.placement.gangs import deficit_of
 from apportion.core.placement.index import ask_loops, packed
 from apportion.core.placement.index.asks import AskColumns
 from apportion.core.placement.index.columns import Columns
@@ -238,6 +239,7 @@ class Waking:
     def _ask_doubted(self, looks_max: int) -> bool:
         # Wake the doubted ones of which a pod could fit. True if all were checked.
         answers: dict[bytes, bool] = {}
+        room: dict[bytes, int] = {}
         while self._doubted:
             if self._finder.classes.looks >= looks_max:
                 return False
@@ -245,8 +247,9 @@ class Waking:
             if not shape_queue.unschedulable or shape_queue.head(self._state) is None:
                 continue
             pods = self._to_ask(shape_queue)
-            if self._outdated(shape_queue, pods) or any(
-                self._could_fit(shape_queue, pod, answers) for pod in pods
+            if self._outdated(shape_queue, pods) or (
+                any(self._could_fit(shape_queue, pod, answers) for pod in pods)
+                and self._whole_could_fit(shape_queue, pods, room)
             ):
                 self._queue.wake(shape_queue)
                 self._unschedulable.forget(shape_queue.key)
@@ -255,11 +258,11 @@ class Waking:
         return True
 
     def _to_ask(self, shape_queue: ShapeQueue) -> list[PodState]:
-        # One pod of each shape of a gang, or the head; and nominated pods, which may fit alone.
+        # One pod of each shape of a gang, or the head and nominated pods, which may fit alone.
         pods, nominated = self._state.pods, self._state.nominated
         turns = shape_queue.live(self._state) if shape_queue.gang else shape_queue.waiting[:1]
         found = {wants_key(pods[turn.uid]): pods[turn.uid] for turn in turns}
-        if not nominated:
+        if not nominated or shape_queue.gang:
             return list(found.values())
         others = (pods[uid] for uid in nominated if uid in pods)
         room = [pod for pod in others if shape_queue.has(turn_of(pod))]
@@ -291,6 +294,29 @@ class Waking:
         if key not in answers:
             answers[key] = self._finder.class_of(pod, alone=alone).fits_somewhere
         return answers[key]
+
+    def _whole_could_fit(
+        self, shape_queue: ShapeQueue, pods: list[PodState], room: dict[bytes, int]
+    ) -> bool:
+        # False if all nodes together surely have no room for a gang of identical pods. A limit that
+        # refused the gang may have gone, and then evictions may help it. `room` caches in how many
+        # places such a pod fits.
+        group = self._state.groups.get(shape_queue.gang)
+        limit = shape_queue.reasons is not None and shape_queue.reasons.limit is not None
+        if (
+            group is None
+            or group.observed is None
+            or group.observed.parts
+            or len(pods) > 1
+            or limit
+        ):
+            return True
+        key = self._finder.key_of(pods[0])
+        if key not in room:
+            capacity = self._finder.class_of(pods[0]).capacity(self._finder.columns)
+            room[key] = int(capacity.sum())
+        deficit = deficit_of(group)
+        return deficit is None or room[key] >= deficit.pods
 
 
 def _minds_kept(shape_queue: ShapeQueue) -> bool:

@@ -52,7 +52,7 @@ class Account:
     """Measures what pods have allocated over time, in the rows given by `by`."""
 
     def __init__(self, state: State, by: By, meters: Meters, idle: int = IDLE) -> None:
-        """Start with what is allocated now; `idle` is the shortest idle period, in microseconds."""
+        """Start with what is allocated now. Ignore idle periods below `idle` microseconds."""
         self._state, self._by, self._meters = state, by, meters
         self._held: dict[str, tuple[_Held, ...]] = {}
         self._of_device: dict[tuple[str, str], list[int]] = {}

@@ -15,8 +15,8 @@ from apportion.core.answers.visibility import Everyone, Namespace
 class ReportRow(Answer, frozen=True):
     """The figures of one row of a report, in the whole period or in one step.
 
-    The row with an empty `key` is the total. In rows that are neither the total nor a node or
-    model, the capacity is what was allocated, because free devices belong to no namespace."""
+    The row with an empty `key` is the total. In a row of a namespace, queue, user or label, the
+    capacity is what was allocated, because free devices belong to none of these."""
 
     key: Everyone[str]
     start: Everyone[str] = msgspec.field(default="", name="from")
@@ -117,9 +117,9 @@ LOST_CAUSES: Final[dict[str, LostCause]] = {
     "quota": LostCause("quota", "pending pods exceed a limit, or their queue is closed"),
     "gang_assembly": LostCause("gang assembly", "kept for a gang, or free while a gang lacks pods"),
     "topology": LostCause(
-        "topology", "pending pods need devices elsewhere, or nearer to each other"
+        "topology", "pending pods need devices on other nodes, or closer together"
     ),
-    "fragmentation": LostCause("fragmentation", "pending pods, or all pods of a gang, fit nowhere"),
+    "fragmentation": LostCause("fragmentation", "too scattered for a pending pod, or a whole gang"),
     "scheduler_delay": LostCause(
         "scheduler delay", "pending pods are undecided, or placed pods are not bound"
     ),
@@ -168,3 +168,35 @@ class LostAnswer(Answer, frozen=True):
     currency: Everyone[str] = ""
     unpriced: Everyone[tuple[str, ...]] = ()  # models without a price
     begins: Everyone[str] = ""  # the ledger's start, if after `from`
+
+
+class CapacityRow(Answer, frozen=True):
+    """The effect of additional nodes of one type on a replayed period."""
+
+    node: Everyone[str]  # its devices, such as 8 x NVIDIA H100 80GB HBM3
+    in_fleet: Everyone[bool]  # the fleet has nodes of this type
+    saved_gpu_hours: Everyone[float]  # of waiting; negative if pods waited longer
+    waited_gpu_hours: Everyone[float]  # GPUs requested by pending pods x time
+    wait_mean_s: Everyone[float]
+    wait_p95_s: Everyone[float]
+    unplaced: Everyone[int]  # pods pending at the end
+    cost: Everyone[float | None] = None  # of the additional nodes over the period
+    saved_per_unit: Everyone[float | None] = None  # GPU-hours per unit of the currency
+
+
+class CapacityAnswer(Answer, frozen=True):
+    """Which types of node would have saved waiting in a period, by replays of it.
+
+    The figures of the answer are those of a replay without additional nodes. `rows` is empty if no
+    pod waited."""
+
+    start: Everyone[str] = msgspec.field(name="from")
+    end: Everyone[str] = msgspec.field(name="to")
+    count: Everyone[int]  # additional nodes in each row
+    waited_gpu_hours: Everyone[float]
+    wait_mean_s: Everyone[float]
+    wait_p95_s: Everyone[float]
+    unplaced: Everyone[int]
+    rows: Everyone[tuple[CapacityRow, ...]]  # the most saved hours per unit of money first
+    currency: Everyone[str] = ""
+    unpriced: Everyone[tuple[str, ...]] = ()  # models without a price

@@ -6,26 +6,26 @@ The facts of the state decide, in this order:
 2. The device or its node is cordoned: `DRAINING` while pods use it, then `CORDONED`.
 3. Pending pods that accept devices of its kind request it: `DELAYED`, `QUOTA`, `GANG`, `TOPOLOGY`
    or `FRAGMENTED`, in this order. Each cause takes at most what its pods request. Undecided pods
-   come first, because they might fit. Pods that request whole devices can lose the rest of a device
-   in use only to fragmentation.
+   come first, because they might fit. For pods that request whole devices, the free rest of a
+   device in use is always `FRAGMENTED`.
 4. Otherwise, no pod requests it: `FREE`.
 
 Allocated shares are `GANG` while the pod is held for the rest of its gang, `DELAYED` until the pod
 is bound, and then `ALLOCATED`.
 
-The causes of 3 are attributed by sums per kind of device, so an event costs the same on a fleet of
-any size, and grows with the number of kinds. Invariants: all parts add up to the capacity, and the
-result depends only on the events and the period, not on the snapshot that was read first."""
+The causes of 3 are attributed by sums per kind of device. So the cost of an event grows with the
+number of kinds, not with the size of the fleet. Invariants: all parts add up to the capacity, and
+the result depends only on the events and the period, not on the snapshot that was read first."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from functools import partial
 from operator import attrgetter
 from typing import Final, NamedTuple
 
 from msgspec import Struct, structs
 
 import apportion_schemas as schemas
+from apportion.core.bounded import remember
 from apportion.core.devices.demand import Demand, FleetFacts, largest_gpu_mib
 from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger.handlers.change import Change
@@ -132,7 +132,7 @@ class Lost(Account):
     """Measures what pods have allocated, and why the rest of each device did no work."""
 
     def __init__(self, state: State, by: By, meters: Meters, idle: int = IDLE) -> None:
-        """Start with the causes of now; `idle` is the shortest idle period, in microseconds."""
+        """Start with the current causes. Ignore idle periods below `idle` microseconds."""
         self._kinds: dict[Kind, schemas.Device] = {}  # an example of each
         self._devices: Counter[Kind] = Counter()
         self._other_needs = True  # kinds came or went, or needs of known kinds changed
@@ -257,7 +257,11 @@ class Lost(Account):
             return
         row = NO_POD if self._by.of_devices else self._by.row_of(self._state, pod, "", "")
         used = (False, True) if part is Part.FRAGMENTED else (False,)
-        for needs in self._needs_of(pod):
+        known = self._needs.get(pod.shape_key)
+        if known is None:
+            known = tuple(self._computed_needs(pod.submitted.shape))
+            remember(self._needs, pod.shape_key, known, most=NEEDS_MAX)
+        for needs in known:
             slots: list[Slot] = []
             cards: list[int] = []
             for need in needs:
@@ -265,15 +269,6 @@ class Lost(Account):
                     slots.append((need.kind, in_use))
                     cards.append(need.cards)
             yield _Wish((part, tuple(slots)), row, tuple(cards))
-
-    def _needs_of(self, pod: PodState) -> Needs:
-        known = self._needs.get(pod.shape_key)
-        if known is None:
-            if len(self._needs) >= NEEDS_MAX:
-                self._needs.clear()
-            known = tuple(self._computed_needs(pod.submitted.shape))
-            self._needs[pod.shape_key] = known
-        return known
 
     def _computed_needs(self, shape: Shape) -> Iterator[tuple[_Need, ...]]:
         # Devices that the pod names by id or index count as any device of their kind.
@@ -322,13 +317,14 @@ class Lost(Account):
         # The division with this change of a row's weight; None if no row has a weight.
         now = self._meters.now
         if division is None:
-            division = Division(now, partial(self._give, str(slot[0][0])))
+
+            def give(row: str, part: Part, cards: int) -> None:
+                source, model = row if self._by.of_devices else NO_POD, str(slot[0][0])
+                self._meters.move((source, model), (row, model), part, cards)
+
+            division = Division(now, give)
         division.weigh(row, cards, now)
         return division if division.total else None
-
-    def _give(self, model: str, row: str, part: Part, cards: int) -> None:
-        source = row if self._by.of_devices else NO_POD
-        self._meters.move((source, model), (row, model), part, cards)
 
     def _settle(self, edge: int) -> None:
         of_pods = (division for wanted in self._wanted.values() for division in wanted.divisions)
@@ -337,7 +333,7 @@ class Lost(Account):
                 division.settle(edge)
 
     def _attribute(self) -> None:
-        """Set at which rates each cause takes what is free, from now on.
+        """Set how much of the free device parts counts for each cause from now on.
 
         It may be called after the fold of the next event, so it must not read the state."""
         if self._groups is None:

@@ -110,7 +110,7 @@ class Meters:
         meter = self._meters.get(key)
         if meter is None:
             if len(self._meters) >= ROWS_MAX:
-                raise TooMuch(f"more than {ROWS_MAX:,} rows; group by something coarser")
+                raise TooMuch(f"more than {ROWS_MAX:,} rows; group by a key with fewer values")
             meter = self._meters[key] = Meter(self.now)
         return meter
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from fractions import Fraction
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct, field
 
@@ -103,12 +103,8 @@ def report_answer(what: str, read: Reading, prices: Prices | None) -> ReportAnsw
     ]
     in_time = sorted(steps.items(), key=lambda item: item[0]) if read.period.step else ()
     return ReportAnswer(
-        revision=read.revision,
+        **_about(read, prices, unpriced),
         report=what,
-        by=str(read.by),
-        start=text_of(read.period.start),
-        end=text_of(read.period.end),
-        begins=_begins(read),
         rows=tuple(sorted(shown, key=lambda row: (-row.allocated_gpu_hours, row.key))),
         total=_row("", total, whole=True, money=money),
         step_s=read.period.step // 1_000_000,
@@ -122,8 +118,6 @@ def report_answer(what: str, read: Reading, prices: Prices | None) -> ReportAnsw
             )
             for (step, key), figures in in_time
         ),
-        currency=prices.currency if prices else "",
-        unpriced=unpriced,
     )
 
 
@@ -137,11 +131,7 @@ def idle_answer(read: Reading, prices: Prices | None) -> IdleAnswer:
         by_row.setdefault(each.row, []).append(each)
     rows = [_idle_row(key, those, prices) for key, those in by_row.items()]
     return IdleAnswer(
-        revision=read.revision,
-        by=str(read.by),
-        start=text_of(read.period.start),
-        end=text_of(read.period.end),
-        begins=_begins(read),
+        **_about(read, prices, unpriced),
         rows=tuple(sorted(rows, key=lambda row: (-row.gpu_hours, row.key))),
         shares=tuple(
             IdleShare(
@@ -161,8 +151,6 @@ def idle_answer(read: Reading, prices: Prices | None) -> IdleAnswer:
         found=len(stretches),
         total=_idle_row("", stretches, prices),
         reported=read.account.used.reported,
-        currency=prices.currency if prices else "",
-        unpriced=unpriced,
     )
 
 
@@ -198,11 +186,7 @@ def lost_answer(read: Reading, prices: Prices | None) -> LostAnswer:
     shown = [_lost_row(key, figures, money=money) for key, figures in rows.items()]
     in_time = sorted(steps.items(), key=lambda item: item[0]) if read.period.step else ()
     return LostAnswer(
-        revision=read.revision,
-        by=str(read.by),
-        start=text_of(read.period.start),
-        end=text_of(read.period.end),
-        begins=_begins(read),
+        **_about(read, prices, unpriced),
         rows=tuple(sorted(shown, key=lambda row: (-row.lost_gpu_hours, row.key))),
         total=_lost_row("", total, money=money),
         step_s=read.period.step // 1_000_000,
@@ -210,8 +194,6 @@ def lost_answer(read: Reading, prices: Prices | None) -> LostAnswer:
             _lost_row(key, figures, money=money, start=text_of(read.meters.edges(step)[0]))
             for (step, key), figures in in_time
         ),
-        currency=prices.currency if prices else "",
-        unpriced=unpriced,
     )
 
 
@@ -235,9 +217,18 @@ def _lost_row(key: str, figures: _Lost, *, money: bool, start: str = "") -> Lost
     )
 
 
-def _begins(read: Reading) -> str:
-    begins = read.account.begins
-    return text_of(begins) if read.period.start < begins < read.period.end else ""
+def _about(read: Reading, prices: Prices | None, unpriced: tuple[str, ...]) -> dict[str, Any]:
+    """Return the fields that the answers of all reports have."""
+    period, begins = read.period, read.account.begins
+    return {
+        "revision": read.revision,
+        "by": str(read.by),
+        "start": text_of(period.start),
+        "end": text_of(period.end),
+        "begins": text_of(begins) if period.start < begins < period.end else "",
+        "currency": prices.currency if prices else "",
+        "unpriced": unpriced,
+    }
 
 
 def _unpriced(prices: Prices | None, models: Iterable[str]) -> tuple[str, ...]:

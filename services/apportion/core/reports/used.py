@@ -57,7 +57,7 @@ class Used:
     """Adds up the usage of one period. `reported` is True if any node reported usage in it."""
 
     def __init__(self, state: State, by: By, meters: Meters, idle: int = IDLE) -> None:
-        """Start with no usage; `idle` is the shortest idle period to find, in microseconds."""
+        """Start with no usage. Ignore idle periods below `idle` microseconds."""
         self.reported = False
         # a minute of an hour is the tolerance of a node's sampling
         self._least = idle - idle // 60

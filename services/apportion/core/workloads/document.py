@@ -4,10 +4,12 @@ Invariant: any value gives a result or a one-line `ManifestError`. Values that a
 long or too large for an event are refused, as are names that Kubernetes refuses (RFC 1123)."""
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from fractions import Fraction
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -16,6 +18,14 @@ from apportion_schemas.quantities import NAME_MAX
 VALUE_CHARS_MAX = 80
 FIELD_CHARS_MAX = 400
 _WORD = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
+_GO_UNITS: Final[Mapping[str, Fraction | int]] = {
+    "ns": Fraction(1, 10**9), "us": Fraction(1, 10**6), "ms": Fraction(1, 1000),
+    "s": 1, "m": 60, "h": 3600,
+}  # fmt: skip
+_GO_PART: Final = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|ms|s|m|h)", re.ASCII)
+_GO_DURATION: Final = re.compile(rf"0|(?:{_GO_PART.pattern})+", re.ASCII)
+_GO_CHARS_MAX: Final = 64
+_GO_S_MAX: Final = (1 << 63) // 10**9
 
 
 class ManifestError(ValueError):
@@ -52,6 +62,19 @@ def errors_below(prefix: str) -> Iterator[None]:
 def within(field: str, key: str) -> str:
     """Return the path of an entry in a map: `field["key"]`."""
     return f'{field}["{ascii(key[:VALUE_CHARS_MAX])[1:-1]}"]'
+
+
+def go_seconds(value: object, field: str) -> int:
+    """Return the seconds of a duration as Go writes it, such as `1h30m`, rounded up.
+
+    Raises ManifestError for another value, or for more than Go's `time.Duration` holds."""
+    seconds = Fraction(_GO_S_MAX + 1)
+    if isinstance(value, str) and len(value) <= _GO_CHARS_MAX and _GO_DURATION.fullmatch(value):
+        parts = _GO_PART.findall(value)
+        seconds = sum((Fraction(part) * _GO_UNITS[unit] for part, unit in parts), Fraction())
+    if seconds > _GO_S_MAX:
+        raise ManifestError(field, value, "is not a duration", 'write a duration such as "10m"')
+    return math.ceil(seconds)
 
 
 def below(field: str, key: str) -> str:

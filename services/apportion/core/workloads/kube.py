@@ -9,6 +9,7 @@ from msgspec import Meta, Struct, field
 
 from apportion_schemas.quantities import (
     CONTAINERS_MAX,
+    DEADLINE_MAX_S,
     LEVELS_MAX,
     NAME_MAX,
     PARTS_MAX,
@@ -226,6 +227,7 @@ class PodSpec(Kube, frozen=True):
     volumes: Annotated[list[Volume], Meta(max_length=256)] = []
     preemption_policy: Literal["", "Never", "PreemptLowerPriority"] = ""
     scheduling_group: SchedulingGroup | None = None
+    active_deadline_seconds: Annotated[int, Meta(ge=1, le=DEADLINE_MAX_S)] | None = None
 
 
 class PodTemplate(Kube, frozen=True):
@@ -405,6 +407,12 @@ class KubernetesGroupSpec(Kube, frozen=True):
     scheduling_constraints: SchedulingConstraints = SchedulingConstraints()
     priority: Priority | None = None
     priority_class_name: Text = ""
+    disruption_mode: dict[str, Any] | str | None = None  # v1alpha2 has text
+
+    @property
+    def whole(self) -> bool:
+        """Return True if the pods may only be evicted together."""
+        return self.disruption_mode == "PodGroup" or "all" in (self.disruption_mode or "")
 
 
 Pod = Object[PodSpec]

@@ -79,9 +79,9 @@ def dialect_of(gpus: int) -> str:
 
 
 def read_rows(lines: Iterable[str], row: type[T]) -> Iterator[tuple[str, T]]:
-    """Yield each row as its place, such as `line 2`, and a struct. An empty value is a missing one.
+    """Yield a pair for each row: its place, such as `line 2`, and its struct.
 
-    Raises ManifestError with line and column."""
+    Empty values count as missing. Raises ManifestError with line and column."""
     reader = csv.DictReader(lines)
     try:
         for record in reader:

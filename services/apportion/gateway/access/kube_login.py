@@ -78,7 +78,7 @@ class KubeLogin:
         return Person(user.username, uid=user.uid, groups=user.groups, extra=user.extra)
 
     async def may(self, person: Person, wish: Wish) -> bool:
-        """Return True if the cluster's RBAC allows it. Raises LoginUnavailable."""
+        """Return True if the cluster's RBAC permits the action. Raises LoginUnavailable."""
         attributes = {"group": GROUP, "verb": wish.verb, "resource": wish.resource}
         attributes |= {"namespace": wish.namespace, "name": wish.name}
         who = {"user": person.name, "uid": person.uid, "groups": person.groups}

@@ -107,12 +107,12 @@ def login_choice(
     if choice.public and choice.wanted:
         raise ConfigError("--open", "with a login", "use --open or a login, not both")
     if choice.url is not None and not choice.wanted:
-        fix = f"it needs a login; add {LOGINS}"
+        fix = f"a public URL needs a login; add {LOGINS}"
         raise ConfigError(PUBLIC_URL, str(public_url), fix)
     if choice.tokens is not None:
         read_rows(choice.tokens)  # report errors before the start
     if not choice.wanted and not choice.public and not is_own_machine(listen.host):
-        fix = f"other machines can reach it; add a login ({LOGINS}), listen on 127.0.0.1, or "
+        fix = f"other machines can reach this address; add a login ({LOGINS}), use 127.0.0.1, or "
         fix += "if a firewall or proxy already restricts access, use --open"
         raise ConfigError("--listen", str(listen), fix)
     return choice

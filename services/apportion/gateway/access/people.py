@@ -194,12 +194,12 @@ def read_rows(path: Path) -> dict[str, Row]:
     """Return the entries of a token file, keyed by the token's digest. Raises ConfigError."""
     try:
         if path.stat().st_size > BYTES_MAX:
-            raise ValueError(f"it is larger than {BYTES_MAX:,} bytes")
+            raise ValueError(f"the file has more than {BYTES_MAX:,} bytes")
         rows = msgspec.convert(tomllib.loads(path.read_text()), _File).token
         names = [row.name for row in rows]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"token {twice[0]!r} is listed twice")
     except (OSError, ValueError, msgspec.ValidationError) as error:
-        fix = f"it cannot be used: {error}; create tokens with `apportion token NAME`"
+        fix = f"the file cannot be used: {error}; create tokens with `apportion token NAME`"
         raise ConfigError("--tokens", str(path), fix) from None
     return {row.sha256: row for row in rows}

@@ -41,6 +41,7 @@ REPORTS: Final = (ReportAnswer, IdleAnswer, LostAnswer)
 BY_SHOWN: Final = frozenset({"namespace", "node", "model"})
 
 T = TypeVar("T", bound=Struct)
+F = TypeVar("F", bound=Callable[[Any, Sees], Any])
 Ask = Callable[[str], Awaitable[bool]]
 Seal = Callable[[str], str]
 
@@ -70,6 +71,26 @@ class Look(NamedTuple):
         return namespaces_in(answer).union(self.also(answer))
 
 
+LOOKS: Final[dict[Any, Look]] = {}  # where an answer's fields do not declare all of its redaction
+
+
+def _redacts(
+    *answers: Any, kind: Any = None, also: Callable[[Any], Iterable[str]] = lambda _: ()
+) -> Callable[[F], F]:
+    # The decorator of the function that redacts these answers, decoded as `kind`.
+    def declared(shown: F) -> F:
+        LOOKS.update({each: Look(kind or each, shown, also) for each in answers})
+        return shown
+
+    return declared
+
+
+@_redacts(
+    *REPORTS,
+    also=lambda it: (
+        {row.key for row in (*it.rows, *getattr(it, "steps", ()))} if it.by == "namespace" else ()
+    ),
+)
 def _report(answer: ReportAnswer | IdleAnswer | LostAnswer, sees: Sees) -> Struct:
     """Redact a report. If it is by namespace, merge the rows of all hidden namespaces."""
     if answer.by == "namespace":
@@ -77,11 +98,6 @@ def _report(answer: ReportAnswer | IdleAnswer | LostAnswer, sees: Sees) -> Struc
         if not isinstance(answer, IdleAnswer):
             answer = structs.replace(answer, steps=tuple(_together(answer.steps, sees)))
     return redacted(answer, sees)
-
-
-def _keys(answer: ReportAnswer | IdleAnswer | LostAnswer) -> Iterable[str]:
-    steps = () if isinstance(answer, IdleAnswer) else answer.steps
-    return {row.key for row in (*answer.rows, *steps)} if answer.by == "namespace" else ()
 
 
 def _together(rows: Iterable[Any], sees: Sees) -> Iterator[Any]:
@@ -101,6 +117,11 @@ def _together(rows: Iterable[Any], sees: Sees) -> Iterator[Any]:
         yield structs.replace(alike[0], **figures | {"key": OTHERS})
 
 
+@_redacts(
+    LogEntry,
+    kind=Entry,
+    also=lambda it: event_namespaces(it.event.get("data")) if isinstance(it.event, dict) else (),
+)
 def _entry(answer: Entry, sees: Sees) -> Entry:
     shown = redacted(answer, sees)
     event = answer.event if all(map(sees, answer.row.namespaces)) else None
@@ -109,6 +130,7 @@ def _entry(answer: Entry, sees: Sees) -> Entry:
     return structs.replace(shown, event=event)
 
 
+@_redacts(DiffAnswer)
 def _differences(answer: DiffAnswer, sees: Sees) -> DiffAnswer:
     shown = redacted(answer, sees)
 
@@ -132,6 +154,7 @@ def _differences(answer: DiffAnswer, sees: Sees) -> DiffAnswer:
     )
 
 
+@_redacts(GangPage)
 def _gangs(answer: GangPage, sees: Sees) -> GangPage:
     shown = redacted(answer, sees)
     items = _hidden_last(list(shown.items), lambda gang: gang.namespace == OTHERS)
@@ -144,6 +167,7 @@ def _hidden_last(rows: list[T], is_hidden: Callable[[T], bool]) -> list[T]:
     return [row for row in rows if not is_hidden(row)] + hidden
 
 
+@_redacts(TimelineAnswer)
 def _timeline(answer: TimelineAnswer, sees: Sees) -> TimelineAnswer:
     shown = redacted(answer, sees)
     # The text around a redacted name may contain it again, for example in a reason.
@@ -155,6 +179,7 @@ def _timeline(answer: TimelineAnswer, sees: Sees) -> TimelineAnswer:
     return structs.replace(shown, marks=marks)
 
 
+@_redacts(LinesAnswer)
 def _lines(answer: LinesAnswer, sees: Sees) -> LinesAnswer:
     """Redact groups of pending pods, so that no group shows the sentence of a hidden pod."""
     shown = redacted(answer, sees)
@@ -168,11 +193,17 @@ def _lines(answer: LinesAnswer, sees: Sees) -> LinesAnswer:
     return structs.replace(shown, lines=tuple(map(line, shown.lines)))
 
 
+@_redacts(QuotaPage)
 def _quotas(answer: QuotaPage, sees: Sees) -> QuotaPage:
     own = tuple(quota for quota in answer.items if sees(quota.namespace))
     return redacted(structs.replace(answer, items=own), sees)
 
 
+@_redacts(
+    FleetAnswer,
+    kind=Fleet,
+    also=lambda it: {use[0].partition("/")[0] for row in it.used for use in row.shares},
+)
 def _fleet(answer: Fleet, sees: Sees) -> Fleet:
     def used(row: PackedUse) -> PackedUse:
         own = (use for use in row.shares if sees(use[0].partition("/")[0]))
@@ -181,24 +212,6 @@ def _fleet(answer: Fleet, sees: Sees) -> Fleet:
     return redacted(structs.replace(answer, used=tuple(map(used, answer.used))), sees)
 
 
-# Redactions that differ from what the answer's fields declare.
-LOOKS: Final[Mapping[Any, Look]] = {
-    GangPage: Look(GangPage, _gangs),
-    LinesAnswer: Look(LinesAnswer, _lines),
-    QuotaPage: Look(QuotaPage, _quotas),
-    LogEntry: Look(
-        Entry, _entry,
-        lambda it: event_namespaces(it.event.get("data")) if isinstance(it.event, dict) else (),
-    ),
-    DiffAnswer: Look(DiffAnswer, _differences),
-    TimelineAnswer: Look(TimelineAnswer, _timeline),
-    ReportAnswer: Look(ReportAnswer, _report, _keys),
-    IdleAnswer: Look(IdleAnswer, _report, _keys),
-    LostAnswer: Look(LostAnswer, _report, _keys),
-    FleetAnswer: Look(
-        Fleet, _fleet, lambda it: {u[0].partition("/")[0] for row in it.used for u in row.shares}
-    ),
-}  # fmt: skip
 OF_ERRORS: Final = Look(ErrorAnswer)  # how a tenant sees an error, at any path
 
 

@@ -131,7 +131,7 @@ async def turn_of(turns: Turns, request: web.Request, what: str) -> AsyncIterato
         why = f"limit reached: {many.count} {what} waiting{whose}"
         raise RequestRefused(status, why, fix=fix, retry_after_s=1) from None
     except TimeoutError:
-        error = f"timed out after {turns.wait_s:g} s in the queue behind {what} of others"
+        error = f"timed out after {turns.wait_s:g} s in the queue behind other {what}"
         raise RequestRefused(503, error, fix="retry", retry_after_s=1) from None
     try:
         yield

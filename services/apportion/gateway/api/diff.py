@@ -91,7 +91,7 @@ class Diff:
         last = newest if query.end is None else await self._moments.revision("to", query.end)
         if first > last:
             begin, end = asked_for(query.begin, first), asked_for(query.end or "", last)
-            rest, fix = f" is {begin}, after to, which is {end}", "swap from and to"
+            rest, fix = f" is {begin}, which is later than to: {end}", "swap from and to"
             raise RequestRefused(400, field="from", rest=rest, fix=fix)
         index, part = self._past.index, None  # compare everything
         if last - first <= SHORT_EVENTS and first >= index.begins:

@@ -1,7 +1,7 @@
 """Histories of pods, nodes and devices, past allocations, and the timeline, from the index.
 
-Invariants: a page is bounded, continues where the previous one ended, and covers revisions up to
-its own revision; the timeline's bins are bounded in number and cover its span without a gap."""
+Invariants: pages and the number of bins are bounded. A page continues where the previous one ended,
+and covers revisions up to its own. The bins of the timeline cover its span without a gap."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -204,7 +204,7 @@ class History:
         if since > upto:
             raise RequestRefused(
                 400, field="since",
-                rest=f" is {asked_for(query.since or '', since)}, after at, which is "
+                rest=f" is {asked_for(query.since or '', since)}, which is later than at: "
                 f"{asked_for(query.at or '', upto)}",
                 fix="use an earlier time",
             )  # fmt: skip

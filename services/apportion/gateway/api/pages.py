@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, TypeVar
 
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from apportion.core.answers.reads import (
     DeviceAnswer,
@@ -22,6 +22,7 @@ from apportion.core.answers.reads import (
     QueuePage,
     QuotaAnswer,
     QuotaPage,
+    StartForecast,
 )
 from apportion.core.explain.explainer import Explainer, queue_answers, quota_answers
 from apportion.core.explain.views import (
@@ -35,6 +36,7 @@ from apportion.core.explain.views import (
     rejected_answer,
     shown_phase,
 )
+from apportion.core.explain.why import with_never
 from apportion.core.ledger.state import Phase, PodState, State
 from apportion.core.names import natural
 from apportion.gateway.api.query import PageQuery, RequestRefused
@@ -42,6 +44,7 @@ from apportion_schemas.quantities import NAME_MAX
 
 T = TypeVar("T")
 _REJECTED = f"{REJECTED}:"
+STARTS_MAX = 100  # pods of a page with forecasts, which take up to some ms each
 PHASES = (*(phase.value for phase in Phase), REFUSED, REJECTED)
 NodeName = Annotated[str, Meta(max_length=NAME_MAX, description="Only items on this node.")]
 NamespaceName = Annotated[
@@ -49,14 +52,23 @@ NamespaceName = Annotated[
 ]
 
 
-class PodsQuery(PageQuery, frozen=True, kw_only=True):
-    """The parameters of lists of pods."""
+class PlacementsQuery(PageQuery, frozen=True, kw_only=True):
+    """The parameters of lists of placed pods."""
 
     namespace: NamespaceName = ""
     phase: Annotated[
         str, Meta(extra_json_schema={"enum": list(PHASES)}, description="Only pods in this phase.")
     ] = ""
     node: NodeName = ""
+
+
+class PodsQuery(PlacementsQuery, frozen=True, kw_only=True):
+    """The parameters of lists of pods."""
+
+    start: Annotated[
+        int, Meta(ge=0, le=1, description="1: add a forecast of its start to each pending pod, on "
+                  "pages of at most 100 pods. Ignored for past times."),
+    ] = 0  # fmt: skip
 
 
 class DevicesQuery(PageQuery, frozen=True, kw_only=True):
@@ -71,10 +83,17 @@ class QuotasQuery(PageQuery, frozen=True, kw_only=True):
     namespace: NamespaceName = ""
 
 
-def pods(state: State, query: PodsQuery) -> PodPage:
+def pods(
+    state: State,
+    query: PodsQuery,
+    forecast: Callable[[PodState], StartForecast | None] = lambda _: None,
+) -> PodPage:
     """Return a page of pods: first by revision of submission, then unreadable pods by uid.
 
-    A page continues after a revision, or after `rejected:UID`."""
+    A page continues after a revision, or after `rejected:UID`. With `query.start`, pending pods
+    have a forecast of their start, and a page has at most `STARTS_MAX` pods."""
+    if query.start:
+        query = structs.replace(query, limit=min(query.limit, STARTS_MAX))
     if query.after.startswith(_REJECTED):
         return _rejected(state, query, query.after.removeprefix(_REJECTED), query.limit)
     after = query.after_revision
@@ -82,6 +101,11 @@ def pods(state: State, query: PodsQuery) -> PodPage:
     chosen, more = _cut(list(itertools.islice(behind, query.limit + 1)), query.limit)
     explainer = Explainer(state)
     live = tuple(pod_answer(state, pod, explainer) for pod in chosen)
+    if query.start:
+        live = tuple(
+            structs.replace(answer, start=with_never(forecast(pod), answer.never))
+            for answer, pod in zip(live, chosen, strict=True)
+        )
     if more:
         return PodPage(revision=state.revision, items=live, next=str(chosen[-1].submitted_revision))
     rest = _rejected(state, query, "", query.limit - len(live))
@@ -102,7 +126,7 @@ def _rejected(state: State, query: PodsQuery, after: str, limit: int) -> PodPage
     return PodPage(revision=state.revision, items=items, next=behind)
 
 
-def placements(state: State, query: PodsQuery) -> PlacementPage:
+def placements(state: State, query: PlacementsQuery) -> PlacementPage:
     """Return a page of live placements in order of decision."""
     after = query.after_revision
     placed = (pod for pod in _pods(state, query) if pod.placement and pod.placed_revision > after)
@@ -177,7 +201,7 @@ def _cut(found: list[T], limit: int) -> tuple[list[T], bool]:
     return found[:limit], len(found) > limit
 
 
-def _pods(state: State, query: PodsQuery) -> Iterator[PodState]:
+def _pods(state: State, query: PlacementsQuery) -> Iterator[PodState]:
     if query.node:
         node = state.nodes.get(query.node)
         held = node.pods.values() if node else ()

@@ -80,8 +80,8 @@ class PastClient:
                             headers=HEADERS | ({"Content-Encoding": packed} if packed else {}),
                         )  # fmt: skip
             except TimeoutError:
-                why = f"the query of the past took longer than {LOOK_S:g} s"
-                raise RequestRefused(503, why, fix="retry; its work continues") from None
+                why = f"the query about the past took longer than {LOOK_S:g} s"
+                raise RequestRefused(503, why, fix="retry; the query continues") from None
             except (aiohttp.ClientError, OSError) as error:
                 why = f"the index for queries about the past is unavailable: {error}"
                 raise RequestRefused(503, why, fix="retry; see the gateway's log") from None
@@ -130,7 +130,7 @@ class PastClient:
             async with asyncio.timeout(BEGIN_S):
                 heard = self._process.stdout
                 if heard is None or not await heard.readline():
-                    raise OSError("its process exited during startup; see the gateway's log")
+                    raise OSError("the process exited during startup; see the gateway's log")
             self._session = aiohttp.ClientSession(
                 "http://past", connector=aiohttp.UnixConnector(str(socket)), auto_decompress=False
             )

@@ -24,6 +24,7 @@ from apportion.core.answers.reads import (
     QueuePage,
     QuotaPage,
     RevisionAnswer,
+    StartForecast,
     SummaryAnswer,
     Why,
 )
@@ -65,6 +66,9 @@ class View(Protocol):
     def pod(self, full_name: str) -> PodState | None:
         """Return the newest live pod with this `namespace/name`, or None."""
 
+    def forecast(self, pod: PodState) -> StartForecast | None:
+        """Return when a pending pod should start; None for other pods and past states."""
+
 
 # makes an answer from a state, the parameters, and the path's parts
 Make = Callable[[View, Any, Mapping[str, str]], msgspec.Struct]
@@ -89,6 +93,10 @@ class LinesQuery(AtQuery, frozen=True, kw_only=True):
             ge=1, le=LIMIT_MAX, description="Maximum pods to list in each group of equal requests."
         ),
     ] = PODS_SHOWN
+    start: Annotated[
+        int, Meta(ge=0, le=1, description="1: add a forecast of its start to each group. Ignored "
+                  "for past times."),
+    ] = 0  # fmt: skip
 
 
 class FleetQuery(AtQuery, frozen=True, kw_only=True):
@@ -126,7 +134,9 @@ def _pod(view: View, _query: AtQuery, names: Mapping[str, str]) -> PodDetail:
 
 def _why(view: View, _query: AtQuery, names: Mapping[str, str]) -> Why:
     state, found = view.state, _find(view, names)
-    return why_rejected(state, found) if isinstance(found, PodRejected) else why(state, found)
+    if isinstance(found, PodRejected):
+        return why_rejected(state, found)
+    return why(state, found, start=view.forecast(found))
 
 
 def _find(view: View, names: Mapping[str, str]) -> PodState | PodRejected:
@@ -166,12 +176,12 @@ WHY = Read(
 READS: Final = (
     Read(
         path="pods", name="pods", answer=PodPage, audience=TENANTS, query=pages.PodsQuery,
-        make=_page(pages.pods),
+        make=lambda view, query, _: pages.pods(view.state, query, view.forecast),
         summary="Pods by time of submission, then rejected pods",
     ),
     Read(
         path="placements", name="placements", answer=PlacementPage, audience=TENANTS,
-        query=pages.PodsQuery, make=_page(pages.placements),
+        query=pages.PlacementsQuery, make=_page(pages.placements),
         summary="Current placements by time of decision",
     ),
     Read(
@@ -211,7 +221,9 @@ READS: Final = (
     ),
     Read(
         path="lines", name="lines", answer=LinesAnswer, audience=TENANTS, query=LinesQuery,
-        make=lambda view, query, _: lines_answer(view.state, query.limit),
+        make=lambda view, query, _: lines_answer(
+            view.state, query.limit, *([view.forecast] if query.start else [])
+        ),
         summary="Pending pods grouped by request, with causes and the nearest nodes",
     ),
     Read(

@@ -122,7 +122,7 @@ class Reports:
             raise RequestRefused(400, str(error), field="by", fix=f"use {KINDS_SAID}") from None
         if report == LOST and query.format == "focus":
             raise RequestRefused(
-                400, "FOCUS records are of allocated hours", field="format", fix="use csv or json"
+                400, "FOCUS has no records of lost hours", field="format", fix="use csv or json"
             )
         money = report == COST or query.format == "focus"
         if self._prices is None and money:

@@ -49,6 +49,10 @@ class PastView:
                 found = pod
         return found
 
+    def forecast(self, _pod: PodState) -> None:
+        """Implement `reads.View.forecast`: nothing is forecast for the past."""
+        return
+
 
 class PastWhy:
     """Answers `why` requests about the past of one ledger."""

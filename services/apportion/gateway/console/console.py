@@ -16,7 +16,13 @@ from msgspec import Struct
 
 from apportion.core.devices.catalogue import FAMILIES, PERCENT
 from apportion.core.explain.text.event_text import NPU_UNIT
-from apportion.core.explain.text.vocabulary import OUTCOMES, PHASES, STORY
+from apportion.core.explain.text.vocabulary import (
+    OUTCOMES,
+    PHASES,
+    START_JUDGED_LEAST,
+    START_UNKNOWN,
+    STORY,
+)
 from apportion_schemas.operations import POLICIES
 
 POLICY: Final = (
@@ -71,7 +77,8 @@ def vocabulary() -> bytes:
     units = {each.name: each.unit for each in FAMILIES.values() if each.unit != PERCENT}
     tables = {
         "PHASES": PHASES, "OUTCOMES": OUTCOMES, "STORY": STORY, "POLICIES": policies,
-        "CORE_UNITS": units, "NPU_UNIT": NPU_UNIT,
+        "CORE_UNITS": units, "NPU_UNIT": NPU_UNIT, "START_UNKNOWN": START_UNKNOWN,
+        "START_JUDGED_LEAST": START_JUDGED_LEAST,
     }  # fmt: skip
     return b"".join(
         b"export const %s = %s;\n" % (name.encode(), msgspec.json.encode(words))

@@ -8,6 +8,8 @@ declare module "*/vocabulary.js" {
   export const STORY: Record<string, string>;
   export const CORE_UNITS: Record<string, string>;
   export const NPU_UNIT: string;
+  export const START_UNKNOWN: Record<string, string>;
+  export const START_JUDGED_LEAST: number;
 }
 
 interface EventTarget {

@@ -68,7 +68,7 @@ class Past:
                     return last
         except TimeoutError:
             raise LedgerUnavailable(
-                f"the ledger's past is loading: revision {self.reader.revision:,} of {last:,}"
+                f"the index of the past is loading: revision {self.reader.revision:,} of {last:,}"
             ) from None
         raise LedgerUnavailable(self.reader.halted or self.indexer.failed)
 

@@ -85,9 +85,9 @@ class Checkpoints:
         try:
             state = restored(bytearray(zlib.decompress(self._path(revision).read_bytes())))
             if state.revision != revision:
-                raise SnapshotError(f"it has revision {state.revision}")
+                raise SnapshotError(f"the state has revision {state.revision}")
             if not state.rules.go_on(self.rules, revision):
-                raise SnapshotError("it contains events that an operator skipped later")
+                raise SnapshotError("an operator has set aside events in this state")
         except (OSError, zlib.error, SnapshotError) as error:
             _log.warning("checkpoint not used", revision=revision, error=str(error))
             self.forget(revision)
@@ -157,7 +157,7 @@ class PastStates:
         return tuple(self._kept)
 
     async def at(self, revision: int) -> State:
-        """Return the state as of `revision`, which the caller must read before it awaits anything.
+        """Return the state as of `revision`. The caller must not await while it uses the state.
 
         Raises BeforeBeginning, UnknownEvent, LedgerError, ArchiveError."""
         async with self._turn:

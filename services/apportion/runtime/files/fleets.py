@@ -191,8 +191,8 @@ def _csv_entries(path: Path, text: str, wrong: list[str]) -> Iterator[_Entry]:
     named = set(reader.fieldnames or ())
     if not ({"node", "sn"} & named and ({"devices"} <= named or {"gpu", "model"} <= named)):
         raise FleetInvalid(
-            f"{path}: line 1: the columns are {', '.join(sorted(named)) or 'missing'}; "
-            "required are node (or sn), and either devices or both gpu and model"
+            f"{path}: line 1: wrong columns: {', '.join(sorted(named)) or 'none'}; "
+            "write node (or sn), and either devices, or gpu and model"
         )
     for record in reader:
 

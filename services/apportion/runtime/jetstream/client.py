@@ -36,6 +36,7 @@ from apportion.runtime.process.config import ConfigError
 from apportion.runtime.process.logs import get_logger
 from apportion.runtime.process.reach import CannotShow, Reach, reach_of
 from apportion.runtime.process.tls import NATS_TLS, ClientTls, explained, files_of
+from apportion.runtime.process.waiting import end
 
 __all__ = ["Connection", "JetStreamLedger", "check_stream", "connect", "create_stream"]
 CONNECT_TIMEOUT_S = 10.0
@@ -190,9 +191,8 @@ class Connection:
         except (errors.Error, OSError, ValueError) as failure:
             raise LedgerUnavailable(f"cannot connect to {self._url}: {failure}") from failure
         finally:
-            connecting.cancel()
             refused.cancel()
-            await asyncio.gather(connecting, refused, return_exceptions=True)
+            await end(connecting)
         self.server_version = check_version(self._client)
         self._up.set()
         self._inbox = self._client.new_inbox()
@@ -373,6 +373,7 @@ class Connection:
         with contextlib.suppress(errors.Error, OSError):
             if self._client.is_connected:
                 await self._client.flush(2)
+        await self._client.stop_reconnecting()
         # In its own task: if it is reconnecting, the client raises CancelledError although we
         # were not cancelled.
         closing = asyncio.ensure_future(self._client.close())

@@ -286,7 +286,7 @@ def configuration_rules() -> Rules:
 
 
 class ConfigurationFollower(Follower):
-    """Delivers only records of the configuration, even if the ledger was trimmed after them."""
+    """Delivers only records of the configuration, even one that was trimmed from the ledger."""
 
     def __init__(self, wire: Wire, deliver: Callable[[Record], None]) -> None:
         super().__init__(wire, self._count, start=1, subjects=[CONFIGURATION])

@@ -299,7 +299,7 @@ class JetStreamLedger:
         return (await stream.read_info(self.wire)).state.last_seq
 
     async def first_revision(self) -> int:
-        """Return the oldest revision, or the next one if none exists. Raises LedgerUnavailable."""
+        """Return the oldest revision, or the next if empty. Raises LedgerUnavailable."""
         return max((await stream.read_info(self.wire)).state.first_seq, 1)
 
     async def holds(self, drafts: Sequence[Draft]) -> bool:

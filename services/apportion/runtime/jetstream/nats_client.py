@@ -18,6 +18,7 @@ from apportion.runtime.jetstream.wire import Receiver
 from apportion.runtime.process.config import ConfigError
 from apportion.runtime.process.reach import CannotShow, KeyPair
 from apportion.runtime.process.tls import ClientTls
+from apportion.runtime.process.waiting import end
 
 # The library would import aiohttp for web sockets, which we do not use: 0.1 s of every verb. Hide
 # it during this import; modules that serve HTTP can still import it.
@@ -112,6 +113,11 @@ class LeavingClient(Client):
         self._ps = Messages(self)
         self._tell = tell
         self._at_once: dict[int, Receiver] = {}
+
+    async def stop_reconnecting(self) -> None:
+        """End a reconnection in progress. The library's own close could let it continue."""
+        if self._reconnection_task is not None:
+            await end(self._reconnection_task)
 
     def take_at_once(self, subscription: Subscription, receive: Receiver) -> None:
         """Call `receive` directly for the subscription's messages, before reading more data."""

@@ -1,9 +1,9 @@
 """Decides how much of the ledger's beginning may be dropped, and reports what limits it.
 
 A revision may be dropped once a valid archive of this ledger has it, and the server no longer needs
-its message id for deduplication. It must also precede every kept snapshot and every placement that
-the binders' queue may still deliver. Invariant: every dropped revision is archived. Before a drop,
-bootstrap stores state and configuration for new readers."""
+its message id for deduplication. The revision must also precede every kept snapshot and every
+placement that the binders' queue may still deliver. Invariant: every dropped revision is archived.
+Before a drop, bootstrap stores state and configuration for new readers."""
 
 import asyncio
 from datetime import datetime, timedelta
@@ -26,7 +26,7 @@ class CannotDrop(LedgerError):
 
 
 class Droppable(NamedTuple):
-    """The revisions `first` to `last`, which may be dropped, and why no more.
+    """The revisions `first` to `last`, which may be dropped, and what keeps the next revision.
 
     If `last` is before `first`, no revision may be dropped."""
 

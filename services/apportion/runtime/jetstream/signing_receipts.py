@@ -131,8 +131,8 @@ async def _begin(ledger: JetStreamLedger, info: StreamInfo, before: Checkpoint |
                 _check_state(state, before)
             return state
         raise CannotSign(
-            "the state of the newest receipt and the beginning of the ledger are gone; keep "
-            "this folder, and begin new receipts in another one"
+            "no snapshot is left at or before the newest receipt, and the events after it were "
+            "deleted; keep this folder, and start new receipts in another one"
         )
     if oldest := await snapshots.oldest(info.state.first_seq):
         return oldest

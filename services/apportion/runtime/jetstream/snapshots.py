@@ -184,9 +184,9 @@ class Snapshots:
             data = await bucket.get(stored.entry, size_max=SIZE_MAX_BYTES)
             state = await asyncio.to_thread(restored, data)
             if state.revision != stored.revision:
-                raise BadObject(f"it has revision {state.revision}")
+                raise BadObject(f"the state has revision {state.revision}")
             if not state.rules.go_on(rules, state.revision):
-                raise BadObject("it contains events that an operator has set aside since")
+                raise BadObject("an operator has set aside events in this snapshot")
         except (BadObject, SnapshotError, LedgerUnavailable) as error:
             _log.warning(
                 "snapshot ignored; using an older one or the whole ledger",

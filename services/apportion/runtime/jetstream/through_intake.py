@@ -1,7 +1,7 @@
 """Lets the agent of one node read the ledger through an intake.
 
-Such an agent has no rights on the server's API (`core.intake.sight`). Invariant: each request to
-that API goes to an intake, and all others go to the server."""
+Such an agent may not use the server's JetStream API (`core.intake.sight`). Invariant: each request
+to that API goes to an intake, and all others go to the server."""
 
 import zlib
 from typing import Final

@@ -215,7 +215,7 @@ async def _webhook(api: KubeApi) -> str | None:
         hook.get("clientConfig", {}) for hook in msgspec.json.decode(answer.body)["webhooks"]
     ]
     if not all(config.get("caBundle") for config in configs):
-        return "its caBundle is empty, so the API server cannot trust it"
+        return "its caBundle is empty, so the API server cannot trust the webhook"
     services = {
         (service.get("namespace", ""), service.get("name", ""))
         for config in configs

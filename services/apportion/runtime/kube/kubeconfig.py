@@ -119,7 +119,7 @@ def _read(path: Path) -> _File:
         with path.open("rb") as file:
             data = file.read(TEXT_BYTES_MAX + 1)
         if len(data) > TEXT_BYTES_MAX:
-            raise ValueError(f"it is larger than {TEXT_BYTES_MAX:,} bytes")
+            raise ValueError(f"the file has more than {TEXT_BYTES_MAX:,} bytes")
         document = next(parse(data.decode()), None)
         if document is None:
             return _File()
@@ -127,4 +127,4 @@ def _read(path: Path) -> _File:
             raise document.error
         return msgspec.convert(document.content, _File)
     except (OSError, ValueError, msgspec.ValidationError) as error:
-        raise ConfigError("kubeconfig", str(path), f"it cannot be read: {error}") from None
+        raise ConfigError("kubeconfig", str(path), f"cannot read this file: {error}") from None

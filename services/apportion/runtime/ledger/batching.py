@@ -81,7 +81,7 @@ def check_batch(drafts: Sequence[Draft]) -> dict[str, int]:
                 "expect",
                 f"{draft.expect} on {draft.subject}, but the batch's first draft on that subject "
                 f"expects {first}",
-                "fence a subject by its first draft in the batch",
+                "set expect only on the first draft of a subject in the batch",
             )
     total = sum(len(draft.payload) for draft in drafts)
     if total > MAX_BATCH_BYTES:

@@ -258,5 +258,5 @@ def read_beat(subject: str, payload: bytes) -> tuple[str, bool]:
     beat = _decode_agent(payload)
     (node,) = beat.nodes
     if subject != f"apportion.beat.agent.{token(node)}":
-        raise ValueError(f"it is for node {node}")
+        raise ValueError(f"the heartbeat is for node {node}")
     return node, beat.leaves

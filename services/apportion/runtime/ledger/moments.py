@@ -63,6 +63,11 @@ def parse_moment(text: str, now: datetime) -> Moment:
     return Moment(time=time)
 
 
+def is_relative(text: str) -> bool:
+    """Return True if `text` depends on the present: an age such as -10m, a time of day, or now."""
+    return text == "now" or bool(_AGO.fullmatch(text) or _CLOCK.fullmatch(text))
+
+
 def shown_time(time: datetime) -> str:
     """Format a time for messages: in UTC, to the second."""
     return time.astimezone(UTC).isoformat(timespec="seconds").removesuffix("+00:00") + "Z"

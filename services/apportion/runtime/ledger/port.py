@@ -157,7 +157,7 @@ class LedgerDrifted(LedgerError):
 
 
 class LedgerHole(LedgerError):
-    """Error: events are missing from the ledger, so every fold of the ledger is in doubt."""
+    """Error: events are missing from the ledger, so states folded from it may be wrong."""
 
     def __init__(self, what: str, expected: int, found: int) -> None:
         super().__init__(
@@ -297,7 +297,7 @@ class Ledger(Readable, Protocol):
         """Return the newest revision; 0 if the ledger is empty."""
 
     async def first_revision(self) -> int:
-        """Return the oldest revision, or the next one if none exists. It is 1 unless trimmed."""
+        """Return the oldest revision, or the next one if the ledger is empty; 1 unless trimmed."""
 
     async def last_on_subject(self, subject: str) -> int:
         """Return the newest revision on one subject, or 0 if the subject has no records."""

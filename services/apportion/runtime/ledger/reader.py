@@ -97,7 +97,7 @@ class StateFold:
 
 
 def _chain_digest(record: Record) -> str:
-    """Return the digest that the node's next placement must name, or "" if not a placement."""
+    """Return the digest that the node's next placement must name; "" for other events."""
     if not record.subject.startswith(PLACEMENT_SUBJECTS):
         return ""
     return sha256(record.payload).hexdigest()

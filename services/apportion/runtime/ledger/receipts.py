@@ -273,10 +273,12 @@ class ReceiptCheck:
                 self.last, self.time = signed.last, signed.time
                 self._signed = signed
             elif not self._named:
-                text = f"a record from here to revision {signed.last} was changed; the receipt's"
+                text = (
+                    f"a record from here to revision {signed.last} was changed; to find it, compare"
+                )
                 yield (
                     signed.first,
-                    f"{text} fingerprints are gone, only an unchanged ledger copy shows which",
+                    f"{text} with another copy of the ledger, as the receipt has no fingerprints",
                 )
             yield from self._advance(self._next)
 

@@ -13,7 +13,7 @@ import signal
 import struct
 import sys
 import warnings
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Final
 
@@ -46,7 +46,17 @@ async def apart(work: Callable[[Tell], bytes], *, seconds: float) -> AsyncGenera
             lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(pipe, "rb", 0)
         )
         try:
-            async for frame in _frames(reader, loop.time() + seconds):
+            last, until = False, loop.time() + seconds
+            while not last:
+                try:
+                    async with asyncio.timeout_at(until):
+                        head = await reader.readexactly(_FRAME.size)
+                        last, size = _FRAME.unpack(head)
+                        frame = await reader.readexactly(size)
+                except TimeoutError:
+                    raise TookTooLong("timed out") from None
+                except asyncio.IncompleteReadError:
+                    raise ApartFailed("the worker process ended without an answer") from None
                 yield frame
         finally:
             transport.close()
@@ -57,21 +67,6 @@ async def apart(work: Callable[[Tell], bytes], *, seconds: float) -> AsyncGenera
 def _end(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)  # it has answered, so nothing that it still does matters
     os.waitpid(pid, 0)
-
-
-async def _frames(reader: asyncio.StreamReader, until: float) -> AsyncIterator[bytes]:
-    last = False
-    while not last:
-        try:
-            async with asyncio.timeout_at(until):
-                head = await reader.readexactly(_FRAME.size)
-                last, size = _FRAME.unpack(head)
-                frame = await reader.readexactly(size)
-        except TimeoutError:
-            raise TookTooLong("timed out") from None
-        except asyncio.IncompleteReadError:
-            raise ApartFailed("the worker process ended without an answer") from None
-        yield frame
 
 
 def _fork(work: Callable[[Tell], bytes], seconds: float) -> tuple[int, int]:

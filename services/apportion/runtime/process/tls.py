@@ -77,7 +77,7 @@ class ClientTls:
                 except (ssl.SSLError, ValueError) as error:
                     if not files.ca:
                         raise
-                    why = f"it has no readable certificate ({_reason(error)})"
+                    why = f"the file has no readable certificate ({_reason(error)})"
                     fix = f"{why}; name the CA's PEM file"
                     raise ConfigError(f"{files.setting}_CA", files.ca, fix) from None
                 context.minimum_version = ssl.TLSVersion.TLSv1_2

@@ -108,7 +108,7 @@ def _read(path: Path | None) -> bytes:
 
 
 class BadBody(Exception):
-    """Error: a request body cannot be read. The message has the expected form."""
+    """Error: a request body cannot be read. The message describes the form that was expected."""
 
 
 class PodTooLarge(BadBody):

@@ -64,7 +64,7 @@ class Tls:
             try:
                 made.load_verify_locations(cadata=pem.client_ca)
             except (ssl.SSLError, ValueError) as error:
-                fix = f"it has no readable certificate ({error}); name the CA's PEM file"
+                fix = f"no readable certificate in this file ({error}); name the CA's PEM file"
                 raise ConfigError(CLIENT_CA, found=True, fix=fix) from None
         # The library accepts only files; this one is in memory and ends with its descriptor.
         memory = os.memfd_create("certificate")
@@ -194,5 +194,5 @@ _OPTIONS = (
 
 
 def serving_tls_options(command: Command) -> Command:
-    """Add the options of `served_files`: `tls_cert`, `tls_key` and `tls_client_ca`."""
+    """Add the options that `served_files` reads: `tls_cert`, `tls_key` and `tls_client_ca`."""
     return options.with_options(command, *_OPTIONS)

@@ -35,7 +35,7 @@ class Session(msgspec.Struct, frozen=True):
         return State() if self.snapshots is None else await self.snapshots.restore()
 
     async def rules(self) -> Rules:
-        """Return the current rules by which the ledger is read."""
+        """Return the current reading rules: the enabled formats, and the revisions to skip."""
         return Rules() if self.snapshots is None else await self.snapshots.rules()
 
     async def beyond_beginning(self) -> State | None:

@@ -208,7 +208,7 @@ class Facts:
             yield self._fact(data)
 
     def overtaken(self) -> Iterator[Fact]:
-        """Yield an event for each adopted pod of ours that another scheduler bound."""
+        """Yield an event for each of our pods that another scheduler bound, once it is adopted."""
         for uid in list(self._view.overtaken):
             known = self._state.pods.get(uid)
             if known is None or known.placement is None or not known.adopted:

@@ -59,7 +59,7 @@ class Marks(ABC):
 
     @abstractmethod
     def everything(self) -> dict[str, None]:
-        """Return the keys of all objects to compare, in the cluster or in the ledger."""
+        """Return the keys of all objects that are in the cluster or in the ledger."""
 
     def mark(self, key: str) -> None:
         """Mark an object for comparison with the ledger."""
@@ -165,7 +165,7 @@ class Mirror(Marks, Generic[V]):
         }  # fmt: skip
 
     def everything(self) -> dict[str, None]:
-        """Return the keys of all objects of this kind, in the cluster or in the ledger."""
+        """Return the keys of all objects of this kind that are in the cluster or in the ledger."""
         return dict.fromkeys((*self.entries, *keys_of(self._has())))
 
     def differences(self, names: Iterable[str]) -> Iterator[Payload]:

@@ -62,6 +62,7 @@ from apportion_schemas.quantities import CPU_MILLI_MAX, HOST_MEMORY_MIB_MAX
 MIB = 1 << 20
 NOTHING = NodeConstraints()
 _PLAIN = ("cpu", "memory", "pods")
+_EFFECTS: dict[str, Any] = {each: each for each in ("NoSchedule", "PreferNoSchedule", "NoExecute")}
 TEMPLATES_MAX = 2_000
 _NO_RESOURCES = Raw(b"{}")
 _NO_LIST = Raw(b"[]")
@@ -446,7 +447,10 @@ class ObjectReader:
             pods=_whole(allocatable.get("pods", 0)),
             extended={name: amount for name, amount in sorted(extended.items()) if amount},
             labels=labels,
-            taints=tuple(_taint(taint) for taint in node.spec.taints or ()),
+            taints=tuple(
+                Taint(key=t.key, effect=_EFFECTS.get(t.effect, "NoSchedule"), value=t.value)
+                for t in node.spec.taints or ()
+            ),
             unhealthy_indexes=unhealthy_indexes(notes),
         )
 
@@ -542,11 +546,12 @@ def _resized(
     infeasible: bool,
     without: Mapping[str, object] = MappingProxyType({}),
 ) -> _Resources:
-    """Return the resources of a container or pod: the larger of its spec and the kubelet's status.
+    """Return the resources of a container or pod during a resize.
 
-    As in kube-scheduler 1.36. kube-scheduler 1.37 first adds up the containers, so it counts less
-    while one container grows and another shrinks. `without` is the pod's overhead, which its status
-    includes."""
+    For each resource, it is the larger of the spec's amount and the amount in the kubelet's status,
+    or the status alone if the resize is infeasible. kube-scheduler 1.36 does the same. Version 1.37
+    first adds up the containers, so it counts less while one container grows and another shrinks.
+    `without` is the pod's overhead. It is subtracted from the status, which includes it."""
     spec = _decode_resources(raw) or _Resources()
     if given == _NOT_GIVEN:
         return spec
@@ -607,12 +612,6 @@ def _whole(amount: object, factor: int = 1) -> int:
         return max(math.floor(quantity(amount, "amount") * factor), 0)
     except ManifestError:
         return 0
-
-
-def _taint(taint: _Taint) -> Taint:
-    known = taint.effect in {"NoSchedule", "PreferNoSchedule", "NoExecute"}
-    effect: Any = taint.effect if known else "NoSchedule"
-    return Taint(key=taint.key, effect=effect, value=taint.value)
 
 
 def read_namespace(raw: bytes) -> NamespaceObserved | None:

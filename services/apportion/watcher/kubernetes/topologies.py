@@ -35,7 +35,7 @@ _decode = from_outside(msgspec.json.Decoder(dict[str, Any]).decode)
 
 
 class TopologyView:
-    """The HyperNodes and Topologies, and what they mean for nodes and PodGroups."""
+    """The HyperNodes and Topologies, and the labels and levels that nodes and PodGroups get."""
 
     def __init__(self, stir: Callable[[], None], problem: Problem) -> None:
         self._stir = stir

@@ -71,10 +71,22 @@ class VolumeView(Marks):
             VOLUMES: readable(
                 "PersistentVolume", volumes, read_volume, self._volume_changed, problem
             ),
-            CLASSES: readable("StorageClass", classes, read_class, self._class_changed, problem),
+            CLASSES: readable(
+                "StorageClass",
+                classes,
+                read_class,
+                lambda name, *_: self._mark_classes((name,)),
+                problem,
+            ),
             DRIVERS: readable("CSIDriver", drivers, read_driver, self._driver_changed, problem),
             CAPACITIES: readable(
-                "CSIStorageCapacity", capacities, read_capacity, self._capacity_changed, problem
+                "CSIStorageCapacity",
+                capacities,
+                read_capacity,
+                lambda _name, before, now, _version: self._mark_classes(
+                    each.storage_class_name for each in (before, now) if each
+                ),
+                problem,
             ),
         }
 
@@ -179,14 +191,13 @@ class VolumeView(Marks):
         for volume in (before, now):
             if volume is None:
                 continue
-            self._marked_classes.add(volume.storage_class)
             ref = volume.spec.claim_ref
             if ref is not None and f"{ref.namespace}/{ref.name}" in self.mounted:
                 self._marked[f"{ref.namespace}/{ref.name}"] = None
-        self._stir()
+        self._mark_classes(each.storage_class for each in (before, now) if each)
 
-    def _class_changed(self, name: str, _before: object, _now: object, _version: int) -> None:
-        self._marked_classes.add(name)
+    def _mark_classes(self, names: Iterable[str]) -> None:
+        self._marked_classes.update(names)
         self._stir()
 
     def _driver_changed(
@@ -200,11 +211,4 @@ class VolumeView(Marks):
             (self.required.add if required else self.required.discard)(name)
             self.required_changed(version)
         classes = self.storage.classes.items()
-        self._marked_classes.update(key for key, each in classes if each.provisioner == name)
-        self._stir()
-
-    def _capacity_changed(
-        self, _name: str, before: Capacity | None, now: Capacity | None, _version: int
-    ) -> None:
-        self._marked_classes.update(each.storage_class_name for each in (before, now) if each)
-        self._stir()
+        self._mark_classes(key for key, each in classes if each.provisioner == name)

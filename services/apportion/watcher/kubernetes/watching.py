@@ -31,7 +31,7 @@ from apportion.runtime.process.metrics import Metrics
 from apportion.watcher.kubernetes.doubts import Doubts
 from apportion.watcher.kubernetes.facts import Fact, Facts, FactWriting, Revisions
 from apportion.watcher.kubernetes.ineffective import Ineffective
-from apportion.watcher.kubernetes.objects import ObjectReader, PodView
+from apportion.watcher.kubernetes.objects import ObjectReader
 from apportion.watcher.kubernetes.pod_groups import GROUPS, POD_GROUPS, VOLCANO
 from apportion.watcher.kubernetes.resource_claims import RESOURCE_CLAIMS
 from apportion.watcher.kubernetes.topologies import TOPOLOGY_GROUPS, TOPOLOGY_PATHS
@@ -213,8 +213,9 @@ class KubernetesWatching:
         repairs = metrics.gauge(
             "apportion_watcher_repairs",
             "Differences between the cluster and the ledger that only a full comparison found, by "
-            "kind: ledger, pod, annotation, or conflict (a running pod has devices that the "
-            "ledger cannot charge to it).",
+            "kind: ledger (it had missed a change), pod (it no longer exists), annotation (it "
+            "differs from the ledger), or conflict (a running pod has devices that the ledger "
+            "cannot assign to it).",
             ("kind",),
         )
         for kind in ("ledger", "pod", "annotation", "conflict"):
@@ -279,7 +280,18 @@ class KubernetesWatching:
                 await self._writing.append(reader, ledger, found)
             await self._writing.append(reader, ledger, facts)
             written += len(facts)
-            await self._read_claims(marked.pods)
+            for pod in self._view.unread(marked.pods):
+                try:
+                    raw = await self._api.get(pod_path(pod.namespace, pod.name))
+                except KubeRefused as error:
+                    _log.info("cannot read pod %s/%s again: %s", pod.namespace, pod.name, error)
+                except KubeUnavailable:
+                    break
+                else:
+                    same = self._view.pods.get(pod.uid) is pod
+                    if same and read_pod(raw).metadata.uid == pod.uid:
+                        # otherwise the watch has reported it
+                        self._view.audiences["pods"].seen(raw)
         return written
 
     def _steps(self, marked: Marked, pods: list[str]) -> Iterator[list[Fact]]:
@@ -312,38 +324,36 @@ class KubernetesWatching:
                     held = shares_words(data.shares, families_of(data.submitted.shape.asks))
                     name = _named(data.submitted)
                     _log.warning(
-                        "pod %s is charged %s: no trusted source names its devices", name, held
+                        "pod %s counts as using %s: no trusted source names its devices", name, held
                     )
                 yield self._facts.adoption(data)
             elif self._conflicts.get(data.pod) != problem:
                 self._conflicts[data.pod] = problem
                 self.repairs["conflict"] += 1
                 name = _named(data.submitted)
-                _log.error("pod %s has devices that the ledger cannot charge: %s", name, problem)
+                _log.error("pod %s has devices that the ledger cannot assign: %s", name, problem)
                 yield from self._facts.conflict(data, problem)
-
-    async def _read_claims(self, uids: Iterable[str]) -> None:
-        for pod in self._view.unread(uids):
-            try:
-                raw = await self._api.get(pod_path(pod.namespace, pod.name))
-            except KubeRefused as error:
-                _log.info("cannot read pod %s/%s again: %s", pod.namespace, pod.name, error)
-            except KubeUnavailable:
-                return
-            else:
-                if self._view.pods.get(pod.uid) is pod and read_pod(raw).metadata.uid == pod.uid:
-                    self._view.audiences["pods"].seen(raw)  # otherwise the watch has reported it
 
     async def _compare(self, reader: Reader[Change], ledger: Ledger) -> None:
         for uid in self._conflicts.keys() - self._view.pods.keys():
             del self._conflicts[uid]
         await self._ask_for(reader, ledger, self._view.unseen()[:ASKED_MAX])
-        await self._ask_for_unbound(self._view.unbound()[:ASKED_MAX])
+        for pod in self._view.unbound()[:ASKED_MAX]:
+            try:
+                found = read_pod(await self._api.get(pod_path(pod.namespace, pod.name)))
+            except KubeRefused:
+                continue
+            except KubeUnavailable:
+                break
+            # A restored API server has lost the binding. The pod ends, and is submitted again.
+            if found.metadata.uid == pod.uid and not found.spec.node_name:
+                _log.warning("pod %s/%s: the API server lost its binding", pod.namespace, pod.name)
+                self._view.note_gone(pod.uid, UNBOUND)
         await self._settle(reader, ledger, self._view.take())
-        found = await self._settle(reader, ledger, self._view.everything(), missed=True)
-        if found:
-            self.repairs["ledger"] += found
-            _log.warning("repaired %d differences between cluster and ledger", found)
+        repaired = await self._settle(reader, ledger, self._view.everything(), missed=True)
+        if repaired:
+            self.repairs["ledger"] += repaired
+            _log.warning("repaired %d differences between cluster and ledger", repaired)
         await self._compare_annotations(reader, ledger)
 
     async def _compare_annotations(self, reader: Reader[Change], ledger: Ledger) -> None:
@@ -373,19 +383,6 @@ class KubernetesWatching:
                 gone = DifferenceFound(kind="gone", name=_named(about), pod=uid, ledger=at)
                 await self._writing.append(reader, ledger, list(self._facts.difference(gone)))
                 self._view.note_gone(uid, DELETED)
-
-    async def _ask_for_unbound(self, pods: Iterable[PodView]) -> None:
-        for pod in pods:
-            try:
-                found = read_pod(await self._api.get(pod_path(pod.namespace, pod.name)))
-            except KubeRefused:
-                continue
-            except KubeUnavailable:
-                return
-            # A restored API server has lost the binding. The pod ends, and is submitted again.
-            if found.metadata.uid == pod.uid and not found.spec.node_name:
-                _log.warning("pod %s/%s: the API server lost its binding", pod.namespace, pod.name)
-                self._view.note_gone(pod.uid, UNBOUND)
 
 
 def kubernetes_watching(

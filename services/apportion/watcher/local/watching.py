@@ -4,7 +4,6 @@ Invariants: before it compares, the watcher folds everything that it has appende
 reading that an event has outdated, so it never reverts another watcher's append."""
 
 import asyncio
-from collections.abc import Iterator
 from uuid import NAMESPACE_OID, uuid5
 
 import msgspec
@@ -46,9 +45,6 @@ class ByHand:
 
     async def let_go(self, ledger: Ledger) -> None:
         """End and resubmit all evicted pods, once the fold is up to date. Raises LedgerError."""
-        await asyncio.gather(*(self._move(unit, ledger) for unit in self._units()))
-
-    def _units(self) -> Iterator[list[PodState]]:
         if self._state.of_kubernetes:
             return
         units: dict[str, list[PodState]] = {}
@@ -57,9 +53,12 @@ class ByHand:
             if of_folder(uid) or self._source.incarnation(pod.full_name, uid):
                 continue
             units.setdefault(pod.submitted.group or uid, []).append(pod)
-        for unit in units.values():
-            for first in range(0, len(unit), UNIT_MAX):
-                yield unit[first : first + UNIT_MAX]
+        moves = (
+            self._move(unit[first : first + UNIT_MAX], ledger)
+            for unit in units.values()
+            for first in range(0, len(unit), UNIT_MAX)
+        )
+        await asyncio.gather(*moves)
 
     async def _move(self, unit: list[PodState], ledger: Ledger) -> None:
         basis = self._state.revision
@@ -133,7 +132,14 @@ class Watching:
             if wanted is self._compared and not stirred:
                 return
             await reader.reached(await ledger.last_revision())
-            await self._recall(wanted, ledger)
+            # The server would drop the next incarnation under an id that it still remembers.
+            for key in self._known.forgotten(wanted) if self._forgetful else ():
+                number = 0
+                while await ledger.last_on_subject(
+                    f"{SUBJECTS}.workload.{token(self._source.uid(key, number + 1))}"
+                ):
+                    number += 1
+                self._known.recall(key, number)
             await self._by_hand.let_go(ledger)
             if self._known.outdates(wanted):
                 continue
@@ -147,18 +153,6 @@ class Watching:
                 self._known.spend(pod)
             self._stirred.set()
             before = facts
-
-    async def _recall(self, wanted: Observation, ledger: Ledger) -> None:
-        if not self._forgetful:
-            return
-        # The server would drop the next incarnation under an id that it still remembers.
-        for key in self._known.forgotten(wanted):
-            number = 0
-            while await ledger.last_on_subject(
-                f"{SUBJECTS}.workload.{token(self._source.uid(key, number + 1))}"
-            ):
-                number += 1
-            self._known.recall(key, number)
 
     async def _append(self, facts: list[Fact]) -> list[PodSubmitted]:
         basis = self._state.revision

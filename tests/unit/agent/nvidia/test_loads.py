@@ -37,7 +37,7 @@ async def backend(driver: FakeDriver) -> AsyncIterator[NvmlBackend]:
 
 
 async def load_of(backend: NvmlBackend, device: str, cut: MigInstance | None = None) -> Load:
-    """Return the load of the device, or of its MIG instance `cut`."""
+    """Return the load of the device, or of the device's MIG instance `cut` if that is given."""
     loads = await backend.loads()
     return next(load for load in loads if (load.device, load.instance) == (device, cut))
 

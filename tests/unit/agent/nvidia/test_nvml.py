@@ -476,7 +476,7 @@ async def test_a_driver_that_lacks_a_function(driver: FakeDriver, backend: NvmlB
 
 
 async def test_nothing_comes_of_a_closed_backend(driver: FakeDriver) -> None:
-    """A call that waits for a change never returns if the backend is closed."""
+    """If the backend is closed, a call that waits for a change does not return."""
     closed = NvmlBackend(SystemClock())
     await closed.close()
     with pytest.raises(TimeoutError):

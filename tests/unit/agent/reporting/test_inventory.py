@@ -23,13 +23,13 @@ def with_failed(report: NodeReported, *indexes: int) -> NodeReported:
 
 
 def test_nothing_differs_nothing_is_written() -> None:
-    """The agent appends nothing while the ledger's view of a node equals its inventory."""
+    """The agent appends nothing while the node's inventory equals the ledger's view of the node."""
     assert news(NodeView(said=WELL), WELL) == []
 
 
 def test_what_people_are_told_is_refused_is_ended_by_a_whole_report() -> None:
-    """After the intake has refused a report, the agent's next report is a full one. This holds even
-    if the inventory and the ledger agree again, or differ only in health."""
+    """After the intake has refused a report, the agent's next report is a full one. This is so even
+    if the inventory and the ledger agree again, or differ only in the health of devices."""
     refused = NodeView(said=WELL, refused=True)
     for now in (WELL, with_failed(WELL, 1)):
         assert news(refused, now) == [now]

@@ -24,7 +24,7 @@ CARD = simulated_devices("old", "1xT4")
 
 def test_a_card_that_was_moved_is_taken_once_its_old_node_is_without_it() -> None:
     """If a GPU was moved, the intake refuses the new node's report while the old node's last report
-    has that GPU. The ledger records the refusal once."""
+    still lists that GPU. The ledger records the refusal once."""
 
     async def moved() -> None:
         services = Services()

@@ -28,7 +28,7 @@ BOUND = PodBound(pod="p", node="n1", attempt=1)
 
 
 def folded(*events: Payload, remember: bool = False) -> FleetView:
-    """Return the view of node n1's agent after these events, which have revisions from 1 on."""
+    """Return what node n1's agent knows after these events, whose revisions start at 1."""
     view = FleetView(["n1"], remember=remember)
     for revision, data in enumerate(events, start=1):
         view.apply(record_of(revision, data), event_of(data, f"id-{revision}"))
@@ -36,8 +36,8 @@ def folded(*events: Payload, remember: bool = False) -> FleetView:
 
 
 def test_bound_after_placed_is_due_once() -> None:
-    """When a placed pod is bound, the agent gets exactly one claim to allocate. The claim lists
-    each device once, in the order of the shares."""
+    """When a placed pod is bound, the agent gets one task to allocate the pod's devices. The task
+    lists each device once, in the order of the shares."""
     view = folded(placed("p", "GPU-b", "GPU-a", "GPU-b"), BOUND)
     assert view.became_due.is_set()
     (claim,) = view.take_due()
@@ -49,8 +49,8 @@ def test_bound_after_placed_is_due_once() -> None:
 
 
 def test_what_is_not_due() -> None:
-    """The agent allocates a placement only after a binding of the same attempt, and only on its own
-    nodes."""
+    """The agent allocates the devices of a placement only once the same attempt is bound, and only
+    on its own nodes."""
     assert not folded(placed("p", "GPU-a")).due
     assert not folded(BOUND).due
     assert not folded(placed("p", "GPU-a"), PodBound(pod="p", node="n1", attempt=2)).due
@@ -58,8 +58,8 @@ def test_what_is_not_due() -> None:
 
 
 def test_an_answer_or_a_void_settles_a_claim() -> None:
-    """The agent drops a claim that was allocated, has failed or was voided. The order of the events
-    does not matter."""
+    """The agent has nothing left to allocate for a pod once the allocation has succeeded or failed,
+    or the placement was voided. The order of the events does not matter."""
     for answer in (
         SharesAllocated(pod="p", node="n1", attempt=1, devices=("GPU-a",)),
         AllocationFailed(pod="p", node="n1", attempt=1, message="broken"),
@@ -73,7 +73,8 @@ def test_an_answer_or_a_void_settles_a_claim() -> None:
 
 
 def test_doubles_change_nothing() -> None:
-    """If the ledger has a second placement or binding of an attempt, the agent ignores it."""
+    """If the ledger has two placements or two bindings of one attempt, the agent ignores the
+    second."""
     view = folded(placed("p", "GPU-a"), placed("p", "GPU-b"), BOUND, BOUND)
     (claim,) = view.take_due()
     assert (claim.devices, claim.bound_revision) == (("GPU-a",), 3)
@@ -88,8 +89,8 @@ def test_the_binding_says_which_placement_it_means() -> None:
 
 
 def test_the_next_attempt_is_a_claim_of_its_own() -> None:
-    """If a placement was voided and the pod is placed again, the agent gets the new attempt as a
-    separate claim."""
+    """If a placement was voided and the pod is placed again, the agent allocates only the new
+    devices."""
     view = folded(
         placed("p", "GPU-a"),
         PlacementVoided(pod="p", node="n1", attempt=1, reason="failed"),
@@ -111,9 +112,9 @@ def adopted(*, attempt: int, running: bool, device: str = "GPU-a") -> PodAdopted
 
 
 def test_annotations_alone_give_a_pod_nothing_on_a_kubelets_node() -> None:
-    """On a node with a kubelet, annotations alone give an adopted pod no shares. The pod gets its
-    shares if it is running under one of our placement attempts, or if the agent knows a placement
-    with the same attempt and shares."""
+    """On a node with a kubelet, the agent does not trust the annotations of an adopted pod alone.
+    The pod gets its shares if it is running under one of our placement attempts, or if the agent
+    knows a placement with the same attempt and shares."""
 
     def gets(*events: Payload) -> bool:
         return "p" in folded(*events, remember=True).nodes["n1"].held
@@ -128,8 +129,8 @@ def test_annotations_alone_give_a_pod_nothing_on_a_kubelets_node() -> None:
 
 
 def test_a_pod_that_is_taken_back_is_answered_for_again() -> None:
-    """If a bound pod is adopted, the agent gets the pod's claim to allocate again, even if it has
-    already taken the claim before."""
+    """If a bound pod is adopted, the agent has to allocate the pod's devices again, even if it has
+    already begun to allocate them."""
     view = folded(placed("p", "GPU-a"), BOUND)
     back = adopted(attempt=1, running=False)
     view.apply(record_of(3, back), event_of(back, "id-3"))

@@ -18,12 +18,12 @@ MIB = 1 << 20
 
 
 async def answered(_claim: Claim, _trouble: str) -> bool:
-    """Fail the test if the agent answers a claim."""
+    """Fail the test if the agent reports the result of an allocation."""
     raise AssertionError
 
 
 def test_a_plan_is_made_again_only_for_what_has_changed(tmp_path: Path) -> None:
-    """The agent reuses the plan for a container's shares until the pod's claim, the configuration
+    """The agent reuses the plan for a container's shares until the pod's shares, the configuration
     or a device changes."""
     view, devices = NodeView(), [{CARD: card()}]
     view.held = {pod: claim(pod, Share("main", CARD, 700, 30)) for pod in ("a", "b")}

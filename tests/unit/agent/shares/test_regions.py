@@ -59,8 +59,8 @@ def test_a_region_of_another_device_is_made_anew(tmp_path: Path) -> None:
 
 
 def test_a_region_in_which_hami_core_lists_all_cards_is_kept(tmp_path: Path) -> None:
-    """HAMi-core may list all GPUs of the node in a region. The agent keeps such a region and
-    resizes it in place."""
+    """HAMi-core may list all GPUs of the node in a container's region file. The agent keeps such a
+    file and resizes it in place."""
     regions, wanted = Regions(tmp_path), plan(tmp_path, device="GPU-2")
     listed = structs.replace(
         wanted, devices=("GPU-1", "GPU-2"), memory=(*wanted.memory, 0), cores=(30, 30)
@@ -76,8 +76,8 @@ def test_a_region_in_which_hami_core_lists_all_cards_is_kept(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("trick", ["link", "hard link", "pipe", "folder"])
 def test_a_container_cannot_lead_us_elsewhere(tmp_path: Path, trick: str) -> None:
-    """If a container has replaced its region with a link, pipe or folder, the agent makes a new
-    file. The agent runs as root, so it never follows the link."""
+    """If a container has replaced its region file with a link, pipe or folder, the agent makes a
+    new file. The agent runs as root, so it never follows the link."""
     precious = tmp_path / "precious"
     precious.write_bytes(b"x" * 3_000_000)
     wanted = plan(tmp_path / "shares")
@@ -101,8 +101,8 @@ def test_a_container_cannot_lead_us_elsewhere(tmp_path: Path, trick: str) -> Non
 
 
 def test_a_region_that_is_cut_off_under_us_ends_nothing(tmp_path: Path) -> None:
-    """If a container truncates its region while the agent has mapped it, the agent restores the
-    region and does not crash with SIGBUS."""
+    """If a container truncates its region file while the agent has mapped it, the agent restores
+    the file and does not crash with SIGBUS."""
     wanted = plan(tmp_path)
     regions = Regions(tmp_path)
     regions.ensure(wanted)
@@ -120,8 +120,8 @@ def test_a_region_that_is_cut_off_under_us_ends_nothing(tmp_path: Path) -> None:
     "deed", ["raise", "free", "cores", "lower", "remove", "link", "folder", "garbage", "nothing"]
 )
 def test_what_a_container_did_to_its_region_is_restored(tmp_path: Path, deed: str) -> None:
-    """The agent restores a region that a container changed. It reports a breach if the container
-    raised its limits or removed the region."""
+    """The agent restores a region file that a container changed. It reports a breach if the
+    container raised its limits or removed the file."""
     wanted = plan(tmp_path)
     path, regions = Path(wanted.path), Regions(tmp_path)
     regions.ensure(wanted)
@@ -161,8 +161,8 @@ def test_what_a_container_did_to_its_region_is_restored(tmp_path: Path, deed: st
 
 
 def test_a_resize_of_the_ledger_is_no_deed_of_the_container(tmp_path: Path) -> None:
-    """When the ledger resizes a share, the agent updates the region and does not report the change
-    as a breach."""
+    """When the ledger resizes a share, the agent updates the container's region file and does not
+    report the change as a breach."""
     regions, more = Regions(tmp_path), plan(tmp_path, 1 << 30)
     regions.ensure(plan(tmp_path))
     assert regions.round([Kept("default", more)], 100.0, 10.0) == []
@@ -172,8 +172,8 @@ def test_a_resize_of_the_ledger_is_no_deed_of_the_container(tmp_path: Path) -> N
 
 
 def test_a_start_forgets_the_processes_of_the_life_before(tmp_path: Path) -> None:
-    """When a container starts, the agent drops its previous run's processes from the region. A
-    resize keeps the processes."""
+    """When a container starts, the agent removes the processes of the container's previous run from
+    the region file. A resize keeps the processes."""
     wanted, regions = plan(tmp_path), Regions(tmp_path)
     regions.ensure(wanted)
     run_process(Path(wanted.path), mib=600)
@@ -247,8 +247,8 @@ def test_a_device_is_looked_at_before_it_is_opened(
 
 
 def test_what_a_pod_had_is_taken_away_with_it(tmp_path: Path) -> None:
-    """The agent removes a pod's regions after two consecutive cleanup rounds in which the kubelet
-    did not list the pod."""
+    """The agent removes a pod's region files once the kubelet has not listed the pod in two
+    consecutive cleanup rounds."""
     regions = Regions(tmp_path)
     regions.ensure(plan(tmp_path))
     other = RegionPlan(str(tmp_path / "uid-2_a" / "share.cache"), ("GPU-1",), (1,), (1,))
@@ -262,7 +262,7 @@ def test_what_a_pod_had_is_taken_away_with_it(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_region_is_taken_away_as_well(tmp_path: Path) -> None:
-    """The agent also removes a container's folder without a region once the pod is gone."""
+    """Once a pod is gone, the agent also removes a container's folder that has no region file."""
     regions = Regions(tmp_path)
     folder = tmp_path / "uid-1_train"
     open_to_all(folder)

@@ -62,7 +62,7 @@ def test_what_nobody_tells_has_no_series() -> None:
 
 
 def test_B6_dashboards_of_hami_find_their_names() -> None:
-    """If HAMi's metric names are enabled, a scrape also has HAMi's metrics, with its labels and
+    """If HAMi's metric names are enabled, a scrape also has HAMi's metrics, with HAMi's labels and
     percentages."""
     found = scraped(Look((use(kinds=(1, 2, 3)),), (Load(CARD, 900 * MIB, 40),)), "hami")
     labels = f"main/{CARD}/default/train/0"
@@ -81,7 +81,7 @@ def test_B6_dashboards_of_hami_find_their_names() -> None:
 
 def test_A9_dashboards_of_volcanos_plugin_find_their_names() -> None:
     """If Volcano's metric names are enabled, a scrape also has the metrics of Volcano's device
-    plugin, with its labels and kinds of memory."""
+    plugin, with the plugin's labels and kinds of memory."""
     found = scraped(Look((use(kinds=(1, 2, 3)),), (Load(CARD, 900 * MIB, 40),)), "volcano")
     labels = f"main/{CARD}/train/default/0/vGPU"
     assert found["vGPU_device_memory_limit_in_bytes", labels] == 700 * MIB

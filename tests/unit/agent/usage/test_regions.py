@@ -24,8 +24,8 @@ def regions(folder: Path) -> tuple[Regions, Path]:
 
 
 def test_a_region_tells_what_its_processes_use(tmp_path: Path) -> None:
-    """A region reports zero usage before its first process, and afterwards the usage of its
-    processes."""
+    """A container's HAMi-core region reports zero usage until the container has a GPU process.
+    After that, it reports the usage of the processes."""
     made, path = regions(tmp_path)
     idle = Reading(0, 0, (0, 0, 0), None, running=False)
     assert read(made, 100.0) == {("uid-1", "main"): {"GPU-1": idle}}
@@ -39,7 +39,7 @@ def test_a_region_tells_what_its_processes_use(tmp_path: Path) -> None:
 
 def test_a_process_is_told_who_it_is(tmp_path: Path) -> None:
     """When the agent sees a container's process on a GPU, it writes the process's id on the host to
-    the region. It writes the id only once."""
+    the container's HAMi-core region. It writes the id only once."""
     made, path = regions(tmp_path)
     run_process(path, inner=7, host=99)
     assert tell_pids(made, {("uid-1", "main"): {8: 4712}, ("uid-1", "aide"): {7: 4713}}) == 0
@@ -50,7 +50,7 @@ def test_a_process_is_told_who_it_is(tmp_path: Path) -> None:
 
 
 def test_only_regions_with_another_id_are_written(tmp_path: Path) -> None:
-    """The agent writes a host process id to a region only if the id there is wrong."""
+    """The agent writes a host process id to a HAMi-core region only if the id there is wrong."""
     made, path = regions(tmp_path)
     main = "uid-1", "main"
     run_process(path, inner=7, host=4711)

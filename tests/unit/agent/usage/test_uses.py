@@ -1,5 +1,5 @@
-"""Tests of how the agent assigns GPU usage to shares, using regions, the driver's counters and
-processes."""
+"""Tests of how the agent assigns GPU usage to shares, using HAMi-core regions, the driver's
+counters and processes."""
 
 from pathlib import Path
 
@@ -86,7 +86,7 @@ def test_containers_of_one_pod_are_told_apart(tmp_path: Path) -> None:
 
 def test_what_an_init_container_borrows_is_its_own(tmp_path: Path) -> None:
     """An init container may borrow its pod's share while the containers that own the share do not
-    run. The agent does not list the processes of such an init container as unshared."""
+    run. The agent then treats the init container's processes as processes with a share."""
     write(tmp_path, 1, uid=UID, container="fetch")
     loads = [Load(CARD, 0, 0, None, (Running(1, MIB, 0),))]
     assert not look(tmp_path, [claim(UID, share(), borrowed=(share("fetch"),))], loads).unshared
@@ -102,8 +102,8 @@ def test_of_an_instance_the_driver_counts(tmp_path: Path) -> None:
 
 
 def test_a_region_tells_of_its_container(tmp_path: Path) -> None:
-    """A container's usage is the value in its region or the driver's value, whichever is larger.
-    The memory usage never exceeds the GPU's memory."""
+    """A container's usage is the value in its HAMi-core region or the driver's value, whichever is
+    larger. The memory usage never exceeds the GPU's memory."""
     write(tmp_path, 1, uid=UID, container="main")
     loads = [Load(CARD, 0, 0, None, (Running(1, 900 * MIB, 90),))]
     reading = Reading(600 * MIB, 25, (1, 2, 3), 4.0, running=True)
@@ -120,7 +120,7 @@ def test_a_region_tells_of_its_container(tmp_path: Path) -> None:
 
 
 def test_who_has_no_share_is_named(tmp_path: Path) -> None:
-    """The agent lists each GPU process that has no share, both in pods and outside them."""
+    """The agent lists all processes, in pods or not, that use a GPU without a share."""
     write(tmp_path, 1, command="Xorg")
     write(tmp_path, 2, uid=OTHER, container="main", command="sneaky")
     write(tmp_path, 3, uid=UID, container="main", command="train")
@@ -134,7 +134,7 @@ def test_who_has_no_share_is_named(tmp_path: Path) -> None:
 
 
 def test_our_own_daemons_are_no_strangers(tmp_path: Path) -> None:
-    """The agent does not list the process of its own MPS server as unshared."""
+    """The agent omits its own MPS server from the list of processes without a share."""
     write(tmp_path, 1, command="nvidia-cuda-mps")
     loads = [Load(CARD, 0, 0, None, (Running(1, MIB, 0),))]
     assert not look(tmp_path, [], loads).unshared
@@ -153,8 +153,8 @@ def test_positions_are_those_of_the_container(tmp_path: Path) -> None:
 
 
 def test_a_region_that_names_other_cards_too_is_not_believed(tmp_path: Path) -> None:
-    """If a container's region also names GPUs of which the container has no share, the agent
-    ignores the region and uses the driver's values."""
+    """If a container's HAMi-core region also names GPUs of which the container has no share, the
+    agent ignores the region and uses the driver's values."""
     write(tmp_path, 1, uid=UID, container="main")
     loads = [Load("GPU-2", 0, 0, None, (Running(1, 300 * MIB, 20),))]
     reading = Reading(900 * MIB, 7, (0, 0, 0), None, running=True)
@@ -180,7 +180,7 @@ def test_cgroups_are_of_containers_with_a_share(tmp_path: Path) -> None:
 
 def test_a_process_that_its_region_does_not_have_is_a_breach(tmp_path: Path) -> None:
     """The agent reports a breach if a process of a container is missing from the container's
-    region. Processes of other containers do not matter."""
+    HAMi-core region. Processes of other containers do not matter."""
     for pid, uid, container in (
         (1, UID, "main"),
         (2, UID, "main"),
@@ -202,8 +202,8 @@ def test_a_process_that_its_region_does_not_have_is_a_breach(tmp_path: Path) -> 
 
 
 def test_a_region_that_counts_far_less_than_the_driver_is_a_breach(tmp_path: Path) -> None:
-    """The agent reports a breach if a region counts less memory than the driver, by more than 512
-    MiB per process."""
+    """The agent reports a breach if a container's HAMi-core region counts less memory than the
+    driver, and the difference is more than 512 MiB per process."""
     for pid in (1, 2):
         write(tmp_path, pid, uid=UID, container="main", inner=pid + 10)
     running = (Running(1, 1_500 * MIB, None), Running(2, 500 * MIB, None))

@@ -242,7 +242,7 @@ async def test_the_lock_of_a_pod_that_came_back_elsewhere_is_removed() -> None:
 @pytest.mark.parametrize("plugin", ["hami", "volcano"])
 async def test_a_lock_that_was_taken_for_a_served_pod_is_released(plugin: Plugin) -> None:
     """A restarted binder may take the lock again for a pod that is already bound. If the plugin has
-    already served the pod, it no longer removes the lock. The binder then removes the lock."""
+    already served the pod, the plugin does not remove this lock. The binder then removes it."""
     cluster = Cluster(plugin)
     await cluster.create("p")
     await cluster.take("p")

@@ -31,8 +31,8 @@ async def test_prompt_answers_double_the_room_up_to_a_limit() -> None:
 
 
 async def test_after_the_first_refusal_room_grows_by_ones() -> None:
-    """After the first refusal the limit grows slowly. At a limit of n requests, about n prompt
-    answers raise it by one."""
+    """After the first refusal, the limit of concurrent requests grows slowly. At a limit of n,
+    about n prompt answers raise it by one."""
     pace = Pace(Hand())
     pace.refused()
     before = pace.limit
@@ -42,8 +42,8 @@ async def test_after_the_first_refusal_room_grows_by_ones() -> None:
 
 
 async def test_refusals_and_slow_answers_take_room_once_per_cause() -> None:
-    """If several refusals and slow answers come in quick succession, the limit falls only once. It
-    never falls below a minimum."""
+    """If several refusals and slow answers come in quick succession, the limit of concurrent
+    requests falls only once. The limit never falls below a minimum."""
     clock = Hand()
     pace = Pace(clock)
     pace.refused()

@@ -163,15 +163,21 @@ class Told:
         )  # fmt: skip
         return uid
 
-    def refuse(self, name: str) -> str:
+    def refuse(self, name: str, *codes: RefusalCode) -> str:
         """Append a PodRefused event of the scheduler for the pod, and return the pod's uid."""
         uid: str = self.uids[name]
         self.write(
             rack("n1", 2), member(uid, ask(1000), group="", name=name),
             PodRefused(pod=uid, namespace="default", name=name, nodes=1,
-                       reasons={RefusalCode.NODE_NOT_READY: 1}),
+                       reasons=dict.fromkeys(codes or (RefusalCode.NODE_NOT_READY,), 1)),
         )  # fmt: skip
         return uid
+
+    def condition(self, name: str) -> dict[str, Any]:
+        """Return the pod's condition PodScheduled, which must be its only one."""
+        (found,) = self.ask("GET", f"{PODS}/{name}")["status"]["conditions"]
+        assert (found["type"], found["status"]) == ("PodScheduled", "False")
+        return dict(found)
 
     def event(self, reason: str) -> dict[str, Any]:
         """Return the Kubernetes event with this reason, and assert that there is only one."""
@@ -212,8 +218,8 @@ def test_H5_a_gang_that_nobody_declares_is_told_of_once() -> None:
         await rest(10 * DECLARED_WITHIN_S)
         said = "its gang default/job has no PodGroup yet"
         assert told.messages() == [("a", said)]
-        (condition,) = told.ask("GET", f"{PODS}/a")["status"]["conditions"]
-        assert (condition["type"], condition["message"]) == ("PodScheduled", said)
+        condition = told.condition("a")
+        assert (condition["reason"], condition["message"]) == ("GangIncomplete", said)
         told.write(member(told.uids["b"], ask(1000), group="default/job", name="b"))
         await rest(10 * DECLARED_WITHIN_S)
         assert told.messages() == [("a", said), ("b", said)]
@@ -329,6 +335,34 @@ def test_a_pod_that_is_placed_while_its_refusal_is_told_is_not_said_to_wait() ->
         told.write(placed(pod, "n1", [share("n1-g0")], name="a"))
         await rest(10)
         assert "conditions" not in told.ask("GET", f"{PODS}/a")["status"]
+        running.cancel()
+
+    run_virtually(main())
+
+
+@pytest.mark.parametrize(
+    ("codes", "reason"),
+    [
+        ([RefusalCode.MEMORY_INSUFFICIENT], "Unschedulable"),
+        ([RefusalCode.NO_SUCH_DEVICE, RefusalCode.NODE_NOT_READY], "Unschedulable"),
+        ([RefusalCode.NODE_NOT_READY, RefusalCode.QUOTA_EXCEEDED], "QuotaExceeded"),
+        ([RefusalCode.QUEUE_RESERVED], "QueueReserved"),
+        ([RefusalCode.VOLUME_CLAIM_NOT_READY], "VolumeClaimNotReady"),
+        ([RefusalCode.GANG_INCOMPLETE], "GangIncomplete"),
+    ],
+)
+def test_autoscalers_add_nodes_only_for_pods_that_a_node_could_help(
+    codes: list[RefusalCode], reason: str
+) -> None:
+    """The condition PodScheduled has the reason Unschedulable, for which autoscalers add nodes,
+    unless a limit, a volume claim or the gang keeps the pod from every node."""
+
+    async def main() -> None:
+        told = Told()
+        running = asyncio.create_task(told.run())
+        told.refuse("a", *codes)
+        await rest(10)
+        assert told.condition("a")["reason"] == reason
         running.cancel()
 
     run_virtually(main())

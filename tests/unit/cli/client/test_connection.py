@@ -1,5 +1,5 @@
-"""Tests of how the CLI finds the ledger and the gateway. Explicit options come first, then what a
-running `up` wrote."""
+"""Tests of how the CLI finds the ledger and the gateway. Explicit options come first, then the
+connection file of a running `apportion up`."""
 
 import json
 import os
@@ -32,8 +32,8 @@ def test_told_wins(tmp_path: Path) -> None:
 def test_the_server_of_up_is_met_without_the_certificates_of_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """APPORTION_NATS_CA is for a cluster's server. The CLI ignores it for the server of a local
-    `up`."""
+    """APPORTION_NATS_CA is for a cluster's server. The CLI ignores it for a local `apportion
+    up`."""
     monkeypatch.setenv("APPORTION_NATS_CA", "ca.crt")
     Where(data=tmp_path, nats="tls://h:1").reach()
     assert os.environ["APPORTION_NATS_CA"] == "ca.crt"
@@ -43,7 +43,7 @@ def test_the_server_of_up_is_met_without_the_certificates_of_another(
 
 
 def test_found(tmp_path: Path) -> None:
-    """The CLI reads the connection file that a running `up` wrote. The file has mode 0600."""
+    """The CLI reads the connection file of a running `apportion up`. The file has mode 0600."""
     write_connection(tmp_path, Connection(gateway="http://127.0.0.1:8470", processes={"agent": 7}))
     assert Where(data=tmp_path).gateway_url() == "http://127.0.0.1:8470"
     assert read_connection(tmp_path).processes == {"agent": 7}
@@ -52,7 +52,7 @@ def test_found(tmp_path: Path) -> None:
 
 
 def test_nothing_there(tmp_path: Path) -> None:
-    """If no `up` is running, the error names the data folder and the variables to set."""
+    """If `apportion up` is not running, the error names the data folder and variables to set."""
     where = Where(data=tmp_path)
     with pytest.raises(Unreachable, match="APPORTION_GATEWAY") as refused:
         where.gateway_url()
@@ -63,7 +63,7 @@ def test_nothing_there(tmp_path: Path) -> None:
 
 
 def test_an_up_that_has_ended_is_not_waited_for(tmp_path: Path) -> None:
-    """If `up` has ended, connecting fails at once. While `up` runs, the CLI tolerates an
+    """If `apportion up` has ended, connecting fails at once. While it runs, the CLI tolerates an
     unreachable server."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))  # bound, but not listening

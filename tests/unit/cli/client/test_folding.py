@@ -1,5 +1,5 @@
-"""Tests that the CLI waits for a gateway that is still folding the ledger, and fails if it will not
-become ready."""
+"""Tests that the CLI waits while a gateway folds the ledger, and fails if the gateway stays
+unready."""
 
 import threading
 from collections.abc import Iterator
@@ -59,7 +59,7 @@ def test_it_is_waited_for_with_a_word(capsys: pytest.CaptureFixture[str]) -> Non
 
 @pytest.mark.parametrize(("answer", "patience_s"), [(HALTED, 60.0), (FOLDING, 0.1)])
 def test_patience_has_an_end(answer: tuple[int, bytes, str], patience_s: float) -> None:
-    """The CLI stops waiting after its timeout. If the gateway does not say when to retry, it stops
-    at once."""
+    """The CLI stops waiting at its timeout, or at once if the gateway does not say when to
+    retry."""
     with answering(answer) as url, pytest.raises(Unreachable, match="not ready"):
         Gateway(url, patience_s=patience_s).ask("revision", answer=RevisionAnswer)

@@ -75,8 +75,8 @@ def test_pages_are_put_together(gateway: Gateway) -> None:
     [("404", NotFound), ("400", Wrong), ("408", Unreachable), ("503", Unreachable)],
 )
 def test_refusals(gateway: Gateway, status: str, kind: type[Exception]) -> None:
-    """If the gateway refuses a request, the client raises its error and fix, with the exit code of
-    that kind of error."""
+    """If the gateway refuses a request, the client raises the gateway's error and fix, with the
+    exit code of that kind of error."""
     with pytest.raises(kind, match="no; do y"):
         gateway.ask(status, answer=RevisionAnswer)
 

@@ -35,18 +35,19 @@ def test_a_revision_may_be_written_as_it_is_shown(written: str, meant: str) -> N
     ],
 )
 def test_a_time_drops_its_date_when_it_is_today(time: str, shown: str) -> None:
-    """A time is printed without its date if it is today in UTC."""
+    """A time is printed without its date if the date is today in UTC."""
     assert clock(time, NOW) == shown
 
 
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (datetime(2026, 11, 25, 0, 4, tzinfo=UTC), "as of 00:04:00Z: revision 7, of 00:02:03Z"),
+        (datetime(2026, 11, 25, 0, 4, tzinfo=UTC),
+         "as of 00:04:00Z: revision 7, written at 00:02:03Z"),
         (datetime(2026, 11, 24, 23, 50, tzinfo=UTC),
-         "as of yesterday, 2026-11-24T23:50:00Z: revision 7, of 00:02:03Z"),
+         "as of yesterday, 2026-11-24T23:50:00Z: revision 7, written at 00:02:03Z"),
         (datetime(2026, 11, 20, 3, tzinfo=timezone(timedelta(hours=1))),
-         "as of 2026-11-20T02:00:00Z: revision 7, of 00:02:03Z"),
+         "as of 2026-11-20T02:00:00Z: revision 7, written at 00:02:03Z"),
         (None, "as of revision 7, 2026-11-25T00:02:03Z"),
     ],
 )  # fmt: skip

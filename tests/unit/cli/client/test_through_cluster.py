@@ -109,7 +109,7 @@ def end() -> None:
 
 
 def run(*words: str) -> Result:
-    """Run `kubectl apportion`, like a new process."""
+    """Run `kubectl apportion` with no open connection, as in a new process."""
     end()
     return CliRunner().invoke(plugin(), words)
 

@@ -48,7 +48,7 @@ def names(wish: Wish) -> list[str]:
 
 def test_gang_before_its_first_pod() -> None:
     """`submit` appends a gang before the gang's first pod. Otherwise the scheduler could place one
-    of its pods alone."""
+    of the gang's pods alone."""
     wish = Wish(
         [draft("a"), draft("b", "g1"), draft("c", "g2"), draft("d", "g1")],
         {"g1": gang("g1"), "g2": gang("g2"), "g3": gang("g3")},
@@ -157,8 +157,8 @@ def test_a_changed_workload_is_changed_whole_or_not_at_all(golden: Golden) -> No
 
 
 def test_a_changed_gang_of_bare_pods_is_changed_whole_or_not_at_all() -> None:
-    """If a live pod without a workload differs from the manifest, `submit` holds back the other
-    pods of its gang."""
+    """If a bare pod (one without a controller) differs from the manifest, `submit` does not submit
+    the other pods of its gang."""
     (there,) = live("a").values()
     there = structs.replace(there, group="g1")
     groups = {"g1": gang("g1"), "g2": gang("g2"), "g3": gang("g3")}
@@ -183,7 +183,7 @@ def test_no_gang_of_a_changed_pod_is_declared_anew() -> None:
 
 
 def test_nothing_is_held_back_where_nothing_changed() -> None:
-    """`submit` holds pods back only if a live pod of their workload or gang differs from the
+    """`submit` holds back only pods whose workload or gang has a live pod that differs from the
     manifest."""
     (there,) = live("a").values()
     (much,) = live("b").values()
@@ -199,7 +199,7 @@ def owned(name: str, owner: str) -> PodDraft:
 
 
 def refused(*codes: RefusalCode, nodes: int) -> PodRefused:
-    """Return a refusal in which each of these causes rules out this number of nodes."""
+    """Return a refusal of a pod in which each cause rules out `nodes` nodes."""
     return PodRefused(
         pod="p", namespace="n", name="p", nodes=nodes, reasons=dict.fromkeys(codes, nodes)
     )

@@ -19,7 +19,7 @@ HEAD = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n"
 
 
 def pod(name: str, count: str = "1") -> str:
-    """Return the text of a pod document that requests this number of GPUs."""
+    """Return the text of a pod document that requests `count` GPUs."""
     return POD.replace("NAME", name).replace("COUNT", count)
 
 

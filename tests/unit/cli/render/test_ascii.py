@@ -34,7 +34,7 @@ def test_which_terminals(environment: dict[str, str], encoding: str, only: bool)
 
 
 def test_what_is_drawn_keeps_its_place() -> None:
-    """On an ASCII-only terminal, every other character is replaced by one ASCII character, so
+    """On an ASCII-only terminal, each non-ASCII character is replaced by one ASCII character, so
     columns stay aligned."""
     out = io.StringIO()
     Ascii(out).write(bar(50, 100).plain + " … 训 ok")

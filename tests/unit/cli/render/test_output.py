@@ -96,7 +96,7 @@ def test_tables_say_what_matters(golden: Golden) -> None:
 
 
 def test_queues_on_other_cards_look_other(golden: Golden) -> None:
-    """The table of queues fits 80 columns and breaks no word."""
+    """The table of queues fits 80 columns and does not break words."""
     on = {"NVIDIA H100 80GB HBM3": 1, "NVIDIA Tesla T4": 2}
     research = QueueAnswer(queue="research", weight=1, open=True, devices=on, pods=3)
     free = QueueAnswer(queue="free", weight=1, open=True)
@@ -107,8 +107,8 @@ def test_queues_on_other_cards_look_other(golden: Golden) -> None:
 
 
 def test_queues_are_shown_as_a_tree(golden: Golden) -> None:
-    """In the table of queues, each queue is below the queue above it, with its name indented. Its
-    siblings are sorted by name."""
+    """In the table of queues, each queue is below its parent queue, with its name indented. Queues
+    with the same parent are sorted by name."""
     ledger = Ledger(rack("n1", 1)).play(
         QueueObserved(queue="team-10", parent="lab", capability={GPU_MILLI: 2500}),
         QueueObserved(queue="lab", deserved={"nvidia.com/gpu": 8}, capability={"cpu": 4000}),
@@ -124,7 +124,7 @@ def test_queues_are_shown_as_a_tree(golden: Golden) -> None:
 
 
 def test_queues_show_their_past_use(golden: Golden) -> None:
-    """The table of queues shows past use in device hours, if any queue has some."""
+    """The table of queues shows past use in device hours if at least one queue has past use."""
     used = {"nvidia": 84_250, "ascend910b": 1_000, "cpu": 1_000, "memory": 4096}
     queues = [
         QueueAnswer(queue="ml", weight=1, open=True, past_use=used),

@@ -9,17 +9,19 @@ from msgspec import structs
 from rich.console import Console
 
 from apportion.cli.render.reports import (
+    capacity_result,
     capacity_words,
     causes_of,
     figures,
     lost_rows_of,
     rows_of,
+    show_capacity,
     span_of,
 )
 from apportion.cli.render.rows import Rows
 from apportion.core.ledger.moments import HOUR
 from apportion.core.reports.accounts import Account
-from apportion.core.reports.answers import ReportAnswer, ReportRow
+from apportion.core.reports.answers import CapacityAnswer, CapacityRow, ReportAnswer, ReportRow
 from apportion.core.reports.meters import Meters
 from apportion_schemas import NodeCordoned, NodeUncordoned
 from tests.support.accounts import Accounted, Losing
@@ -119,8 +121,8 @@ def test_a_table_has_one_number_of_decimals() -> None:
 
 
 def test_lost_hours_are_printed_by_cause(golden: Golden) -> None:
-    """All causes are in the table of the fleet, and only those that occurred in the table of rows.
-    Zero is blank, and what is less than the last decimal is not shown as zero."""
+    """The fleet's table lists every cause of lost hours; the table by queue has a column for each
+    cause that occurred. In that table, zero is blank. A tiny amount is never shown as zero."""
     losing = Losing("queue", hours=4).at(0, rack("n1", 4), pod("p1", whole(), queue="ml"))
     losing.decide(0).at(1, NodeCordoned(node="n1", by="x", reason="fan"))
     losing.at(3, NodeUncordoned(node="n1", by="x"), pod("p2", whole(2), queue="web"))
@@ -133,6 +135,45 @@ def test_lost_hours_are_printed_by_cause(golden: Golden) -> None:
 def cells(row: ReportRow, answer: ReportAnswer) -> list[str]:
     """Return the cells of this row as the report's table prints them."""
     return printed(rows_of(answer, (row,), money=False))[1].split()
+
+
+def test_additional_nodes_are_compared_by_what_they_save(
+    golden: Golden, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The table has a row for each node type. The last line names the best type, or says that no
+    type saves any waiting."""
+    row = CapacityRow(
+        node="8 x NVIDIA L40S", in_fleet=False, saved_gpu_hours=12.5, waited_gpu_hours=3.5,
+        wait_mean_s=60, wait_p95_s=720, unplaced=1, cost=672, saved_per_unit=0.018601,
+    )  # fmt: skip
+    none = structs.replace(row, node="4 x NVIDIA L4", in_fleet=True, saved_gpu_hours=0.0)
+    answer = CapacityAnswer(
+        start="2026-01-02T03:04:05Z", end="2026-01-03T03:04:05Z", count=1, waited_gpu_hours=16.0,
+        wait_mean_s=600, wait_p95_s=7200, unplaced=1, currency="EUR", unpriced=("NVIDIA L4",),
+        rows=(row, structs.replace(none, cost=None, saved_per_unit=None)),
+    )  # fmt: skip
+    shown = {}
+    for name, each in {
+        "prices": answer,
+        "no prices, two nodes": structs.replace(
+            answer,
+            currency="",
+            unpriced=(),
+            count=2,
+            rows=(structs.replace(row, cost=None, saved_per_unit=None),),
+        ),
+        "nothing saved": structs.replace(
+            answer, rows=(structs.replace(none, saved_per_unit=0.0),), unpriced=()
+        ),
+        "free": structs.replace(
+            answer, rows=(structs.replace(row, cost=0.0, saved_per_unit=None),), unpriced=()
+        ),
+        "no waits": structs.replace(answer, rows=(), waited_gpu_hours=0.0),
+    }.items():
+        show_capacity(each)
+        shown[name] = "\n".join(line.rstrip() for line in capsys.readouterr().out.splitlines())
+    shown["no types"] = capacity_result(structs.replace(answer, rows=()))
+    golden(shown)
 
 
 def printed(rows: Rows) -> list[str]:

@@ -27,7 +27,7 @@ def printed(rows: Rows, *, colours: bool = False, width: int = 250) -> list[str]
 
 
 def rows(count: int) -> Rows:
-    """Return this number of rows, with every kind of cell."""
+    """Return a table of `count` rows with every kind of cell."""
     made = Rows("NAME", "SIZE", "STATE", right=("SIZE",), wraps=("STATE",))
     for number in range(count):
         state = Text.assemble(("failed: ", "red"), "fan")

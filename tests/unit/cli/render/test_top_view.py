@@ -20,14 +20,14 @@ ROWS = 4
 
 
 def devices() -> list[DeviceAnswer]:
-    """Return twelve nodes with two GPUs each. A pod holds one of the GPUs."""
+    """Return the devices of twelve nodes with two GPUs each. A pod uses one of the GPUs."""
     ledger = Ledger(*(rack(f"node-{number}", 2) for number in range(1, 13)))
     ledger.submit(pod("trainer", ask(9_000))).settle()
     return [each for node in ledger.state.nodes.values() for each in device_answers(node)]
 
 
 def test_what_is_counted_by_phase_is_named(golden: Golden) -> None:
-    """The headline of `top` counts the pods of each phase and names the phase."""
+    """The headline of `top` shows the number of pods in each phase, with the phase's name."""
     state = Ledger(rack("n1", 2)).submit(pod("a", ask(9_000)), pod("b", ask(90_000))).settle().state
     said = _headline(summary_answer(state)).plain
     golden({"one placed, one waiting": said})

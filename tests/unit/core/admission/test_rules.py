@@ -115,8 +115,8 @@ def test_a_pod_that_asks_for_a_device_and_names_no_scheduler_is_ours(named: dict
     ],
 )
 def test_what_is_no_business_of_ours_goes_through_unchanged(pod: dict[str, Any], why: str) -> None:
-    """The webhook does not parse a pod that has no devices, names another scheduler or has the
-    ignore label."""
+    """The webhook admits a pod without parsing it if the pod has no devices, names an unrelated
+    scheduler, or has a label such as `hami.io/webhook: ignore`."""
     pod["spec"]["volumes"] = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
     assert admitted(pod) == Admitted(why)
 
@@ -171,15 +171,15 @@ def test_an_extended_scheduler_keeps_its_pods_and_what_it_minds() -> None:
 def test_D3_what_is_left_out_is_filled_in(asked: dict[str, str], filled: dict[str, str]) -> None:
     """The webhook sets missing amounts to HAMi's defaults, such as one GPU.
 
-    If a resource name has no matching name for a device count, the webhook requests one
-    `apportion.dev/slot`."""
+    If none of the pod's resource names has a related name for a device count, the webhook adds a
+    request for one `apportion.dev/slot`."""
     pod = kube_pod("p", asked)
     assert limits(patched(pod, admitted(pod))) == asked | filled
 
 
 def test_D3_defaults_are_those_of_the_configuration() -> None:
-    """The defaults come from `defaultGPUNum`, `defaultMem` and `defaultCores`. Memory is in units
-    of `gpuMemoryFactor`."""
+    """Missing amounts default to `defaultGPUNum`, `defaultMemory` and `defaultCores`. Memory is in
+    units of `gpuMemoryFactor`."""
     nvidia = {"defaultGPUNum": 2, "defaultMemory": 5000, "defaultCores": 20, "gpuMemoryFactor": 10}
     pod = kube_pod("p", {"nvidia.com/priority": "0", "nvidia.com/gpu": "1"})
     under = rules({"nvidia": nvidia})
@@ -283,7 +283,7 @@ def test_overwriteEnv_leaves_alone_who_gets_gpus_otherwise(pod: dict[str, Any]) 
 
 
 def test_D4_disablecorelimit_frees_the_cores_of_containers_that_do_not_say_it() -> None:
-    """With `disablecorelimit`, the webhook lifts the core limit of every container with a GPU,
+    """With `disablecorelimit`, the webhook removes the core limit of every container with a GPU,
     unless the container sets `GPU_CORE_UTILIZATION_POLICY` itself."""
     under = rules({"nvidia": {"disablecorelimit": True}})
     force = [{"name": "GPU_CORE_UTILIZATION_POLICY", "value": "force"}]
@@ -425,8 +425,8 @@ def test_a_broken_pod_of_ours_is_rejected(spec: dict[str, Any]) -> None:
 
 
 def test_nobody_creates_a_pod_with_our_annotations() -> None:
-    """No account may create a pod with Apportion's annotations, even if the pod is ignored or
-    requests no device."""
+    """No account may create a pod with Apportion's annotations, even if the pod has an ignore label
+    or requests no device."""
     for more in ({}, {"labels": {"hami.io/webhook": "ignore"}}):
         pod = kube_pod("p", {}, annotations={"apportion.dev/shares": "[]"}, **more)
         pod["spec"]["schedulerName"] = "default-scheduler"

@@ -45,8 +45,8 @@ def test_what_is_no_object_is_one_error() -> None:
 
 
 def test_a_part_that_is_removed_because_of_a_missing_value_is_named() -> None:
-    """If removing a faulty value makes its list entry unusable, the entry's path is reported with
-    its position in the document."""
+    """If a list entry becomes unusable without its faulty value, an error reports the entry's path
+    and its position in the document."""
     nodes = [{}, {"name": 5, "devicesplitcount": 20}, {"name": "b", "devicesplitcount": 5}]
     left, found, parts = remove_errors({"nodeconfig": nodes})
     assert left == {"nodeconfig": [nodes[2]]}

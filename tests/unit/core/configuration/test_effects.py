@@ -39,9 +39,9 @@ def asked(limits: dict[str, object], **nvidia: Any) -> Ask:
 
 
 def test_E4_a_compatible_count_gives_whole_cards_alone_and_shares_with_memory() -> None:
-    """If Volcano's plugin uses `nvidia.com/gpu`, a count requests whole GPUs.
+    """If `resourceCountName` is `nvidia.com/gpu`, a pod with only this count gets whole GPUs.
 
-    A count together with memory requests shares."""
+    If the pod also requests memory, it gets shares of GPUs."""
     names = {"resourceCountName": "nvidia.com/gpu", "resourceMemoryName": "volcano.sh/vgpu-memory"}
     assert asked({"nvidia.com/gpu": 2}, **names) == ask(count=2, cores=100)
     shared = draft({"nvidia.com/gpu": 1, "volcano.sh/vgpu-memory": 3000}, **names)
@@ -84,7 +84,7 @@ def test_D4_mig_strategy() -> None:
     """With `migStrategy: mixed`, a resource name such as `nvidia.com/mig-1g.5gb` requests MIG
     instances.
 
-    Without the setting, the node must offer an extended resource of this name."""
+    Without this setting, the name counts as an extended resource that the node must offer."""
     limits: dict[str, object] = {"nvidia.com/mig-1g.5gb": 3}
     mixed = draft(limits, migStrategy="mixed")
     assert mixed.shape.asks == (ask(profile="1g.5gb"),) * 3

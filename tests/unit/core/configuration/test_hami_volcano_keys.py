@@ -126,7 +126,7 @@ def test_F6_the_cores_of_instances_and_the_section_of_older_charts() -> None:
 
 
 def test_G6_a_known_npu_by_another_word_is_refused() -> None:
-    """A chart (up to 2.6) that gives a supported NPU model another resource name is refused.
+    """A configuration that renames the resource of a supported NPU model is refused.
 
     Otherwise, pods that request the NPU by this name would stay pending forever."""
     chips = [chip(NPUS[2]) | {"chipName": "910B3", "commonWord": "Ascend910B"}]

@@ -9,7 +9,7 @@ from apportion.core.configuration.importing import Imported, Importing
 
 
 def imported(*files: dict[str, Any]) -> Imported:
-    """Import the files, named by their positions."""
+    """Return the result of importing these files. Each file is named by its position."""
     importing = Importing(lambda text, _: json.loads(text))
     for at, content in enumerate(files):
         importing.add(str(at), content)

@@ -138,7 +138,7 @@ WRONG = [
 
 
 def test_half_lives() -> None:
-    """A half-life is a number of hours or days; without one, past use does not count."""
+    """The half-life of past use is in hours or days. Without it, past use does not count."""
     for said, hours in (("1h", 1), ("36h", 36), ("7d", 168), ("365d", 8_760)):
         read = read_configuration({"queues": {"usageHalfLife": said}})
         assert half_life_ms(read.queues) == hours * 3_600_000

@@ -92,7 +92,7 @@ def test_profiles_of_the_names_that_nvml_reports(model: str, smallest: str) -> N
     [("nvidia", "Tesla T4"), ("nvidia", "NVIDIA RTX PRO 5000 72GB Blackwell"), ("nobody's", A100)],
 )
 def test_no_profiles(family: str, model: str) -> None:
-    """A device without MIG and an unknown family have no profiles."""
+    """The catalogue has no MIG profiles for a device without MIG or of an unknown family."""
     assert mig_profiles(family, model) == ()
     assert template_of(family, "vir01") is None
 
@@ -127,7 +127,7 @@ def test_profiles_hang_together(model: Model) -> None:
 
 
 def test_templates_hang_together() -> None:
-    """Templates are sorted by size, and every template is smaller than its device."""
+    """A model's vNPU templates are sorted by size, and each of them is smaller than the device."""
     for family in FAMILIES.values():
         sizes = [template.memory_mib for template in family.templates]
         assert sizes == sorted(sizes)

@@ -69,10 +69,10 @@ SHARES = [
     ("asked", "device", "wanted"), [case[1:] for case in SHARES], ids=[case[0] for case in SHARES]
 )
 def test_shared_whole_and_exclusive(asked: Ask, device: Device, wanted: Demand) -> None:
-    """A demand states how much of a device must be free, and how much of its cores is charged.
+    """A demand states how much of a device must be free, and how many of its cores are then used.
 
-    A request without cores is charged no cores, but needs a device with at least one percent free.
-    """
+    A request without cores uses none, but at least one percent of the device's cores must be
+    free."""
     assert demand(asked, device) == wanted
 
 
@@ -159,8 +159,8 @@ def test_no_profile_holds_more_than_the_largest_that_a_card_reports() -> None:
 
 
 def test_instances_never_oversell_a_card_that_reports_less_than_its_profiles() -> None:
-    """If a MIG device reports less memory than its data sheet, an instance counts for at most its
-    slices' part of the reported memory."""
+    """If a MIG device reports less memory than its data sheet, an instance has at most the fraction
+    of the reported memory that its slices make up."""
     shy = gpu(model=A100_40, mode="mig", memory_mib=40000, physical_memory_mib=40000)
     small, half, most = (demand(asked, shy) for asked in (ask(1), ask(15000), ask()))
     assert isinstance(small, Demand)
@@ -203,7 +203,7 @@ TEMPLATES = [
     ids=[case[0] for case in TEMPLATES],
 )
 def test_templates(asked: Ask, device: Device, wanted: Demand) -> None:
-    """A request for part of an NPU is charged the amounts of the vNPU template that it gets."""
+    """A request for part of an NPU uses up the amounts of the vNPU template that it gets."""
     assert demand(asked, device) == wanted
 
 
@@ -233,8 +233,8 @@ def test_never(asked: Ask, device: Device, code: RefusalCode) -> None:
     ],
 )
 def test_parts_that_a_plugin_reports(cores: int, wanted: Demand | RefusalCode) -> None:
-    """If a device's plugin reports the sizes of its parts, a request gets a part with exactly the
-    requested cores, and with that part's memory. If no part has so many cores, the device is
+    """If a plugin reports into which parts a device can be divided, a request gets the part with
+    exactly the requested cores, and that part's memory. If there is no such part, the device is
     refused."""
     sizes = tuple(MigSize(profile=name, memory_mib=mib) for name, mib in PARTS.items())
     assert demand(ask(cores=cores), npu(mig_sizes=sizes)) == wanted

@@ -175,8 +175,8 @@ def test_other_models_are_cut_freely() -> None:
 
 
 def test_a_new_document_holds_at_once_and_for_what_is_cut_already_when_it_is_empty() -> None:
-    """A new configuration applies at once to empty devices. A device that is already split takes no
-    new pods until it is empty."""
+    """A new list of MIG groups applies at once to empty devices. A device that is already split
+    takes no new pods until it is empty."""
     ledger = Ledger(rack("n1", 1, model=A100_40, mode="mig", slots=7))
     assert placed(ledger, "p1", SMALL) == "-0 1g.5gb@6"
     ledger.play(configured(groups(MIXED)))

@@ -33,8 +33,8 @@ def test_most_families_have_no_sets() -> None:
     [("ascend910c", (1, 2, 4, 6, 8)), ("kunlun", (1, 2, 4, 8)), ("neuron", (1, 2, 3, 4, 5))],
 )
 def test_numbers_that_are_handed_out(family: str, counts: tuple[int, ...]) -> None:
-    """In a family with sets, a request may be for one device, or for as many as one of the sets
-    has.
+    """In a family whose devices are allocated in sets, a request may be for one device, or for the
+    number of devices in one of the sets.
 
     Neuron also allows other numbers, because one of its models allocates devices in rows of any
     length."""
@@ -43,7 +43,7 @@ def test_numbers_that_are_handed_out(family: str, counts: tuple[int, ...]) -> No
 
 
 def test_modules_are_filled_in_the_order_of_their_devices() -> None:
-    """A request for several modules gets the module of the preferred device first."""
+    """A request for Ascend 910C devices gets whole modules, first the preferred device's module."""
     assert chosen("ascend910c", "Ascend910C", 2, 5, 0, 4, 1) == [4, 5]
     assert chosen("ascend910c", "Ascend910C", 4, 5, 0, 4, 1, 3) == [0, 1, 4, 5]
     assert chosen("ascend910c", "Ascend910C", 4, 0, 1, 3, 4) == []

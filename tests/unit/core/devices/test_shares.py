@@ -1,5 +1,5 @@
-"""Tests of charging a share to a device and releasing it: release restores exactly what was
-charged, and no device is oversold."""
+"""Tests of allocating and releasing a share of a device: a release restores exactly what the share
+used, and no device is oversold."""
 
 import pytest
 
@@ -87,7 +87,7 @@ def test_release_undoes_occupy(device: Device, held: Share, left: tuple[int, ...
     ],
 )
 def test_oversold_charges_nothing(taken: list[Share], asked: Share, because: str) -> None:
-    """If a share needs more than its device has free, charging it raises an error and changes
+    """If a share needs more than its device has free, allocating it raises an error and changes
     nothing."""
     state = state_of(gpu())
     for held in taken:
@@ -107,7 +107,7 @@ def test_slices_of_an_instance(start: int, size: int, mask: int) -> None:
 
 
 def test_only_templates_take_ai_cpus() -> None:
-    """A share is charged AI CPUs only if it uses a vNPU template on an NPU."""
+    """A share uses AI CPUs only if it has a vNPU template on an NPU."""
     assert slice_mask(share()) == 0
     assert template_cpu(share(), state_of(npu())) == 0
     assert template_cpu(share(template="vir04"), state_of(npu())) == 4

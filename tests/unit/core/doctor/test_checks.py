@@ -144,7 +144,7 @@ CASES: list[tuple[str, str, Facts, str]] = [
         "receipts",
         "warning",
         others(receipts=ReceiptFacts(folder="/r", last=480, newest_age_s=26 * 3_600)),
-        "signed up to revision 480, 1 day ago; 20 events since",
+        "receipts up to revision 480, 1 day old; 20 events since",
     ),
     ("gateway", "broken", others(fold=None, gateway_problem="it is away"), "it is away"),
     (
@@ -165,7 +165,7 @@ CASES: list[tuple[str, str, Facts, str]] = [
         "schedulers",
         "warning",
         others(schedulers=SchedulerFacts(members=("one/a", "one/b", "two/c"))),
-        "more than one scheduler uses 1 name: one",
+        "several schedulers have the same name, so their decisions look the same: one",
     ),
     (
         "never-fitting",
@@ -336,8 +336,8 @@ def test_one_agent_of_many_nodes_that_is_stopped_is_looked_at_first(golden: Gold
 
 @pytest.mark.parametrize("bytes_seen", [{}, {"size_bytes": 20, "max_bytes": 100}])
 def test_a_full_ledger_is_broken_whatever_is_seen_of_its_size(bytes_seen: dict[str, int]) -> None:
-    """If the ledger is frozen because it is full, the checks fail even if its reported size is
-    small or unknown."""
+    """If the ledger is frozen because it is full, the doctor's checks of the ledger fail, even if
+    its reported size is small or unknown."""
     full = structs.replace(ledger(store_max_bytes=0, **bytes_seen), frozen="ledger-full")
     states = {check.id: check.state for check in examined(full)}
     assert (states["placements"], states["disk"]) == ("broken", "broken")
@@ -432,7 +432,7 @@ def test_what_a_fold_says_of_nodes_and_agents() -> None:
 
 def test_a_refused_report_is_told_with_what_to_do_until_one_is_taken(golden: Golden) -> None:
     """If a node's report was refused, the doctor shows the refusal with advice until a report of
-    that node is accepted. The node need not be known."""
+    that node is accepted. This holds even for a node that the ledger does not know."""
     refused = ReportRefused(node="n7", cause="device-of-another-node", message="it is on n1")
     ledger = Ledger(rack("n1", 1), refused)
     told = found(others(cluster=cluster_facts(ledger.state)), "reports")

@@ -116,7 +116,7 @@ def test_a_claim_that_it_cannot_have_is_refused_by_its_name(
 
 
 def test_a_claim_of_alternatives_is_refused_by_that_field() -> None:
-    """A claim that lists alternative devices is refused, and the refusal names that field."""
+    """A claim that lists alternative devices is refused, and the refusal names its field."""
     either = {"name": "gpu", "firstAvailable": [{"name": "a", "deviceClassName": "x"}]}
     with pytest.raises(ManifestError) as refused:
         PodClaims(raw()).drafted(DRAFT, claims(requests=[either]), nobody)

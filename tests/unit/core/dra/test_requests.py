@@ -67,7 +67,7 @@ def test_selectors_that_compare_our_attributes_choose_among_devices() -> None:
 
 
 def test_every_share_knows_its_request() -> None:
-    """A claim's shares are in the order of its requests, so that each can be matched to one."""
+    """A claim's shares are in the order of its requests, so that each share has its request."""
     of = claim(request("a", count=2, memory="1Gi"), request("b", memory="2Gi"))
     assert requests_of(of) == ["a", "a", "b"]
     assert [ask.memory_mib for ask in wanted(of).asks] == [1024, 2048]

@@ -202,8 +202,8 @@ def test_a_list_of_very_many_sorts_goes_by_the_events(
 
 
 def test_to_lift_a_cordon_is_advised_where_that_alone_helps(golden: Golden) -> None:
-    """The advice is to uncordon a healthy node. If every cordoned node has another fault, the
-    advice also names what must be repaired."""
+    """If a cordoned node is healthy, the advice is to uncordon it. If every cordoned node has
+    another fault, the advice also names what must be repaired."""
     cordons = [NodeCordoned(node=name, by="ann", reason="fan") for name in ("n1", "n2")]
     failed = DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79")
     both = answer_of(Ledger(rack("n1", 1), rack("n2", 1), *cordons, failed), pod("a", cards()))
@@ -230,8 +230,8 @@ def test_a_label_may_be_called_as_what_a_cure_names() -> None:
     ],
 )
 def test_a_pod_without_a_mode_is_not_told_to_remove_it(mode: Mode, wanted: Ask, cure: str) -> None:
-    """If a device's sharing mode rules out a pod that names no mode, the advice is about the
-    request."""
+    """If a pod names no sharing mode, the advice does not suggest removing one, even if the mode of
+    every device rules out the pod."""
     ledger = Ledger(rack("n1", 2, model=A100_40, mode=mode))
     answer = answer_of(ledger, pod("a", wanted))
     assert cures(answer)[RefusalCode.MODE_MISMATCH].startswith(cure)

@@ -70,7 +70,7 @@ def test_a_picture_stays_when_its_state_goes_on() -> None:
 
 
 def test_cores_have_the_unit_of_their_family() -> None:
-    """A placement on a GPU whose cores are counted is shown with their unit, not as percent."""
+    """If the cores of a GPU are counted, a placement shows them with their unit, not as percent."""
     state = happen(State(), node("n1", gpu("g0", family="amd", cores=304)))
     before = picture(state)
     happen(state, pod("p", ask(3000, family="amd", cores=50)))

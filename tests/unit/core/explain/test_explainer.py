@@ -172,7 +172,7 @@ def test_an_event_says_why_nothing_was_evicted() -> None:
 
 
 def test_an_event_advises_no_node_that_could_never_hold_the_pod(golden: Golden) -> None:
-    """A refused pod's Kubernetes event does not mention a node that could never fit the pod."""
+    """A refused pod's Kubernetes event names only nodes that could fit the pod."""
     alone = told(held_up(ask(70_000, count=8)))
     both = Ledger(large("a-held", 1), small("b-small", 1)).submit(pod("big", ask(60_000))).settle()
     both.submit(pod("p", ask(70_000))).settle()

@@ -4,7 +4,7 @@ from apportion.core.explain.health import GONE
 from apportion.core.explain.views import pod_answer
 from apportion.core.explain.why import why
 from apportion_schemas import DeviceHealthChanged
-from tests.support.fleet import rack
+from tests.support.fleet import observed, rack
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, pod
 
@@ -33,6 +33,19 @@ def test_why_and_the_pod_name_the_failed_device_until_it_recovers() -> None:
     assert (told.device, told.reason) == (share.device, "XID 79")
     ledger.play(failed(share.device, healthy=True))
     assert "failed" not in why(ledger.state, ledger.pod("a")).sentence
+
+
+def test_pods_of_another_scheduler_on_unknown_devices_are_no_failure() -> None:
+    """If pods of another scheduler use unknown devices of a node, its devices get no new pods, but
+    they have not failed."""
+    ledger = Ledger(rack("n1", 2), observed(), pod("a", ask(4000))).settle()
+    ledger.play(observed(unnamed_families=("nvidia",)))
+    assert not any(each.healthy for each in ledger.node("n1").devices)
+    assert why(ledger.state, ledger.pod("a")).failed_devices == ()
+    (share,) = ledger.shares("a")
+    ledger.play(failed(share.device))
+    (told,) = why(ledger.state, ledger.pod("a")).failed_devices
+    assert (told.device, told.reason) == (share.device, "XID 79")
 
 
 def test_a_device_that_nobody_reports_any_more_has_failed() -> None:

@@ -1,4 +1,4 @@
-"""Tests of `GET /migration`: the sources of devices, the pods by scheduler, and the next step."""
+"""Tests of `GET /migration`: nodes by device source, pods by scheduler, and the next step."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ UNCONFIGURED = ConfigurationChanged(by="a")
 
 def taken(name: str, at: str, *, attempt: int = 0, namespace: str = "research") -> PodAdopted:
     """Return the event that adopts a pod with one GPU. If `attempt` is not 0, Apportion had placed
-    the pod."""
+    the pod earlier."""
     about = structs.replace(pod(name, ask(1000)), namespace=namespace)
     return PodAdopted(
         pod=name, node=at, submitted=about, shares=(share(f"{at}-g0", 1000),), running=True,
@@ -40,21 +40,21 @@ def taken(name: str, at: str, *, attempt: int = 0, namespace: str = "research") 
 
 
 def theirs(name: str, plugin: Any = "hami", **fields: Any) -> list[Payload]:
-    """Return a node whose GPU another system's plugin registered."""
+    """Return the events of a node whose GPU another system's plugin registered."""
     labels = {DEVICE_PLUGIN: plugin} if fields.pop("allowed", False) else {}
     devices = () if fields.get("problem") else (gpu(f"{name}-g0"),)
     return [observed(name, labels=labels), registered(name, plugin, devices=devices, **fields)]
 
 
 def ours(name: str) -> list[Payload]:
-    """Return a node whose GPU our agent allocates."""
+    """Return the events of a node whose GPU Apportion's agent allocates."""
     report = rack(name, 1)
     host = handing_out(report.host, AT_ALLOCATE)
     return [observed(name), structs.replace(report, host=host)]
 
 
 def bare(name: str) -> list[Payload]:
-    """Return a node with GPUs that nothing reports."""
+    """Return the events of a node that has GPUs but no agent."""
     return [observed(name, extended={"nvidia.com/gpu": 4})]
 
 
@@ -133,8 +133,8 @@ OPEN = [*theirs("n1", allowed=True), *theirs("n2")]
 def test_each_step_back_follows_from_the_ledger(
     events: list[Payload], back: str, target: str
 ) -> None:
-    """On the way back, the old scheduler first gets one node, then the pods of the namespaces, and
-    then the other nodes."""
+    """When a cluster leaves Apportion, the old scheduler first gets one node, then the pods of the
+    namespaces, and then the other nodes."""
     answer = migration_answer(Ledger(*events).state)
     assert (answer.back, answer.back_target) == (back, target)
 
@@ -146,10 +146,11 @@ def test_a_node_is_given_back_when_its_pods_are_bound() -> None:
     ledger = Ledger(*OPEN, CONFIGURED, pod("a", shape=wants)).settle()
     answer = migration_answer(ledger.state)
     assert (answer.unbound, answer.unbound_count) == (("default/a",), 1)
+    assert (answer.back_pods, answer.back_pods_count, answer.tainted) == (("default/a",), 1, False)
     assert (answer.back, answer.back_target) == ("return-namespace", "default")
     taint = Taint(key="scheduler", value="apportion", effect="NoSchedule")
     answer = migration_answer(ledger.play(observed("n1", taints=(taint,))).state)
-    assert (answer.back, answer.back_target) == ("bind-pods", "n1")
+    assert (answer.back, answer.back_target, answer.tainted) == ("bind-pods", "n1", True)
     answer = migration_answer(ledger.bound("a").state)
     assert (answer.unbound, answer.back, answer.back_target) == ((), "untaint-node", "n1")
     answer = migration_answer(ledger.play(observed("n1")).state)
@@ -186,6 +187,14 @@ def test_pods_are_counted_by_namespace_and_scheduler() -> None:
         PlacedRow("default", ours=1, left=2),
     )
     assert (answer.step, answer.target) == ("move-more", "research")
+    assert (answer.pods, answer.pods_count) == (("research/a",), 1)
+
+
+def test_a_pod_that_fits_no_node_is_pending() -> None:
+    """A pod with devices is counted as pending, and not as placed, until a node takes it."""
+    ledger = Ledger(*LABELLED, CONFIGURED, pod("a", ask(1000))).settle()
+    answer = migration_answer(ledger.state)
+    assert answer.namespaces == (PlacedRow("default", left=1, pending=1),)
 
 
 def test_a_second_scheduler_comes_first_until_it_is_quiet() -> None:

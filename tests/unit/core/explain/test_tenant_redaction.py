@@ -206,6 +206,6 @@ def test_the_namespaces_of_an_event(event: msgspec.Struct, namespaces: tuple[str
 
 
 def test_an_event_that_is_not_known_to_be_harmless_is_nobodys() -> None:
-    """Tenants see no event of a type that is not listed as harmless."""
+    """Tenants see only events of types that are listed as harmless."""
     event = ConfigurationChanged(by="ada", configuration=Configuration())
     assert namespaces_of(event, str) == (UNKNOWN,)

@@ -157,8 +157,8 @@ def test_summary_adds_up() -> None:
 
 
 def test_a_gang_names_its_topology_domains() -> None:
-    """The answer for a gang counts its placed pods in each domain of its levels, and of those of
-    its subgroups. Nodes without the label are counted without a name."""
+    """The answer for a gang counts the placed pods in each topology domain, for every level of the
+    gang and of its subgroups. Pods on nodes without the level's label count under an empty name."""
     ledger = Ledger()
     for name, of in (("n1", {"rack": "r1"}), ("n2", {"rack": "r1"}), ("n3", {})):
         ledger.report(rack(name, 1), observed(name, labels=of))
@@ -185,8 +185,8 @@ def test_gang_counts_phases() -> None:
 
 
 def test_whoever_is_on_a_node_that_is_not_heard_says_so() -> None:
-    """The answers for pods and gangs on a lost node say so, because these pods may no longer
-    run."""
+    """The answers for pods and gangs on a lost node mention the loss, because these pods may no
+    longer run."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1), gang("team/job", 2))
     ledger.submit(member("m0", cards(1)), member("m1", cards(1))).settle()
     lost = ledger.where("m0")
@@ -199,11 +199,11 @@ def test_whoever_is_on_a_node_that_is_not_heard_says_so() -> None:
 
 
 def test_a_pod_says_what_it_asks_of_its_node() -> None:
-    """The answer for a pod shows how much CPU and memory the pod requests."""
+    """The answer for a pod shows how much CPU and memory it requests, and its deadline."""
     wants = shape(ask(4000), node=NodeConstraints(cpu_milli=1500, memory_mib=2048))
-    ledger = Ledger(rack("n1", 1), pod("a", shape=wants))
+    ledger = Ledger(rack("n1", 1), pod("a", shape=wants, deadline_s=600))
     answer = pod_answer(ledger.state, ledger.pod("a"))
-    assert (answer.cpu_milli, answer.memory_mib) == (1500, 2048)
+    assert (answer.cpu_milli, answer.memory_mib, answer.deadline_s) == (1500, 2048, 600)
 
 
 def test_npu_has_its_own_cores() -> None:

@@ -4,8 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from apportion.core.answers.reads import StartForecast
 from apportion.core.explain.waiting_lines import lines_answer, namespaces_answer
-from apportion.core.ledger.state import NodeState
+from apportion.core.ledger.state import NodeState, PodState
+from apportion.core.placement.feasibility.causes import LASTING
 from apportion.core.placement.feasibility.evaluator import Room
 from apportion_schemas import (
     DeviceConstraints,
@@ -18,7 +20,7 @@ from apportion_schemas import (
     Shape,
 )
 from apportion_schemas.quantities import Payload
-from tests.support.fleet import observed, rack
+from tests.support.fleet import A30, observed, rack
 from tests.support.golden import Golden
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, cards, gang, member, pod, shape, wants
@@ -61,6 +63,26 @@ def test_a_line_says_why_with_the_words_of_why(golden: Golden) -> None:
     assert line.first[0].nearest == "n1"
     assert line.first[0].missing.endswith("MiB")
     assert not line.lasting
+
+
+def test_a_line_has_one_forecast_if_forecasts_are_requested() -> None:
+    """One forecast is made for each group of equal requests in the answer. A group that no node
+    could ever run has no times."""
+    ledger = Ledger(
+        rack("n1", 1), pod("runs", cards()), pod("a", cards()), pod("b", cards()),
+        pod("large", ask(900_000)),
+    ).settle()  # fmt: skip
+    asked: list[str] = []
+
+    def forecast(pod: PodState) -> StartForecast:
+        asked.append(pod.uid)
+        return StartForecast(as_of="2026-01-01T00:00:00Z", median="2026-01-01T01:00:00Z")
+
+    whole, large = lines_answer(ledger.state, 20, forecast).lines
+    assert asked == ["a", "large"]
+    assert whole.start == StartForecast(as_of="2026-01-01T00:00:00Z", median="2026-01-01T01:00:00Z")
+    assert large.start == StartForecast(as_of="2026-01-01T00:00:00Z", unknown="never")
+    assert [line.start for line in lines_answer(ledger.state).lines] == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -174,6 +196,18 @@ def test_what_no_node_has_is_told_apart_from_what_is_taken() -> None:
     assert answer.lines[0].lasting
     assert answer.lasting == 1
     assert answer.lines[0].wants.endswith("type B200")
+
+
+def test_a_gang_with_room_for_some_of_its_pods_may_fit_later() -> None:
+    """A gang is not marked as one that will never fit if a node of the right type has room for some
+    of its pods, although all other nodes are of another type."""
+    shares = shape(cards(), devices=DeviceConstraints(use_types=("A30",)))
+    ledger = Ledger(rack("n1", 1), rack("n2", 2, model=A30), pod("runs", shape=shares)).settle()
+    ledger.play(gang(min_available=2), *(member(each, shape=shares) for each in ("a", "b")))
+    ledger.settle()
+    refused = ledger.refusal("a")
+    assert set(refused.reasons) <= LASTING
+    assert not lines_answer(ledger.state).lines[0].lasting
 
 
 def test_gated_and_unreadable_pods_stand_in_no_line() -> None:

@@ -8,6 +8,7 @@ from apportion.core.answers.reads import Step, Why
 from apportion.core.explain.views import pod_answer
 from apportion.core.explain.waiting_lines import lines_answer
 from apportion.core.explain.why import choice_words, why, why_ended
+from apportion.core.ledger.moments import SECOND, micros_of
 from apportion.core.placement.feasibility.evaluator import Room
 from apportion_schemas import (
     DeviceCordoned,
@@ -69,7 +70,7 @@ def test_placed_names_the_runner_up_and_the_deciding_part() -> None:
     assert answer.placed.shares[0].model
 
 
-BESTFIT = "within n1, bestfit prefers the device with the least leftover"
+BESTFIT = "within n1, bestfit prefers the device with the least capacity left"
 SPREAD = "within n1, spread prefers the device with the fewest containers, then the emptiest"
 
 
@@ -122,6 +123,27 @@ def test_only_node_that_fits_is_said_so(golden: Golden) -> None:
     ledger = Ledger(rack("n1", 1), rack("n2", 1, model=T4)).submit(pod("p1", ask(40_000)))
     answer = explained(ledger.settle(), "p1")
     golden({"one of two": answer.sentence})
+
+
+def test_a_placed_pod_says_until_when_it_may_run(golden: Golden) -> None:
+    """The answer for a placed pod has the time of its deadline, until the pod has ended."""
+    ledger = Ledger(rack("n1", 1), pod("p1", ask(1_000), deadline_s=3_600)).settle()
+    answer = explained(ledger, "p1")
+    assert answer.placed
+    begun = micros_of(answer.placed.time)
+    assert begun is not None
+    assert micros_of(answer.placed.ends_by) == begun + 3_600 * SECOND
+    step = Step(phase="ended", revision=9, time="2026-01-01T00:00:00.000000Z")
+    golden({"runs": answer.sentence, "ended": why_ended(answer, step, "", ()).sentence})
+
+
+def test_the_deadline_of_an_adopted_pod_is_unknown() -> None:
+    """If a pod ran before it was adopted, its start is unknown, so the answer has no deadline."""
+    submitted = pod("p1", ask(1_000), deadline_s=3_600)
+    adopted = PodAdopted(node="n1", pod="p1", submitted=submitted, shares=(share(device="n1-g0"),))
+    answer = explained(Ledger(rack("n1", 1), adopted), "p1")
+    assert answer.placed
+    assert (answer.placed.found_there, answer.placed.ends_by) == (True, "")
 
 
 def test_a_pod_whose_node_is_chosen_elsewhere_waits_for_that(golden: Golden) -> None:

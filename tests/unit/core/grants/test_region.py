@@ -165,7 +165,7 @@ def test_a_kernel_of_a_container_that_is_free_counts_as_well() -> None:
 
 
 def test_who_uses_another_card_holds_nobody() -> None:
-    """Containers on different devices do not cause each other's core limits."""
+    """A container does not cause the core limit of a container on another device."""
     one, two = region(1, "GPU-1"), region(1, "GPU-2")
     use(one)
     use(two)
@@ -193,8 +193,8 @@ def test_D6_the_first_priority_goes_before_all_others(
 
 
 def test_no_other_namespace_waits_for_a_priority_without_the_right_to_it() -> None:
-    """A container of priority 0 blocks no container of another namespace unless its own namespace
-    has permission."""
+    """A container of priority 0 blocks containers of other namespaces only if its own namespace has
+    permission."""
     high, low = region(0), region(1)
     for each in (high, low):
         use(each)
@@ -255,7 +255,8 @@ def test_what_a_container_changed_is_found_and_put_right() -> None:
 
 
 def test_D6_a_container_without_a_limit_of_compute_waits_as_well() -> None:
-    """A container without a core limit gets a limit of 99: HAMi-core never blocks at 0 or 100.
+    """A container without a core limit gets a limit of 99, because HAMi-core never blocks at 0 or
+    100.
 
     Containers of priority 0 keep their limit."""
     for cores, priority, written in ((0, 1, 99), (100, 1, 99), (30, 1, 30), (0, 0, 0)):

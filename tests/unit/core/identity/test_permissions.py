@@ -83,7 +83,7 @@ def test_an_agent_without_nodes_speaks_for_none() -> None:
 def test_nobody_appends_what_the_catalogue_gives_to_another(role: Role) -> None:
     """A role may append only the event types that the catalogue assigns to it.
 
-    The operator, intake and gateway roles may also append those of the role they act for."""
+    The operator, intake and gateway may also append event types of the roles for which they act."""
     stands_in = {"operator": "watcher", "intake": "agent", "gateway": "operator"}
     may = permissions_of(identity(role.name, "x"))
     for row in CATALOGUE:

@@ -68,8 +68,8 @@ def test_no_more_is_offered_than_there_is(device: Device, said: str) -> None:
 
 
 def test_an_instance_has_no_more_memory_than_its_slices(golden: Golden) -> None:
-    """A report is implausible if a MIG instance has more memory than its slices: it would attract
-    pods that need a whole GPU."""
+    """A report is implausible if a MIG instance has more memory than its slices. Such an instance
+    would attract pods that need a whole GPU."""
 
     def said(memory_mib: int) -> str:
         sizes = (MigSize(profile="1g.5gb", memory_mib=memory_mib),)

@@ -75,7 +75,7 @@ def breach(pod: str, device: str, **more: Any) -> ShareBreached:
 
 
 def test_only_the_node_of_a_share_reports_its_breach(ledger: Ledger) -> None:
-    """The intake accepts a breach of a share's limit only from the share's node.
+    """The intake accepts a report that a pod exceeds its share only from the share's node.
 
     The share must belong to a live pod."""
     assert cause(said(ledger, breach("p2", "n2-g0"))) == "pod-of-another-node"

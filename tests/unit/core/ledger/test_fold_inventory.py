@@ -35,7 +35,7 @@ def test_report_offers_every_device_in_the_order_of_indexes() -> None:
 
 
 def test_report_keeps_what_shares_hold() -> None:
-    """If a report changes the amounts of a device, the shares in use on it stay charged."""
+    """If a report changes a device's amounts, the shares on the device still count as in use."""
     ledger = Ledger(*HOLDS_G0, node("n1", gpu("g0", memory_mib=4000, cores=80, slots=2)))
     device = ledger.device("g0")
     assert (device.memory_free_mib, device.cores_free, device.slots_free) == (3000, 70, 1)
@@ -72,15 +72,15 @@ def test_device_that_leaves_is_forgotten_once_it_is_idle(golden: Golden) -> None
 
 
 def test_device_that_returns_is_offered_again() -> None:
-    """If a device returns to its node, it takes pods again, and the shares in use on it stay
-    charged."""
+    """If a device returns to its node, it takes pods again, and the shares on it still count as in
+    use."""
     ledger = Ledger(*HOLDS_G0, node("n1"), node("n1", gpu("g0")))
     assert ledger.device("g0").present
     assert ledger.device("g0").memory_free_mib == 81920 - 1000
 
 
 def test_device_moves_to_another_node_once_it_left_the_first() -> None:
-    """A device that left its node may move to another node; its pods stay charged on the first
+    """A device that left its node may move to another node; its pods still count on the first
     node."""
     ledger = Ledger(*HOLDS_G0, node("n1", gpu("g1")), node("n2", gpu("g0")))
     assert ledger.state.node_of_device["g0"] == "n2"

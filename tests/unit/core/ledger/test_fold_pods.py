@@ -119,8 +119,8 @@ def test_failure_is_settled_by_what_comes_of_the_pod(end: Payload) -> None:
 
 
 def test_placement_charges_node_and_devices_and_end_gives_all_back() -> None:
-    """A placement charges the node and its devices, and the end of the pod releases every
-    amount."""
+    """A placement reduces the free amounts of its node and devices. When the pod ends, every amount
+    is free again."""
     needs = NodeConstraints(cpu_milli=500, memory_mib=64, extended={"example.com/nic": 2})
     ledger = Ledger(rack("n1", 2), pod("p1", shape=shape(ask(1000, count=2), node=needs)))
     empty = ledger.digest()
@@ -284,8 +284,8 @@ OVERSOLD = [
     ids=[case[0] for case in OVERSOLD],
 )
 def test_oversold(device: object, shares: list[object], because: str) -> None:
-    """The fold refuses a placement if one of its shares does not fit, and charges nothing. The
-    pod's next attempt then has the next number."""
+    """The fold refuses a placement if one of its shares does not fit, and changes no free amount.
+    The pod's next attempt then has the next number."""
     ledger = Ledger(node("n1", device), pod("p1"))  # type: ignore[arg-type]
     free = [state.memory_free_mib for state in ledger.node().devices]
     assert because in ledger.contradict(placement("p1", shares=shares))  # type: ignore[arg-type]

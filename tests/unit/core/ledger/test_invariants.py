@@ -68,18 +68,24 @@ BREAKS: list[tuple[str, Callable[[State], object]]] = [
     ("which n1 lacks", lambda s: s.nodes["n1"].devices.pop(0)),
     ("which does not list it", lambda s: s.nodes["n1"].pods.pop("p1")),
     ("p1 is pending but its placement is", lambda s: setattr(s.pods["p1"], "phase", Phase.PENDING)),
-    ("p3 is to be voided but is not live", lambda s: s.pods.pop("p3")),
-    ("to be voided but is allocated", lambda s: setattr(s.pods["p3"], "phase", Phase.ALLOCATED)),
+    (
+        "the placement of pod p3 is to be voided, but the pod is not live",
+        lambda s: s.pods.pop("p3"),
+    ),
+    (
+        "to be voided, but the pod is allocated",
+        lambda s: setattr(s.pods["p3"], "phase", Phase.ALLOCATED),
+    ),
     ("gang team/job has pod p2, which is not live", lambda s: s.pods.pop("p2")),
-    ("pod p9 is held, but is not placed", lambda s: s.groups["team/job"].held.update(p9=None)),
-    ("its age is revision 0", lambda s: setattr(s.groups["team/job"], "since", 0)),
+    ("pod p9 is held, although it", lambda s: s.groups["team/job"].held.update(p9=None)),
+    ("no valid first revision: 0", lambda s: setattr(s.groups["team/job"], "since", 0)),
     (
         "team/job has pods, but is listed as a gang without pods",
         lambda s: s.gangs_left.update({"team/job": 1}),
     ),
-    ("device g0 is on n1 and on n2", _offered_twice),
+    ("device g0 is on two nodes: n1 and n2", _offered_twice),
     ("indexed under another node", lambda s: s.node_of_device.pop("g0")),
-    ("indexed under n2, which lacks it", lambda s: s.node_of_device.update(g0="n2")),
+    ("indexed under node n2, which does not have it", lambda s: s.node_of_device.update(g0="n2")),
 ]
 
 

@@ -25,22 +25,22 @@ def half_life(text: str) -> ConfigurationChanged:
 
 
 def at(ledger: Ledger, hours: float) -> Ledger:
-    """Give the next events this time."""
+    """Set the time of the next events to this many hours after `BEGIN`."""
     ledger.time = text_of(int((BEGIN + hours * HOUR_MS) * 1000))
     return ledger
 
 
 def measured(*queues: str) -> Ledger:
-    """Return a ledger with a half-life of 64 h, and one placed pod of a whole GPU for each queue.
+    """Return a ledger with a half-life of 64 h, in which each queue has one pod on a whole GPU.
 
-    The pod's uid is its queue."""
+    The pod's uid is the name of its queue."""
     ledger = at(Ledger(rack("n1", 8)), 0)
     ledger.play(half_life("64h"))
     return ledger.submit(*(pod(name, cards(), queue=name) for name in queues)).settle()
 
 
 def gpu_hours(ledger: Ledger, queue: str, hours: float | None = None) -> float:
-    """Return what the queue used, as of the beginning of the period at this hour."""
+    """Return the queue's past use in GPU-hours, as of this hour's period or the current one."""
     past = ledger.state.past_use
     assert past is not None
     now = 0 if hours is None else int(BEGIN + hours * HOUR_MS)
@@ -49,9 +49,9 @@ def gpu_hours(ledger: Ledger, queue: str, hours: float | None = None) -> float:
 
 
 def test_a_queue_that_used_everything_for_a_half_life_has_half_of_what_counts_at_most() -> None:
-    """Constant use for one half-life adds up to half of what constant use for ever adds up to.
+    """Constant use for one half-life adds up to half of the largest possible past use.
 
-    That limit is about the half-life divided by ln 2."""
+    That maximum is about the use during one half-life, divided by ln 2."""
     past = PastUse(HALF_LIFE)
     past.go_to(BEGIN)
     past.hold("pod", ("a", {"nvidia/x": 1000}))
@@ -64,7 +64,7 @@ def test_a_queue_that_used_everything_for_a_half_life_has_half_of_what_counts_at
 
 
 def test_use_counts_half_after_a_half_life() -> None:
-    """What a queue used counts in full until its period ends, and half one half-life later."""
+    """Use counts in full until its period ends, and half as much one half-life later."""
     ledger = measured("a")
     at(ledger, 0.5).gone("a")
     assert gpu_hours(ledger, "a") == 0  # as of the beginning of the period
@@ -86,14 +86,14 @@ def test_nothing_is_measured_without_a_half_life() -> None:
 
 
 def test_pods_that_run_already_count_from_the_start_of_the_measurement() -> None:
-    """If a half-life is set, pods count from that moment."""
+    """If pods already run when a half-life is set, their use counts from that moment."""
     ledger = at(Ledger(rack("n1", 1), pod("a", cards(), queue="a")).settle(), 10)
     ledger.play(half_life("64h"))
     assert gpu_hours(ledger, "a", 11) == pytest.approx(0.5 ** (1 / 64))
 
 
 def test_another_half_life_keeps_each_queue_s_part() -> None:
-    """With another half-life, past use is scaled to what constant use then adds up to."""
+    """If the half-life changes, a queue keeps its fraction of the largest possible past use."""
     ledger = measured("a")
     at(ledger, 64).play(half_life("128h"))
     past = ledger.state.past_use
@@ -104,7 +104,7 @@ def test_another_half_life_keeps_each_queue_s_part() -> None:
 
 
 def test_times_of_agents_and_of_the_past_do_not_count() -> None:
-    """A wrong clock of a node changes nothing, and no event makes the time go back."""
+    """Past use ignores times of agents' events, and events with an earlier time change nothing."""
     ledger = measured("a")
     at(ledger, 1000).play(UsageRecorded(node="n1", seconds=3600, shares=()))
     assert gpu_hours(ledger, "a") == 0
@@ -116,7 +116,7 @@ def test_times_of_agents_and_of_the_past_do_not_count() -> None:
 
 
 def test_a_pod_counts_for_the_queue_of_its_gang() -> None:
-    """If the queue of a gang changes, its pods count there from then on."""
+    """If a gang moves to another queue, the use of its pods counts for that queue from then on."""
     ledger = measured()
     ledger.play(gang("team/job", 2, queue="a"))
     ledger.submit(*(member(f"m{n}", cards()) for n in range(2))).settle()
@@ -128,7 +128,7 @@ def test_a_pod_counts_for_the_queue_of_its_gang() -> None:
 
 
 def test_a_device_of_another_size_changes_the_part_of_it_that_a_pod_uses() -> None:
-    """If a device is reported with more memory, a share is a smaller part of it."""
+    """If a device is reported with more memory, a share counts as a smaller part of the device."""
     ledger = at(Ledger(rack("n1", 1, memory_mib=10_000)), 0).play(half_life("64h"))
     ledger.submit(pod("a", ask(5_000), queue="a")).settle()
     at(ledger, 1).submit(pod("x", gates=("wait",))).report(rack("n1", 1, memory_mib=20_000))
@@ -137,7 +137,7 @@ def test_a_device_of_another_size_changes_the_part_of_it_that_a_pod_uses() -> No
 
 
 def test_queues_that_used_nothing_for_long_are_forgotten() -> None:
-    """The state keeps no queue whose past use has faded."""
+    """The state drops a queue once its past use has decayed to nothing."""
     ledger = measured("a", "b")
     at(ledger, 1).gone("a")
     at(ledger, 64 * 3).submit(pod("x"))
@@ -148,7 +148,7 @@ def test_queues_that_used_nothing_for_long_are_forgotten() -> None:
 
 
 def test_a_snapshot_has_past_use_of_any_size() -> None:
-    """A restored state continues as if it had never been stored, also with sums beyond 64 bits."""
+    """A restored state has the same past use as before, even if its sums exceed 64 bits."""
     ledger = measured("a")
     past = ledger.state.past_use
     assert past is not None

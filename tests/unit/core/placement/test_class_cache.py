@@ -90,7 +90,7 @@ def test_where_nodes_are_preferred_otherwise_a_class_stays() -> None:
 
 
 def test_who_does_not_weigh_by_prices_does_not_mind_others() -> None:
-    """New prices do not change the scores of a placement class whose policy does not use prices."""
+    """New prices change the scores of a placement class only if its policy uses prices."""
     asked = Asked(SPREAD, rack("n1", 1))
     board = asked.class_of(1).board
     asked.play(PRICES)

@@ -147,7 +147,8 @@ def test_a_filter_that_names_no_closed_nodes_is_applied_to_all(
 
 
 def test_collided_row_is_refused_until_it_changes() -> None:
-    """If a pod's containers collide on a node, the class does not offer that node until it changes.
+    """If a pod's containers do not fit a node together, the class offers the node only once it
+    changes.
 
     The node still counts as fitting."""
     ledger = three()

@@ -29,7 +29,7 @@ HALVES = [
 
 
 class Documented:
-    """A ledger with eight nodes of one GPU in a tree of HyperNodes, and its workloads."""
+    """A ledger with up to eight nodes of one GPU each, in a tree of HyperNodes."""
 
     def __init__(self, hyper_nodes: list[dict[str, Any]], *full: str) -> None:
         found = map(read_hyper_node, hyper_nodes)
@@ -41,7 +41,7 @@ class Documented:
                 self.ledger.report(rack(node, 1), observed(node, labels=labels))
 
     def submit(self, *documents: dict[str, Any]) -> dict[str, list[str]]:
-        """Submit the workloads, and return the nodes of the pods by HyperNode of tier 1."""
+        """Submit the workloads. Return the uids of all placed pods by HyperNode of tier 1."""
         for document in documents:
             manifest = read(document)
             self.ledger.play(*(resolved(group, {}, self.tree) for group in manifest.groups))
@@ -61,20 +61,20 @@ WHOLE = {"nvidia.com/gpu": 1}
 def job(
     replicas: int, least: int, limits: dict[str, Any] = WHOLE, **network: Any
 ) -> dict[str, Any]:
-    """Return a Volcano Job with this `networkTopology` and these limits of each pod."""
+    """Return a Volcano Job with this `networkTopology`, whose pods have these limits."""
     pods = task(limits, name="t0", replicas=replicas)
     return volcano_job(pods, minAvailable=least, networkTopology=network)
 
 
 def test_C10_Volcano_documents_a_job_in_one_hyper_node() -> None:
-    """Volcano's example of a hard topology: of 8 pods, the 4 that fit into one HyperNode run."""
+    """Volcano's example of a hard topology: of a job's 8 pods, those 4 run that fit a HyperNode."""
     found = Documented(HALVES).submit(job(8, 4, mode="hard", highestTierAllowed=1))
     assert [len(pods) for pods in found.values()] == [4]
 
 
 def test_C10_Volcano_documents_a_highest_tier() -> None:
-    """Volcano's example of `highestTierAllowed: 2`: the job is within s4 or s5 and their parts, and
-    the tier may be named."""
+    """Volcano's example of `highestTierAllowed: 2`: all pods of the job are within s4 or all within
+    s5. The tier may also be given by name."""
     for network in ({"highestTierAllowed": 2}, {"highestTierName": "zone"}):
         found = Documented(tree_of_volcano()).submit(job(2, 2, mode="hard", **network))
         assert len(found) == 1  # the closest that fits
@@ -86,7 +86,7 @@ def test_C10_Volcano_documents_a_highest_tier() -> None:
 
 
 def test_C10_Volcano_documents_a_soft_topology() -> None:
-    """Volcano's soft mode: pods are as close as possible, and anywhere if they must."""
+    """Volcano's soft mode: pods are close together if possible, and otherwise on any nodes."""
     assert len(Documented(tree_of_volcano()).submit(job(2, 2, mode="soft"))) == 1
     found = Documented(tree_of_volcano(), "node0", "node5").submit(job(3, 3, mode="soft"))
     assert set(found) in ({"s0", "s1"}, {"s2", "s3"})
@@ -94,8 +94,8 @@ def test_C10_Volcano_documents_a_soft_topology() -> None:
 
 
 def test_C10_Volcano_documents_that_fuller_hyper_nodes_are_filled_first() -> None:
-    """Volcano's example of bin packing: two parts that need one HyperNode each share the one that
-    is already in use, and the other stays idle."""
+    """Volcano's example of bin packing: two jobs that each need one HyperNode share the one that is
+    already in use. The other HyperNode stays idle."""
     half = {"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 50}
     parts = [job(2, 2, half, mode="hard", highestTierAllowed=1) for _ in range(2)]
     for number, part in enumerate(parts):
@@ -127,8 +127,8 @@ def test_C10_Volcano_documents_two_partitions() -> None:
 
 
 def test_C10_a_partition_starts_as_a_whole() -> None:
-    """A partition without room for all its pods has none, and another one starts. Once the gang
-    runs, a further partition starts as a whole, too."""
+    """If a partition does not fit as a whole, none of its pods is placed, and another partition
+    starts. Once the gang runs, further partitions also start as a whole."""
     documented = Documented(HALVES, "node7")
     found = documented.submit(partitioned())
     assert [sorted(pods) for pods in found.values()] == [names(0, 1, 2, 3)]
@@ -156,8 +156,8 @@ def test_C10_no_fewer_partitions_start_than_the_minimum() -> None:
 
 
 def test_C10_a_partition_without_a_minimum_does_not_keep_its_job_from_starting() -> None:
-    """The tasks that must start are placed before a partition that may be left out. The job starts
-    without this partition if it does not fit."""
+    """The scheduler places the tasks that must start before an optional partition. If the partition
+    does not fit, the job starts without it."""
     for least in (4, 0):
         for full in (("node6", "node7"), ()):
             policy = {"totalPartitions": 1, "partitionSize": 8}
@@ -173,7 +173,7 @@ def test_C10_a_partition_without_a_minimum_does_not_keep_its_job_from_starting()
 
 
 def test_C10_a_lost_pod_returns_to_its_partition() -> None:
-    """A pod that replaces one of a partition goes to the HyperNode of its partition."""
+    """A pod that replaces a lost pod of a partition is placed in the partition's HyperNode."""
     documented = Documented(HALVES)
     documented.submit(partitioned())
     ledger = documented.ledger
@@ -200,7 +200,7 @@ def kai_pods(
     topologies: Mapping[str, Topology] = CLUSTER,
     **counts: int,
 ) -> dict[str, list[str]]:
-    """Submit a PodGroup of KAI and so many pods of each subgroup. Return their racks."""
+    """Submit a KAI PodGroup with this many pods per subgroup. Return the racks by subgroup."""
     group = {
         "apiVersion": "scheduling.run.ai/v2alpha2",
         "kind": "PodGroup",
@@ -229,7 +229,7 @@ def kai_pods(
 
 
 def racks(**free: int) -> Ledger:
-    """Return a ledger with racks of so many nodes of one GPU. `z1s1a` is rack a of spine s1."""
+    """Return a ledger with this many one-GPU nodes per rack. `z1s1a` is rack a of spine s1."""
     ledger = Ledger()
     for name, nodes in free.items():
         levels = (name[:2], name[2:4], name[4:])
@@ -257,7 +257,7 @@ INDEPENDENT = {
 
 
 def test_I2_KAI_documents_independent_subgroups() -> None:
-    """KAI's first example of subgroups: each is in one rack, and the racks may differ."""
+    """KAI's first example of subgroups: each subgroup is in one rack, and the racks may differ."""
     found = kai_pods(racks(z1s1a=2, z2s2b=3), INDEPENDENT, a=2, b=3)
     assert found == {"a": ["z1s1a"], "b": ["z2s2b"]}
     ledger = racks(z1s1a=2, z2s2b=2, z2s2c=2)

@@ -50,7 +50,7 @@ class Asked(Ledger):
         return self.fit_query.filter(of, names).refused
 
     def decided(self) -> list[PodPlaced | PodRefused]:
-        """Return the decisions on the nodes that kube-scheduler chose."""
+        """Return whether each pod is placed or refused on the node that kube-scheduler chose."""
         return [event for _, event in self.chosen.decide(lambda _: True, events_max=256)]
 
 

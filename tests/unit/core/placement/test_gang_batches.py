@@ -74,7 +74,7 @@ def test_a_gang_of_several_batches_is_held_until_the_last() -> None:
 
 
 def test_a_gang_of_one_batch_is_not_held() -> None:
-    """The placements of a gang that one batch can hold are not held."""
+    """If one batch can hold a whole gang, the gang's pods are not held."""
     assert placed(started(3).decide()) == [(f"m{n}", False) for n in range(3)]
 
 

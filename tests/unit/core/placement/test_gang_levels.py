@@ -6,10 +6,10 @@ import pytest
 
 from apportion.core.placement.gang_levels import GangLevels
 from apportion.core.placement.gang_turn import PART_FINDS_MAX
-from apportion_schemas import GangPart, PodSubmitted, RefusalCode
+from apportion_schemas import GangPart, PodSubmitted, QueueObserved, RefusalCode
 from tests.support.fleet import T4, V100, observed, rack
 from tests.support.ledger_of import Ledger
-from tests.support.pods import cards, gang, member, pod
+from tests.support.pods import cards, gang, member, pod, wants
 
 C = RefusalCode
 RACK, BLOCK = "example.com/rack", "example.com/block"
@@ -88,8 +88,8 @@ def test_a_gang_starts_when_a_pod_of_another_rack_ends() -> None:
 
 
 def test_nodes_without_the_label_are_in_no_domain() -> None:
-    """A gang with a required level is placed only on nodes with the level's label, even if no node
-    has that label."""
+    """A gang with a required level is placed only on nodes with the level's label. If no node has
+    the label, the gang is refused."""
     ledger = Ledger(rack("n1", 4), gang(min_available=2, required_level=RACK))
     ledger.submit(*workers(2)).settle()
     refused = ledger.refusal("m00")
@@ -161,7 +161,7 @@ def test_the_largest_of_many_racks_is_tried() -> None:
 
 
 def test_a_preferred_rack_has_one_model_for_all() -> None:
-    """A gang's preferred rack is one whose devices of a single model suffice for the whole gang."""
+    """A gang prefers a rack that has enough devices of a single model for all of its pods."""
     ledger = Ledger()
     for at, name, model in (
         ("a-00", "a", T4), ("a-01", "a", V100), ("a-02", "a", V100), ("b-00", "b", T4),
@@ -194,14 +194,56 @@ def test_a_refusal_follows_the_level_of_the_pod_group() -> None:
         assert (refused.level, refused.domain) == (level, domain)
 
 
-def test_no_pod_is_evicted_for_a_gang_that_needs_a_domain() -> None:
-    """The scheduler evicts no pods for a gang with a required level, because the evicted pods might
-    be in several domains."""
-    ledger = cluster(a=2, b=2).submit(*(pod(f"p{n}", cards()) for n in range(4))).settle()
-    ledger.play(gang(min_available=2, required_level=RACK))
+@pytest.mark.parametrize("level", ["required_level", "preferred_level"])
+def test_pods_are_evicted_in_one_domain(level: str) -> None:
+    """If pods are evicted for a gang with a level, all of them are in one domain of this level, and
+    the gang is placed there. Without the level, the scheduler would evict the two pods of the
+    lowest priority, which are in different domains."""
+    ledger = cluster(a=2, b=2)
+    for at in "ab":
+        here = wants(cards(), selector={RACK: at})
+        ledger.submit(*(pod(f"{at}{n}", priority=n, shape=here) for n in range(2)))
+    ledger.settle().play(gang("team/job", 2, **{level: RACK}))
     ledger.submit(*(member(f"m{n}", cards(), priority=1000) for n in range(2))).settle()
+    gone = sorted(ledger.state.evictions)
+    assert len(gone) == 2
+    for uid in gone:
+        ledger.gone(uid)
+    ledger.settle()
+    assert len(racks(ledger)) == 1
+    assert len(ledger.state.pods) == 4
+
+
+@pytest.mark.parametrize(("ran_s", "together"), [(500, True), (700, False)])
+def test_one_domain_is_worth_five_minutes_of_work_for_each_device(
+    ran_s: int, together: bool
+) -> None:
+    """A gang of two devices takes back devices in one rack if that loses at most ten minutes of
+    work more. In each rack, one pod has just written a checkpoint, and one has written none."""
+    ledger = cluster(a=2, b=2)
+    ledger.play(QueueObserved(queue="team", deserved={"nvidia.com/gpu": 2}))
+    for at in "ab":
+        here = wants(cards(), selector={RACK: at})
+        ledger.submit(
+            pod(f"{at}-new", shape=here, checkpoint_s=ran_s), pod(f"{at}-old", shape=here)
+        )
+    ledger.settle().play(gang("team/job", 2, preferred_level=RACK, queue="team"))
+    ledger.engine.tell_time((1_767_225_600 + ran_s) * 1_000_000)
+    ledger.submit(*(member(f"m{n}", cards(), queue="team") for n in range(2))).settle()
+    assert sorted(ledger.state.evictions) == (
+        ["a-new", "a-old"] if together else ["a-new", "b-new"]
+    )
+
+
+def test_no_pod_is_evicted_if_no_domain_is_large_enough() -> None:
+    """The scheduler evicts no pods for a gang that does not fit any domain of its required level.
+    If the level is only preferred, pods of several domains are evicted."""
+    ledger = cluster(a=2, b=2).submit(*(pod(f"p{n}", cards()) for n in range(4))).settle()
+    ledger.play(gang(min_available=3, required_level=RACK))
+    ledger.submit(*(member(f"m{n}", cards(), priority=1000) for n in range(3))).settle()
     assert not ledger.state.evictions
-    assert racks(ledger) == set()
+    ledger.play(gang(min_available=3, preferred_level=RACK)).settle()
+    assert len(ledger.state.evictions) == 3
 
 
 ZONE = "example.com/zone"
@@ -260,7 +302,7 @@ def test_KAI_documents_a_zone_that_is_filled_rack_by_rack() -> None:
 
 
 def test_a_pod_that_joins_a_gang_goes_to_a_rack_of_its_pods() -> None:
-    """In a zone, a further pod gets a node in a rack that the gang already uses, if one is free."""
+    """A further pod of a gang in a zone gets a node in a rack of the gang, if one is free."""
     nodes = [("z", "-", "r1")] * 3 + [("z", "-", "r2")] * 3 + [("z", "-", "r3")] * 5
     levels: dict[str, Any] = {
         "required_level": ZONE,
@@ -277,7 +319,7 @@ def test_a_pod_that_joins_a_gang_goes_to_a_rack_of_its_pods() -> None:
 
 
 def finds_of(monkeypatch: pytest.MonkeyPatch, ledger: Ledger) -> int:
-    """Settle the ledger, and return how often a gang has looked for a node for a pod."""
+    """Let the engine decide. Return how often it has searched for a node for a pod of a gang."""
     found = 0
     find = GangLevels.find
 
@@ -295,8 +337,8 @@ def finds_of(monkeypatch: pytest.MonkeyPatch, ledger: Ledger) -> int:
 def test_nested_parts_that_do_not_fit_take_few_finds(
     monkeypatch: pytest.MonkeyPatch, level: str, devices: int
 ) -> None:
-    """Each of many subgroups around the same pods has domains to try. The number of finds in one
-    decision has a limit for all of them together."""
+    """If each of many nested subgroups has several domains to try, one decision limits the number
+    of searches for all of these subgroups together."""
     ledger = cluster(a=1, b=1, c=1, d=1)
     levels: dict[str, Any] = {level: RACK}
     ledger.report(rack("x", 8), observed("x", labels={}))
@@ -307,8 +349,8 @@ def test_nested_parts_that_do_not_fit_take_few_finds(
 
 
 def test_many_partitions_that_do_not_fit_take_few_finds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Partitions like one that did not fit are not tried in the same domain, so 20 of them take
-    few finds."""
+    """If a partition does not fit in a domain, equal partitions are not tried there. So 20 of them
+    take few searches."""
     ledger = cluster(**{f"{n:02}": 7 for n in range(20)})
     part = GangPart(tasks=("t",), required_level=RACK, split_by="part", size=8)
     ledger.play(gang(min_available=160, min_tasks={"t": 160}, parts=(part,)))
@@ -332,7 +374,7 @@ def test_a_gang_of_many_partitions_starts() -> None:
 
 
 def test_a_partition_of_one_pod_gets_the_rack_with_least_room() -> None:
-    """A partition never grows, so that even one of one pod leaves the larger rack free."""
+    """A partition cannot grow, so even one with a single pod gets the smallest rack that fits."""
     ledger = cluster(a=2, b=1)
     part = GangPart(tasks=("t",), required_level=RACK, split_by="part", size=1)
     ledger.play(gang(min_available=1, parts=(part,)))

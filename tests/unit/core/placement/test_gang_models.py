@@ -128,7 +128,7 @@ def test_members_that_select_different_devices_or_nodes_are_independent() -> Non
 
 
 def test_a_type_that_means_several_models_still_gives_one() -> None:
-    """If all members name a type that several models have, they get one of these models."""
+    """If all members name a type that matches several models, they get one of these models."""
     a100 = DeviceConstraints(use_types=("A100",))
     ledger = Ledger(rack("n1", 3, model=A100_40), rack("n2", 3, model=A100_80))
     ledger.play(gang(min_available=4)).submit(*workers(4, devices=a100)).settle()

@@ -61,8 +61,8 @@ def test_none_of_a_gang_that_does_not_fit_whole() -> None:
 
 
 def test_a_refusal_counts_no_node_against_what_the_gang_itself_would_take() -> None:
-    """When a gang does not fit, its refusal gives no reason for the nodes that would hold some of
-    the gang's pods."""
+    """When a gang does not fit, its refusal does not count the nodes that would take some of the
+    gang's pods."""
     ledger = Ledger(rack("n2", 2), pod("other", cards(2))).settle()
     ledger.report(rack("n1", 2)).play(gang(min_available=2)).submit(*workers(2, cards(2)))
     ledger.settle()

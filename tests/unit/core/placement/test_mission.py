@@ -52,8 +52,8 @@ def test_A1_slice_by_memory_and_cores() -> None:
 def test_A2_smallest_instance_that_holds_the_memory(
     model: str, memory_mib: int, profile: str
 ) -> None:
-    """A share gets the smallest MIG instance with enough memory, and is charged only that
-    instance's slices."""
+    """A share gets the smallest MIG instance with enough memory, and uses only that instance's
+    slices."""
     wanted = shape(ask(memory_mib, cap_memory=True), devices=MIG)
     ledger = Ledger(rack("n1", 1, model=model, mode="mig"), pod("p", shape=wanted)).settle()
     assert instances(ledger, "p") == [profile]

@@ -97,7 +97,7 @@ def test_node_weights(policy: Policy, weights: NodeWeights | None, where: str) -
 
 
 def test_a_resource_that_is_not_asked_for_does_not_count() -> None:
-    """A resource that the pod does not request does not affect the scores of nodes."""
+    """Only resources that the pod requests affect the scores of nodes."""
     ledger = weighed("binpack", NodeWeights(devices=1000))
     ledger.submit(pod("p", shape=wants(cpu_milli=1000))).settle()
     assert ledger.where("p") == "a"

@@ -14,11 +14,13 @@ from apportion_schemas import (
     Host,
     LabelExpression,
     NodeCordoned,
+    NodeExpression,
     PodEvicted,
     PodGone,
     PodPlaced,
     PodRefused,
     PodSubmitted,
+    PreferredTerm,
     RefusalCode,
 )
 from apportion_schemas.quantities import Payload
@@ -179,8 +181,8 @@ Held = tuple[tuple[int, int], ...]
     ],
 )
 def test_which_node_is_cleared(first: Held, second: Held) -> None:
-    """The scheduler chooses the node to free by kube-scheduler's rules: the lowest top priority,
-    then the lowest sum of priorities, then the fewest pods."""
+    """As in kube-scheduler, the scheduler frees the node whose victims have the lowest top
+    priority, then the lowest sum of priorities, then the smallest number."""
     ledger = Ledger()
     for at, held in enumerate((first, second)):
         ledger.report(rack(f"n{at}", 2))
@@ -310,6 +312,52 @@ def test_H8_a_gang_goes_whole() -> None:
     assert {e.nominated for e in ledger.events if isinstance(e, PodEvicted)} in ({"n0"}, {"n1"})
 
 
+def elastic(*tasks: str, **fields: Any) -> Ledger:
+    """Return a ledger with one node for each task, and a running gang with a pod of each of these
+    tasks: `w-0`, `w-1`, …"""
+    ledger = Ledger(*(rack(f"n{at}", 1) for at in range(len(tasks))), gang(**fields))
+    for at, task in enumerate(tasks):
+        ledger.submit(member(f"w-{at}", cards(), task=task)).settle()
+    return ledger.settle()
+
+
+def test_pods_beyond_the_minimum_of_a_gang_go_alone() -> None:
+    """The scheduler evicts a gang's newest pods one by one while the gang keeps its minimum. Then
+    it evicts the rest of the gang as a whole."""
+    ledger = elastic("", "", "", "", min_available=2)
+    for at in range(2):
+        ledger.submit(high(f"h-{at}")).settle()
+        ((first, _),) = evicted(ledger)[at:]
+        ledger.gone(first).settle()
+    assert {uid for uid, _ in evicted(ledger)} == {"w-2", "w-3"}
+    ledger.submit(high("h-2")).settle()
+    assert sorted(evicted(ledger)[2:]) == [("w-0", "h-2"), ("w-1", "h-2")]
+
+
+def test_a_gang_that_is_only_disrupted_as_a_whole() -> None:
+    """With `disruptionMode: all`, a gang is evicted whole, even its pods beyond the minimum."""
+    ledger = elastic("", "", "", min_available=2, whole=True)
+    ledger.submit(high("h")).settle()
+    assert sorted(evicted(ledger)) == [(f"w-{n}", "h") for n in range(3)]
+
+
+def test_the_minimum_of_each_task_is_kept() -> None:
+    """A pod is beyond its gang's minimum only if its task keeps its own minimum, too."""
+    ledger = elastic("worker", "worker", "worker", "ps", min_available=2, min_tasks={"ps": 1})
+    ledger.submit(high("h-0"), high("h-1")).settle()
+    assert {uid for uid, _ in evicted(ledger)} == {"w-1", "w-2"}
+
+
+def test_no_pod_of_an_evicted_gang_stays() -> None:
+    """If the scheduler evicts a pod that its gang needs, it also evicts the gang's pods beyond the
+    minimum."""
+    ledger = Ledger(rack("n0", 4), rack("n1", 1), gang(min_available=2))
+    ledger.submit(member("w-0", cards(3)), member("w-1", cards())).settle()
+    ledger.submit(member("w-2", cards())).settle()
+    ledger.submit(high("h", 3)).settle()
+    assert sorted(evicted(ledger)) == [(f"w-{n}", "h") for n in range(3)]
+
+
 def test_a_single_pod_goes_rather_than_a_gang() -> None:
     """If either a single pod or a gang could be evicted, the scheduler evicts the single pod."""
     ledger = Ledger(rack("n0", 1), rack("n1", 1), gang(min_available=2))
@@ -340,6 +388,112 @@ def test_room_for_a_whole_gang() -> None:
     assert (on(ledger, "w-0"), on(ledger, "w-1")) == ("", "")
     ledger.gone("low-1-0").settle()
     assert {on(ledger, "w-0"), on(ledger, "w-1")} == {"n0", "n1"}
+
+
+@pytest.mark.parametrize("free", [1, 2])
+def test_free_nodes_are_kept_for_the_gang_that_evicts(free: int) -> None:
+    """While pods are evicted for a gang, the free nodes that its other pods need are reserved for
+    them. Otherwise the gang would evict again."""
+    ledger = full(nodes=1)
+    ledger.play(*(rack(f"free-{at}", 1) for at in range(free)))
+    ledger.play(gang(min_available=1 + free))
+    ledger.submit(*(member(f"w-{n}", cards(), priority=100) for n in range(1 + free))).settle()
+    assert evicted(ledger) == [("low-0-0", f"w-{free}")]
+    ledger.submit(high("other")).settle()
+    assert on(ledger, "other") == ""
+    ledger.gone("low-0-0").settle()
+    assert "" not in {on(ledger, f"w-{n}") for n in range(1 + free)}
+    assert len(evicted(ledger)) == 1
+
+
+def test_a_kept_node_takes_pods_for_which_it_has_room() -> None:
+    """A node that is reserved for a pod of a gang, and where no pod is evicted, still accepts pods
+    that leave enough idle devices."""
+    ledger = full(nodes=1, width=2)
+    ledger.play(rack("free", 4), gang(min_available=2))
+    ledger.submit(member("w-0", cards(3), priority=100), member("w-1", cards(2), priority=100))
+    ledger.settle().submit(high("large", 2)).settle().submit(high("small")).settle()
+    assert (on(ledger, "large"), on(ledger, "small")) == ("", "free")
+    ledger.gone("low-0-0").gone("low-0-1").settle()
+    assert (on(ledger, "w-0"), on(ledger, "w-1")) == ("free", "n0")
+
+
+def test_the_node_that_a_pod_will_get_is_kept() -> None:
+    """If evicting a gang frees several nodes, the scheduler reserves the node that the pending pod
+    prefers, not the node of the first evicted pod."""
+    ledger = Ledger(rack("n0", 1), rack("n1", 1), observed("n1", labels={"fast": "yes"}))
+    ledger.play(gang("team/low", 2), gang("team/high", 2))
+    ledger.submit(*(member(f"l-{n}", cards(), group="team/low") for n in range(2))).settle()
+    term = PreferredTerm(weight=10, term=(NodeExpression(key="fast", operator="Exists"),))
+    pods = [
+        pod(f"h-{n}", group="team/high", priority=100, shape=wants(cards(), preferred=(term,)))
+        for n in range(2)
+    ]
+    ledger.submit(*pods).settle()
+    assert set(ledger.state.nominated.values()) == {"n0", "n1"}
+
+
+def test_a_gang_that_has_waited_in_vain_is_refused_once() -> None:
+    """If a gang does not fit after its evictions, one refusal ends the nominations of all its
+    pods."""
+    ledger = full(nodes=1)
+    ledger.play(*(rack(f"free-{at}", 1) for at in range(3)), gang(min_available=4))
+    ledger.submit(*(member(f"w-{n}", cards(), priority=100) for n in range(4))).settle()
+    assert len(ledger.state.nominated) == 4
+    ledger.submit(high("more", priority=900)).gone("low-0-0").settle()
+    refusals = [each for each in ledger.events if isinstance(each, PodRefused)]
+    ledger.settle()
+    assert not ledger.state.nominated
+    assert len([each for each in refusals if each.name.startswith("w-")]) <= 5
+
+
+def test_all_nodes_of_an_evicted_gang_are_kept_for_the_next() -> None:
+    """If one gang is evicted for several pods of another gang, every freed node is reserved for
+    these pods. The nodes stay reserved after the first evicted pods have ended."""
+    ledger = Ledger(rack("n0", 1), rack("n1", 1), gang("team/low", 2), gang("team/high", 2))
+    ledger.submit(*(member(f"l-{n}", cards(), group="team/low") for n in range(2))).settle()
+    pods = [member(f"h-{n}", cards(), group="team/high", priority=100) for n in range(2)]
+    ledger.submit(*pods).settle()
+    assert evicted(ledger) == [("l-0", "h-0"), ("l-1", "h-0")]
+    for uid in ("l-1", "l-0"):
+        ledger.gone(uid).submit(high(f"after {uid}")).settle()
+    assert {on(ledger, "h-0"), on(ledger, "h-1")} == {"n0", "n1"}
+
+
+def test_nodes_stay_kept_if_a_pod_of_the_gang_is_replaced() -> None:
+    """If the pod for which others are evicted is deleted, the nodes of the gang's other pods stay
+    reserved until the evicted pods have ended. A replacement then completes the gang."""
+    ledger = full(nodes=1)
+    ledger.play(rack("free", 1), gang(min_available=2))
+    ledger.submit(*(member(f"w-{n}", cards(), priority=100) for n in range(2))).settle()
+    assert evicted(ledger) == [("low-0-0", "w-1")]
+    ledger.gone("w-1").submit(high("other")).settle()
+    assert on(ledger, "other") == ""
+    ledger.submit(member("w-2", cards(), priority=100)).gone("low-0-0").settle()
+    assert {on(ledger, uid) for uid in ("w-0", "w-2")} == {"free", "n0"}
+
+
+def test_evictions_for_a_placed_pod_hold_up_no_other() -> None:
+    """If a pod of a gang is placed before its evicted pod has ended, the gang's other pods do not
+    wait for that pod."""
+    ledger = full(nodes=2)
+    ledger.play(gang(min_available=2))
+    ledger.submit(*(member(f"w-{n}", cards(), priority=100) for n in range(2))).settle()
+    ledger.report(rack("n2", 1), rack("n3", 1)).settle()
+    assert {on(ledger, f"w-{n}") for n in range(2)} == {"n2", "n3"}
+    assert not ledger.state.nominated
+
+
+def test_nodes_of_a_gang_are_free_again_if_it_does_not_fit_after_all() -> None:
+    """If a node is lost while pods are evicted for a gang, the gang no longer fits. Its other nodes
+    are then free for other pods."""
+    ledger = full(nodes=1)
+    ledger.play(rack("free", 1), gang(min_available=2))
+    ledger.submit(*(member(f"w-{n}", cards(), priority=100) for n in range(2))).settle()
+    ledger.play(NodeCordoned(node="n0", by="ann", reason="broken"))
+    ledger.submit(high("other")).gone("low-0-0").settle()
+    assert on(ledger, "other") == "free"
+    assert not ledger.state.nominated
 
 
 def test_nobody_goes_for_a_gang_that_would_not_fit_whole() -> None:

@@ -199,8 +199,8 @@ def test_a_volume_of_several_pods_counts_once_on_a_node() -> None:
 
 
 def test_H13_a_node_without_a_driver_that_its_volumes_need() -> None:
-    """With a limit of 0 the driver is missing. Then a node takes no pod with such a volume, even if
-    another pod there mounts the volume."""
+    """A limit of 0 means that the node lacks the driver. It then takes no pod with such a volume,
+    even if another pod there mounts the volume."""
     ledger = limited("n1", "n2").play(claim("x", driver=DRIVER))
     ledger.submit(mounting("p", "x")).settle()
     for name in ("n1", "n2"):

@@ -88,8 +88,8 @@ def test_nodes_that_kubernetes_does_not_have_are_no_capacity() -> None:
 
 @pytest.mark.parametrize("kind", [Account, Lost])
 def test_nodes_that_the_state_drops_count_only_until_then(kind: type[Account]) -> None:
-    """If more nodes leave than the state keeps, the dropped nodes are no capacity, and count once
-    after they return. Another node may report their devices."""
+    """If more nodes leave than the state keeps, the dropped nodes are no capacity until they
+    return. Another node may report their devices."""
     names = [f"n{number}" for number in range(LEFT_MAX + 44)]
     reports = [rack(name, 1) for name in names]
     accounted = Accounted("node", kind=kind).at(0, *reports)

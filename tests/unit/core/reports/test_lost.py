@@ -1,4 +1,4 @@
-"""Tests of the causes of lost hours: one test for each cause, then how much each cause gets."""
+"""Tests of lost hours: one test for each cause, then how many hours each cause gets."""
 
 import csv
 import io
@@ -40,14 +40,14 @@ _C = RefusalCode
 
 
 def refusal(uid: str, *codes: RefusalCode, **more: Any) -> PodRefused:
-    """Return the refusal of a pod by one node for each of these codes."""
+    """Return the event that refuses a pod, with one node for each of these codes."""
     return PodRefused(
         pod=uid, namespace="default", name=uid, reasons=dict.fromkeys(codes, 1), nodes=1, **more
     )
 
 
 def used(cores: int | None, *, seconds: int = 3600, mib: int = 1024) -> UsageRecorded:
-    """Return the hourly report of p1's share, which is half of n1-g0."""
+    """Return a usage report of p1's share, which is half of n1-g0, by default for one hour."""
     work: dict[str, Any] = (
         {} if cores is None else {"cores_seconds": cores * seconds, "cores_peak": cores}
     )
@@ -60,19 +60,20 @@ def used(cores: int | None, *, seconds: int = 3600, mib: int = 1024) -> UsageRec
 
 
 def test_what_no_pod_requests_is_no_demand() -> None:
-    """Without pending pods, unallocated hours have no demand. Shares of bound pods have worked."""
+    """Without pending pods, unallocated hours are `no_demand`, and shares of bound pods
+    `worked`."""
     losing = Losing().at(0, rack("n1", 2), pod("p1", cards())).decide(0)
     assert losing.hours() == {"worked": 10.0, "no_demand": 10.0}
 
 
 def test_demand_bounds_what_pods_cause() -> None:
-    """Pending pods lose at most the devices that they request. The rest has no demand."""
+    """Pending pods lose at most hours of the devices that they request; the rest is `no_demand`."""
     losing = Losing().at(0, rack("n1", 10)).at(0, pod("p1", cards(2)))
     assert losing.hours() == {"scheduler_delay": 20.0, "no_demand": 80.0}
 
 
 def test_demand_is_for_devices_that_the_pod_accepts() -> None:
-    """A pod requests nothing of devices of another model."""
+    """A pending pod counts as demand only for devices of a model that it accepts."""
     only = shape(cards(4), devices=DeviceConstraints(use_types=("T4",)))
     losing = Losing("model").at(0, rack("n1", 4), rack("n2", 2, model=T4))
     losing.at(0, pod("p1", shape=only)).decide(0)
@@ -81,8 +82,8 @@ def test_demand_is_for_devices_that_the_pod_accepts() -> None:
 
 
 def test_free_parts_in_which_no_pod_fits_are_fragmented() -> None:
-    """If enough is free, but nowhere enough of it, the pending pod loses the hours to
-    fragmentation: two halves of a GPU are not one."""
+    """If enough is free in total but no single device has enough, a pending pod's hours are lost to
+    fragmentation. An example is two free halves of a GPU."""
     losing = Losing().at(0, rack("n1", 2), pod("a"), pod("b"), pod("whole", cards()))
     for uid, device in (("a", "n1-g0"), ("b", "n1-g1")):
         placing = placement(uid, shares=[share(device, HALF)])
@@ -91,8 +92,8 @@ def test_free_parts_in_which_no_pod_fits_are_fragmented() -> None:
 
 
 def test_the_rest_of_a_device_is_no_whole_device() -> None:
-    """A pod that requests whole devices loses the rest of a device in use to no limit of a queue.
-    A pod that requests a part of a device does."""
+    """If a quota refuses a pod that requests whole devices, the rest of a device in use is not lost
+    to the quota. It is if the pod requests a part of a device."""
     for request, cause in ((cards(2), "no_demand"), (ask(HALF), "quota")):
         losing = Losing().at(0, rack("n1", 1), pod("p1"), pod("p2", request))
         losing.at(0, placement("p1", shares=[share("n1-g0", HALF)]))
@@ -101,7 +102,7 @@ def test_the_rest_of_a_device_is_no_whole_device() -> None:
 
 
 def test_limits_are_quota() -> None:
-    """A pod that a quota keeps out loses the hours of the devices that it would fit on."""
+    """If a quota refuses a pod, the hours of the devices that it requests are lost to the quota."""
     losing = Losing().at(0, rack("n1", 4))
     losing.at(0, pod("p1", cards(3)), refusal("p1", _C.QUOTA_EXCEEDED))
     assert losing.hours("default") == {"quota": 30.0}
@@ -109,7 +110,7 @@ def test_limits_are_quota() -> None:
 
 
 def test_a_gang_without_its_pods_is_gang_assembly() -> None:
-    """Hours that an incomplete gang, or one without a PodGroup, could use are gang assembly."""
+    """Hours that a gang could use are gang assembly while the gang lacks pods or its PodGroup."""
     losing = Losing().at(0, rack("n1", 4), member("p1", cards()))  # no PodGroup yet
     losing.at(4, gang(min_available=3)).decide(4)
     assert losing.hours() == {"gang_assembly": 10.0, "no_demand": 30.0}
@@ -117,8 +118,8 @@ def test_a_gang_without_its_pods_is_gang_assembly() -> None:
 
 @pytest.mark.parametrize("fitting", [0, 3])
 def test_a_gang_that_fits_in_part_is_fragmentation(fitting: int) -> None:
-    """A gang of which not all pods fit loses what it requests to fragmentation, however many fit:
-    the scheduler does not report again that their number changed."""
+    """If only a part of a gang fits, all hours that it requests are lost to fragmentation. How many
+    pods fit does not matter, because the scheduler does not report changes of that number."""
     shortage = GangShortage(needed=4, present=4, fitting=fitting)
     for codes, nodes, cause in (
         ((_C.DEVICE_IN_USE,), 1, Part.FRAGMENTED),
@@ -134,8 +135,8 @@ def test_a_gang_that_fits_in_part_is_fragmentation(fitting: int) -> None:
 
 
 def test_replacements_of_a_gang_lose_parts_of_devices_to_fragmentation() -> None:
-    """If the replacements of two pods of a gang find only two halves of devices, these halves are
-    fragmentation, even though the other pods of the gang run."""
+    """If only two halves of devices are free for two replacement pods of a gang, these halves are
+    lost to fragmentation, although the gang's other pods run."""
     losing = Losing().at(0, rack("n1", 8), gang(min_available=8))
     losing.at(0, *(member(f"p{at}", cards()) for at in range(8))).decide(0)
     for ended, uid in (("p0", "a"), ("p1", "b")):
@@ -148,8 +149,8 @@ def test_replacements_of_a_gang_lose_parts_of_devices_to_fragmentation() -> None
 
 
 def test_placed_pods_that_wait_for_their_gang_are_gang_assembly() -> None:
-    """Shares of held pods are gang assembly until the gang is whole, then scheduler delay until the
-    pods are bound."""
+    """Shares of held pods are gang assembly until the gang is placed as a whole, then scheduler
+    delay until the pods are bound."""
     losing = Losing(hours=9).at(
         0, rack("n1", 2), gang(), member("p1", cards()), member("p2", cards())
     )
@@ -162,7 +163,7 @@ def test_placed_pods_that_wait_for_their_gang_are_gang_assembly() -> None:
 
 
 def losing_chain(losing: Losing) -> str:
-    """Return the chain of node n1, which its next placement must name."""
+    """Return the digest of node n1's chain, which the node's next placement must contain."""
     return losing.ledger.state.nodes["n1"].chain
 
 
@@ -186,19 +187,19 @@ def losing_chain(losing: Losing) -> str:
 def test_the_codes_of_a_refusal_are_its_cause(
     codes: tuple[RefusalCode, ...], cause: Part | None
 ) -> None:
-    """A refused pod loses hours to the first cause that its codes name; to none if the pod could
-    not use a free device, however many there are."""
+    """A refused pod's hours are lost to the first cause that its refusal codes name, or to no cause
+    if the pod could not use any free device."""
     ledger = Ledger(pod("p1", cards()), refusal("p1", *codes))
     assert cause_of(ledger.state, ledger.pod("p1")) is cause
 
 
 def test_gated_pods_request_nothing() -> None:
-    """A pod with scheduling gates requests nothing, because its creator holds it back."""
+    """A pod with scheduling gates causes no lost hours, because its creator holds it back."""
     assert cause_of(State(), Ledger(pod("p1", gates=("g",))).pod("p1")) is None
 
 
 def test_a_pod_for_which_others_are_evicted_is_delayed() -> None:
-    """While pods are being evicted for a pod, what it will use is scheduler delay."""
+    """While pods are evicted for a pending pod, the devices for it count as scheduler delay."""
     losing = Losing().at(0, rack("n1", 2), pod("low", cards()))
     losing.decide(0).at(0, pod("high", cards(2), priority=9), refusal("high", _C.DEVICE_IN_USE))
     evicted = PodEvicted(
@@ -211,8 +212,8 @@ def test_a_pod_for_which_others_are_evicted_is_delayed() -> None:
 
 
 def test_cordoned_devices_drain_until_they_are_empty() -> None:
-    """The free part of a cordoned node is draining while the node has pods, then cordoned. A
-    cordoned device drains by itself."""
+    """The free part of a cordoned node is `draining` while the node has pods, then `cordoned`. If
+    only devices are cordoned, the pods of each device decide."""
     losing = Losing().at(0, rack("n1", 2), pod("p1", cards())).decide(0)
     losing.at(2, NodeCordoned(node="n1", by="x", reason="fan")).at(6, PodGone(uid="p1"))
     assert losing.hours() == {"worked": 6.0, "no_demand": 2.0, "draining": 4.0, "cordoned": 8.0}
@@ -227,7 +228,7 @@ def test_cordoned_devices_drain_until_they_are_empty() -> None:
 
 
 def test_unhealthy_comes_before_all_other_causes() -> None:
-    """The free part of an unhealthy device is unhealthy, even if it is cordoned or requested."""
+    """The free part of an unhealthy device is `unhealthy`, even if it is cordoned or requested."""
     losing = Losing().at(0, rack("n1", 1), NodeCordoned(node="n1", by="x", reason="fan"))
     losing.at(0, pod("p1", cards())).at(
         3, DeviceHealthChanged(node="n1", device="n1-g0", healthy=False)
@@ -243,8 +244,8 @@ def running(by: str = "namespace", *, step: int = 0) -> Losing:
 
 
 def test_shares_without_work_are_idle() -> None:
-    """An hour without work by a usage report is idle in a share. Hours without a report count as
-    worked, and as unmeasured."""
+    """If a usage report shows no work, these hours of the share are idle. Hours without a report
+    count as worked and as unmeasured."""
     losing = running().at(1, used(20)).at(2, used(0)).at(3, used(0))
     total = losing.answer().total
     assert (total.worked_gpu_hours, total.idle_gpu_hours) == (4.0, 1.0)
@@ -254,15 +255,15 @@ def test_shares_without_work_are_idle() -> None:
 
 
 def test_no_more_is_idle_than_was_allocated() -> None:
-    """Of a usage report that is counted twice, only as much is idle as was allocated in a step."""
+    """If a usage report is counted twice, a step's idle hours do not exceed its allocated hours."""
     losing = running(step=1).at(1, used(0), used(0))
     first = next(row for row in losing.answer().steps if row.key == "default")
     assert (first.worked_gpu_hours, first.idle_gpu_hours) == (0.0, 0.5)
 
 
 def test_rows_have_what_their_pods_used_and_requested() -> None:
-    """In rows of queues, each queue has what its pods used and requested. The other hours are in
-    the row without a name. By node, hours with a cause are divided by what the nodes have free."""
+    """A report by queue has a row with what each queue's pods used and requested, and a row without
+    a name for all other hours. By node, the hours with a cause are divided by what is free."""
     events = (
         rack("n1", 1),
         rack("n2", 3),
@@ -280,7 +281,7 @@ def test_rows_have_what_their_pods_used_and_requested() -> None:
 
 
 def test_rounded_hours_add_up_exactly() -> None:
-    """The hours of a row are rounded to six digits so that they still add up to the capacity."""
+    """The hours of a row are rounded to six decimals, and still add up to the capacity."""
     losing = Losing(hours=1 / 3600).at(0, rack("n1", 3), pod("p1", cards()), pod("p2", cards()))
     losing.at(0, refusal("p2", _C.QUOTA_EXCEEDED))
     total = losing.answer().total
@@ -290,7 +291,7 @@ def test_rounded_hours_add_up_exactly() -> None:
 
 
 def test_csv_and_costs() -> None:
-    """The CSV has a row for each group. Their columns add up to the total, except for rounding. The
+    """The CSV has one row per group, and its columns add up to the totals, except for rounding. The
     cost is that of the lost hours."""
     losing = Losing().at(0, rack("n1", 4), pod("p1", cards(), namespace="web")).decide(0)
     answer = losing.answer(prices_of(b"currency = 'EUR'\n[models]\n'*' = 2"))
@@ -323,7 +324,7 @@ class CountedModel(str):
 def test_an_event_costs_in_proportion_to_the_kinds_of_devices(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With four times as many kinds of devices, a pod looks up about four times as many of them."""
+    """With four times as many device models, an event causes about four times as many look-ups."""
     monkeypatch.setattr(lost, "kind_of", lambda device: (CountedModel(device.model),))
     looked_up: list[int] = []
     for kinds in (8, 32):

@@ -6,7 +6,7 @@ from apportion.core.reports.meters import Division, Part
 
 
 def test_rows_get_no_more_than_was_divided() -> None:
-    """A row that got nothing because of rounding does not get that time later, at a new weight."""
+    """A row that gets no time because of rounding does not get it later, at a new weight."""
     given = Counter[str]()
     division = Division(0, lambda row, _, cards: given.update({row: cards}))
     division.weigh("a", 1_200, 0)

@@ -146,13 +146,13 @@ def documents(name: str) -> list[Manifest]:
 
 
 def test_every_sample_is_expected() -> None:
-    """Every sample manifest has an expectation in this module."""
+    """Every sample manifest has an expected result in this module."""
     assert sorted(EXPECTED) == sorted(path.stem for path in SAMPLES.iterdir())
 
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))
 def test_sample(name: str) -> None:
-    """Every sample is read with the expected dialect, asks, constraints, gang and pod names."""
+    """Every sample is read with the expected dialect, requests, constraints, gang and pod names."""
     manifests = documents(name)
     assert len(manifests) == len(EXPECTED[name])
     for manifest, wanted in zip(manifests, EXPECTED[name], strict=True):

@@ -30,14 +30,14 @@ TEXTS = {
 }  # fmt: skip
 HIDDEN = "secret"
 SHOWN = frozenset((
-    "above", "begins", "by", "capability", "cards", "cards_deserved", "cards_guarantee", "cause",
-    "code", "continue", "counts", "currency", "deserved", "device", "driver", "family", "field",
-    "first_time", "from", "from_time", "frozen", "gone", "guarantee", "hardware", "key", "kind",
-    "last_time", "mode", "model", "models", "more", "node", "node_silent", "node_without",
-    "nominated", "of", "oldest_time", "parent", "phase", "phases", "placed_time", "plugin",
-    "plugin_problem", "pool", "profile", "queue", "report", "shares", "silent", "since_time",
-    "state", "submitted_time", "summary", "template", "time", "to", "to_time", "type", "uids",
-    "unpriced", "value", "wants", "was", "what", "when", "wishes",
+    "above", "as_of", "begins", "by", "capability", "cards", "cards_deserved", "cards_guarantee",
+    "cause", "code", "continue", "counts", "currency", "deserved", "device", "driver", "earliest",
+    "family", "field", "first_time", "from", "from_time", "frozen", "gone", "guarantee", "hardware",
+    "key", "kind", "last_time", "latest", "median", "mode", "model", "models", "more", "node",
+    "node_silent", "node_without", "nominated", "of", "oldest_time", "parent", "phase", "phases",
+    "placed_time", "plugin", "plugin_problem", "pool", "profile", "queue", "report", "shares",
+    "silent", "since", "since_time", "state", "submitted_time", "summary", "template", "time", "to",
+    "to_time", "type", "uids", "unpriced", "value", "wants", "was", "what", "wishes",
 ))  # fmt: skip
 """Text fields that everyone sees. None of them has a name, reason or sentence about a pod."""
 
@@ -102,7 +102,7 @@ def test_what_no_mark_shows_is_hidden(path: str) -> None:
 
 @pytest.mark.parametrize("path", LOOKS)
 def test_a_struct_with_other_types_keeps_its_marks(path: str) -> None:
-    """A subclass of an answer type inherits the visibility of its fields."""
+    """A subclass of an answer type inherits the visibility of the type's fields."""
     for info in structs_in(inspect.type_info(LOOKS[path].kind)):
         kind = kind_of(info)
         for base in kind.__mro__[1:]:

@@ -194,8 +194,8 @@ def test_namespaces_of_others_are_one_row_of_a_report() -> None:
 
 
 def test_lost_hours_of_others_are_one_row() -> None:
-    """A tenant sees the total of lost hours and which of them no pod requested. The hours of all
-    other namespaces are one row, in the period and in each step."""
+    """A tenant sees the total of lost hours, and how many of them no pod requested. The lost hours
+    of all other namespaces are one row, in the period and in each step."""
     rows = (
         LostRow(key="", no_demand_gpu_hours=9.0),
         LostRow(key="ops", start="t0", quota_gpu_hours=2.0, lost_cost=0.2),

@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 
 from apportion.core.answers.reads import Page
+from apportion.core.forecast.line import Line
 from apportion.core.ledger.state import State
 from apportion.gateway.api import pages
-from apportion.gateway.api.pages import DevicesQuery, PodsQuery
+from apportion.gateway.api.pages import STARTS_MAX, DevicesQuery, PodsQuery
 from apportion.gateway.api.query import RequestRefused
 from apportion_schemas import DeviceConstraints, PodRejected, QueueObserved, QuotaObserved
 from tests.support.fleet import A100_80, T4, gpu, node, rack
 from tests.support.ledger_of import Ledger
-from tests.support.pods import ask, gang, member, pod, shape
+from tests.support.pods import ask, cards, gang, member, pod, shape
 
 Make = Callable[[State, Any], Page[Any]]
 
@@ -50,6 +51,27 @@ def test_pods_in_order_of_submission(ledger: Ledger, limit: int) -> None:
     """Pods are listed in the order of their submission, whatever the size of a page."""
     items = walk(pages.pods, ledger.state, limit=limit)
     assert [item.uid for item in items] == list(ledger.state.pods)
+
+
+def test_forecasts_only_on_request(ledger: Ledger) -> None:
+    """Pending pods have a forecast only if the query sets `start`. The forecast has no times if no
+    node could ever run the pod."""
+    forecast = Line(ledger.state).forecast
+    items = pages.pods(ledger.state, PodsQuery(start=1), forecast).items
+    assert {item.uid: item.start.unknown for item in items if item.start} == {"huge": "never"}
+    assert not any(item.start for item in pages.pods(ledger.state, PodsQuery(), forecast).items)
+
+
+def test_pages_with_forecasts_are_short() -> None:
+    """A page with forecasts lists fewer pods than one without, and says where the next one
+    begins."""
+    many = Ledger(rack("n1", 1), *(pod(f"p{number}", cards()) for number in range(STARTS_MAX + 5)))
+    state, forecast = many.state, Line(many.state).forecast
+    page = pages.pods(state, PodsQuery(start=1, limit=1_000), forecast)
+    assert len(page.items) == STARTS_MAX
+    rest = pages.pods(state, PodsQuery(start=1, limit=1_000, after=page.next), forecast)
+    assert len(rest.items) == 5
+    assert len(pages.pods(state, PodsQuery(limit=1_000)).items) == STARTS_MAX + 5
 
 
 @pytest.mark.parametrize("limit", [1, 3, 100])
@@ -105,7 +127,7 @@ def test_queues_and_quotas_by_name(limit: int) -> None:
 
 def test_a_queue_counts_the_pods_of_the_queues_below_it() -> None:
     """The usage of a queue includes the usage of the queues below it, because its limits apply to
-    them too. A queue whose parents form a circle has no queue above it."""
+    them too. If the parents of a queue form a cycle, the queue counts as one without a parent."""
     made = Ledger(rack("n1", 2)).play(
         QueueObserved(queue="lab", capability={"pods": 5}, parent="b"),
         QueueObserved(queue="ml", parent="lab", guarantee={"a.b/nic": 1}, reclaimable=False),

@@ -427,8 +427,8 @@ def test_a_chart_holds_its_values_and_its_axis_is_round(node: NodeModules) -> No
 
 
 def test_a_pool_that_there_is_not_is_told_of(golden: Golden, node: NodeModules) -> None:
-    """If a pool is unknown, the console says so and lists the existing ones. A part of a name is
-    enough to find a pool."""
+    """If a node pool is unknown, the console says so and lists the existing ones. A part of a name
+    is enough to find a pool."""
     code = """const cards = [{ count: 8, model: 'NVIDIA H100 80GB HBM3', mode: '' }];
         const pools = [{ name: '8 x NVIDIA H100 80GB HBM3', hardware: cards },
           { name: 'spare', hardware: [] }];
@@ -490,7 +490,7 @@ def test_the_label_of_a_mark_is_not_under_the_playhead(
 
 
 def test_a_pool_with_a_name_of_its_own_says_what_its_cards_are(node: NodeModules) -> None:
-    """If a pool has a name of its own, the console also shows its GPU models, unless the name
+    """If a node pool has a name of its own, the console also shows its GPU models, unless the name
     contains them."""
     models = node.run(
         "fleet/model.js",
@@ -642,7 +642,7 @@ def test_on_a_phone_nodes_of_four_cards_have_their_names(node: NodeModules) -> N
 
 @pytest.mark.parametrize(("height", "kept"), [(460, True), (120, False)])
 def test_pools_stay_on_their_shelves(node: NodeModules, height: int, kept: bool) -> None:
-    """If the map loses a little height, its pools stay in the same rows. If it loses more, the
+    """If the map loses a little height, its node pools stay in the same rows. If it loses more, the
     console arranges the pools again."""
     code = f"""{LAID.replace("470", "480")}
       const shelves = each => each.shelves.map(({{ pools }}) => pools.map(({{ name }}) => name));

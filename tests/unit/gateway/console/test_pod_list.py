@@ -95,8 +95,8 @@ def test_pods_are_grouped_by_workload_and_gang(node: NodeModules) -> None:
 
 
 def test_a_workload_counts_its_pods_by_phase(node: NodeModules) -> None:
-    """A workload shows its number of pods per phase, in order. Pending and refused pods are counted
-    together."""
+    """A workload shows its number of pods per phase, in the order of the phases. Pending and
+    refused pods are counted together."""
     pods = [*PODS, pod("x", phase="pending")]
     assert node.run(LIST, "return m.phaseCounts(given[0]);", pods) == [
         ["pending", 2], ["allocated", 2]

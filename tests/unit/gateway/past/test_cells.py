@@ -15,7 +15,8 @@ def counted(cells: Cells) -> int:
 
 
 def test_their_number_is_bounded_and_nothing_is_lost() -> None:
-    """The number of cells never exceeds a limit. The cells have no gaps and contain every event."""
+    """The number of cells (time intervals) never exceeds a limit. Cells have no gaps between them,
+    and contain every event."""
     cells = Cells()
     events = CELLS_MAX * 3
     for revision in range(1, events + 1):
@@ -31,7 +32,7 @@ def test_their_number_is_bounded_and_nothing_is_lost() -> None:
 
 
 def test_events_of_one_moment_are_one_cell() -> None:
-    """Events with the same time are in the same cell."""
+    """Events with the same time are in the same cell (time interval)."""
     cells = Cells()
     for revision in range(1, CELLS_MAX + 2):
         cells.add(revision, 5, "a")
@@ -40,8 +41,8 @@ def test_events_of_one_moment_are_one_cell() -> None:
 
 
 def test_a_clock_that_goes_back_moves_nothing() -> None:
-    """If an event's time is earlier than that of the previous event, the cells count both events at
-    the previous event's time."""
+    """If an event's time is earlier than that of the previous event, both events count at the
+    previous event's time."""
     cells = Cells()
     for revision, ns in enumerate((10, 4, 12), 1):
         cells.add(revision, ns, "a")

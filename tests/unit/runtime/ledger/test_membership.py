@@ -1,5 +1,5 @@
-"""Tests of how replicas of a service learn who joins, leaves, dies or is silent, in virtual
-time."""
+"""Tests of how replicas of a service learn which replicas join, leave, die or are silent, in
+virtual time."""
 
 import asyncio
 import random

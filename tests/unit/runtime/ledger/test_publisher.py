@@ -45,8 +45,8 @@ class Hasty(SystemClock):
 
 
 async def test_an_event_carries_who_when_and_upon_what() -> None:
-    """An event that the publisher appends has its source, time, basis and cause, and can be
-    decoded."""
+    """An event that the publisher appends has its source, its time, the revision that it is based
+    on and its cause. It can be decoded."""
     moody = Moody()
     publisher = Publisher("binder", SystemClock(), moody.append)
     data = PodBound(pod="p", node="rack.1", attempt=2)

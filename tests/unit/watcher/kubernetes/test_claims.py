@@ -211,7 +211,7 @@ def test_devices_that_nobody_names_close_their_family_until_they_are_told_of(
 
 
 def charged(cluster: Cluster) -> dict[str, int]:
-    """Adopt the pods, and return the MiB that are allocated on each GPU of node n1."""
+    """Adopt the only adoptable pod. Return the MiB that are allocated on each GPU of node n1."""
     cluster.ledger.play(held(cluster))
     return {
         each.device.id: each.device.memory_mib - each.memory_free_mib
@@ -232,7 +232,7 @@ def charged(cluster: Cluster) -> dict[str, int]:
 def test_a_pod_that_names_nothing_closes_as_many_cards_as_it_asked_for(
     limits: dict[str, str], closed: list[str]
 ) -> None:
-    """If a pod's annotations name no device, the watcher charges the pod for as many whole GPUs as
+    """If a pod's annotations name no device, the watcher adopts the pod with as many whole GPUs as
     it requested."""
     cluster = Cluster()
     cluster.ledger.report(node("n1", gpu("g0"), gpu("g1"), gpu("g2")))
@@ -246,8 +246,8 @@ def test_a_pod_that_names_nothing_closes_as_many_cards_as_it_asked_for(
 
 
 def test_cards_with_the_most_room_are_taken_first() -> None:
-    """If a pod's annotations name no device, the watcher charges the pod to the GPUs with the most
-    free memory."""
+    """If a pod's annotations name no device, the watcher adopts the pod with the GPUs that have the
+    most free memory."""
     cluster = Cluster()
     cluster.ledger.play(
         node("n1", gpu("g0"), gpu("g1")), pod("q"), placed("q", shares=[of("g0", 4000, 10)])
@@ -259,8 +259,8 @@ def test_cards_with_the_most_room_are_taken_first() -> None:
 
 
 def test_a_card_that_is_cut_is_taken_where_nobody_has_of_it() -> None:
-    """If a pod's annotations name no device, the watcher charges the pod for a free GPU. If that
-    GPU is in MIG mode, the pod is charged for its largest instance."""
+    """If a pod's annotations name no device, the watcher adopts the pod with a free GPU. If that
+    GPU is in MIG mode, the pod gets its largest instance."""
     cluster = Cluster()
     card = gpu("g0", model=A100_40, memory_mib=40_960, mode="mig", slots=7)
     cluster.ledger.report(node("n1", card))
@@ -271,7 +271,7 @@ def test_a_card_that_is_cut_is_taken_where_nobody_has_of_it() -> None:
 
 def test_a_card_with_configured_groups_is_taken_with_all_instances_of_a_group() -> None:
     """If a GPU may be split only into configured MIG groups, a pod whose annotations name no device
-    is charged for all instances of a group, as it may use any of them."""
+    is adopted with all instances of a group, as it may use any of them."""
     allowed = {"group": "g", "geometries": [{"name": "1g.5gb", "memory": 5120, "count": 7}]}
     known = [{"models": ["A100-SXM4-40GB"], "allowedGeometries": [allowed]}]
     configuration = read_configuration({"nvidia": {"knownMigGeometries": known}})
@@ -380,7 +380,7 @@ def test_G7_a_pod_that_was_adopted_before_its_card_was_known_to_be_cut() -> None
 
 
 def test_a_pod_that_names_nothing_closes_a_node_of_which_no_cut_card_is_whole() -> None:
-    """If a pod's annotations name no device, the watcher charges the pod for a free MIG GPU. If no
+    """If a pod's annotations name no device, the watcher adopts the pod with a free MIG GPU. If no
     GPU is free, the node offers no GPUs."""
     cluster = Cluster()
     cluster.ledger.report(CUT)
@@ -417,7 +417,7 @@ def test_what_an_author_wrote_on_a_pod_that_he_put_onto_a_node_is_not_believed(
     notes: dict[str, str], scheduler: str
 ) -> None:
     """If a pod was created with its node already set, the watcher does not trust the pod's
-    annotations. It charges the pod for one GPU."""
+    annotations. It adopts the pod with one GPU, as if there were no annotations."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     cluster.pod("p", made=True, annotations=notes, on="n1", schedulerName=scheduler)

@@ -88,9 +88,8 @@ def test_a_gang_that_is_declared_again_at_once_is_new() -> None:
 
 
 def test_a_gang_without_pods_loses_its_place_with_its_podgroup() -> None:
-    """The ledger keeps the age of a gang without pods while the gang's PodGroup exists. Until the
-    PodGroup is deleted, the watcher does not declare the gang again. The deletion ends the gang's
-    age."""
+    """A gang whose pods are gone keeps its age while its PodGroup exists, and the watcher does not
+    declare the gang again. When the PodGroup is deleted, the gang loses its age."""
     cluster = Cluster()
     cluster.ledger.play(observed(version=1))
     cluster.see("podgroups", pod_group())

@@ -1,4 +1,4 @@
-"""Tests of the topologies that the watcher reads: they change labels of nodes and PodGroups."""
+"""Tests of how the watcher turns HyperNodes and Topologies into labels of nodes and PodGroups."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ def volcano_group(tier: int) -> dict[str, Any]:
 
 
 def test_nodes_get_the_tiers_of_hyper_nodes_as_labels() -> None:
-    """A node is reported again if its HyperNodes change, with a label for each tier."""
+    """If a node's HyperNodes change, the watcher reports the node with a label for each tier."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("a", labels={"x": "y"}))
     (node,) = seen(cluster)
@@ -50,7 +50,7 @@ def test_nodes_get_the_tiers_of_hyper_nodes_as_labels() -> None:
 
 
 def test_pod_groups_follow_the_tiers() -> None:
-    """A PodGroup is reported again if the tiers of HyperNodes change."""
+    """If the tiers of HyperNodes change, the watcher reports the PodGroups' new levels."""
     cluster = Cluster()
     cluster.see(GROUPS, volcano_group(2))
     (group,) = seen(cluster)
@@ -66,7 +66,7 @@ def test_pod_groups_follow_the_tiers() -> None:
 
 
 def test_pod_groups_follow_the_tiers_of_their_parts() -> None:
-    """A PodGroup with levels only in its parts is reported again if the tiers change."""
+    """If the tiers of HyperNodes change, the watcher reports the new levels of PodGroups' parts."""
     cluster = Cluster()
     policy = {
         "subGroupSize": 2,
@@ -81,7 +81,7 @@ def test_pod_groups_follow_the_tiers_of_their_parts() -> None:
 
 
 def test_pod_groups_follow_a_topology_of_KAI() -> None:
-    """A PodGroup of KAI gets the label of the level that it names by an alias."""
+    """If a KAI PodGroup names a level by an alias, the watcher reports the level's node label."""
     cluster = Cluster()
     constraint = {"topology": "network", "requiredTopologyLevel": "rack"}
     group = {"metadata": {"name": "g"}, "spec": {"minMember": 2, "topologyConstraint": constraint}}
@@ -93,7 +93,8 @@ def test_pod_groups_follow_a_topology_of_KAI() -> None:
 
 
 def test_hyper_nodes_that_cannot_be_read_are_a_problem() -> None:
-    """The last readable version of a HyperNode counts, and a node in two of them is a problem."""
+    """If a HyperNode becomes unreadable, its last readable version counts. The watcher reports that
+    as a problem, and also a node in two HyperNodes."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("a"))
     cluster.see(HYPER_NODES, hyper_node("s0", 1, exact("a")), version=2)

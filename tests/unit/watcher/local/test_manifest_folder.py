@@ -26,7 +26,7 @@ spec:
 
 
 def pod(name: str, gpus: str = "1") -> str:
-    """Return a pod manifest that requests this number of GPUs."""
+    """Return a pod manifest that requests `gpus` GPUs."""
     return POD.format(name=name, gpus=gpus)
 
 

@@ -96,7 +96,7 @@ def uncordon(
         data, others = uncordoning(node, device, by=who, reason=reason), []
     revision = run(write(where.reach(), data, basis=detail.revision)).revision
     reasons = spoken(each for each in stated if each not in others)
-    said = f"{device or node} uncordoned at revision {revision}: {reasons}"
+    said = f"{device or node} uncordoned at revision {revision}; removed: {reasons}"
     _tell(data, revision, device or node, said, as_json=as_json)
     if others:
         warn(f"{device or node} is still cordoned: {spoken(others)}")

@@ -146,7 +146,7 @@ async def _disband(ledger: JetStreamLedger, gateway: Gateway, wish: Wish, report
                 space = {"namespace": gang.namespace}
                 _, pods = await asyncio.to_thread(gateway.items, "pods", PodAnswer, space)
                 left = [f"{pod.namespace}/{pod.name}" for pod in pods if pod.group == group]
-                still = f"it still has {many(len(left), 'pod')}: {listed(left)}"
+                still = f"the gang still has {many(len(left), 'pod')}: {listed(left)}"
                 report.problems.append(f"gang {group} was not deleted: {still}")
             elif gang is not None:
                 gone = PodGroupGone(group=group)

@@ -6,7 +6,7 @@ import asyncio
 import signal
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
@@ -16,22 +16,23 @@ from apportion.cli.client.completion import TARGETS
 from apportion.cli.client.connection import Where, asks_both
 from apportion.cli.client.cordons import stands_now
 from apportion.cli.client.gateway_client import Gateway
-from apportion.cli.client.ledger import (
-    appending,
-    by_whom,
-    open_ledger,
-    person,
-    run,
-    to_its_end,
-    write,
-)
+from apportion.cli.client.ledger import by_whom, open_ledger, person, run, to_its_end, write
 from apportion.cli.client.lookup import find
 from apportion.cli.client.plans import ask
 from apportion.cli.exits import INTERRUPTED, NOT_NOW, REFUSED, NotFound, Unreachable
-from apportion.cli.pods.append import Submitted
 from apportion.cli.pods.decisions import Awaited
-from apportion.cli.pods.pending import alike, evicted_for, wait_for_room, waits_for
-from apportion.cli.pods.resubmit import UNIT_MAX, Anew, Blocked, Unit
+from apportion.cli.pods.moving import (
+    BY_HAND,
+    UNDECIDED,
+    Moving,
+    Outcome,
+    evict_units,
+    how_far,
+    move_units,
+    note_decisions,
+)
+from apportion.cli.pods.pending import alike, evicted_for, wait_for_room
+from apportion.cli.pods.resubmit import UNIT_MAX, Unit
 from apportion.cli.render.output import console, doubtful, plain, print_answer, warn
 from apportion.cli.usage import SAY_WHY, Verb
 from apportion.core.answers.plans import PlanRequest
@@ -39,50 +40,36 @@ from apportion.core.answers.reads import GangAnswer, NodeDetail, PodAnswer, Why
 from apportion.core.devices.cordons import cordoning
 from apportion.core.explain.text import words
 from apportion.core.explain.text.words import listed
-from apportion.runtime.jetstream.client import JetStreamLedger
-from apportion.runtime.process.config import ConfigError
 from apportion.runtime.service.options import KubeChoice
 
-LOOK_EVERY_S = 1.0
-AGAIN_AFTER_S = 5.0  # as kubectl: a disruption budget may allow an eviction later
 REASON_MAX = 1024
 DRAINING = "drain: "  # prefix of the reasons of this verb's cordons
-BY_HAND = "by Ctrl-C"
-UNDECIDED = "undecided"
-LEAVING = "evicted, still ending"
 NAMED_MAX = 10  # pods named that were placed instead; `--json` has all
 
 
-class Report(msgspec.Struct, kw_only=True):
-    """The document that `--json` prints. The keys of its maps are pods, as `namespace/name`."""
+class Report(Outcome, kw_only=True):
+    """The document that `--json` prints. The keys of its maps are pods, as `namespace/name`.
+
+    In a dry run, `left` has all pods with what would become of them."""
 
     target: str
     revision: int = 0  # the cordon's; 0 in a dry run
-    moved: dict[str, str] = {}  # new node; "" if it ended or its controller recreates it
-    waiting: dict[str, str] = {}  # why a pod that left the target is pending
-    left: dict[str, str] = {}  # why a pod is still on the target, or would be
     planned: dict[str, str] = {}  # node in a dry run; "" if the pod would be pending
     with_gang: list[str] = []  # pods on other nodes that move with their gang
-    was: dict[str, str] = {}  # previous node
     unready: str = ""  # why the target's pods may not be running
-    evicted: dict[str, list[str]] = {}  # by moved pod: the pods evicted for it
     instead: dict[str, str] = {}  # pending pods placed before a moved one
     estimate: bool = False  # True if controllers recreate pods in an unknown order
     mixed_gangs: dict[str, dict[str, int]] = {}  # pods per device model
     seconds: float = 0.0
-    stopped: str = ""
 
 
 class Order(msgspec.Struct, frozen=True):
-    """The request for a drain: its target, author, reason and time limit."""
+    """The request for a drain: its target, its reason, and how to move the pods."""
 
     node: str
     device: str
-    who: str
     reason: str
-    timeout_s: float
-    force: bool
-    kube: KubeChoice
+    moving: Moving
 
     def covers(self, pod: PodAnswer) -> bool:
         """Return True if the pod is on the target."""
@@ -92,7 +79,7 @@ class Order(msgspec.Struct, frozen=True):
 
 @click.command(
     cls=Verb,
-    epilog="Example:  apportion drain gpu-1 --reason 'firmware'     then: apportion uncordon gpu-1",
+    epilog="Example:  apportion drain gpu-1 --reason 'firmware'     apportion uncordon gpu-1",
 )
 @click.argument("target", metavar="NODE|DEVICE", shell_complete=TARGETS)
 @click.option("--reason", default="",
@@ -138,7 +125,12 @@ def command(
     try:
         basis, node, device = find(where, target)
         report.target = device or node
-        order = Order(node, device, person(by), reason, timeout_s, force, kube)
+        who = person(by)
+        why = f"drained from {device or node} by {who}: {reason}"
+        moving = Moving(
+            what=f"node {node}", who=who, why=why, timeout_s=timeout_s, kube=kube, force=force
+        )
+        order = Order(node, device, reason, moving)
         run(_drain(where, order, report, basis=basis, dry_run=dry_run))
     except KeyboardInterrupt:
         report.stopped = BY_HAND
@@ -169,7 +161,7 @@ async def _drain(where: Where, order: Order, report: Report, *, basis: int, dry_
         await asyncio.to_thread(_units, gateway, order, at_least=basis)
         # A cordon by the same user for the same reason is reused.
         reason = (DRAINING + order.reason)[:REASON_MAX]
-        data = cordoning(order.node, order.device, by=order.who, reason=reason)
+        data = cordoning(order.node, order.device, by=order.moving.who, reason=reason)
         report.revision = await stands_now(where, order.node, data)
         if not report.revision:
 
@@ -188,14 +180,14 @@ async def _drain(where: Where, order: Order, report: Report, *, basis: int, dry_
         return
     if report.unready:
         warn(unknown_words(report))
-    deadline = time.monotonic() + order.timeout_s
+    deadline = time.monotonic() + order.moving.timeout_s
     # From the gateway's state, because the ledger's beginning may have been trimmed.
     detail = await asyncio.to_thread(gateway.ask, "nodes", order.node, answer=NodeDetail)
     if detail.node.of_kubernetes:
-        await _through_kubernetes(gateway, order, report, units, deadline)
+        await evict_units(gateway, order.moving, report, units, deadline)
         return
     async with open_ledger(where.reach()) as ledger:
-        awaited = await _anew(ledger, order, report, units, deadline, basis=basis)
+        awaited = await move_units(ledger, order.moving, report, units, deadline, basis=basis)
         left, now = max(deadline - time.monotonic(), 0.0), dict[str, Why]()
         # Of all pods: their schedulers decide whether to preempt.
         priorities = {
@@ -206,7 +198,7 @@ async def _drain(where: Where, order: Order, report: Report, *, basis: int, dry_
         try:
             now = await wait_for_room(ledger, gateway, awaited, priorities, left)
         finally:
-            _note_decisions(report, awaited, now)
+            note_decisions(report, awaited, now)
     if report.waiting:
         await asyncio.to_thread(_note_instead, gateway, report, awaited, basis=basis)
 
@@ -275,39 +267,6 @@ def _turn(pod: PodAnswer) -> tuple[int, int]:
     return -pod.priority, pod.submitted_revision
 
 
-async def _anew(
-    ledger: JetStreamLedger, order: Order, report: Report, units: list[Unit], deadline: float, *,
-    basis: int,
-) -> Awaited:  # fmt: skip
-    why = f"drained from {order.device or order.node} by {order.who}: {order.reason}"
-    submitted = list[Submitted]()
-    async with appending(ledger, order.who) as (commit, _):
-        anew, progress = Anew(ledger, commit, order.who, why), Progress(units)
-        for unit in units:
-            if time.monotonic() > deadline:
-                report.stopped = f"after {order.timeout_s:g} s"
-                break
-            submitted += await to_its_end(_move(anew, unit, report, progress, basis=basis))
-    awaited = Awaited(submitted, lambda: None)
-    try:
-        await awaited.wait(ledger, max(deadline - time.monotonic(), LOOK_EVERY_S))
-    finally:
-        _note_decisions(report, awaited, {})
-    return awaited
-
-
-def _note_decisions(report: Report, awaited: Awaited, now: Mapping[str, Why]) -> None:
-    for uid, said in awaited.decided.items():
-        name, why = awaited.pods[uid].full_name, now.get(uid)
-        placed = said.placed or (why.placed if why is not None else None)
-        if placed is not None:
-            report.waiting.pop(name, None)
-            report.moved[name] = placed.node
-        elif said.refused is not None:
-            report.waiting[name] = waits_for(awaited, uid, why)
-    report.evicted = {awaited.pods[uid].full_name: gone for uid, gone in awaited.evicted.items()}
-
-
 def _note_instead(gateway: Gateway, report: Report, awaited: Awaited, *, basis: int) -> None:
     query = {"at_least": awaited.revision, "wait_s": 30}
     try:
@@ -323,94 +282,6 @@ def _note_instead(gateway: Gateway, report: Report, awaited: Awaited, *, basis: 
         f"{pod.namespace}/{pod.name}": pod.node for pod in pods
         if pod.node and pod.submitted_revision <= basis < pod.placed_revision
     }  # fmt: skip
-
-
-async def _move(
-    anew: Anew, unit: Unit, report: Report, progress: Progress, *, basis: int
-) -> list[Submitted]:
-    try:
-        moved = await anew.move(unit, basis=basis)
-    except Blocked as error:
-        report.left |= dict.fromkeys(unit.names, str(error))
-        progress.tell(unit, stays=True)
-        return []
-    progress.tell(unit)
-    for name in unit.names:
-        report.left.pop(name, None)
-        if name in moved.ended:
-            report.moved[name] = ""
-        else:
-            report.waiting[name] = UNDECIDED
-    return moved.submitted
-
-
-async def _through_kubernetes(
-    gateway: Gateway, order: Order, report: Report, units: list[Unit], deadline: float
-) -> None:
-    """Evict each unit and wait for the pods to end. Raises NotFound, Unreachable."""
-    from apportion.cli.pods.evict import Evicting, evict_all
-    from apportion.runtime.kube.client import KubeRefused
-
-    evicted: dict[str, PodAnswer] = {}
-    progress = Progress(units)
-
-    def asked(unit: Unit) -> None:
-        for pod, name in zip(unit.pods, unit.names, strict=True):
-            evicted[name] = pod
-            report.left[name] = LEAVING
-        progress.tell(unit)
-
-    def note_gone() -> None:
-        live: set[str] = set()
-        for namespace in sorted({pod.namespace for pod in evicted.values()}):
-            _, pods = gateway.items("pods", PodAnswer, {"namespace": namespace})
-            live |= {pod.uid for pod in pods}
-        for name, pod in list(evicted.items()):
-            if pod.uid not in live:
-                del evicted[name]
-                report.left.pop(name, None)
-                report.moved[name] = ""
-
-    def blocked(unit: Unit, why: str) -> None:
-        report.left |= dict.fromkeys(unit.names, why)
-
-    try:
-        async with asyncio.timeout(max(deadline - time.monotonic(), 0)), order.kube.open() as api:
-            evicting = Evicting(api, force=order.force)
-            work = asyncio.create_task(
-                evict_all(evicting, units, pause_s=AGAIN_AFTER_S, asked=asked, blocked=blocked)
-            )
-            try:
-                while not work.done() or (evicted and work.exception() is None):
-                    await asyncio.sleep(LOOK_EVERY_S)
-                    await asyncio.to_thread(note_gone)
-                await work
-            finally:
-                work.cancel()
-                await asyncio.gather(work, return_exceptions=True)
-    except TimeoutError:
-        report.stopped = f"after {order.timeout_s:g} s"
-    except ConfigError as error:
-        raise Unreachable(f"API server, for node {order.node}: {error}") from None
-    except KubeRefused as error:
-        raise NotFound(f"refused by the API server: {error}") from None
-
-
-class Progress:
-    """Prints a line for each unit, with the number of pods done so far."""
-
-    def __init__(self, units: Iterable[Unit]) -> None:
-        self._out = console(stderr=True)
-        self._total = sum(len(unit.pods) for unit in units)
-        self._done = 0
-
-    def tell(self, unit: Unit, *, stays: bool = False) -> None:
-        """Print that the unit was moved, or, if it `stays`, that it was not."""
-        self._done += len(unit.pods)
-        count = words.many(len(unit.pods), "pod")
-        what = f"gang {unit.gang}, {count}" if unit.gang else unit.names[0]
-        said = f"{self._done:,} of {words.many(self._total, 'pod')}: {what}"
-        self._out.say(said + (", not moved" if stays else ""))
 
 
 def _tell(report: Report, *, dry_run: bool) -> None:
@@ -482,16 +353,3 @@ def unknown_words(report: Report) -> str:
         f"pods on {report.target} may still be running: {report.unready}; once moved, they may run "
         "twice"
     )
-
-
-def how_far(report: Report) -> list[str]:
-    """Return one line per count: pods moved, pending, still ending and not moved."""
-    leaving = sum(why == LEAVING for why in report.left.values())
-    parts = (
-        (len(report.moved), "moved"),
-        (len(report.waiting), "pending: the scheduler continues without this command"),
-        (leaving, "evicted: still ending"),
-        (len(report.left) - leaving, "not moved: still running"),
-    )
-    said = [f"{words.many(count, 'pod')} {what}" for count, what in parts if count]
-    return said or ["no pod was moved"]

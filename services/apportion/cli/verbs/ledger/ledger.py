@@ -343,7 +343,7 @@ def _parsed(text: str) -> tuple[str, int]:
     if not 0 < version <= newest:
         known = f"knows it up to version {newest}" if newest else "does not know this event"
         raise Wrong(
-            f"{text!r}: this build {known}; write EVENT@VERSION, and use the build that writes it"
+            f"{text!r}: this build {known}; write EVENT@VERSION, and use a build that knows it"
         )
     return name, version
 
@@ -408,6 +408,6 @@ async def _check(ledger: JetStreamLedger, rules: Rules, revision: int, *, force:
         raise NotFound(f"revision {revision} itself skips another event, and cannot be skipped")
     if not (force or isinstance(data, FormatEnabled)):
         raise NotFound(
-            f"revision {revision} is {BY_PAYLOAD[type(data)].name}, which this build can read; use "
-            "--force to skip it anyway, which restarts every service"
+            f"this build can read revision {revision} ({BY_PAYLOAD[type(data)].name}); to skip it "
+            "anyway, use --force, which restarts every service"
         )

@@ -76,9 +76,10 @@ def command(*, where: Where, as_json: bool, reason: str, by: str, **given: Any) 
     console().print(f"{done.adopted:,} of {done.pods:,} bound pods of {done.cluster} {verb}")
     if done.unread:
         warn(
-            f"the devices of {listed(list(done.unread), SHOWN)} are unknown: the pods' annotations "
-            "have none or only indexes, and the node's agent is not reporting. Until the devices "
-            "are known or the pods end, no pod is placed on their nodes' devices of that family"
+            f"the devices of {listed(list(done.unread), SHOWN)} are unknown: the annotations name "
+            "none or only indexes, and the node's agent is not reporting. Until the devices are "
+            "known or the pods end, no other pods that request devices of the same family are "
+            "placed on these nodes"
         )
 
 

@@ -29,11 +29,12 @@ HELM_LOOKED_AT = 1 << 20
 
 
 class NoteRow(msgspec.Struct, frozen=True):
-    """A warning about a field: it has no effect or, if `doubtful`, is probably a mistake."""
+    """A warning about a field; `doubtful` and `partly` are as in `Suspect`."""
 
     field: str
     why: str
     doubtful: bool = False
+    partly: bool = False
     line: int = 0
 
 
@@ -111,7 +112,14 @@ def command(
     config = with_named(config, contents)
     for found in read:
         if isinstance(found, Problem):
-            report.documents.append(_unreadable(found))
+            said = found.message
+            if found.source != STANDARD_INPUT:
+                with suppress(OSError), Path(found.source).open("rb") as file:
+                    if HELM in file.read(HELM_LOOKED_AT):
+                        made = f"check the output of `helm template` ({said})"
+                        said = f"is a Helm template, not a manifest; {made}"
+            unreadable = Row(source=found.source, line=found.line, name="", refused=said)
+            report.documents.append(unreadable)
         else:
             _look(found, config, report)
     if not report.documents and not any(each.holds_pods for each in report.skipped):
@@ -190,16 +198,6 @@ def _of_node(pod: PodDraft) -> str:
     return ", ".join(said)
 
 
-def _unreadable(problem: Problem) -> Row:
-    said = problem.message
-    if problem.source != STANDARD_INPUT:
-        with suppress(OSError), Path(problem.source).open("rb") as file:
-            if HELM in file.read(HELM_LOOKED_AT):
-                made = f"check the output of `helm template` ({said})"
-                said = f"is a Helm template, not a manifest; {made}"
-    return Row(source=problem.source, line=problem.line, name="", refused=said)
-
-
 def _show(report: Report, sources: Iterable[str]) -> None:
     out = console()
     places = {source: place for place, source in enumerate(dict.fromkeys(sources))}
@@ -239,6 +237,6 @@ def _show_known(row: Row, out: Screen) -> None:
     if row.note:
         out.say(f"  {'note':<9} {row.note}", "dim")
     for note in sorted(row.notes, key=lambda note: not note.doubtful):
-        kind = "warning" if note.doubtful else "ignored"
+        kind = "warning" if note.doubtful else "note" if note.partly else "ignored"
         said = f"  {kind:<9} line {note.line}, {note.field}: {note.why}"
         out.say(said, "bold yellow" if note.doubtful else "dim")

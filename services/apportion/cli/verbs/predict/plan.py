@@ -16,9 +16,11 @@ from apportion.cli.pods.manifest_files import tell_refused
 from apportion.cli.render.evidence import held_words, show_placed, show_refused
 from apportion.cli.render.output import Screen, console, doubtful, plain, print_json, warn
 from apportion.cli.render.rows import Rows
+from apportion.cli.render.tables import start_cell
 from apportion.cli.usage import hinting
 from apportion.core.answers.plans import Ahead, PlanAnswer, PlannedPod, PlanRequest, Totals
 from apportion.core.explain.text import words
+from apportion.core.explain.text.answer_text import start_words
 from apportion.core.explain.text.names import RULE
 from apportion.core.explain.text.vocabulary import OUTCOMES
 from apportion.core.explain.text.words import device_words, eviction, many
@@ -26,6 +28,7 @@ from apportion.core.workloads.reading import passed_over_words
 from apportion.runtime.files.manifests import Problem, read_manifest_bytes
 from apportion_schemas import Policy
 
+AS_OF = 0.0  # starts count from the time of the plan, whatever the clock of this machine says
 DETAILED_MAX = 3  # more pods than this are shown without evidence
 STYLES = {"fits": "green", "not-now": "yellow", "never": "red", "unchanged": "dim"}
 EXITS = {"fits": 0, "unchanged": 0, "not-now": NOT_NOW, "never": NEVER}
@@ -109,6 +112,8 @@ def _show(answer: PlanAnswer) -> None:
                 show_placed(out, pod.placed)
             if pod.refused is not None:
                 show_refused(out, pod.refused)
+            if pod.start and (said := start_words(pod.start, AS_OF)):
+                out.say(said, folds=True)
             made = Rows("NEIGHBOUR", "DEVICE", "MEMORY", "CORES", right=("MEMORY", "CORES"))
             for other in pod.beside:
                 made.add_row(
@@ -124,21 +129,19 @@ def _show(answer: PlanAnswer) -> None:
     _show_pods(out, "PENDING POD", answer.helped)
     _show_evicted(out, answer)
     _show_waiting(out, answer)
-    if answer.when:
-        out.say(answer.when, folds=True)
     if said := totals_words(answer):
         out.say(said, "dim", folds=True)
 
 
 def _show_pods(out: Screen, title: str, pods: Iterable[PlannedPod]) -> None:
     moves = any(pod.was and pod.outcome != "unchanged" for pod in pods)
-    made = Rows(title, "OUTCOME", "FROM", "NODE", "SHARES OR REASON", "WITHOUT",
+    made = Rows(title, "OUTCOME", "FROM", "NODE", "SHARES OR REASON", "START", "WITHOUT",
                 wraps=("SHARES OR REASON",), drops=("FROM",),
-                optional=("FROM", "WITHOUT"))  # fmt: skip
+                optional=("FROM", "START", "WITHOUT"))  # fmt: skip
     # Pods that fail for one reason, as of a gang, are one row.
     rows: dict[object, list[PlannedPod]] = {}
     for pod in pods:
-        alike = (pod.outcome, pod.was, pod.without, pod.node_without, pod.line)
+        alike = (pod.outcome, pod.was, pod.without, pod.node_without, pod.line, pod.start)
         alone = pod.node or pod.evicted is not None
         rows.setdefault((pod.namespace, pod.name) if alone else alike, []).append(pod)
     for pod, *others in rows.values():
@@ -146,9 +149,10 @@ def _show_pods(out: Screen, title: str, pods: Iterable[PlannedPod]) -> None:
         why_not = eviction(pod.evicted) if pod.evicted is not None else pod.cause
         held = held_words(pod.placed.shares) if pod.placed else why_not
         without = f"{OUTCOMES[pod.without]} {pod.node_without}".strip() if pod.without else ""
+        start = start_cell(pod.start, AS_OF)
         made.add_row(
             f"{pod.namespace}/{pod.name}{more}", OUTCOMES[pod.outcome], pod.was if moves else "",
-            pod.node, held or pod.sentence, without, style=STYLES[pod.outcome],
+            pod.node, held or pod.sentence, start, without, style=STYLES[pod.outcome],
         )  # fmt: skip
     if made.row_count:
         out.print(made)

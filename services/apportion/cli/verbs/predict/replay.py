@@ -14,7 +14,7 @@ from rich.terminal_theme import TerminalTheme
 from apportion.cli.client.completion import TARGETS
 from apportion.cli.client.connection import Where, asks_ledger
 from apportion.cli.client.moments import ARCHIVES, BEGIN, END, time_of
-from apportion.cli.exits import NotFound
+from apportion.cli.exits import EXCEEDED, NotFound
 from apportion.cli.render.output import (
     Screen,
     ascii_only,
@@ -26,10 +26,12 @@ from apportion.cli.render.output import (
 )
 from apportion.cli.render.rows import Rows
 from apportion.cli.usage import FILE, hinting
-from apportion.core.answers.replays import ReplayAnswer
+from apportion.core.answers.replays import Gate, ReplayAnswer, TeamFigures
 from apportion.core.explain.health import moment
 from apportion.core.explain.text.names import RULE
 from apportion.core.explain.text.words import many
+from apportion.core.ledger.state import DEFAULT_QUEUE
+from apportion.lab.gates import EXAMPLE, MEASURES
 from apportion_schemas import Policy
 
 HEIGHT = 4
@@ -39,6 +41,10 @@ DIGITS = 2  # decimals of seconds, hours and percentages; the rest is noise
 EIGHTHS = " ▁▂▃▄▅▆▇█"
 ASCII = " .:-=+*#"
 CHARTS = (".html", ".svg")
+TEAMS_MAX = 20  # in a table
+TEAM_FIGURES = ("PODS", "PENDING", "WAIT, MEAN", "WAIT, 95%", "GPU-H PENDING", "GPUS", "ENTITLED",
+                "EVICTED", "GPU-H EVICTED")  # fmt: skip
+VERDICTS = {"kept": "kept", "exceeded": "exceeded", "no-pods": "no pods"}
 # colours of a chart in a file: dark on white
 PAPER = TerminalTheme(
     (255, 255, 255), (30, 30, 30),
@@ -99,20 +105,32 @@ OF_A_CHANGE = (
 )
 _WIDTH = max(len(row.title) for row in ROWS)
 _MEANINGS = "\n".join(f"  {row.title:{_WIDTH}}  {row.means}" for row in ROWS)
-HELP = f"""Replay a past period with another policy or fleet, and compare the outcome.
+_MEASURES = "\n".join(f"  {name:{_WIDTH}}  {each.means}" for name, each in MEASURES.items())
+HELP = f"""Replay a past period with other queues, quotas, policy or fleet, and compare the outcome.
 
 The same pods arrive at the same times, and run as long as they did. Nothing is written to the
-ledger. Without another policy or fleet, the replay shows what a scheduler without delays would have
-done. A TIME is 14:20, -10m, 2026-11-20T03:00 or a revision.
+ledger. Without any change, the replay shows what a scheduler without delays would have done. A TIME
+is 14:20, -10m, 2026-11-20T03:00 or a revision.
+
+The manifests of -f apply as if you had applied them at the start of the period. All other queues,
+quotas and topologies stay as recorded.
 
 \b
 Rows of the table:
 {_MEANINGS}
 
+\b
+Measures of a gate, as in --gate '{EXAMPLE}':
+{_MEASURES}
+
+A bound is a length of time such as 90s, 30m, 2h or 1d, or else a number. A gate names a queue or a
+namespace. A queue includes the queues below it.
+
 A GPU is a whole device of any family. {OF_SHARES}
 
-Exit codes: 0 replayed; 1 invalid archive; 2 wrong usage; 3 ledger unreachable; 4 the ledger has
-events of a newer build."""
+Exit codes: 0 replayed, and all gates are kept; 1 invalid archive, manifest or configuration; 2
+wrong usage, or a gate names an unknown queue or namespace; 3 ledger unreachable; 4 the ledger has
+events of a newer build; 7 a gate is exceeded, or its queue or namespace has no pods."""
 
 
 @click.command(
@@ -120,18 +138,30 @@ events of a newer build."""
     help=HELP,
     epilog="Examples:  apportion replay --from -6h --policy spread\n\n"
     "  apportion replay --from 08:00 --to 18:00 --lose h100-2 --chart day.html\n\n"
-    "  apportion replay --archive 2026-11.jsonl --fleet smaller.csv --json",
+    "  apportion replay --archive 2026-11.jsonl --fleet smaller.csv --json\n\n"
+    f"  apportion replay --from -7d -f queues.yaml --gate '{EXAMPLE}'",
 )
 @BEGIN
 @END
 @click.option("--policy", type=click.Choice(get_args(Policy)),
               help="Use this placement policy.")  # fmt: skip
+@click.option("-f", "--file", "files", multiple=True, metavar="FILE|DIR|-",
+              help="Use the queues, ResourceQuotas, HyperNodes and Topologies of these "
+              "manifests.")  # fmt: skip
+@click.option("--config", default="", metavar="FILE",
+              help="Use this configuration, as for `apportion config apply`.")  # fmt: skip
+@click.option("--gate", "gates", multiple=True, metavar="TEAM:MEASURE<=BOUND",
+              help="Fail if a queue or namespace exceeds this bound; repeat for more "
+              "gates.")  # fmt: skip
 @click.option("--fleet", type=FILE, metavar="FILE",
               help="Replace the fleet, with a file as for `apportion up --fleet`.")  # fmt: skip
 @click.option("--lose", multiple=True, metavar="NODE|DEVICE", shell_complete=TARGETS,
               help=f"Remove this node or device from the fleet. {RULE}")  # fmt: skip
 @click.option("--add", multiple=True, metavar="4x8xH100-80GB",
               help="Add nodes: 4 nodes with 8 devices each.")  # fmt: skip
+@click.option("--prices", type=FILE, metavar="FILE",
+              help="Show the cost of each queue and namespace, with a price file as for "
+              "`report cost`.")  # fmt: skip
 @ARCHIVES
 @click.option("--chart", type=click.Path(dir_okay=False, writable=True, path_type=Path),
               metavar="FILE",
@@ -139,10 +169,11 @@ events of a newer build."""
 @asks_ledger
 def command(
     *, where: Where, as_json: bool, begin: str, end: str, policy: str | None,
-    fleet: Path | None, lose: tuple[str, ...], add: tuple[str, ...], archives: tuple[Path, ...],
-    chart: Path | None,
+    files: tuple[str, ...], config: str, gates: tuple[str, ...], fleet: Path | None,
+    lose: tuple[str, ...], add: tuple[str, ...], archives: tuple[Path, ...], chart: Path | None,
+    prices: Path | None,
 ) -> None:  # fmt: skip
-    """The help text is `HELP`, which names the rows."""
+    """Replay a past period. The help text is `HELP`, which lists the rows of the table."""
     if chart is not None and chart.suffix.lower() not in CHARTS:
         raise click.UsageError(f"--chart: {chart.name!r} must end with {' or '.join(CHARTS)}")
     # slow: needs numpy and the solver
@@ -150,15 +181,24 @@ def command(
 
     asked = Asked(
         begin=begin, end=end, policy=policy or "", fleet=fleet, lose=lose, add=add,
-        archives=archives,
+        archives=archives, files=files, config=config, gates=gates,
+        prices=prices,
     )  # fmt: skip
     answer = replayed(where, asked)
     in_ascii = ascii_only(sys.stdout, os.environ)
     print_answer(
         answer, lambda: _show(console(), answer, begin, in_ascii=in_ascii), as_json=as_json
     )
-    if chart is None:
-        return
+    if chart is not None:
+        _write_chart(chart, answer, begin)
+    for gate in answer.gates:
+        if gate.verdict != "kept":
+            warn(gate_words(gate), style="red")
+    if any(gate.verdict != "kept" for gate in answer.gates):
+        sys.exit(EXCEEDED)
+
+
+def _write_chart(chart: Path, answer: ReplayAnswer, begin: str) -> None:
     paper = Screen(record=True, file=io.StringIO(), width=100, force_terminal=True)
     _show(paper, answer, begin)
     if chart.suffix.lower() == ".svg":
@@ -194,6 +234,7 @@ def _show(out: Screen, answer: ReplayAnswer, begin: str, *, in_ascii: bool = Fal
         made.add_row(row.title, *shown, difference(before, after, row.unit))
     out.print(made)
     out.say(OF_SHARES, "dim", folds=True)
+    _show_teams(out, answer)
     courses = {"actual": answer.happened, "replay": answer.replayed}
     for title, field in (("GPUs in use", "used"), ("GPUs requested by pending pods", "waiting")):
         levels = {
@@ -210,6 +251,78 @@ def _show(out: Screen, answer: ReplayAnswer, begin: str, *, in_ascii: bool = Fal
                 out.print(plain(f"{scale:>{SCALE_CELLS - 1}} {line}"), style=COLOURS[name])
     out.say(saved(answer))
     out.say(OF_A_CHANGE if answer.changes else AT_ONCE, "dim", folds=True)
+
+
+def _show_teams(out: Screen, answer: ReplayAnswer) -> None:
+    for kind in ("queue", "namespace"):
+        teams = [
+            team for team in answer.teams
+            if team.kind == kind
+            and any(each.arrived or each.gpus or each.evicted
+                    for each in (team.happened, team.replayed))
+        ]  # fmt: skip
+        alone = len(teams) <= 1 and all(team.name == DEFAULT_QUEUE for team in teams)
+        if not teams or (alone and not answer.currency):  # the main table has no costs
+            continue
+        longest = sorted(
+            teams, key=lambda team: -max(team.happened.gpu_hours_waited,
+                                         team.replayed.gpu_hours_waited)
+        )[:TEAMS_MAX]  # fmt: skip
+        cost = (f"COST, {answer.currency}",) if answer.currency else ()
+        columns = (*TEAM_FIGURES, *cost)
+        made = Rows(kind.upper(), "", *columns, right=columns, drops=TEAM_FIGURES[-1:],
+                    optional=TEAM_FIGURES[-3:])  # fmt: skip
+        for team in teams:
+            if team in longest:
+                for name, course, each in (
+                    (team.name, "actual", team.happened), ("", "replay", team.replayed),
+                ):  # fmt: skip
+                    money = (amount(each.cost or 0.0),) if cost else ()
+                    made.add_row(name, course, *_team_cells(each), *money)
+        out.print(made)
+        if len(teams) > TEAMS_MAX:
+            rest = many(len(teams) - TEAMS_MAX, kind)
+            out.say(f"{rest} with shorter waits: see --json", "dim")
+    if answer.gates:
+        made = Rows("GATE", "VERDICT", "ACTUAL", "REPLAY", right=("ACTUAL", "REPLAY"))
+        for gate in answer.gates:
+            values = (in_unit(gate.measure, each) for each in (gate.happened, gate.measured))
+            made.add_row(gate.text, VERDICTS[gate.verdict], *values)
+        out.print(made)
+
+
+def _team_cells(figures: TeamFigures) -> tuple[str, ...]:
+    entitled = figures.gpus_entitled
+    return (
+        f"{figures.arrived:,}",
+        f"{figures.unplaced:,}",
+        between(figures.wait_mean_s).lstrip("+"),
+        between(figures.wait_p95_s).lstrip("+"),
+        amount(figures.gpu_hours_waited),
+        amount(figures.gpus),
+        "-" if entitled is None else amount(entitled),
+        f"{figures.evicted:,}" if figures.evicted else "-",
+        amount(figures.gpu_hours_evicted) if figures.evicted else "-",
+    )
+
+
+def in_unit(measure: str, value: float) -> str:
+    """Format a figure of a gate with its unit, as in `45m00s` or `3 pods`."""
+    unit = MEASURES[measure].unit
+    if unit == "s":
+        return between(value).lstrip("+")
+    return f"{amount(value)} {unit}{'' if value == 1 else 's'}"
+
+
+def gate_words(gate: Gate) -> str:
+    """Return a sentence about a gate that the replay exceeds, or that has no pods to measure."""
+    if gate.verdict == "no-pods":
+        said = f"{gate.kind} {gate.name} has no pods in this period"
+        return f"gate {gate.text} measures nothing: {said}; choose another period or team"
+    means = MEASURES[gate.measure].means
+    measured, bound = (in_unit(gate.measure, each) for each in (gate.measured, gate.bound))
+    said = f"{gate.kind} {gate.name} has {measured} instead of at most {bound} ({means})"
+    return f"gate {gate.text} is exceeded: {said}"
 
 
 def difference(before: float, after: float, unit: str) -> str:

@@ -68,6 +68,8 @@ def _list(
     if query.pop("all_namespaces", False) and query.get("namespace"):
         raise click.UsageError("-A and -n exclude each other")
     gateway = Gateway(where.gateway_url())
+    if kind is PODS and form == "wide" and not watch:  # a watch would print every new forecast
+        query["start"] = 1
     asked, now = dated(gateway, query)
     look = Look(wide=form == "wide", now=None if watch else now)
     form = "json" if as_json else form or ""
@@ -123,14 +125,15 @@ LISTS = (
     _List(PODS, "NAME", completion.PODS, (*_NAMESPACES, _PHASE, _NODE),
           "-n training --phase pending", """List pods in the order of submission.
 
-    REVISION is the revision of the latest phase change. AGE is the time since submission."""),
+    REVISION is the revision of the latest phase change. AGE is the time since submission. With
+    `-o wide`, START is when a pending pod should start, with a probability of 80 %."""),
     _List(PLACEMENTS, "NAME", completion.PODS, (*_NAMESPACES, _PHASE, _NODE), "--node gpu-1 --json",
           "List live placements in the order of decision."),
     _List(NODES, "NODE", completion.NODES, (), "", "List nodes and their usage."),
     _List(DEVICES, "DEVICE", completion.DEVICES, (_NODE,), "--node gpu-1",
           """List devices, their free capacity and their pods.
 
-    A prefix that matches several devices lists all of them."""),
+    This list also accepts a prefix that several devices share, and then shows all of them."""),
     _List(GANGS, "GANG", completion.GANGS, (), "",
           "List gangs and the phases of their pods."),
     _List(QUEUES, "QUEUE", completion.QUEUES, (), "",

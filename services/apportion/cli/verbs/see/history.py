@@ -34,7 +34,7 @@ class Story(msgspec.Struct, frozen=True):
 @click.command(cls=Verb, epilog="Example:  apportion history training/worker-0")
 @click.argument("target", metavar="[NAMESPACE/]POD|NODE|DEVICE", shell_complete=ANYTHING)
 @click.option("-n", "--namespace", metavar="NAMESPACE",
-              help="Namespace of the pod.  [default: `default`, else any]")  # fmt: skip
+              help="Namespace of the pod.  [default: `default`, then the others]")  # fmt: skip
 @AT
 @asks_gateway
 def command(

@@ -31,21 +31,24 @@ ROWS_SHOWN: Final = 20  # namespaces; `--json` has all
 
 
 class Advice(NamedTuple):
-    """How to take a step: a sentence, a command and the section of the guide."""
+    """How to take a step: a sentence, a command and the section of the guide.
+
+    `kept` is the section if nodes keep another system's plugin, unless it is the same."""
 
     words: str
     command: str
     link: str
+    kept: str = ""
 
 
 _SET_NAME = (
     "kubectl -n {target} patch deployment NAME -p "
-    '\'{{"spec":{{"template":{{"spec":{{"schedulerName":"{scheduler}"}}}}}}}}\''
+    '\'{{"spec":{{"template":{{"spec":{{"schedulerName":"{scheduler}"{tolerations}}}}}}}}}\''
 )
 STEPS: Final[dict[MigrationStep, Advice]] = {
     "conflict": Advice(
-        "another scheduler binds pods that name one of Apportion's schedulers ({names}): {pods}; "
-        "stop that scheduler, or list only names that it does not serve in schedulerNames",
+        "another scheduler binds pods that name one of Apportion's schedulers ({names}): "
+        "{overtaken}; stop that scheduler, or remove the names that it serves from schedulerNames",
         "apportion config show",
         "tasks/migrate.md#3-apply-the-configuration",
     ),
@@ -55,8 +58,10 @@ STEPS: Final[dict[MigrationStep, Advice]] = {
         "tasks/migrate.md#2-run-in-shadow-mode",
     ),
     "label-node": Advice(
-        "drain node {target}, keep the other scheduler off it, and let Apportion place pods there",
-        "kubectl label node {target} apportion.dev/device-plugin={plugin}",
+        "with shadow mode off and Apportion's agents removed, keep the other scheduler off node "
+        "{target} with a taint; once no pod there is starting, label the node "
+        "apportion.dev/device-plugin={plugin}, so that Apportion places pods there",
+        "kubectl taint node {target} scheduler=apportion:NoSchedule --overwrite",
         "tasks/keep-plugins.md#set-it-up",
     ),
     "repair-plugin": Advice(
@@ -71,20 +76,25 @@ STEPS: Final[dict[MigrationStep, Advice]] = {
         "tasks/take-over-nodes.md#to-apportion",
     ),
     "move-namespace": Advice(
-        "set schedulerName: {scheduler} for the pods of one namespace, such as {target}",
+        "set schedulerName: {scheduler}{tolerate} for the pods of one namespace, such as {target}; "
+        "still to be moved: {pods}; delete and recreate pods without a controller",
         _SET_NAME,
         "tasks/migrate.md#5-move-the-namespace",
+        "tasks/keep-plugins.md#set-it-up",
     ),
     "move-more": Advice(
-        "set schedulerName: {scheduler} for the pods of the next namespace, such as {target}",
+        "set schedulerName: {scheduler}{tolerate} for the pods of the next namespace, such as "
+        "{target}; still to be moved: {pods}; delete and recreate pods without a controller",
         _SET_NAME,
         "tasks/migrate.md#6-move-the-rest",
+        "tasks/keep-plugins.md#set-it-up",
     ),
     "stop-old-scheduler": Advice(
         "no other scheduler has placed a live pod with devices; stop the old scheduler and its "
         "webhook, then remove schedulerNames from the configuration",
         "{stop}",
         "tasks/migrate.md#6-move-the-rest",
+        "tasks/keep-plugins.md#set-it-up",
     ),
     "replace-plugins": Advice(
         "optionally, replace the device plugin of node {target} with Apportion's agent",
@@ -96,10 +106,12 @@ STEPS: Final[dict[MigrationStep, Advice]] = {
 BACK: Final[dict[BackStep, Advice]] = {
     "conflict": STEPS["conflict"],
     "restore-names": Advice(
-        "apply the configuration with schedulerNames: [apportion], so that Apportion leaves pods "
-        "with other names to the old scheduler, then start that scheduler and its webhook",
+        "disable Apportion's webhook, and apply the configuration with schedulerNames: "
+        "[apportion], so that Apportion leaves pods with other names to the old scheduler; before "
+        "you start that scheduler and its webhook, keep it off the nodes that Apportion uses",
         "apportion config apply cluster.json --reason 'back to the old scheduler'",
         "tasks/migrate.md#how-to-go-back",
+        "tasks/keep-plugins.md#back-to-the-old-scheduler",
     ),
     "bind-pods": Advice(
         "wait until Apportion has bound its pods on node {target}; until then, the old scheduler "
@@ -113,7 +125,8 @@ BACK: Final[dict[BackStep, Advice]] = {
         "tasks/keep-plugins.md#back-to-the-old-scheduler",
     ),
     "return-node": Advice(
-        "stop placing pods on node {target}, so that the old scheduler can use it",
+        "with the old scheduler running, stop placing pods on node {target}, so that the old "
+        "scheduler can use it",
         "kubectl label node {target} apportion.dev/device-plugin-",
         "tasks/keep-plugins.md#back-to-the-old-scheduler",
     ),
@@ -123,17 +136,21 @@ BACK: Final[dict[BackStep, Advice]] = {
         "tasks/take-over-nodes.md#back-to-hami-or-volcano",
     ),
     "return-namespace": Advice(
-        "let the pods of namespace {target} name the old scheduler: without Apportion, a pod that "
-        "names it stays pending, also when a controller replaces one that runs now",
+        "with the old scheduler running, let the pods of namespace {target} name it{untolerate}; "
+        "otherwise, the pods that replace them stay pending once Apportion is gone; still to be "
+        "moved: {back_pods}; if only running pods without a controller are left, take the next "
+        "step of the guide: they keep their devices",
         _SET_NAME,
-        "tasks/migrate.md#how-to-go-back",
+        "tasks/migrate.md#move-the-namespace-back",
+        "tasks/keep-plugins.md#back-to-the-old-scheduler",
     ),
     "uninstall": Advice(
         "no pod and no node needs Apportion; uninstall it, or keep it in shadow mode",
         "helm uninstall apportion --namespace apportion",
-        "tasks/migrate.md#how-to-go-back",
+        "tasks/migrate.md#remove-apportion",
     ),
 }
+_TOLERATION: Final = '{"key":"scheduler","value":"apportion","effect":"NoSchedule"}'
 _STOP_HAMI: Final = "kubectl -n kube-system scale deployment hami-scheduler --replicas=0"
 _STOP_VOLCANO: Final = "kubectl -n volcano-system scale deployment volcano-scheduler --replicas=0"
 
@@ -175,10 +192,13 @@ def _show(answer: MigrationAnswer, *, back: bool) -> None:
         sources.add_row(
             SOURCES[row.source], placeable, f"{row.nodes:,}", devices, ", ".join(row.first)
         )
-    numbers = ("PODS THAT NEED APPORTION",) if back else ("PODS BY APPORTION", "PODS BY OTHERS")
+    numbers = (
+        ("PODS THAT NEED APPORTION",) if back
+        else ("PODS BY APPORTION", "PODS BY OTHERS", "PENDING")
+    )  # fmt: skip
     pods = Rows("NAMESPACE", *numbers, right=numbers)
     counted = [
-        (row.namespace, (row.left,) if back else (row.ours, row.others))
+        (row.namespace, (row.left,) if back else (row.ours, row.others, row.pending))
         for row in answer.namespaces
     ]
     counted = [(namespace, counts) for namespace, counts in counted if any(counts)]
@@ -214,16 +234,32 @@ def _filled(advice: Advice, answer: MigrationAnswer, target: str) -> Advice:
     scheduler = next(iter(answer.scheduler_names), "")
     if advice is BACK["return-namespace"]:
         scheduler = "volcano" if volcano else "hami-scheduler"
+    # A node that was given back has no label any more.
+    returned = advice is BACK["return-namespace"] and "agent" not in known
+    kept = answer.tainted or any(
+        (row.placeable or returned) and row.source in {"hami", "volcano"} for row in answer.sources
+    )
+    tolerations, untolerate = "", ""
+    if answer.tainted and advice is BACK["return-namespace"]:
+        tolerations, untolerate = ',"tolerations":null', ", and remove the toleration of the taint"
+    elif answer.tainted:
+        tolerations = f',"tolerations":[{_TOLERATION}]'
     names = {
+        "tolerations": tolerations,
+        "tolerate": " and a toleration of the taint" if answer.tainted else "",
+        "untolerate": untolerate,
+        "back_pods": _first(answer.back_pods, answer.back_pods_count),
         "target": target,
         "plugin": row.source if row else "",
-        "pods": _first(answer.overtaken, answer.overtaken_count),
+        "overtaken": _first(answer.overtaken, answer.overtaken_count),
+        "pods": _first(answer.pods, answer.pods_count),
         "unbound": _first(answer.unbound, answer.unbound_count),
         "names": ", ".join(answer.scheduler_names),
         "scheduler": scheduler,
         "stop": _STOP_VOLCANO if volcano else _STOP_HAMI,
     }
-    return Advice(*(text.format(**names) for text in advice))
+    chosen = advice._replace(link=advice.kept) if kept and advice.kept else advice
+    return Advice(*(text.format(**names) for text in chosen))
 
 
 def _first(names: tuple[str, ...], count: int) -> str:

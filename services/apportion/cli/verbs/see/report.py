@@ -12,12 +12,18 @@ from typing import Any
 
 import click
 
-from apportion.cli.client.connection import Where, asks_both
+from apportion.cli.client.connection import Where, asks_both, asks_ledger
 from apportion.cli.client.gateway_client import Gateway
-from apportion.cli.client.moments import MOMENT
+from apportion.cli.client.moments import ARCHIVES, END, MOMENT
 from apportion.cli.exits import NotFound, Unreachable, Wrong
-from apportion.cli.render.output import console, print_json
-from apportion.cli.render.reports import idle_words, show_idle, show_lost, show_report
+from apportion.cli.render.output import console, print_answer, print_json
+from apportion.cli.render.reports import (
+    idle_words,
+    show_capacity,
+    show_idle,
+    show_lost,
+    show_report,
+)
 from apportion.cli.usage import FILE, VerbGroup
 from apportion.core.reports.answers import LOST_CAUSES, IdleAnswer, LostAnswer, ReportAnswer
 from apportion.core.reports.meters import TooMuch
@@ -69,7 +75,7 @@ def command() -> None:
 
     A share counts as a fraction of a GPU, by its memory. Allocated, free, cordoned and unhealthy
     hours add up to the capacity. The gateway computes the report. With --prices or --archive, and
-    for CSV without costs, this verb reads the ledger itself.
+    for CSV without costs, this verb reads the ledger itself. `report capacity` always does.
 
     Exit codes: 0 done; 1 the period is not in the ledger, or prices or an archive are invalid; 2
     wrong usage; 3 ledger unreachable; 4 a newer build wrote to the ledger."""
@@ -191,3 +197,40 @@ for _what, _example, _help, _short in (
         _what, help=_help, short_help=_short,
         epilog=f"Example:  apportion report {_what} {_example}",
     )(_verb)  # fmt: skip
+
+
+@command.command(
+    epilog="Example:  apportion report capacity --from -7d --prices prices.toml\n\n"
+    "  apportion report capacity --node 8xH200-141GB --node 8xL40S-48GB --count 2"
+)
+@click.option("--from", "begin", default="-7d", type=MOMENT, metavar="TIME", show_default=True,
+              help="Start time: 14:20, -7d, 2026-11-01T00:00 or a revision.")  # fmt: skip
+@END
+@click.option("--prices", type=FILE, envvar="APPORTION_PRICES",
+              help="File with the price of a GPU-hour by model, as for `report cost`.  "
+              "[APPORTION_PRICES]")  # fmt: skip
+@click.option("--node", "nodes", multiple=True, metavar="8xH100-80GB",
+              help="Try a node with these devices; repeat for more types.")  # fmt: skip
+@click.option("--count", type=click.IntRange(1, 1000), default=1, show_default=True,
+              help="Number of additional nodes.")  # fmt: skip
+@ARCHIVES
+@asks_ledger
+def capacity(
+    *, where: Where, as_json: bool, begin: str, end: str, prices: Path | None,
+    nodes: tuple[str, ...], count: int, archives: tuple[Path, ...],
+) -> None:  # fmt: skip
+    """Report which additional nodes would have saved waiting.
+
+    Replays the period once without and once with additional nodes of each type, and prints how many
+    GPU-hours pods would have waited less. With prices, the type that saves most per unit of money
+    is first. Without --node, the types are those of the fleet, and a node of each other model that
+    the price file names.
+
+    Exit codes: 0 done; 1 the period is not in the ledger, or prices or an archive are invalid; 2
+    wrong usage; 3 ledger unreachable; 4 a newer build wrote to the ledger."""
+    # slow: needs numpy and the solver
+    from apportion.cli.client.replaying import Asked, node_types_tried
+
+    asked = Asked(begin=begin, end=end, archives=archives, prices=prices)
+    answer = node_types_tried(where, asked, nodes, count)
+    print_answer(answer, lambda: show_capacity(answer), as_json=as_json)

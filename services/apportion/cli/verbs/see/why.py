@@ -1,5 +1,6 @@
 """`apportion why`: explain why a pod is pending or where it is placed."""
 
+import time
 from collections.abc import Iterator
 
 import click
@@ -16,6 +17,7 @@ from apportion.cli.render.output import Screen, console, print_json
 from apportion.cli.usage import Verb
 from apportion.core.answers.reads import Evictions, Why
 from apportion.core.explain.text import words
+from apportion.core.explain.text.answer_text import start_words
 from apportion.core.explain.text.vocabulary import PHASES
 from apportion.core.explain.text.words import listed
 
@@ -23,7 +25,7 @@ from apportion.core.explain.text.words import listed
 @click.command(cls=Verb, epilog="Example:  apportion why training/worker-0")
 @click.argument("pod", metavar="[NAMESPACE/]POD", shell_complete=PODS)
 @click.option("-n", "--namespace", metavar="NAMESPACE",
-              help="Namespace of the pod.  [default: `default`, else any]")  # fmt: skip
+              help="Namespace of the pod.  [default: `default`, then the others]")  # fmt: skip
 @AT_LEAST
 @AT
 @asks_gateway
@@ -100,6 +102,8 @@ def show_why(out: Screen, why: Why) -> None:
         show_placed(out, why.placed)
     if why.refused:
         show_refused(out, why.refused)
+    if why.start and (said := start_words(why.start, time.time())):
+        out.say(said, folds=True)
     # Its history has only the last refusal.
     named = {"refused": "last tried"}
     steps = ", ".join(

@@ -73,7 +73,7 @@ def command() -> None:
 @_DATA
 @JSON
 def add(*, role: str, name: str, nodes: tuple[str, ...], data: Path | None, as_json: bool) -> None:
-    """The help text is `ADD`, which names the roles."""
+    """Add a user of the ledger. The help text is `ADD`, which lists the roles."""
     _done(data, as_json, "added", "add", role, name or role, nodes)
 
 
@@ -114,8 +114,8 @@ def list_users(*, data: Path | None, as_json: bool) -> None:
 @click.option("--agent", "agents", multiple=True, metavar="NAME=NODE,...", callback=_agents,
               help="Agent and its nodes; repeatable.  [default: one for all nodes]")  # fmt: skip
 @click.option("--hand-out", type=click.Path(exists=True, file_okay=False, path_type=Path),
-              metavar="DIR", help="Copy each key into a subfolder named like the user, and the "
-              "server's configuration into nats-server.")  # fmt: skip
+              metavar="DIR", help="Copy each user's key into its existing subfolder DIR/USER, "
+              "and nats.conf into DIR/nats-server.")  # fmt: skip
 @_DATA
 @JSON
 def begin(

@@ -18,17 +18,20 @@ from apportion.core.explain.health import consequences, failed_words, moment
 from apportion.core.explain.not_queued import chooser_words, gates_words
 from apportion.core.explain.text import words
 from apportion.core.explain.text.event_text import rejection_words, room_made, shares_words
+from apportion.core.explain.text.vocabulary import START_JUDGED_LEAST, START_UNKNOWN
 from apportion.core.explain.text.words import device_words, listed
+from apportion.core.ledger.moments import SECOND, micros_of
 from apportion.core.ledger.state import DRAINED
 
 HOLDERS_NAMED: Final = 4  # pods that are listed if they use what a limit allows or a node lacks
 CHANGES_SAID: Final = 8
+_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 _NOW: Final = ("is", "has been")
 _THEN: Final = ("was", "had been")
 
 
 def cause_with_text(row: reads.CauseRow) -> reads.CauseRow:
-    """Fill in what would unblock the pod."""
+    """Return the row with the text that says what would unblock the pod."""
     said = row.command + row.cure
     if OF_OTHERS in row.held_by:
         said += "; used by pods of several namespaces"  # and no count
@@ -46,7 +49,7 @@ def cause_with_text(row: reads.CauseRow) -> reads.CauseRow:
 
 
 def refused_with_text(refused: reads.WhyRefused) -> reads.WhyRefused:
-    """Fill in which nodes and devices became unavailable after the refusal, cordons first."""
+    """Fill in the text of what became unavailable after the refusal, cordons first."""
     cordoned = [_off_words(each) for each in refused.since if each.state == "cordoned"]
     cordoned += [f"{refused.since_more:,} more are cordoned"] if refused.since_more else []
     out = [_off_words(each) for each in refused.since if each.state != "cordoned"]
@@ -63,7 +66,7 @@ def _off_words(off: reads.OffOffer) -> str:
 
 
 def node_with_text(node: reads.NodeAnswer) -> reads.NodeAnswer:
-    """Fill in why the node takes no new pods."""
+    """Fill in the text of why the node takes no new pods."""
     return structs.replace(
         node, cordon=_node_cordon(node.cordons, unschedulable=node.unschedulable)
     )
@@ -74,7 +77,7 @@ def _node_cordon(cordons: Sequence[reads.CordonAnswer], *, unschedulable: bool) 
 
 
 def device_with_text(device: reads.DeviceAnswer) -> reads.DeviceAnswer:
-    """Fill in why the device, and why its node, takes no new pods."""
+    """Fill in the texts of why the device, and its node, take no new pods."""
     return structs.replace(
         device,
         cordon=cordon_words(device.cordons),
@@ -90,7 +93,7 @@ def closed_with_text(device: reads.ClosedDevice) -> reads.ClosedDevice:
 
 
 def queued_with_text(pod: reads.QueuedPod) -> reads.QueuedPod:
-    """Fill in where pods are being evicted for the pod, and how many must still end."""
+    """Fill in the text of where pods are evicted for the pod, and how many must still end."""
     if not pod.nominated:
         return pod
     if not pod.leaving_names:
@@ -235,6 +238,60 @@ def why_with_text(why: reads.Why) -> reads.Why:
     return structs.replace(why, sentence=said, cause=cause, awaits=awaits)
 
 
+def start_words(start: reads.StartForecast, now_s: float) -> str:
+    """Return when a pending pod should start, and how reliable this is; "" if that is clear."""
+    if start.unknown:
+        because = START_UNKNOWN.get(start.unknown)
+        return f"Start not predictable: {because}" if because else ""
+    _, median, latest = start_seconds(start, now_s)
+    if latest < 0:
+        said = f"The start is overdue: it was expected at least {span_words(-latest)} ago"
+    else:
+        said = (
+            f"Expected to start {f'in {span_words(median)}' if median >= 1 else 'now'}; with a "
+            f"probability of {100 * start.probability:.0f} % {start_band(start, now_s)}"
+        )
+    said += f". Based on {words.many(start.similar, 'similar start')}"
+    if start.judged >= START_JUDGED_LEAST:
+        held = f"{100 * start.within / start.judged:.0f} %"
+        said += f"; {held} of the last {start.judged} forecasts were right"
+    return said
+
+
+def start_band(start: reads.StartForecast, now_s: float) -> str:
+    """Return a known start, as in `in 40 s to 2 h`, `in about 2 min`, `within 2 h`, `overdue`."""
+    earliest, _, latest = start_seconds(start, now_s)
+    if latest < 0:
+        return "overdue"
+    if earliest < 1:
+        return f"within {span_words(latest)}"
+    low, high = span_words(earliest), span_words(latest)
+    return f"in about {low}" if low == high else f"in {low} to {high}"
+
+
+def start_seconds(start: reads.StartForecast, now_s: float) -> tuple[float, ...]:
+    """Return in how many seconds a known start should be: earliest, median and latest.
+
+    `now_s` is in seconds since 1970; the time of the forecast counts if it is later. Past times
+    are negative."""
+    as_of, *times = (
+        (micros_of(each) or 0) / SECOND
+        for each in (start.as_of, start.earliest, start.median, start.latest)
+    )
+    return tuple(each - max(now_s, as_of) for each in times)
+
+
+def span_words(seconds: float) -> str:
+    """Return a rounded period, as in `40 s`, `12 min` or `2 h 40 min`."""
+    for at, (size, unit) in enumerate(_UNITS):
+        if seconds >= size:
+            much, rest = divmod(round(seconds), size)
+            below = _UNITS[at + 1 :][:1]
+            more = [f"{rest // less} {smaller}" for less, smaller in below if rest >= less]
+            return " ".join((f"{much:,} {unit}", *more))
+    return f"{seconds:.0f} s"
+
+
 def _awaits(why: reads.Why) -> str:
     if why.gates:
         return gates_words(why.gates)
@@ -271,7 +328,7 @@ def _cause(why: reads.Why) -> str:
 
 
 def entitlement_words(entitlement: reads.QueueEntitlement) -> str:
-    """Return what the pod's queue uses and is entitled to, and queues beyond their entitlement."""
+    """Return what the pod's queue uses and is entitled to, and which queues use more than that."""
     parts = entitlement.parts
     used = " and ".join(part_words(part, part.used) for part in parts)
     entitled = " and ".join(map(_entitled_words, parts))
@@ -288,7 +345,7 @@ def _entitled_words(part: reads.QueuePart) -> str:
     said = part_words(part, part.entitled)
     if part.plain in (None, part.entitled):
         return said
-    return f"{said} ({part_words(part, part.plain or 0)} without past use)"
+    return f"{said} ({part_words(part, part.plain or 0)} if past use did not count)"
 
 
 def part_words(part: reads.QueuePart, much: int) -> str:
@@ -338,6 +395,8 @@ def _place(why: reads.Why, placed: reads.WhyPlaced) -> str:
             f"{why.gang.min_available:,} pods are placed"
         )
     if why.evicted is None:
+        if placed.ends_by and why.end is None:
+            said += f". Its deadline is {moment(placed.ends_by)} (`activeDeadlineSeconds`)"
         return said
     going = words.evicted_for(why.evicted, in_vain=why.evicted_in_vain)
     return f"{said}. It is being evicted{going}{_who_ends(why, 1)}"

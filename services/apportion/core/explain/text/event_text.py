@@ -241,7 +241,8 @@ def _said(text: str) -> Part:
 def difference_words(data: schemas.DifferenceFound) -> str:
     """Return the difference that an audit found, as in `default/a: the ledger has …`."""
     if data.kind == "overtaken":
-        return f"{data.name}: another scheduler bound this pod of Apportion's to {data.cluster}"
+        name, node = data.name, data.cluster
+        return f"{name} names Apportion's scheduler, but another scheduler bound it to {node}"
     said = (("the ledger has", data.ledger), ("the cluster has", data.cluster))
     return f"{data.name}: " + ", ".join(f"{who} {what or 'nothing'}" for who, what in said)
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from apportion.core.explain.text.words import device_words, listed
+from apportion.core.explain.text.words import LISTED, device_words, listed
 from apportion.core.names import ALIKE, natural, near
 
 RULE: Final = "Any unique prefix of a device id works (at least 4 characters after GPU-)."
@@ -42,10 +42,10 @@ def did_you_mean(name: str, known: Iterable[str], *, alike: float = ALIKE) -> st
     return f"did you mean {listed(found)}?" if found else ""
 
 
-def named(what: str, known: Iterable[str]) -> str:
+def named(what: str, known: Iterable[str], most: int = LISTED) -> str:
     """Return which names exist, as in `the nodes are big-1, mig-1, mps-1 and 4 more`."""
     names = sorted(set(known), key=natural)
-    return f"the {what} are {listed(names)}" if names else f"there are no {what}"
+    return f"the {what} are {listed(names, most)}" if names else f"there are no {what}"
 
 
 def target_meant(name: str, nodes: Iterable[str], devices: Iterable[str]) -> str:

@@ -59,7 +59,7 @@ def of_refusal(refused: PodRefused) -> list[str]:
 
 
 def volume(shortage: VolumeShortage) -> str:
-    """Return what the volume claim lacks: `its PersistentVolumeClaim data is not bound yet`."""
+    """Return what the claim lacks, as in `its PersistentVolumeClaim data is not bound yet`."""
     return f"its PersistentVolumeClaim {shortage.claim} {VOLUME_CLAIMS[shortage.state]}"
 
 
@@ -249,7 +249,7 @@ def missing(miss: NearMiss) -> str:
 def of_miss(
     miss: NearMiss, shape: Shape | None, kinds: list[str] | None, empty: tuple[int, int] | None
 ) -> dict[str, str]:
-    """Return what the pod needs of a nearly fitting node, what the node has, and what it lacks."""
+    """Return what the pod needs on a nearly fitting node, what the node has, and the shortage."""
     needed, available = (amount(miss.code, value) for value in (miss.needed, miss.available))
     short = missing(miss)
     if empty is not None:
@@ -394,7 +394,7 @@ def _of_gang(
 ) -> str:
     """Return how many of the gang's pods fit, and which limit blocks the next one."""
     counted = found.fitting and (refused.queue is not None or refused.quota is not None)
-    return f"{gang(found)}; {'counting these' if counted else f'for {whom}'}, {said}"
+    return f"{gang(found)}; {'with these placed' if counted else f'for {whom}'}, {said}"
 
 
 def cause(refused: PodRefused, shape: Shape | None = None, *, never: bool = False) -> str:
@@ -553,6 +553,8 @@ def evicted_for(evicted: PodEvicted, *, in_vain: bool = False) -> str:
     if evicted.budgets:
         budgets = "budget" if len(evicted.budgets) == 1 else "budgets"
         said += f"; this exceeds the disruption {budgets} {', '.join(evicted.budgets)}"
+    if evicted.notice_s:
+        said += f"; it has {evicted.notice_s:,} s of notice"
     return said
 
 

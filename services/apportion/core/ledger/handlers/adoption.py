@@ -46,7 +46,7 @@ def charged(state: State, data: PodAdopted) -> list[DeviceState]:
 
 
 def hold(state: State, node: NodeState, devices: list[DeviceState]) -> None:
-    """Write the device states that `charged` returned into the node."""
+    """Update the node with the device states from `charged`."""
     for made in devices:
         name = made.device.id
         device = node.by_id.get(name)

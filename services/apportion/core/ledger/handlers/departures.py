@@ -69,16 +69,6 @@ def note_left(state: State, node: NodeState) -> tuple[NodeState, ...]:
     return tuple(found)
 
 
-def _check_queues(state: State, data: PodEvicted, pod: PodState, one: PodState) -> None:
-    # Whether the queue is entitled to it is for the scheduler to say, as for priorities of gangs.
-    queues = queue_of(state, pod), queue_of(state, one)
-    if queues[0] == queues[1] or queues != (data.queue, data.beneficiary_queue):
-        raise Refused(
-            f"pod {data.pod} of queue {queues[0]} would go for {data.beneficiary} of queue "
-            f"{queues[1]}, and not as {data.queue} for {data.beneficiary_queue}"
-        )
-
-
 def evict(context: Context, data: PodEvicted, pod: PodState) -> Change:
     """Record that the pod must end, to make room for the event's beneficiary."""
     state = context.state
@@ -90,7 +80,13 @@ def evict(context: Context, data: PodEvicted, pod: PodState) -> Change:
     if one is None or one.phase is not PENDING:
         raise Refused(f"pod {data.beneficiary}, for which {data.pod} would go, does not wait")
     if data.reason == "reclaimed":
-        _check_queues(state, data, pod, one)
+        # The scheduler decides whether the queue is entitled to it, as for priorities of gangs.
+        queues = queue_of(state, pod), queue_of(state, one)
+        if queues[0] == queues[1] or queues != (data.queue, data.beneficiary_queue):
+            raise Refused(
+                f"pod {data.pod} of queue {queues[0]} would go for {data.beneficiary} of queue "
+                f"{queues[1]}, and not as {data.queue} for {data.beneficiary_queue}"
+            )
     elif pod.submitted.priority >= one.submitted.priority:
         raise Refused(
             f"pod {data.pod} of priority {pod.submitted.priority} would go for {data.beneficiary} "
@@ -102,6 +98,12 @@ def evict(context: Context, data: PodEvicted, pod: PodState) -> Change:
         raise Refused(f"node {data.nominated} is not known")
     state.evictions[data.pod] = data
     state.nominated[data.beneficiary] = data.nominated
+    for each in data.kept:
+        other = state.pods.get(each.pod)
+        if other is None or other.phase is not PENDING or other is one:
+            continue
+        if other.submitted.group == data.beneficiary_group and each.node in state.nodes:
+            state.nominated[each.pod] = each.node
     return Change(data, node=state.nodes[data.node], pod=pod, shares=())
 
 
@@ -113,14 +115,33 @@ def leave(state: State, uid: str) -> None:
 
 
 def give_up(state: State, uid: str) -> None:
-    """End the pod's nomination to a node once no pod is being evicted for it."""
-    if uid in state.nominated and not awaited(state, uid):
-        del state.nominated[uid]
+    """End the nominations of the pod and its gang once no pod is being evicted for them."""
+    if uid not in state.nominated or awaited(state, uid):
+        return
+    gang = state.pods[uid].submitted.group
+    group = state.groups.get(gang) if gang else None
+    for each in (uid,) if group is None else group.pods:
+        state.nominated.pop(each, None)
 
 
 def awaited(state: State, uid: str) -> list[PodEvicted]:
-    """Return the evictions for this pod whose victims have not ended yet."""
-    return [each for each in state.evictions.values() if each.beneficiary == uid]
+    """Return the evictions for this pod whose victims have not ended yet.
+
+    If a node is reserved for the pod, the evictions for pending pods of its gang are included."""
+    gang = state.pods[uid].submitted.group if uid in state.nominated else ""
+    return [
+        each
+        for each in state.evictions.values()
+        if each.beneficiary == uid or (gang and waiting_for(state, each) == gang)
+    ]
+
+
+def waiting_for(state: State, evicted: PodEvicted) -> str:
+    """Return the gang that waits until the evicted pod has ended, or else the uid of a pod."""
+    pod = state.pods.get(evicted.beneficiary)
+    if pod is not None and pod.placement is not None:
+        return evicted.beneficiary
+    return evicted.beneficiary_group or evicted.beneficiary
 
 
 @folds(DeviceCordoned, DeviceUncordoned, DeviceCordonLifted)

@@ -56,11 +56,14 @@ def part(state: State, pod: PodState) -> None:
 def missing(group: GroupState) -> tuple[Counter[str], int]:
     """Return how many pods the gang lacks to start: by task, and how many more of any task."""
     placed = [pod for pod in group.pods.values() if pod.placement is not None]
-    tasks = Counter[str]()
-    minimums = Counter(group.observed.min_tasks if group.observed is not None else {})
-    if minimums.total() <= group.min_available:
-        tasks = minimums - Counter(pod.submitted.task for pod in placed)
+    tasks = minimums_of(group) - Counter(pod.submitted.task for pod in placed)
     return tasks, max(group.min_available - len(placed) - tasks.total(), 0)
+
+
+def minimums_of(group: GroupState) -> Counter[str]:
+    """Return the minimum of each task; empty if together they exceed the gang's minimum."""
+    minimums = Counter(group.observed.min_tasks if group.observed is not None else {})
+    return minimums if minimums.total() <= group.min_available else Counter()
 
 
 def hold(state: State, pod: PodState, *, more_follow: bool) -> None:

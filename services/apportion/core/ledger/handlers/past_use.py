@@ -83,7 +83,7 @@ def errors(state: State) -> Iterator[str]:
         return
     actual = held_by_pods(state)
     if past.held != actual:
-        yield "past use of queues: pods use other amounts than it counts"
+        yield "the recorded use of queues differs from what their pods use now"
     rates: dict[str, Counter[str]] = {}
     for queue, much in actual.values():
         rates.setdefault(queue, Counter()).update(much)

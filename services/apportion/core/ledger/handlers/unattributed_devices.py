@@ -1,9 +1,9 @@
 """Charge devices to a bound pod when no trusted source reports which ones it uses.
 
-The pod is charged as many devices as it requested, the emptiest first, with all that is left of
-them. To charge all devices would let one pod close a node. On a MIG device, the pod may use any
-instance, even one that looks free. Invariants: such a pod closes at most as many devices as it
-requested. No MIG instance that the pod may use is offered without a charge."""
+The pod is charged all that is free on as many devices as it requested, the emptiest first. If it
+were charged all devices, one pod could fill a node. On a MIG device, the pod may use any instance,
+even one that looks free. Invariants: such a pod fills at most as many devices as it requested. The
+pod is charged every free MIG instance that it may use."""
 
 from collections.abc import Iterator, Sequence
 

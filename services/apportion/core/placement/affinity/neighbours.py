@@ -1,7 +1,7 @@
 """Count, for each node and label selector in use, the placed pods that the selector matches.
 
 Topology spread ignores terminating pods, so its selectors have separate counts. Invariant: each
-count equals that of a walk over all placed pods, so it can be rebuilt from the `State`."""
+count equals that of a scan of all placed pods, so it can be rebuilt from the `State`."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -58,7 +58,7 @@ def slices(demand: Demand, state: DeviceState) -> tuple[int, int]:
 
 
 def alike(demand: Demand, state: DeviceState) -> tuple[int, int]:
-    """Require the size of the device's other shares, if its family has `alike` (Kunlun vXPU)."""
+    """Require a share as large as the device's others, if its family has `alike` (Kunlun vXPU)."""
     return 1, int(demand.template is None or state.group in ("", demand.template))
 
 

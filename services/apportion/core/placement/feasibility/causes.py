@@ -75,7 +75,7 @@ TOGETHER: Final[tuple[Cause[Any], ...]] = (
           unit=Unit.DEVICES,
           fix_when_empty="use a node with more such devices per NUMA node, or remove the "
           "NUMA binding"),
-    Cause(_C.MODULES_IN_USE, "enough devices are free, but not enough complete modules",
+    Cause(_C.MODULES_IN_USE, "enough devices are free, but too few of them form complete modules",
           "wait for the other devices of a module to be freed", DEVICE, unit=Unit.DEVICES,
           fix_when_empty=LARGER),
     Cause(_C.CONTAINERS_COLLIDE,
@@ -87,7 +87,7 @@ TOGETHER: Final[tuple[Cause[Any], ...]] = (
 
 NOMINATED: Final[Cause[Any]] = Cause(
     _C.NODE_NOMINATED,
-    "node is reserved for a pod of the same or higher priority that is preempting there",
+    "node is reserved for a pod of the same or higher priority, for which others are evicted",
     "wait until that pod is placed, or raise the priority", KEPT, fix_when_empty=LARGER,
 )  # fmt: skip
 
@@ -120,6 +120,7 @@ OF_NO_NODE: Final[tuple[Cause[Any], ...]] = (
           fix_when_empty="raise spec.hard of the ResourceQuota"),
 )  # fmt: skip
 """What keeps a pod from every node: its volume claims, gang, queue or namespace."""
+NO_NODE_CODES: Final = frozenset(cause.code for cause in OF_NO_NODE)
 
 # in the order in which they are tried; causes that concern no node come last
 CAUSES: Final[dict[RefusalCode, Cause[Any]]] = {
@@ -168,6 +169,14 @@ def frequent(refused: PodRefused) -> list[tuple[RefusalCode, int]]:
             order.index(row[0]),
         ),
     )
+
+
+def is_unsuitable(refused: PodRefused) -> bool:
+    """Return True if every node is unsuitable in itself, so that waiting does not help.
+
+    The refusal of a gang does not count nodes that have room for some of its pods."""
+    counts = refused.reasons
+    return counts.keys() <= LASTING and 0 < refused.nodes <= sum(counts.values())
 
 
 def without_gone(refused: PodRefused) -> PodRefused:

@@ -441,7 +441,7 @@ class Room:
         )
 
     def liftable(self, pod: PodState, code: RefusalCode) -> tuple[list[str], Lifting]:
-        """Return the cordoned nodes or devices that could run the pod, and what else must end."""
+        """Return the cordoned nodes or devices that could run the pod, and what else is needed."""
         key = f"liftable {code.value}", pod.shape_key
         return self.once(key, lambda: self._liftable(pod.submitted.shape, code))
 

@@ -209,7 +209,7 @@ FACTS: tuple[Cause[NodeCheck], ...] = (
           fix_when_empty=LARGER, check=heard, closes=lambda node: node.silent),
     Cause(_C.DEVICE_PLUGIN_FOREIGN,
           "another system's device plugin allocates the node's devices",
-          "replace that plugin by the agent, or set the label apportion.dev/device-plugin", TOLD,
+          "replace that plugin with our agent, or set the label apportion.dev/device-plugin", TOLD,
           fix_when_empty=LARGER, check=plugin, closes=lambda node: node.foreign_plugin),
     Cause(_C.NODE_CORDONED, "node is cordoned", "apportion uncordon {node}", UNCORDONED,
           fix_when_empty=LARGER, check=cordon, closes=lambda node: node.cordon),

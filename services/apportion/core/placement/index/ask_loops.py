@@ -87,7 +87,7 @@ def look(
 def house(
     rows: Int64s, number: Int64, free: Int64s, width: Int64, need: Int64, given: Int32s
 ) -> None:
-    """Refuse each node whose CPU and memory are too little for a pod without devices."""
+    """Refuse each node with too little CPU or memory for a pod without devices."""
     i: Int64
     for i in range(number):
         if lacking(free[rows[i] * width + HOST], need):

@@ -478,7 +478,7 @@ def _column(node: NodeState, state: DeviceState) -> Int64:
         if each is state:
             return at
         at += 1
-    raise ValueError(f"{state.device.id} is no device of {node.name}")
+    raise ValueError(f"{state.device.id} is not a device of {node.name}")
 
 
 def _is_odd(state: DeviceState, amounts: Int64) -> bool:

@@ -55,7 +55,7 @@ class DeviceKinds:
     def offered(self, as_of: Int64) -> list[Device | None]:
         """Return an example device of each kind, by number; None for a kind that no node has.
 
-        The list stays the same object until kinds change. Pass a higher `as_of` if they may have.
+        The list is the same object until kinds change. If they may have changed, raise `as_of`.
         """
         if as_of != self._as_of:
             self._as_of = as_of

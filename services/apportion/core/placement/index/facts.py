@@ -57,7 +57,7 @@ class FactColumns:
     def rebuild(self, columns: Columns, rows: Rows) -> bool:
         """Apply the filters of facts, such as labels, taints and volumes, to these rows.
 
-        Return True if the preference points of all other rows change as well."""
+        Return True if this also changes the preference points of all other rows."""
         needs, vacant = self._shape.node, columns.vacant[rows]
         allowed = columns.labels.allowed(columns, needs, rows)
         self.ranks[rows] = np.where(allowed, FITS, _LABELS_MISMATCH)

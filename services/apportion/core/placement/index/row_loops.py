@@ -1,5 +1,5 @@
 # cython: boundscheck=False, wraparound=False, initializedcheck=False, nonecheck=False
-"""Compiled loops of a class: find the rows to evaluate, and compute their points.
+"""Compiled loops of a `PlacementClass`: find the rows to evaluate, and compute their points.
 
 `given` has the points of each row, or `REFUSED`. Compiled loops do not check array bounds.
 Invariant: loops use only whole numbers, so the result is the same compiled or not."""

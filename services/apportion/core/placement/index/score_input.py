@@ -1,6 +1,6 @@
 """The input and the interface of node scores, and the scoreboard with the points of all nodes.
 
-Invariant: `best` and `fitting` equal the result of a walk over all points."""
+Invariant: `best` and `fitting` equal the result of a scan of all points."""
 
 from typing import Final, Protocol
 

@@ -72,7 +72,8 @@ class Capacity:
 
     def device_amounts(self) -> list[Amount]:
         """Return the amounts of the device families."""
-        return [each for each in self._sum if each[0] == WORTH and len(each) < OF_MODEL]
+        kinds = (each for each, much in self._sum.items() if much)  # 0: its last device is closed
+        return [each for each in kinds if each[0] == WORTH and len(each) < OF_MODEL]
 
     def families_of(self, key: str) -> set[Amount]:
         """Return the amounts of the device families that have a model to which `key` applies."""

@@ -1,4 +1,4 @@
-"""Compute what each child queue is entitled to, of what its parent is entitled to (the whole).
+"""Divide what a parent queue is entitled to (the whole) among its child queues.
 
 1. Each child gets what it deserves, but not more than it asks for.
 2. If that is less than its guarantee, no other child gets the difference.
@@ -39,7 +39,7 @@ class Claim(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """How past use counts: `weight_milli` is k, and constant use adds up to `horizon_ms` of it."""
+    """How past use counts: k in thousandths, and the sum (ms) of a constant use of 1."""
 
     weight_milli: int
     horizon_ms: int

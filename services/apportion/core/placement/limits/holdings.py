@@ -1,7 +1,7 @@
 """Count what the pods of an account use, and compare it with the account's limits.
 
 An account is a queue or a namespace. A limit is a rule of the scheduler, not an invariant of the
-ledger: the fold accepts more."""
+ledger: the fold accepts placements beyond it."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -15,6 +15,7 @@ from apportion.core.placement.limits.quotas import (
     LimitExceeded,
     NamespaceQuota,
     Quota,
+    add,
 )
 from apportion_schemas import (
     DevicesRegistered,
@@ -71,14 +72,14 @@ class Holdings:
         if before is not None:
             del self._at[pod.uid]
             for each in self.path_of(before[0]):
-                self._held[each].subtract(before[2])
+                add(self._held[each], before[2], -1)
             self.moved(before[0], before[2], -1)
         if placed is not None:
             node = self._state.nodes[placed.node]
             taken = self._taken(pod.submitted.shape, placed.shares, node)
             self._at[pod.uid] = (name, placed, taken, self._ended[name])
             for each in self.path_of(name):
-                self._held.setdefault(each, Counter()).update(taken)
+                add(self._held.setdefault(each, Counter()), taken, 1)
             self.moved(name, taken, 1)
         if before is None or undone:
             return False
@@ -90,7 +91,7 @@ class Holdings:
         return (name,)
 
     def moved(self, name: str, amounts: Amounts, times: int) -> None:
-        """Called when `times` these amounts were added to an account and those above it."""
+        """Called after `times` x `amounts` was added to an account and to those above it."""
 
     def follow(self, change: Change) -> bool:
         """Count again the pods that the event concerns. Return True if an account has more room."""

@@ -120,7 +120,7 @@ class Limits:
 
     @property
     def lends(self) -> bool:
-        """Return True if a queue may take back what other queues use."""
+        """Return True if a queue may reclaim what other queues use."""
         return self._queues.lends
 
     @property
@@ -138,14 +138,20 @@ class Limits:
         return self.remembers and self._queues.past.tell_time(now)
 
     def reclaim(
-        self, pod: PodState, now: int, *, others: Sequence[PodState] = ()
+        self,
+        pod: PodState,
+        now: int,
+        *,
+        others: Sequence[PodState] = (),
+        ahead: Sequence[PodState] = (),
     ) -> Reclaim | None:
         """Return what the pod may take back from other queues; None if nothing.
 
-        `now` is in microseconds since 1970. `others` will be placed with the pod."""
+        `now` is in microseconds since 1970. `others` will be placed with the pod, and `ahead`
+        before it."""
         if not self._queues.lends:
             return None
-        return Reclaim(self._state, self._queues, pod, now, others=others) or None
+        return Reclaim(self._state, self._queues, pod, now, others=others, ahead=ahead) or None
 
     def observe(self, change: Change) -> bool:
         """Apply the fold's change. Return True if a limit may allow more than before."""

@@ -1,6 +1,6 @@
-"""What queues used in the past, as the division of the surplus counts it.
+"""Count the past use of queues, by which the surplus is divided.
 
-It is counted once in each period of `ledger.past_use`, so entitlements stay the same between."""
+It is counted once in each period of `ledger.past_use`, so entitlements are constant in a period."""
 
 from collections import Counter
 from collections.abc import Mapping

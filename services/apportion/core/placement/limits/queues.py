@@ -27,6 +27,7 @@ from apportion.core.placement.limits.quotas import (
     Amount,
     Amounts,
     LimitExceeded,
+    add,
 )
 from apportion.core.placement.limits.tree import OWN, ROOT, QueueTree
 from apportion_schemas import (
@@ -89,7 +90,7 @@ class Queues(Holdings):
 
     @property
     def lends(self) -> bool:
-        """Return True if any queue deserves an amount, which it may take back from other queues."""
+        """Return True if any queue deserves an amount, which it may reclaim from other queues."""
         return self._tree.lends
 
     def activate(self) -> None:
@@ -133,12 +134,12 @@ class Queues(Holdings):
             if before is not None:
                 del self._live[pod.uid]
                 for each in self.path_of(before[0]):
-                    self._asked[each].subtract(before[1])
+                    add(self._asked[each], before[1], -1)
             if live:
                 asked = self._capacity.estimate(pod)
                 self._live[pod.uid] = (name, asked)
                 for each in self.path_of(name):
-                    self._asked.setdefault(each, Counter()).update(asked)
+                    add(self._asked.setdefault(each, Counter()), asked, 1)
         return super().note(pod, undone=undone, again=again)
 
     def moved(self, name: str, amounts: Amounts, times: int) -> None:
@@ -206,8 +207,17 @@ class Queues(Holdings):
         name = self._tree.account(name)
         found = self._turns.get(name)
         if found is None:
-            path = self.path_of(name)[-2::-1]
-            found = self._turns[name] = tuple(self._turn_of(each, divided) for each in path)
+            turns: list[Turn] = []
+            for each in self.path_of(name)[-2::-1]:
+                held, most = self._held.get(each, NOTHING), divided.get(each, {})
+                ratio = 0.0
+                for amount in self._measured:
+                    have = held.get(amount, 0)
+                    if have > 0:
+                        part = most.get(amount, _NO_PART).entitled
+                        ratio = max(ratio, have / part if part else float(UNLIMITED))
+                turns.append((ratio >= 1, -self._tree.claims(each).priority, ratio, each))
+            found = self._turns[name] = tuple(turns)
         return found
 
     def parts(self, name: str) -> dict[Amount, Part]:
@@ -236,22 +246,14 @@ class Queues(Holdings):
         return self._capacity.estimate(pod)
 
     def all_named(self) -> list[Amount]:
-        """Return the amounts for which any queue declares `deserved` or `guarantee`."""
+        """Return the resources that any queue's `guarantee`, `deserved` or `capability` names.
+
+        Resources that the cluster does not have are left out."""
         return [each for each in self._tree.names if each in self._measured]
 
     def named(self, name: str) -> tuple[Amount, ...]:
-        """Return the amounts for which the queue declares `deserved`."""
+        """Return the resources for which the queue declares `deserved`."""
         return tuple(self._tree.claims(name).deserved)
-
-    def _turn_of(self, name: str, divided: dict[str, dict[Amount, Part]]) -> Turn:
-        held, most = self._held.get(name, NOTHING), divided.get(name, {})
-        ratio = 0.0
-        for amount in self._measured:
-            have = held.get(amount, 0)
-            if have > 0:
-                part = most.get(amount, _NO_PART).entitled
-                ratio = max(ratio, have / part if part else float(UNLIMITED))
-        return ratio >= 1, -self._tree.claims(name).priority, ratio, name
 
     def _refresh(self) -> None:
         # Update what follows from the capacity of the cluster.
@@ -317,22 +319,22 @@ class Queues(Holdings):
     def _claim(self, name: str, amount: Amount) -> Claim:
         said = self._tree.claims(name)
         asked = self._asked.get(name, NOTHING).get(amount, 0)
+        deserved = said.deserved.get(amount, 0)
+        if self._families and amount[0] == WORTH:
+            # A queue that deserves devices of some models deserves as many of their family.
+            named = ((each[1], much) for each, much in said.deserved.items() if each[0] == MODEL)
+            deserved = max(
+                deserved, sum(much for key, much in named if amount in self._families[key])
+            )
         return Claim(
             asked=max(asked, self._held.get(name, NOTHING).get(amount, 0)),
             guarantee=said.guarantee.get(amount, 0),
-            deserved=max(said.deserved.get(amount, 0), self._of_models(said.deserved, amount)),
+            deserved=deserved,
             limit=said.limit.get(amount, UNLIMITED),
             weight=said.weight,
             priority=said.priority,
             past=self.past.of(name, amount),
         )
-
-    def _of_models(self, deserved: dict[Amount, int], amount: Amount) -> int:
-        # Who deserves devices of some models deserves as many devices of their family.
-        if not self._families or amount[0] != WORTH:
-            return 0
-        named = ((each[1], much) for each, much in deserved.items() if each[0] == MODEL)
-        return sum(much for key, much in named if amount in self._families[key])
 
     def _guarantee(self, name: str, amount: Amount) -> int:
         return self._tree.claims(name).guarantee.get(amount, 0)

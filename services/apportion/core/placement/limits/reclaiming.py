@@ -9,7 +9,8 @@ evicted count as gone. Pods for which others are being evicted count as placed.
 A queue always gets back what it owns (what it deserves), even if the victim is a gang that is
 larger than what the victim's queue borrows. A queue gets a part of the surplus only if the victim's
 queue keeps at least as large a fraction of its entitlement as the taking queue then has. So two
-queues never evict each other's pods in turn.
+queues never evict each other's pods in turn. With `queues.reclaimSurplus: false`, a queue gets back
+only what it owns.
 
 Past use never causes an eviction, because it changes with time. The taking queue must stay within
 its entitlements with and without past use, and the victim's queue must exceed both of its own."""
@@ -19,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Final
 
+from apportion.core.devices.worth import DEVICE
 from apportion.core.ledger.moments import micros_of
 from apportion.core.ledger.state import PodState, State
 from apportion.core.placement.limits.entitlements import Part
@@ -30,23 +32,33 @@ Unit = Sequence[PodState]  # pods that are evicted together
 
 
 class Reclaim:
-    """What one pod may take back at this moment; `now` is in microseconds since 1970.
+    """What one pod may reclaim at this moment; `now` is in microseconds since 1970.
 
-    `others` are pods of its queue that will be placed with it, so the queue must be entitled to all
-    of them."""
+    `others` are pods of its queue that will be placed with it, and `ahead` those that take back
+    devices before it, so the queue must be entitled to all of them. `devices` is how many the pod
+    and the others need."""
 
     def __init__(
-        self, state: State, queues: Queues, pod: PodState, now: int, *, others: Unit = ()
+        self,
+        state: State,
+        queues: Queues,
+        pod: PodState,
+        now: int,
+        *,
+        others: Unit = (),
+        ahead: Unit = (),
     ) -> None:
         self._state, self._queues, self._now = state, queues, now
         self.safe_until = 0  # when the first of the pods that were safe may be evicted
         self._needs = Counter(queues.needs(pod))
         self._own = queues.path_of(queues.account_of(pod))
         self.wanted = self._amounts()
-        alike = Counter(each.shape_key for each in others)
-        for each in {each.shape_key: each for each in others}.values():
-            for amount, much in queues.needs(each).items():
-                self._needs[amount] += alike[each.shape_key] * much
+        self._add(others)
+        worth = (
+            much for (of, *more), much in self._needs.items() if of == WORTH and len(more) == 1
+        )
+        self.devices = sum(worth) / DEVICE
+        self._add(ahead)
         self._moved: dict[str, Counter[Amount]] = {}  # since the ledger's newest placements
         for uid in state.evictions:
             if uid in state.pods:
@@ -55,18 +67,21 @@ class Reclaim:
             other = state.pods.get(uid)
             if other is not None and other is not pod and other.placement is None:
                 self._move(self._moved, other, 1)
+        surplus = state.configuration.queues.reclaim_surplus
         self._rights: dict[str, str] = {}  # what both queues have in common: the own queue below it
         needed = [each for each in queues.all_named() if self._needs.get(each, 0)]
         for below, above in pairwise(self._own):
+            rights = {each: self._part(below, each).least for each in (*self.wanted, *needed)}
+            if not surplus:
+                rights |= {each: self._part(below, each).owned for each in self.wanted}
             if any(
-                self._used(below, each) + self._needs[each] > self._part(below, each).least
-                for each in (*self.wanted, *needed)
+                self._used(below, each) + self._needs[each] > much for each, much in rights.items()
             ):
                 break
             self._rights[above] = below
 
     def __bool__(self) -> bool:
-        """Return True if the pod may take back anything at all."""
+        """Return True if the pod may reclaim anything."""
         return bool(self._rights)
 
     def allows(self, units: Iterable[Unit]) -> bool:
@@ -90,20 +105,18 @@ class Reclaim:
                 self._used(name, each, moved) > self._part(name, each).most for each in used
             ):
                 return False
-        if not self._owns(mine) and not all(
+        # The queue may take all that it deserves.
+        owned = all(
+            self._used(mine, each) + self._needs[each] <= self._part(mine, each).owned
+            for each in self.wanted
+        )
+        if not owned and not all(
             self._keeps(branch[-1], mine, each, taken[each], moved) for each in used
         ):
             return False
         for each in unit:
             self._move(moved, each, -1)
         return bool(used)
-
-    def _owns(self, name: str) -> bool:
-        # Whether the pod is within what the queue deserves.
-        return all(
-            self._used(name, each) + self._needs[each] <= self._part(name, each).owned
-            for each in self.wanted
-        )
 
     def _keeps(
         self, name: str, mine: str, amount: Amount, taken: int, moved: dict[str, Counter[Amount]]
@@ -125,6 +138,12 @@ class Reclaim:
         if until > self._now:
             self.safe_until = min(until, self.safe_until or until)
         return until <= self._now
+
+    def _add(self, pods: Unit) -> None:
+        alike = Counter(each.shape_key for each in pods)
+        for each in {each.shape_key: each for each in pods}.values():
+            for amount, much in self._queues.needs(each).items():
+                self._needs[amount] += alike[each.shape_key] * much
 
     def _amounts(self) -> list[Amount]:
         # What the nearest queue names that says what it deserves; else devices, or the host.

@@ -108,16 +108,10 @@ class QueueTree:
         # What the queues below each queue are guaranteed, before any pod is counted.
         found = Counter[str]()
         above = {below: name for name, names in self.children.items() for below in names}
-        for name in sorted(above, key=lambda each: -len(self._depth(each, above))):
+        for name in sorted(above, key=lambda each: -len(self.path_of(each))):
             kept = self.claims(name).guarantee.get(amount, 0)
             found[above[name]] += max(found[name], kept)
         return found
-
-    def _depth(self, name: str, above: Mapping[str, str]) -> list[str]:
-        path = [name]
-        while path[-1] in above:
-            path.append(above[path[-1]])
-        return path
 
 
 def path_in(queues: Mapping[str, QueueObserved], name: str) -> tuple[str, ...]:

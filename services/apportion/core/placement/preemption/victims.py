@@ -1,22 +1,35 @@
 """Choose the fewest and least important pods to evict from a node so that a pod fits.
 
 In the pod's own queue, pods of lower priority may be evicted (preemption, as in Volcano's action
-`preempt`). In other queues, pods may be evicted that use what the pod's queue is entitled to
+`preempt`). In other queues, the pod may evict pods that use what its own queue is entitled to
 (reclaim, see `limits.reclaiming`). All these pods are removed for a trial. Then each is put back if
-the pod still fits (kube-scheduler's DefaultPreemption). A gang is evicted whole, unless its pods
-can run alone. Invariant: the state is restored, and the pod would not fit if any victim stayed."""
+the pod still fits (kube-scheduler's DefaultPreemption). If a victim belongs to a gang, the pods
+beyond the gang's minimum are evicted first, one by one. The other pods of the gang are evicted
+together, unless they can run alone. Invariant: the state is restored, and the pod would not fit if
+any victim stayed."""
 
+import operator
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from apportion.core.devices.shares import retake
-from apportion.core.devices.worth import DEVICE, worth_of
+from apportion.core.devices.worth import DEVICE, most_at_once, worth_of
 from apportion.core.ledger import fold
+from apportion.core.ledger.handlers.gangs import minimums_of
 from apportion.core.ledger.host_usage import charge_host
-from apportion.core.ledger.moments import micros_of
-from apportion.core.ledger.state import NodeState, Phase, Placement, PodState, State, queue_of
+from apportion.core.ledger.moments import SECOND, micros_of, text_of
+from apportion.core.ledger.state import (
+    GroupState,
+    NodeState,
+    Phase,
+    Placement,
+    PodState,
+    State,
+    queue_of,
+)
 from apportion.core.placement.affinity.neighbours import Neighbours
 from apportion.core.placement.assign.devices import assign
 from apportion.core.placement.finder import PlaceFinder
@@ -25,23 +38,28 @@ from apportion.core.placement.index.board_loops import REFUSED
 from apportion.core.placement.index.packed import Int64
 from apportion.core.placement.limits.limits import Limits
 from apportion.core.placement.limits.reclaiming import Reclaim
-from apportion.core.placement.queueing.queue import PendingQueue
+from apportion.core.placement.queueing.queue import NO_CLOCK, PendingQueue
 from apportion.core.workloads.pods.affinity import meet
-from apportion_schemas import PodEvicted
+from apportion_schemas import PodEvicted, Share
 from apportion_schemas.quantities import GANG_BATCH_MAX
 
 Exceeded = dict[str, tuple[str, ...]]  # the budgets that the eviction of a pod exceeds, by its uid
+WAIT_MAX_S: Final = 1_800  # for a checkpoint: an annotation must not keep devices for long
+WAITS_MAX: Final = 16  # times of checkpoints that are compared for one set of victims
 # subtracted from each, so that a few pods beat many of negative priority
 _LEAST_PRIORITY = -(1 << 31)
 
 
 class Unit(NamedTuple):
-    """Pods that are evicted together: one pod, or a gang, its most important pod first."""
+    """Pods that are evicted together: one pod, or a gang, its most important pod first.
+
+    `gang` is the gang that cannot run without these pods, or empty."""
 
     rank: int
     since: str
     uid: str
     pods: tuple[PodState, ...]
+    gang: str = ""
 
 
 class Victims(NamedTuple):
@@ -51,7 +69,8 @@ class Victims(NamedTuple):
     node: str
     units: tuple[Unit, ...]
     budgets: Exceeded
-    lost: float = 0.0  # device seconds of work that is reclaimed
+    lost: float = 0.0  # device seconds of work that is reclaimed, and for which the pod waits
+    at: int = 0  # when to evict them, in microseconds since 1970; 0: now
 
     @property
     def pods(self) -> list[PodState]:
@@ -97,25 +116,28 @@ class DryRun:
         self._state = state
         self._queue = queue
         self.safe_until = 0  # when the first of the pods that were safe so far may be evicted
+        self.ahead: list[PodState] = []  # pods that take back devices before the others do
         self._finder = finder
         self._limits = limits
         self._neighbours = neighbours
 
     @property
     def lends(self) -> bool:
-        """Return True if a queue may take back what other queues use."""
+        """Return True if a queue may reclaim what other queues use."""
         return self._limits.lends
 
     def reclaim(self, pod: PodState, others: Sequence[PodState] = ()) -> Reclaim | None:
-        """Return what the pod may take back from other queues; None if nothing.
+        """Return what the pod may reclaim from other queues; None if nothing.
 
         `others` are pods of its gang that will be placed with it."""
-        return self._limits.reclaim(pod, self._queue.now, others=others)
+        queue = queue_of(self._state, pod)
+        ahead = [each for each in self.ahead if queue_of(self._state, each) == queue]
+        return self._limits.reclaim(pod, self._queue.now, others=others, ahead=ahead)
 
     def victims(self, pod: PodState, row: Int64, reclaim: Reclaim | None) -> Victims | None:
         """Return which pods of the node to evict for this pod, or None if no eviction helps."""
         node = self._finder.columns.nodes[row]
-        leaving, units = self._below(pod, node, reclaim)
+        leaving, units = self.candidates(pod, node, reclaim)
         if reclaim is not None and reclaim.safe_until:
             self.safe_until = min(reclaim.safe_until, self.safe_until or reclaim.safe_until)
         if not leaving and not units:
@@ -124,17 +146,18 @@ class DryRun:
         lifted = {unit: [self.lift(each) for each in unit.pods] for unit in units}
         chosen: list[Unit] = []
         over: Exceeded = {}
-        fits = self._fits(pod, row)
+        fits = self.shares_on(pod, row) is not None
         if fits:
             over = exceeded(self._state, chain.from_iterable(unit.pods for unit in units))
             spared = [unit for unit in units if any(each.uid in over for each in unit.pods)]
             for unit in spared + [unit for unit in units if unit not in spared]:
                 self._put_back(lifted[unit])
-                if not self._fits(pod, row):
+                if self.shares_on(pod, row) is None:
                     lifted[unit] = [self.lift(each) for each in unit.pods]
                     chosen.append(unit)
                 else:
                     del lifted[unit]
+        chosen += _left_alone(units, chosen)
         for places in lifted.values():
             self._put_back(places)
         self._put_back(gone)
@@ -143,22 +166,51 @@ class DryRun:
         uids = {each.uid for unit in chosen for each in unit.pods}
         budgets = {uid: names for uid, names in over.items() if uid in uids}
         chosen.sort()
+        lost = self.lost_by(pod, chosen, reclaim)
+        return None if lost is None else Victims(row, node.name, tuple(chosen), budgets, *lost)
+
+    def lost_by(
+        self, pod: PodState, chosen: list[Unit], reclaim: Reclaim | None
+    ) -> tuple[float, int] | None:
+        """Return what is lost to reclaim, and when that is least; None if it is not allowed."""
         queue = queue_of(self._state, pod)
         others = [unit.pods for unit in chosen if queue_of(self._state, unit.pods[0]) != queue]
         if others and (reclaim is None or not reclaim.allows(reversed(others))):
             return None
-        lost = sum(map(self._lost, chain.from_iterable(others)))
-        return Victims(row, node.name, tuple(chosen), budgets, lost)
+        return self.least_lost(list(chain.from_iterable(others)), reclaim)
 
-    def _lost(self, pod: PodState) -> float:
-        # The device seconds since the pod was placed.
-        node = self._state.nodes[_place_of(pod).node]
-        worth = sum(
-            worth_of(node.by_id[share.device].device, share.memory_mib, share.cores)
-            for share in fold.shares_of(pod)
-        )
-        since = micros_of(pod.placed_time) or 0
-        return worth / DEVICE * max(self._queue.now - since, 0) / 1_000_000
+    def least_lost(self, pods: list[PodState], reclaim: Reclaim | None) -> tuple[float, int]:
+        """Return the device seconds that are lost if these pods are evicted, and when that is best.
+
+        The time is in microseconds since 1970, 0 for now, and at most `WAIT_MAX_S` later. Just
+        after a checkpoint, a pod loses little, but until then, the pods that take the devices back
+        wait. Both count."""
+        now, worth = self._queue.now, [devices_of(self._state, pod) for pod in pods]
+        waits = {0}
+        devices = reclaim.devices if reclaim is not None else 0.0
+        for pod in pods if devices and now != NO_CLOCK else ():
+            every, placed = pod.submitted.checkpoint_s * SECOND, micros_of(pod.placed_time)
+            if every and placed is not None and placed <= now:
+                waits.add(every - (now - placed) % every)
+        lost = {
+            wait: sum(map(operator.mul, worth, (lost_s(pod, now + wait) for pod in pods)))
+            + wait / SECOND * devices
+            for wait in sorted(waits)[:WAITS_MAX]
+            if wait <= WAIT_MAX_S * SECOND
+        }
+        wait = min(lost, key=lambda each: (lost[each], each))
+        return lost[wait], now + wait if wait else 0
+
+    def _since(self, pod: PodState) -> str:
+        # When the pod was placed or wrote its last checkpoint.
+        every, placed = pod.submitted.checkpoint_s * SECOND, micros_of(pod.placed_time)
+        if not every or placed is None or placed > self._queue.now:
+            return pod.placed_time
+        return text_of(self._queue.now - (self._queue.now - placed) % every)
+
+    def may_evict(self, pod: PodState, reclaim: Reclaim | None, least: int) -> bool:
+        """Return False if no pod may be evicted for this one. `least` is the lowest priority."""
+        return pod.submitted.preempts and (reclaim is not None or pod.submitted.priority > least)
 
     def lift(self, pod: PodState) -> "Lifted":
         """Remove a placed pod from the state for a trial; pass the result to `put_back`."""
@@ -193,10 +245,10 @@ class DryRun:
             self._limits.note(pod, undone=undone)
         self._finder.columns.touch(self._state.nodes[placement.node], placement.shares)
 
-    def _below(
+    def candidates(
         self, pod: PodState, node: NodeState, reclaim: Reclaim | None
     ) -> tuple[list[PodState], list[Unit]]:
-        # Leaving pods, and evictable ones by importance.
+        """Return the pods of the node that are leaving, and those that may be evicted, by rank."""
         priority, queue = pod.submitted.priority, queue_of(self._state, pod)
         leaving: list[PodState] = []
         own: dict[str, Unit] = {}
@@ -215,7 +267,8 @@ class DryRun:
                 self._add_unit(each, own if mine else others)
         allowed = [unit for unit in own.values() if -unit.rank < priority and _may_go(unit)]
         back: list[Unit] = []
-        for unit in sorted(others.values(), reverse=True):  # the least important first
+        lost = [unit._replace(since=min(map(self._since, unit.pods))) for unit in others.values()]
+        for unit in sorted(lost, reverse=True):  # the least important first
             alone = _may_go(unit) and self._of_one_queue(unit)
             if alone and reclaim and reclaim.allows([*(each.pods for each in back), unit.pods]):
                 back.append(unit)
@@ -226,27 +279,34 @@ class DryRun:
         name = pod.submitted.group
         if not name or not self._state.groups[name].together:
             units[pod.uid] = _unit([pod])
-        elif name not in units:
-            members = held(self._state.groups[name])
+        elif pod.uid not in units and name not in units:
+            group, gone = self._state.groups[name], self._state.evictions
             # A pod that was placed after its gang was evicted is evicted alone.
-            units[name] = _unit([m for m in members if m.uid not in self._state.evictions])
+            members = [each for each in held(group) if each.uid not in gone]
+            extra = [each for each in _beyond_minimum(group, members) if _on(each, pod)]
+            rest = [each for each in members if each not in extra]
+            units.update((each.uid, _unit([each])) for each in extra)
+            if any(_on(each, pod) for each in rest):
+                units[name] = _unit(rest, name)
 
     def _of_one_queue(self, unit: Unit) -> bool:
         # Pods of a gang whose PodGroup is not known may name different queues.
         return len({queue_of(self._state, pod) for pod in unit.pods}) == 1
 
-    def _fits(self, pod: PodState, row: Int64) -> bool:
+    def shares_on(self, pod: PodState, row: Int64) -> tuple[Share, ...] | None:
+        """Return what the pod would get on the node; None if it does not fit or exceeds a limit."""
         class_ = self._finder.class_of(pod)
         if class_.board.points[row] == REFUSED:
-            return False
+            return None
         columns = self._finder.columns
         shares = assign(class_, columns, row)
         if shares is None:
             class_.exclude(row)
-            return False
-        return not self._limits.active or (
-            self._limits.exceeded(pod, columns.names[row], shares) is None
-        )
+            return None
+        name = columns.names[row]
+        if self._limits.active and self._limits.exceeded(pod, name, shares) is not None:
+            return None
+        return shares
 
 
 class Lifted(NamedTuple):
@@ -264,6 +324,32 @@ class Lifted(NamedTuple):
 _KEPT = Lifted._fields[2:]
 
 
+def worth_on(pod: PodState, node: NodeState, shares: Iterable[Share]) -> int:
+    """Return the devices that the pod takes with these shares of the node, in thousandths."""
+
+    def of_share(share: Share) -> tuple[tuple[int, int]]:
+        device = node.by_id[share.device].device
+        return ((DEVICE, worth_of(device, share.memory_mib, share.cores)),)
+
+    return most_at_once(pod.submitted.shape, shares, of_share).total()
+
+
+def devices_of(state: State, pod: PodState) -> float:
+    """Return how many devices a placed pod has; a share counts as its part of the device."""
+    placement = _place_of(pod)
+    return worth_on(pod, state.nodes[placement.node], placement.shares) / DEVICE
+
+
+def lost_s(pod: PodState, at: int) -> float:
+    """Return the seconds of work between the pod's last checkpoint and `at`.
+
+    `at` is in microseconds since 1970. Without checkpoints, the work began when the pod was placed.
+    """
+    every, placed = pod.submitted.checkpoint_s * SECOND, micros_of(pod.placed_time) or 0
+    ran = max(at - placed, 0)
+    return (ran % every if every else ran) / SECOND
+
+
 def eviction(state: State, victim: PodState, pod: PodState, found: Victims) -> PodEvicted:
     """Return the event that evicts `victim` so that `pod` fits on the node of `found`."""
     about, placement = victim.submitted, _place_of(victim)
@@ -279,11 +365,13 @@ def eviction(state: State, victim: PodState, pod: PodState, found: Victims) -> P
         beneficiary=pod.uid,
         beneficiary_name=pod.full_name,
         beneficiary_priority=pod.submitted.priority,
+        beneficiary_group=pod.submitted.group,
         nominated=found.node,
         reason="reclaimed" if reclaimed else "preempted",
         queue=queues[0] if reclaimed else "",
         beneficiary_queue=queues[1] if reclaimed else "",
         budgets=found.budgets.get(about.uid, ()),
+        notice_s=about.notice_s,
     )
 
 
@@ -293,16 +381,48 @@ def _place_of(pod: PodState) -> Placement:
     return pod.placement
 
 
+def _on(pod: PodState, other: PodState) -> bool:
+    return _place_of(pod).node == _place_of(other).node
+
+
+def _beyond_minimum(group: GroupState, members: list[PodState]) -> list[PodState]:
+    # The least important members without which the gang still has its minimum.
+    said = group.observed
+    if said is None or said.parts or said.whole:
+        return []
+    there = Counter(each.submitted.task for each in members)
+    minimums = minimums_of(group)
+    spare = len(members) - group.min_available
+    found: list[PodState] = []
+    for each in reversed(_by_importance(members)):
+        task = each.submitted.task
+        if len(found) < spare and there[task] > minimums[task]:
+            there[task] -= 1
+            found.append(each)
+    return found
+
+
+def _left_alone(units: list[Unit], chosen: list[Unit]) -> list[Unit]:
+    # Members beyond the minimum of a gang that is evicted: they go, too.
+    gangs = {unit.gang for unit in chosen if unit.gang}
+    left = (unit for unit in units if unit not in chosen)
+    return [unit for unit in left if unit.pods[0].submitted.group in gangs]
+
+
 def _may_go(unit: Unit) -> bool:
     # A gang is evicted in one batch.
     return len(unit.pods) <= GANG_BATCH_MAX and all(each.submitted.evictable for each in unit.pods)
 
 
-def _unit(pods: list[PodState]) -> Unit:
-    ordered = sorted(pods, key=lambda each: (-each.submitted.priority, each.placed_time, each.uid))
+def _unit(pods: list[PodState], gang: str = "") -> Unit:
+    ordered = _by_importance(pods)
     first = ordered[0]
     since = min(each.placed_time for each in pods)
-    return Unit(-first.submitted.priority, since, first.uid, tuple(ordered))
+    return Unit(-first.submitted.priority, since, first.uid, tuple(ordered), gang)
+
+
+def _by_importance(pods: list[PodState]) -> list[PodState]:
+    return sorted(pods, key=lambda each: (-each.submitted.priority, each.placed_time, each.uid))
 
 
 def exceeded(state: State, pods: Iterable[PodState]) -> Exceeded:

@@ -167,7 +167,7 @@ SHAPES_WEIGHED: Final = 16  # more cost time and gain nothing
 
 
 class Frequent(NamedTuple):
-    """A frequent pod shape, with the value of room for one more pod of it.
+    """A frequent pod shape, and the value of having room for one more such pod.
 
     The weight is half the shape's frequency times the square root of its size."""
 

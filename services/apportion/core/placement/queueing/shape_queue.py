@@ -95,7 +95,7 @@ UNDECLARED: Final = Reasons({}, (), 0, silent=True)
 
 
 def behind(queue: str, first: PodState) -> Reasons:
-    """Return why pods wait behind the first one of a queue that keeps its order."""
+    """Return the refusal of pods that wait behind `first` in a FIFO queue."""
     shortage = QueueShortage(queue=queue, behind=first.full_name)
     exceeded = LimitExceeded(RefusalCode.QUEUE_FIRST_WAITS, queue=shortage)
     return Reasons({exceeded.code: 0}, (), 0, limit=Kept(exceeded, None, NEVER_SEEN))

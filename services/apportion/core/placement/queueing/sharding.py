@@ -2,7 +2,7 @@
 
 Pods and nodes are hashed into `PARTS` parts. By rendezvous hashing, each part belongs to the
 scheduler with the highest hash, so few parts move when a scheduler joins or leaves. If schedulers
-know different lists, the server's fences refuse an append, and no pod is placed twice."""
+disagree about who runs, the server's fences refuse an append, and no pod is placed twice."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

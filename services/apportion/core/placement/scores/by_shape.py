@@ -152,8 +152,8 @@ class Usable(NamedTuple):
 class Price:
     """The policy `price`: choose the node that loses least value.
 
-    The value of a node is what frequent pods could still earn there. It is computed for several CPU
-    prices, and the lowest counts."""
+    The value of a node is the highest total price of the frequent pods that still fit there. It is
+    computed at several CPU prices, and the lowest counts."""
 
     policy = "price"
 

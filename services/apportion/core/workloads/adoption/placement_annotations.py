@@ -25,6 +25,9 @@ NEXT_PROCESS = "next-process"
 # an API server too old to check the uid of a binding may bind another pod of the same name
 UID = f"{PREFIX}pod-uid"
 
+# when an evicted pod is deleted, in RFC 3339; the pod can read it through the downward API
+DELETED_AT = f"{PREFIX}deleted-at"
+
 _encode = msgspec.json.Encoder().encode
 _decode = from_outside(msgspec.json.Decoder(tuple[Share, ...]).decode)
 

@@ -121,7 +121,7 @@ class Amount(NamedTuple):
     def devices(self, family: str = "") -> int:
         """Return the amount as a number of different devices, at least one.
 
-        It is refused if no node hands out so many devices of this family together."""
+        It is refused if no node allocates so many devices of this family together."""
         if not 1 <= self.value <= COUNT_MAX:
             fix = "request no more devices than one node has"
             raise self.refusal(f"is not between 1 and {COUNT_MAX} devices", fix)

@@ -20,7 +20,7 @@ def expect(value: object, accepted: tuple[object, ...], path: str, fix: str) -> 
 def same(section: dict[str, Any], expected: dict[str, Any], path: str) -> None:
     """Raise ManifestError if a key of `section` differs from `expected`; keys may be absent."""
     for key, value in expected.items():
-        fix = f"remove it; it is always {shown(value)}"
+        fix = f"remove it; Apportion always uses {shown(value)}"
         expect(section.get(key, value), (value,), below(path, key), fix)
 
 

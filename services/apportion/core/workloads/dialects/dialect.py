@@ -33,7 +33,7 @@ DEVICE_MEMORY: Final = "device memory"
 CORES: Final = "cores"
 CORES_PERCENT: Final = "percent of the cores"  # of families whose shares have a number of cores
 ENTIRE: Final = "entire devices"
-PARTIAL_MEMORY: Final = "memory of partial shares"
+PARTIAL_MEMORY: Final = "memory of shares that are parts of a device"
 INSTANCES: Final = "instances"
 # A resource that only marks a container with devices. A kubelet calls a device plugin only for
 # containers that name a resource which the plugin counts. Some dialects have none (vcuda's
@@ -47,7 +47,7 @@ COUNTED: Final = (SHARES, DEVICE_MEMORY, CORES, CORES_PERCENT, ENTIRE, PARTIAL_M
 
 
 class Bound(NamedTuple):
-    """What a limit of a resource name counts: devices, memory or cores of a family or MIG profile.
+    """What a limit on a resource name counts: devices, memory or cores of a family or MIG profile.
 
     A limit of 1 allows `unit` devices, MiB or percent."""
 
@@ -57,7 +57,7 @@ class Bound(NamedTuple):
 
 
 class Resource(NamedTuple):
-    """The device families that a resource name requests, and what a limit of it counts."""
+    """The device families that a resource name requests, and what a limit on that name counts."""
 
     families: tuple[str, ...]
     bound: Bound | None = None  # None: a limit has no effect

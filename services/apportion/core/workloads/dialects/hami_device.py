@@ -73,7 +73,7 @@ class HamiDevice(NamedTuple):
 
     @property
     def resources(self) -> Resources:
-        """Return what each resource name requests, and what a limit of it counts."""
+        """Return what each resource name requests, and what a limit on that name counts."""
         if not self.names.memory:
             return {self.names.number: Resource((self.family,), Bound(SHARES, self.family))}
         return of_family(self.family, self.names, unit_mib=self.unit_mib, clamps=True)
@@ -156,7 +156,9 @@ class HamiDevice(NamedTuple):
         return Inventory("vendor", (self.names.number,), read)
 
     def check_section(self, known: Mapping[str, object], section: object, path: str) -> str:
-        """Check a section of HAMi's configuration that must have these values, if any."""
+        """Check that no key of this section of HAMi's configuration differs from `known`.
+
+        Keys may be absent. Returns a note that these names are fixed. Raises ManifestError."""
         chart.same(chart.an_object(section, path), dict(known), path)
         return "these names are fixed"
 

@@ -217,9 +217,10 @@ def in_annotation(
 
 
 def alike(node: NodeFacts, devices: int, prefix: str, **fields: Any) -> list[Entry]:
-    """Return entries for devices that a plugin only counts, as HAMi makes them up.
+    """Return made-up entries for devices of which the plugin reports only the number.
 
-    Their ids are the node's name, `prefix` and the position."""
+    As in HAMi, each id consists of the node's name, `prefix` and the index. Raises Unread if there
+    are too many devices."""
     if devices > COUNT_MAX:
         raise Unread(f"{devices} devices are offered, but at most {COUNT_MAX} can be")
     common = {"devcore": WHOLE, "health": True} | fields

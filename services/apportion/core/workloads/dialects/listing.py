@@ -127,7 +127,9 @@ def resources(config: DialectConfig) -> Mapping[str, Resource]:
 
 @lru_cache(maxsize=8)
 def meanings(config: DialectConfig) -> Mapping[str, tuple[Resource, ...]]:
-    """Return what each device resource name means in every dialect that has it, in order."""
+    """Map each device resource name to its meaning in every dialect that has it.
+
+    The meanings are in the dialects' order of preference."""
     return {
         name: tuple(dialect.resources(config)[name] for dialect in dialects)
         for name, dialects in claims(config).items()

@@ -118,7 +118,7 @@ class Manner(NamedTuple):
     full_percentage_is_alone: bool
 
     def resources(self, config: DialectConfig) -> Resources:
-        """Return what each resource name requests, and what a limit of it counts."""
+        """Return what each resource name requests, and what a limit on that name counts."""
         names = self.names(config)
         return dict.fromkeys(names.every, Resource((FAMILY,))) | of_family(
             FAMILY,

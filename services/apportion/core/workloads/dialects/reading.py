@@ -262,5 +262,5 @@ def _weights(notes: Notes, key: str) -> DeviceWeights:
         raise notes.refusal(key, "has an invalid weight", fix)
     weights = {ours: int(found[theirs]) for theirs, ours in WEIGHTS.items()}
     if not any(weights.values()):
-        raise notes.refusal(key, "has only zero weights", "raise at least one above 0")
+        raise notes.refusal(key, "has only zero weights", "set at least one weight above 0")
     return DeviceWeights(**weights)

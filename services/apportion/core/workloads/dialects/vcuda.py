@@ -119,7 +119,7 @@ class Vcuda:
 
     def dialect(self) -> Dialect:
         """Create the dialect whose names begin with this prefix."""
-        alone = {self.core_limit: f"limits the cores of {self.name} pods only"}
+        alone = {self.core_limit: f"applies only to {self.name} pods"}
         notes = (f"{self.prefix}/predicate-node", *map(self.of_container, range(CONTAINERS_MAX)))
         return nvidia.dialect(
             self.name,

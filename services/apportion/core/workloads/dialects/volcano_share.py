@@ -39,7 +39,7 @@ def _read(container: Container, amounts: Amounts, config: DialectConfig) -> Ask 
     memory_mib = memory.memory_mib(config.memory_factor) if memory else None
     if cards and cards.value:
         if memory_mib is not None:
-            fix = "keep one of them"
+            fix = "keep one of the two resources"
             raise cards.refusal(f"contradicts {MEMORY}, which requests part of one GPU", fix)
         return container.ask(FAMILY, count=cards.devices(), cores=WHOLE)
     return None if memory_mib is None else container.ask(FAMILY, memory_mib=memory_mib)

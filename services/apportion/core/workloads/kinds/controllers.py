@@ -43,7 +43,7 @@ Count = Callable[[Document, str], int]  # of an object and its path
 
 
 class Role(NamedTuple):
-    """Pods of one template: where the object is that describes them, and how many there are.
+    """The pods of one template: the path of the object that contains it, and the number of pods.
 
     In `at`, `[]` stands for each entry of a list, and `{}` for each value of a map."""
 
@@ -112,7 +112,7 @@ UNBOUNDED: Final = (1 << 31) - 1  # the default of `maxReplicas` in KubeRay's CR
 
 
 def of_workers(found: Document, at: str) -> int:
-    """Return the replicas of a worker group of KubeRay, which are within its own limits."""
+    """Return the replicas of a KubeRay worker group, clamped to its minReplicas and maxReplicas."""
     if found.get("suspend") is True:
         return 0
     if found.get("maxReplicas") == UNBOUNDED:  # as the API server writes it
@@ -129,10 +129,6 @@ def _autoscaled(document: Document, pods: int) -> int:
     least = (number("minReplicas", 0), number("numOfHosts"))
     alive = (each for each in groups if each.found.get("suspend") is not True)
     return 1 + sum(prod(count(each.found, each.field) for count in least) for each in alive)
-
-
-def _least_of_training(document: Document, pods: int) -> int:
-    return number("minAvailable", pods)(part(document, *_POLICY.split(".")), _POLICY)
 
 
 def _least_of_group(document: Document, _pods: int) -> int:
@@ -153,7 +149,13 @@ def _training(specs: str, *versions: str) -> Kind:
     return Kind(
         versions or (KUBEFLOW,),
         (role,),
-        Gang(_least_of_training, policy=_POLICY, task=True),
+        Gang(
+            lambda document, pods: number("minAvailable", pods)(
+                part(document, *_POLICY.split(".")), _POLICY
+            ),
+            policy=_POLICY,
+            task=True,
+        ),
         suspend=("spec.runPolicy.suspend",),
         note="in Kubernetes, its pods are a gang if the operator has a gang scheduler",
     )
@@ -201,7 +203,7 @@ TABLE: Final[Mapping[str, Kind]] = {
     "SandboxTemplate": Kind(
         ("extensions.agents.x-k8s.io/v1alpha1", "extensions.agents.x-k8s.io/v1beta1"),
         (_ONE._replace(template="podTemplate"),),
-        note="one pod is read; a warm pool has more",
+        note="one pod is read; in Kubernetes, a warm pool has more",
     ),
     "PyTorchJob": _training("pytorchReplicaSpecs"),
     "TFJob": _training("tfReplicaSpecs"),

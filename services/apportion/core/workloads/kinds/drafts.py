@@ -116,8 +116,10 @@ def read_job(document: dict[str, Any], config: ManifestConfig) -> Manifest:
     if group is not None:
         if template.group:
             field = "spec.scheduling.schedulingPolicy.gang"
-            problem = "is a second gang next to the one that spec.template names"
-            raise ManifestError(field, template.group, problem, "remove one of them")
+            problem = "is named in spec.template, but the Job makes its own gang"
+            raise ManifestError(
+                field, template.group, problem, "remove this field, or the Job's gang"
+            )
         template = msgspec.structs.replace(template, group=f"{gangs.KUBERNETES}/{name}")
     count = 0 if spec.suspend and not config.potential else most
     named = [(joined_name(name, i, field="metadata.name"), template) for i in range(count)]
@@ -201,6 +203,7 @@ def read_kubernetes_group(document: dict[str, Any], config: ManifestConfig) -> M
         min_available=gang.min_count if gang is not None else 1,
         priority=priority,
         required_level=spec.scheduling_constraints.level,
+        whole=spec.whole,
     )
     return manifest_of("PodGroup", group.metadata, [], "", (observed,))
 
@@ -335,7 +338,7 @@ def _partitions(
     task: kube.VolcanoTask, policy: kube.PartitionPolicy, name: str, field: str
 ) -> GangPart:
     if policy.total_partitions * policy.partition_size != task.replicas:
-        problem = f"times partitionSize is not {task.replicas}, the replicas of the task"
+        problem = f"times partitionSize must be {task.replicas}, the replicas of the task"
         fix = "change one of the three"
         raise ManifestError(f"{field}.totalPartitions", policy.total_partitions, problem, fix)
     if policy.min_partitions > policy.total_partitions:

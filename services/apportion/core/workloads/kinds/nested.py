@@ -1,4 +1,4 @@
-"""Read kinds whose documents contain or name other documents, and so the pods of these.
+"""Read kinds of documents that contain or name other documents, which describe the pods.
 
 A row says where the inner documents are and of which kind. Invariant: an error names the field of
 the outer document, or the document that it names."""
@@ -76,11 +76,11 @@ def template(kind: tuple[str, str], at: str, *, suffix: str = "") -> Parts:
     return parts
 
 
-def specification(kind: tuple[str, str], at: str, *, suffix: str = "") -> Parts:
+def specification(kind: tuple[str, str], at: str) -> Parts:
     """Return a function that reads the object at the path as the `spec` of a document."""
 
     def parts(document: Document, _config: ManifestConfig) -> Iterator[Inner]:
-        yield _spec(kind, document, at, _object(document, at), suffix)
+        yield _spec(kind, document, at, _object(document, at), "")
 
     return parts
 

@@ -6,7 +6,6 @@ CPU in thousandths and memory in MB. Invariant: a field that cannot be served is
 path."""
 
 import math
-import re
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any, Final
@@ -15,7 +14,14 @@ import msgspec
 
 from apportion.core.workloads.dialects.amounts import AMOUNT_MAX, quantity, whole
 from apportion.core.workloads.dialects.dialect import GPU_MILLI
-from apportion.core.workloads.document import ManifestError, dns_subdomain, section, texts, within
+from apportion.core.workloads.document import (
+    ManifestError,
+    dns_subdomain,
+    go_seconds,
+    section,
+    texts,
+    within,
+)
 from apportion_schemas import QueueObserved
 from apportion_schemas.decoding import from_outside
 
@@ -160,14 +166,6 @@ KAI_RESOURCES: Final = {
 }
 NO_LIMIT: Final = -1
 KAI_PRIORITY: Final = 100  # of a queue without one
-_GO_UNITS: Final[Mapping[str, Fraction | int]] = {
-    "ns": Fraction(1, 10**9), "us": Fraction(1, 10**6), "ms": Fraction(1, 1000),
-    "s": 1, "m": 60, "h": 3600,
-}  # fmt: skip
-_GO_PART: Final = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|ms|s|m|h)", re.ASCII)
-_GO_DURATION: Final = re.compile(rf"0|(?:{_GO_PART.pattern})+", re.ASCII)
-_GO_CHARS_MAX: Final = 64
-_GO_S_MAX: Final = (1 << 63) // 10**9
 
 
 def _of_kai(name: str, spec: Mapping[str, Any]) -> QueueObserved:
@@ -197,7 +195,7 @@ def _of_kai(name: str, spec: Mapping[str, Any]) -> QueueObserved:
         priority=_number(spec, "priority", KAI_PRIORITY, least=-PRIORITY_MAX, most=PRIORITY_MAX),
         capability=capability,
         deserved=deserved,
-        safe_s=_kai_seconds(spec, "reclaimMinRuntime"),
+        safe_s=go_seconds(spec.get("reclaimMinRuntime", "0"), "spec.reclaimMinRuntime"),
     )
 
 
@@ -211,15 +209,3 @@ def _kai_amount(found: Mapping[str, Any], key: str, at: str, *, none: bool = Fal
         fix = "write 0 or more, or -1 for no limit" if none else "write 0 or more"
         raise ManifestError(field, value, "is negative", fix)
     return Fraction(repr(value))
-
-
-def _kai_seconds(spec: Mapping[str, Any], key: str) -> int:
-    value, field = spec.get(key, "0"), f"spec.{key}"
-    seconds = Fraction(_GO_S_MAX + 1)
-    if isinstance(value, str) and len(value) <= _GO_CHARS_MAX and _GO_DURATION.fullmatch(value):
-        parts = _GO_PART.findall(value)
-        seconds = sum((Fraction(part) * _GO_UNITS[unit] for part, unit in parts), Fraction())
-    if seconds > _GO_S_MAX:
-        fix = 'write a duration such as "10m"'
-        raise ManifestError(field, value, "is not a duration", fix)
-    return math.ceil(seconds)

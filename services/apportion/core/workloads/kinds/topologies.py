@@ -1,8 +1,8 @@
 """Read Volcano's HyperNodes and KAI's Topologies, and find the levels that a PodGroup names.
 
-A level is always a node label. Each tier of HyperNodes becomes one: a node has the name of the
-highest HyperNode up to this tier that contains it. So the nodes with the same value are those of
-one HyperNode. Invariant: the time to match a node has a limit that is the same for all patterns."""
+A level is always a node label. Each tier of HyperNodes becomes a label: its value on a node is the
+highest HyperNode, up to this tier, that contains the node. So the nodes with the same value are
+those of one HyperNode. Invariant: the time to match a node has one limit for all patterns."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -77,7 +77,7 @@ def read_hyper_node(document: dict[str, Any]) -> HyperNode:
             into = nodes if member.type == "Node" else hyper_nodes
             into.append(dns_subdomain(exact.name, f"{at}.exactMatch.name"))
         elif member.type != "Node":
-            problem = "selects HyperNodes in another way than by exactMatch"
+            problem = "selects HyperNodes without exactMatch"
             raise ManifestError(at, None, problem, "write one member with exactMatch for each")
         elif regex is not None:
             patterns.append(_pattern(regex.pattern, f"{at}.regexMatch.pattern"))
@@ -100,13 +100,13 @@ def _pattern(text: str, field: str) -> re.Pattern[str]:
     repeats, choices = len(re.findall(r"[*+{]", plain)), len(re.findall(r"[?|]", plain))
     repeats += not plain.startswith("^") or "|" in re.sub(r"\([^()]*\)", "", plain)
     if repeats > REPEATS_MAX or choices > CHOICES_MAX[repeats]:
-        problem = f"has more than {REPEATS_MAX} repetitions, or too many alternatives next to them"
+        problem = f"has more than {REPEATS_MAX} repetitions, or too many alternatives"
         raise ManifestError(field, text, problem, f"begin with ^, or {_PATTERN_FIX}")
     if re.search(r"\)[*+?{]|\(\?|\\", plain):
         problem = "has a repeated group, a back reference or a flag"
         raise ManifestError(field, text, problem, _PATTERN_FIX)
     if any("[:" in found[1:] for found in _LITERAL.findall(text)):
-        problem = "has a class of characters by name"
+        problem = "has a named character class"
         raise ManifestError(field, text, problem, "write the characters, such as [0-9]")
     try:
         return re.compile(text, re.ASCII)
@@ -152,7 +152,7 @@ class HyperNodes:
         self.tiers = sorted({each.tier for each in found.values()})
         self._highest = max(self.tiers, default=0)
         if len(self.tiers) > LEVELS_MAX:
-            self.problem = f"there are {len(self.tiers)} tiers, and only {LEVELS_MAX} count"
+            self.problem = f"of {len(self.tiers)} tiers, only the lowest {LEVELS_MAX} are used"
             self.tiers = self.tiers[:LEVELS_MAX]
         self._selecting = [each for _, each in sorted(found.items()) if _selectors(each)]
         if sum(map(_selectors, self._selecting)) > SELECTORS_MAX:
@@ -215,10 +215,9 @@ class HyperNodes:
         return tuple(f"{TIER}{tier}" for tier in reversed(self.tiers))
 
     def level_of(self, wanted: str) -> str:
-        """Return the label of the tier that `wanted` allows at most, or `wanted` if none is.
+        """Return the label of the highest tier up to `wanted`; `wanted` if there is none.
 
-        Return "" if all nodes are allowed: above the highest tier, Volcano adds a HyperNode with
-        all nodes."""
+        Return "" if `wanted` is above all tiers: there, Volcano adds a HyperNode with all nodes."""
         number = wanted.removeprefix(TIER)
         if wanted.startswith(TIER_NAME):
             most = self._names.get(wanted.removeprefix(TIER_NAME), -1)
@@ -242,8 +241,8 @@ def levels_of_volcano(network: kube.NetworkTopology | None, field: str) -> dict[
         return {}
     tier, name = network.highest_tier_allowed, network.highest_tier_name
     if tier is not None and name:
-        problem = "is a second limit next to highestTierAllowed"
-        raise ManifestError(f"{field}.highestTierName", name, problem, "remove one of them")
+        problem = "is set together with highestTierAllowed"
+        raise ManifestError(f"{field}.highestTierName", name, problem, "remove one of the two")
     if network.mode == "soft":
         return {"preferred_level": ANY_TIER}
     if tier is None and not name:
@@ -253,8 +252,8 @@ def levels_of_volcano(network: kube.NetworkTopology | None, field: str) -> dict[
 
 
 def parts_of_volcano(policies: list[kube.SubGroupPolicy]) -> tuple[GangPart, ...]:
-    """Return the subgroups of a Volcano PodGroup, as its controller makes them of a task's
-    partitions. Raises ManifestError for any others."""
+    """Return the subgroups of a Volcano PodGroup. Raises ManifestError for any that Volcano's
+    controller would not make of the partitions of a task."""
     parts = []
     for i, policy in enumerate(policies):
         at, selector = f"spec.subGroupPolicy[{i}]", policy.label_selector or kube.LabelSelector()
@@ -264,7 +263,7 @@ def parts_of_volcano(policies: list[kube.SubGroupPolicy]) -> tuple[GangPart, ...
             or len(selector.match_labels) > 1
             or selector.match_expressions
         ):
-            problem, fix = f"does not select pods by {TASK} alone", "use partitionPolicy in a task"
+            problem, fix = f"must select pods only by label {TASK}", "use partitionPolicy in a task"
             raise ManifestError(f"{at}.labelSelector", None, problem, fix)
         if len(policy.match_label_keys) > 1:
             problem, fix = "has more than one key", "name one key"
@@ -282,10 +281,11 @@ def parts_of_volcano(policies: list[kube.SubGroupPolicy]) -> tuple[GangPart, ...
 def parts_of_kai(spec: kube.KaiGroupSpec) -> tuple[GangPart, ...]:
     """Return the subgroups of a KAI PodGroup that have levels, the outer ones first.
 
-    Raises ManifestError if a subgroup has no such parent, or too few subgroups must start."""
+    Raises ManifestError if a subgroup's parent is missing or in a cycle, if subgroups are nested
+    too deeply, or if minSubGroup is not the number of top-level subgroups."""
     tops = sum(not each.parent for each in spec.sub_groups)
     if spec.min_sub_group not in (None, 0, tops):
-        problem, fix = f"is not {tops}, the number of subgroups", "set minMember instead"
+        problem, fix = f"must be {tops}, the number of outer subgroups", "set minMember instead"
         raise ManifestError("spec.minSubGroup", spec.min_sub_group, problem, fix)
     whole = spec.topology_constraint.topology
     named = {each.name: each for each in spec.sub_groups}
@@ -298,12 +298,12 @@ def parts_of_kai(spec: kube.KaiGroupSpec) -> tuple[GangPart, ...]:
         above = [each.name]
         while parent := named[above[-1]].parent:
             if parent not in named or parent in above:
-                problem = "is not a subgroup above this one"
+                problem = "does not exist, or is inside this subgroup"
                 field = f"spec.subGroups[{i}].parent"
                 raise ManifestError(field, each.parent, problem, "name another subgroup")
             above.append(parent)
         if len(above) > DEPTH_MAX:
-            problem = f"is in more than {DEPTH_MAX - 1} subgroups, one in the other"
+            problem = f"nests this subgroup more than {DEPTH_MAX - 1} levels deep"
             field = f"spec.subGroups[{i}].parent"
             raise ManifestError(field, each.parent, problem, "nest fewer subgroups")
         for name in above if each.name not in parents else ():
@@ -320,7 +320,7 @@ def parts_of_kai(spec: kube.KaiGroupSpec) -> tuple[GangPart, ...]:
             GangPart(tasks=leaves, required_level=required, preferred_level=preferred, topology=own)
         )
     if sum(len(part.tasks) for part in parts) > NESTED_MAX:
-        problem = f"nests more than {NESTED_MAX} subgroups in others"
+        problem = f"has more than {NESTED_MAX} nested subgroups"
         raise ManifestError("spec.subGroups", None, problem, "nest fewer subgroups")
     return tuple(sorted(parts, key=lambda part: -len(part.tasks)))
 

@@ -75,7 +75,7 @@ def pods(spec: Document, at: str, find: Find) -> Iterator[TemplatePod]:
     if "workflowTemplateRef" in spec:
         if "templates" in spec:
             problem = "are not allowed next to workflowTemplateRef"
-            raise ManifestError(f"{at}.templates", None, problem, "remove one of them")
+            raise ManifestError(f"{at}.templates", None, problem, "remove one of the two")
         field = f"{at}.workflowTemplateRef"
         source = _source_of(part(spec, "workflowTemplateRef"), field, find)
         spec = _merged(source.spec, spec)

@@ -19,9 +19,7 @@ def _group(reason: str, fields: str) -> dict[str, str]:
 # of `spec`
 POD_FIELDS: Mapping[str, str] = {
     **_group(
-        _KUBELET,
-        "activeDeadlineSeconds imagePullSecrets readinessGates restartPolicy"
-        " terminationGracePeriodSeconds",
+        _KUBELET, "imagePullSecrets readinessGates restartPolicy terminationGracePeriodSeconds"
     ),
     **_group(
         _NETWORK,
@@ -94,8 +92,8 @@ _POLICY = "nodes are scored by the cluster's policy"
 _TOGETHER = "tasks are neither co-located nor kept apart"
 _BUDGET = "jobs have no disruption budget; use a PodDisruptionBudget, which is honored if possible"
 _SEGMENTS = "only the subGroups of a PodGroup divide its pods"
-_NETWORK = "only the networkTopology of the PodGroup that Volcano's controller makes counts"
-_TOPOLOGY = "only the topologyConstraint of the PodGroup that KAI's pod-grouper makes counts"
+_NETWORK = "Apportion reads only networkTopology of the PodGroup, which Volcano's controller makes"
+_TOPOLOGY = "Apportion reads only topologyConstraint of the PodGroup, which KAI's pod-grouper makes"
 # annotations of YuniKorn, KAI and Volcano (its `labels.go` and its plugins) without effect here
 ANNOTATIONS: Mapping[str, str] = {
     "yunikorn.apache.org/task-groups": "pods are placed one by one; use a PodGroup for a gang",
@@ -105,8 +103,8 @@ ANNOTATIONS: Mapping[str, str] = {
     "kai.scheduler/topology": _TOPOLOGY,
     "kai.scheduler/topology-preferred-placement": _TOPOLOGY,
     "kai.scheduler/topology-required-placement": _TOPOLOGY,
-    "scheduling.volcano.sh/queue-allocation-gate": "a full queue holds its pods back anyway, "
-    "and only Volcano's scheduler removes the gate of this name",
+    "scheduling.volcano.sh/queue-allocation-gate": "pods of a full queue wait without "
+    "a gate, and Apportion does not remove Volcano's",
     "sla-waiting-time": "waiting longer does not move a pod forward in the queue",
     "volcano.sh/cooldown-time": "an evictable pod can be evicted at any time",
     "volcano.sh/hierarchy": "spec.parent of a Queue sets its place in the tree",
@@ -118,7 +116,7 @@ ANNOTATIONS: Mapping[str, str] = {
     "volcano.sh/qos-level": "nodes are never oversubscribed, so pods have no QoS levels",
     "volcano.sh/resource-strategy-scoring-type": _POLICY,
     "volcano.sh/resource-strategy-weight": _POLICY,
-    "volcano.sh/revocable-zone": "no node is limited to certain hours",
+    "volcano.sh/revocable-zone": "Apportion uses all nodes at all hours",
     "volcano.sh/sla-waiting-time": "waiting longer does not move a pod forward in the queue",
     "volcano.sh/task-priority": "the pods of a job are ordered by their own priority",
     "volcano.sh/task-topology-affinity": _TOGETHER,
@@ -138,7 +136,7 @@ KAI_QUEUE_FIELDS: Mapping[str, str] = {
 }
 
 # of `spec` of a Volcano Job, for the values that are not refused
-JOB_FIELDS: Mapping[str, str] = {"tasks[].topologyPolicy": "no NUMA node of the CPUs is preferred"}
+JOB_FIELDS: Mapping[str, str] = {"tasks[].topologyPolicy": "NUMA nodes of CPUs are not considered"}
 
 
 def every() -> dict[str, str]:

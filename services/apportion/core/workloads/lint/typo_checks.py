@@ -30,7 +30,14 @@ from apportion.core.workloads.kinds.limits import OF_CLAIMS, QUEUE_AMOUNTS, QUOT
 from apportion.core.workloads.kinds.queues import CARDS, KAI_QUEUE, KAI_RESOURCES, VOLCANO_QUEUE
 from apportion.core.workloads.lint import ignored_fields
 from apportion.core.workloads.pods import gangs, unsupported
-from apportion.core.workloads.pods.template import PREEMPTABLE, QUEUE_LABEL, QUEUES, TASK
+from apportion.core.workloads.pods.template import (
+    CHECKPOINT,
+    NOTICE,
+    PREEMPTABLE,
+    QUEUE_LABEL,
+    QUEUES,
+    TASK,
+)
 from apportion.core.workloads.schedulers import DEFAULT, OURS, Chooser, SchedulerNames
 from apportion_schemas.quantities import MEMORY_MIB_MAX, WHOLE
 
@@ -68,16 +75,19 @@ _QUEUE_KEYS: Final = frozenset((*QUEUES, QUEUE_LABEL, "queue"))
 
 
 class Suspect(NamedTuple):
-    """A field of a manifest that is probably a mistake (`doubtful`), or that has no effect here."""
+    """A field of a manifest that is probably a mistake (`doubtful`), or that has no effect here.
+
+    `partly`: it has an effect, but perhaps not the one that its author expects."""
 
     field: str
     why: str
     doubtful: bool = True
+    partly: bool = False
 
     @property
     def said(self) -> str:
         """Return the reason as a complete message."""
-        return self.why if self.doubtful else f"has no effect: {self.why}"
+        return self.why if self.doubtful or self.partly else f"has no effect: {self.why}"
 
 
 def suspects(document: object, config: DialectConfig, *, placed: bool = False) -> Iterator[Suspect]:
@@ -116,7 +126,7 @@ def _environment(container: Mapping[Any, Any], at: str) -> Iterator[Suspect]:
         name, value = each.get("name"), each.get("value")
         if isinstance(name, str) and isinstance(value, str) and ends_hold(name, value):
             why = f"with {name}={value}, {_HELD}"
-            yield Suspect(f"{at}.env[{place}].value", why, doubtful=False)
+            yield Suspect(f"{at}.env[{place}].value", why, doubtful=False, partly=True)
 
 
 def ignored(document: Mapping[Any, Any]) -> Iterator[Suspect]:
@@ -160,9 +170,10 @@ def of_annotations(found: Mapping[Any, Any], at: str) -> Iterator[Suspect]:
 
 def of_owner(found: Mapping[Any, Any], at: str) -> Iterator[Suspect]:
     """Yield each annotation that only takes effect on pods, but is on an object that owns pods."""
-    if gangs.MODELS in found:
-        why = "it is read only from pods; move it to the pod template"
-        yield Suspect(within(at, gangs.MODELS), why, doubtful=False)
+    for key in (gangs.MODELS, CHECKPOINT, NOTICE):
+        if key in found:
+            why = "it is read only from pods; move it to the pod template"
+            yield Suspect(within(at, key), why, doubtful=False)
 
 
 def of_queue(document: Mapping[Any, Any]) -> Iterator[Suspect]:
@@ -197,9 +208,9 @@ def of_queue(document: Mapping[Any, Any]) -> Iterator[Suspect]:
 def of_pod_group(spec: Mapping[Any, Any]) -> Iterator[Suspect]:
     """Yield the disruption mode or the network topology of a PodGroup if it has no effect here.
 
-    A hard topology of Volcano needs a tier. Whatever the mode, a gang of Kubernetes is evicted
-    completely or not at all, and other pods are evicted one by one. The API server writes `single`
-    into every PodGroup that has no mode."""
+    A hard topology of Volcano needs a tier. With any mode, the minimum of a gang is evicted
+    together, and pods of no gang one by one. The API server writes `single` into every PodGroup
+    that has no mode."""
     network = part(spec, "networkTopology")
     tier = network.get("highestTierAllowed"), network.get("highestTierName") or None
     if network and network.get("mode") != "soft" and tier == (None, None):
@@ -301,7 +312,8 @@ def _priority(found: Mapping[Any, Any], at: str, config: DialectConfig) -> Itera
     }
     for name in filter(None, (config.hami.priority, config.volcano_vgpu.priority)):
         if not written and str(container.limits.get(name)) == HIGH:
-            yield Suspect(within(f"{at}.resources.limits", name), _RIGHT, doubtful=False)
+            field = within(f"{at}.resources.limits", name)
+            yield Suspect(field, _RIGHT, doubtful=False, partly=True)
     if not written:
         return
     try:
@@ -314,7 +326,8 @@ def _priority(found: Mapping[Any, Any], at: str, config: DialectConfig) -> Itera
                 field, f"{PRIORITY} applies only to a container with a GPU", doubtful=False
             )
         elif value == HIGH:
-            yield Suspect(field, f"with {PRIORITY}={HIGH}, {_RIGHT}", doubtful=False)
+            why = f"with {PRIORITY}={HIGH}, {_RIGHT}"
+            yield Suspect(field, why, doubtful=False, partly=True)
         elif pod.high_priority:
             said = f"sets {PRIORITY}={value}, which overrides the priority in limits; remove one"
             yield Suspect(field, said)
@@ -346,23 +359,18 @@ def _resources(found: Mapping[Any, Any], at: str, config: DialectConfig) -> Iter
     for key in found:
         if not isinstance(key, str) or "/" not in key or key in known:
             continue
-        if key.startswith(plain.MIG):
-            yield Suspect(within(at, key), _of_mig(key, known, config))
-            continue
-        hint = _hint(key, known)
-        if hint or _domain(key) in _domains(known):
+        if key in plain.PROFILES:
+            model, memory_mib = plain.example(key)
+            memory = -(-memory_mib // config.memory_factor)
+            fix = f"request as much memory as an instance of {model} has"
+            amounts = f"{config.hami.count}: 1 and {config.hami.memory}: {memory}"
+            why = f"{_UNREAD_MIG}. Set migStrategy, or {fix}: {amounts}"
+            yield Suspect(within(at, key), why)
+        elif key.startswith(plain.MIG):
+            why = _NO_PROFILE + _hint(key, {*known, *plain.PROFILES})
+            yield Suspect(within(at, key), why)
+        elif (hint := _hint(key, known)) or _domain(key) in _domains(known):
             yield Suspect(within(at, key), _UNREAD + hint)
-
-
-def _of_mig(key: str, known: Collection[str], config: DialectConfig) -> str:
-    if key not in plain.PROFILES:
-        return _NO_PROFILE + _hint(key, {*known, *plain.PROFILES})
-    model, memory_mib = plain.example(key)
-    memory = -(-memory_mib // config.memory_factor)
-    return (
-        f"{_UNREAD_MIG}. Set migStrategy, or request as much memory as an instance of {model} has: "
-        f"{config.hami.count}: 1 and {config.hami.memory}: {memory}"
-    )
 
 
 def _hint(key: str, known: Collection[str]) -> str:
@@ -387,7 +395,7 @@ _KNOWN_ANNOTATIONS: Final = frozenset(
         *(*listing.RESERVED, *listing.RECOVERS, *ignored_fields.ANNOTATIONS),
         *(preferences.SCORING_WEIGHTS, preferences.NODE_POLICY, preferences.DEVICE_POLICY),
         *(preferences.GROUP_POLICY, gangs.GROUP, gangs.MIN_MEMBER, gangs.VOLCANO_GROUP),
-        gangs.MODELS,
+        *(gangs.MODELS, CHECKPOINT, NOTICE),
         *(*QUEUES, unsupported.NUMA_POLICY, PREEMPTABLE, TASK),
         *(gangs.KAI_GROUP, gangs.KAI_SKIPS, "kai.scheduler/batch-min-member"),
     )

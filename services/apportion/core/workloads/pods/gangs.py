@@ -50,7 +50,7 @@ def gang_of(
     noted, label = annotations.get(GROUP, ""), labels.get(LABEL, "")
     if named and (noted or label):
         other = within(notes_field, GROUP) if noted else within(labels_field, LABEL)
-        raise ManifestError(field, named, f"is a second gang next to {other}", "remove one of them")
+        raise ManifestError(field, named, f"is set together with {other}", "remove one of the two")
     if noted:
         return dns_subdomain(noted, within(notes_field, GROUP))
     if named:
@@ -62,7 +62,7 @@ def gang_of(
 
 
 def awaits_group(scheduler: str, annotations: Mapping[str, str]) -> bool:
-    """Return True if KAI's pod-grouper, where it runs, will name the PodGroup of this pod."""
+    """Return True if KAI's pod-grouper, if it runs, will name the PodGroup of this pod."""
     return (
         scheduler == KAI_SCHEDULER
         and not annotations.get(KAI_GROUP)

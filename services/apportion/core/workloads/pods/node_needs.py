@@ -251,7 +251,7 @@ def _expression(expression: kube.Expression, field: str) -> NodeExpression:
         (number,) = values if len(values) == 1 else ("",)
         digits = number.isascii() and number.removeprefix("-").isdecimal()
         if not digits or len(number) > INT64_CHARS_MAX:
-            raise ManifestError(f"{field}.values", values, "must be one number", "write one")
+            raise ManifestError(f"{field}.values", values, "must be one number", "write one number")
     return NodeExpression(key=expression.key, operator=cast("Any", operator), values=tuple(values))
 
 

@@ -17,6 +17,7 @@ from apportion.core.workloads.dialects.reading import DeviceRequest
 from apportion.core.workloads.document import (
     dns_label,
     dns_subdomain,
+    go_seconds,
     qualified_name,
     texts,
     within,
@@ -25,10 +26,11 @@ from apportion.core.workloads.pods import affinity, gangs, node_needs, unsupport
 from apportion.core.workloads.pods.node_needs import node_amounts
 from apportion.core.workloads.schedulers import SchedulerNames
 from apportion_schemas import Ask, NodeConstraints, PodConstraints, Shape
-from apportion_schemas.quantities import CONTAINERS_MAX, Priority
+from apportion_schemas.quantities import CONTAINERS_MAX, NOTICE_MAX_S, Priority
 from apportion_schemas.workload import Control, Controls
 
 SHAPE_BYTES_MAX = 1 << 18
+CHECKPOINT_MAX_S = 365 * 24 * 3600
 TASK = "volcano.sh/task-spec"
 # annotations with a pod's queue: the author's overrides the one of Volcano's jobs
 QUEUES = ("scheduling.volcano.sh/queue-name", "volcano.sh/queue-name")
@@ -57,6 +59,10 @@ class ManifestConfig(Struct, frozen=True, kw_only=True):
 # Volcano's annotation, or else label: false if the pod may not be evicted for one of higher
 # priority
 PREEMPTABLE = "volcano.sh/preemptable"
+# the annotation with the time between two checkpoints: an evicted pod loses no more work than that
+CHECKPOINT = "apportion.dev/checkpoint-every"
+# the annotation with the time between a pod's eviction and its deletion
+NOTICE = "apportion.dev/eviction-notice"
 DEFAULT_CONFIG = ManifestConfig()
 
 
@@ -83,6 +89,9 @@ class Template(Struct, frozen=True, kw_only=True):
     preempts: bool = True
     evictable: bool = True
     any_model: bool = False
+    notice_s: int = 0
+    checkpoint_s: int = 0
+    deadline_s: int = 0
 
 
 def read_template(
@@ -119,7 +128,6 @@ def read_template(
         for i, gate in enumerate(spec.scheduling_gates)
     ]
     group = gangs.gang_of(spec, notes, own.labels, at=field) if config.gangs else ""
-    evictable = _evictable(notes, own.labels, notes_field)
     template = Template(
         shape=shape,
         dialect=request.dialect,
@@ -134,8 +142,11 @@ def read_template(
         gates=tuple(dict.fromkeys(gates)),
         volume_claims=node_needs.claims(spec.volumes),
         preempts=spec.preemption_policy != "Never",
-        evictable=evictable,
+        evictable=_evictable(notes, own.labels, notes_field),
         any_model=gangs.any_model(notes, notes_field) and bool(group),
+        notice_s=_seconds(notes, NOTICE, notes_field, most=NOTICE_MAX_S),
+        checkpoint_s=_seconds(notes, CHECKPOINT, notes_field, most=CHECKPOINT_MAX_S),
+        deadline_s=spec.active_deadline_seconds or 0,
     )
     if not request.asks:
         return template
@@ -163,6 +174,17 @@ def _evictable(notes: dict[str, str], labels: dict[str, str], field: str) -> boo
             within(field, PREEMPTABLE), value, "is not true or false", "write false"
         )
     return value in TRUE
+
+
+def _seconds(notes: dict[str, str], key: str, field: str, *, most: int) -> int:
+    if key not in notes:
+        return 0
+    at, value = within(field, key), notes[key]
+    seconds = go_seconds(value, at)
+    if not 0 < seconds <= most:
+        problem = "is too long" if seconds else "must be longer than 0"
+        raise ManifestError(at, value, problem, f'write a duration from "1s" to "{most // 3600}h"')
+    return seconds
 
 
 def priority_of(name: str, field: str, config: ManifestConfig) -> int:
@@ -264,7 +286,7 @@ def _controls(spec: kube.PodSpec, asks: Iterable[Ask]) -> Controls:
     return found
 
 
-_SPEC_KEPT: Final = ("overhead", "priority", "schedulerName")
+_SPEC_KEPT: Final = ("activeDeadlineSeconds", "overhead", "priority", "schedulerName")
 _CONTAINER_KEPT: Final = ("name", "resources", "restartPolicy")
 _GANG: Final = (gangs.GROUP, TASK, gangs.MIN_MEMBER)
 

@@ -63,7 +63,7 @@ KUBERNETES_POD_GROUP_SPEC = (
 # KAI's annotations for a part of a GPU; the pod's resources name no GPU then
 KAI_FRACTION, KAI_MEMORY = "gpu-fraction", "gpu-memory"
 _KAI_SHARE: Final = (
-    "requests a share of a GPU only from KAI's scheduler",
+    "is read only by KAI's scheduler",
     "remove it, and limit the container to nvidia.com/gpu: 1 and nvidia.com/gpumem-percentage: 50",
 )
 NUMA_POLICY = "volcano.sh/numa-topology-policy"

@@ -14,20 +14,9 @@ import pytest
 from click.testing import CliRunner
 
 from apportion.cli.exits import NOT_NOW, REFUSED, UNREACHABLE, USAGE
+from apportion.cli.pods.moving import BY_HAND, LEAVING, UNDECIDED, Moving, Progress, how_far
 from apportion.cli.pods.resubmit import Unit
-from apportion.cli.verbs.act.drain import (
-    BY_HAND,
-    LEAVING,
-    UNDECIDED,
-    Order,
-    Progress,
-    Report,
-    _end,
-    _note_before,
-    _tell,
-    command,
-    how_far,
-)
+from apportion.cli.verbs.act.drain import Order, Report, _end, _note_before, _tell, command
 from apportion.core.answers.reads import PodAnswer
 from apportion.runtime.service.options import KubeChoice
 from tests.support.golden import Golden
@@ -163,7 +152,8 @@ def test_nobody_knows_whether_pods_run_whose_node_is_not_heard(
     golden: Golden, capsys: pytest.CaptureFixture[str], *, dry_run: bool
 ) -> None:
     """If a node's agent is silent, both the dry run and the report of a drain mention that."""
-    order = Order("n", "", "ann", "x", 1.0, force=False, kube=KubeChoice(wanted=False))
+    kube = KubeChoice(wanted=False)
+    order = Order("n", "", "x", Moving(what="node n", who="ann", why="x", timeout_s=1.0, kube=kube))
     silent = "the agent of n is not heard, found silent at 2026-01-02T03:04:05Z"
     there = PodAnswer("default", "p", "1", "allocated", node="n", unready=silent)
     heard = PodAnswer("default", "q", "2", "allocated", node="m")

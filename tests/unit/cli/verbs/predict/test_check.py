@@ -60,8 +60,8 @@ def test_every_example_would_be_taken() -> None:
 
 
 def test_what_a_controller_would_make_is_looked_at(tmp_path: Path) -> None:
-    """For a workload, `check` reports the dialect, requests and ignored fields of its pod template.
-    It skips other kinds of objects."""
+    """For a workload, `check` reports the pod template's family of resource names ("dialect"),
+    requests and ignored fields. It skips other kinds of objects."""
     (tmp_path / "below").mkdir()
     (tmp_path / "below" / "set.yaml").write_text(SET)
     found = report("-f", tmp_path)

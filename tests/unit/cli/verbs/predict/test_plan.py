@@ -10,6 +10,7 @@ from msgspec import structs
 from apportion.cli.render.output import Screen
 from apportion.cli.verbs.predict.plan import _show, _show_pods, _show_waiting, command, totals_words
 from apportion.core.answers.plans import Ahead, PlanAnswer, PlannedPod, Totals
+from apportion.core.answers.reads import StartForecast
 from tests.support.golden import Golden
 
 BEFORE = Totals(
@@ -55,6 +56,26 @@ def test_one_reason_of_many_is_said_once(golden: Golden) -> None:
     _show_pods(out, "POD", pods)
     assert isinstance(out.file, io.StringIO)
     golden({"two that fit, four of a gang, one of it elsewhere, one alone": out.file.getvalue()})
+
+
+def test_when_a_pending_pod_would_start(golden: Golden, capsys: pytest.CaptureFixture[str]) -> None:
+    """For a pod that would be pending, `plan` prints when it would start in the words of `why`, and
+    in a table of pods as `get pods -o wide` does."""
+    band = StartForecast(
+        as_of="2100-01-01T00:00:00Z", earliest="2100-01-01T00:05:00Z",
+        median="2100-01-01T00:45:00Z", latest="2100-01-01T02:40:00Z", probability=0.8,
+        similar=34, judged=200, within=158,
+    )  # fmt: skip
+    unknown = StartForecast(as_of=band.as_of, unknown="little-history")
+    pods = tuple(
+        structs.replace(waits(name, "no room", was=""), start=start)
+        for name, start in (("a", band), ("a-too", band), ("b", unknown), ("c", None))
+    )
+    said = {}
+    for what, shown_pods in (("one pod", pods[:1]), ("one unknown", pods[2:3]), ("four", pods)):
+        _show(PlanAnswer(revision=7, outcome="not-now", sentence="", pods=shown_pods))
+        said[what] = capsys.readouterr().out
+    golden(said)
 
 
 def shown(answer: PlanAnswer) -> list[str]:

@@ -1,6 +1,7 @@
 """Tests of the table and the bar charts that `apportion replay` prints."""
 
 import io
+from functools import partial
 
 import pytest
 from click.testing import CliRunner
@@ -16,18 +17,22 @@ from apportion.cli.verbs.predict.replay import (
     OF_SHARES,
     ROWS,
     SCALE_CELLS,
+    TEAMS_MAX,
     _show,
+    _show_teams,
     amount,
     bars,
     command,
     difference,
     fitted,
+    gate_words,
     saved,
     span_of,
 )
-from apportion.core.answers.replays import ReplayAnswer, Span
+from apportion.core.answers.replays import Gate, ReplayAnswer, Span, Team, TeamFigures
 from apportion.core.ledger.state import State
 from apportion.lab.meter import Meter
+from tests.support.golden import Golden
 
 
 def test_bars_are_as_high_as_their_values() -> None:
@@ -200,3 +205,73 @@ def test_help_explains_every_row() -> None:
         [line] = [line for line in lines if line.startswith(f"    {row.title}  ")]
         assert line.endswith(row.means)
         assert len(line) <= 80
+
+
+def _figures(waits_s: float, **others: float | None) -> TeamFigures:
+    none = TeamFigures(4, 4, 0, 0, *(0.0,) * 7)
+    return structs.replace(
+        none, wait_mean_s=waits_s / 2, wait_p95_s=waits_s, gpu_hours_waited=waits_s / 3600,
+        gpus=1.5, **others,
+    )  # fmt: skip
+
+
+def test_teams_and_gates_are_tables(golden: Golden) -> None:
+    """`replay` prints two rows for each queue and namespace with pods (recorded and replayed), and
+    a row for each gate.
+
+    For a gate that is not kept, it also prints a sentence."""
+    course = Meter(State(), 0.0, 600.0).measured()
+    span = Span(from_revision=1, from_time="2026-01-02T03:04:05Z", to_revision=9,
+                to_time="2026-01-02T03:14:05Z", seconds=600.0)  # fmt: skip
+    before, after = _figures(0, gpus_entitled=2.0), _figures(5400, gpus_entitled=1.0, evicted=2,
+                                                             gpu_hours_evicted=0.75)  # fmt: skip
+    idle = TeamFigures(0, 0, 0, 0, *(0.0,) * 7)
+    of_ml = partial(Gate, kind="queue", name="ml", happened=0.0)
+    gates = (
+        of_ml("ml:wait-p95<=30m", measure="wait-p95", bound=1800, measured=5400,
+              verdict="exceeded"),
+        of_ml("ml:gpu-hours-pending<=1", measure="gpu-hours-pending", bound=1, measured=1.5,
+              verdict="exceeded"),
+        of_ml("ml:evictions<=1", measure="evictions", bound=1, measured=1, verdict="kept"),
+        of_ml("ml:wait-max<=1h", measure="wait-max", bound=3600, measured=0, verdict="no-pods"),
+    )  # fmt: skip
+    answer = ReplayAnswer(
+        span=span, changes=(), happened=course, replayed=course, gpus_saved=0,
+        gpu_hours_waited_saved=0.0, gates=gates,
+        teams=(
+            Team("queue", "idle", idle, idle), Team("queue", "ml", before, after),
+            Team("queue", "web", before, before),
+            Team("namespace", "default", _figures(7), _figures(60)),
+        ),
+    )  # fmt: skip
+
+    def shown(answer: ReplayAnswer, width: int) -> str:
+        out = Screen(file=io.StringIO(), width=width, color_system=None)
+        _show_teams(out, answer)
+        assert isinstance(out.file, io.StringIO)
+        return "\n".join(line.rstrip() for line in out.file.getvalue().splitlines())
+
+    alone = structs.replace(answer, gates=(), teams=(Team("queue", "default", before, after),))
+    assert shown(alone, 120) == ""
+    names = [f"q{number:02}" for number in range(TEAMS_MAX + 2)]
+    many = tuple(
+        Team("queue", name, _figures(number), _figures(0)) for number, name in enumerate(names)
+    )
+    lines = shown(structs.replace(answer, gates=(), teams=many), 120).splitlines()
+    assert [line.split()[0] for line in lines[1:-1:2]] == names[2:]
+    assert lines[-1].split()[:2] == ["2", "queues"]
+    priced = tuple(
+        structs.replace(
+            team,
+            happened=structs.replace(team.happened, cost=2.5),
+            replayed=structs.replace(team.replayed, cost=2.25),
+        )
+        for team in answer.teams[1:2]
+    )
+    money = structs.replace(answer, gates=(), teams=priced, currency="EUR")
+    default = structs.replace(money, teams=(structs.replace(priced[0], name="default"),))
+    golden({
+        "costs": shown(money, 140), "costs of the default queue": shown(default, 140),
+        "120 columns": shown(answer, 120), "80 columns": shown(answer, 80),
+        "not kept": "\n".join(map(gate_words, (*gates[:2], gates[3]))),
+    })  # fmt: skip

@@ -31,8 +31,8 @@ def adopted(uid: str = "p1", *shares: Share, **fields: object) -> PodAdopted:
 
 
 def test_an_adopted_pod_holds_its_shares() -> None:
-    """An adopted pod is charged its shares, CPU and memory, like a pod that was placed and
-    bound."""
+    """The shares, CPU and memory of an adopted pod count as in use, as if the pod had been placed
+    and bound."""
     ledger = Ledger(CARD, adopted("p1", share("g0"), attempt=3, shape=wants(ask(1), cpu_milli=500)))
     held = ledger.pod("p1")
     assert (held.phase, held.attempt, held.bound_revision) == (Phase.BOUND, 3, 2)
@@ -78,14 +78,14 @@ def test_a_report_that_comes_later_offers_what_is_left(
 
 def test_pods_of_one_absent_card_add_up() -> None:
     """The state adds up the shares of adopted pods on a device that no node has reported yet. When
-    a node reports the device, all of these shares are charged to it."""
+    a node reports the device, all of these shares count as in use on it."""
     ledger = Ledger(adopted("p1", share("g0")), adopted("p2", share("g0", 2000, 20)), CARD)
     assert ledger.device("g0").memory_free_mib == 81920 - 3000
     assert ledger.device("g0").slots_free == 8
 
 
 def test_an_absent_card_that_nobody_holds_any_more_is_forgotten() -> None:
-    """The state forgets a device that no node has reported once no adopted pod uses it."""
+    """If no node has reported a device, the state forgets it when its last adopted pod ends."""
     ledger = Ledger(adopted("p1", share("gone")), adopted("p2", share("gone"))).gone("p1", "p2")
     ledger.play(CARD)
     assert "gone" not in ledger.node().by_id
@@ -131,7 +131,7 @@ def test_room_is_found_when_an_adopted_pod_ends() -> None:
     ],
 )
 def test_what_cannot_be_accounted_for_is_refused_whole(claim: PodAdopted, problem: str) -> None:
-    """If one share of an adopted pod cannot be charged, the fold refuses the whole adoption."""
+    """If one share of an adopted pod contradicts the state, the fold refuses the whole adoption."""
     ledger = Ledger(node("n1", gpu("g0"), npu("npu0")), node("n2", gpu("x0")), pod("there", ask(1)))
     assert problem in ledger.contradict(claim)
 

@@ -66,7 +66,7 @@ def waits_for(book: Ledger) -> str:
 
 
 def test_who_was_placed_first_goes_first() -> None:
-    """A pod waits until the pod that was placed before it is allocated, whether or not that pod is
+    """A pod waits until the pod that was placed before it is allocated, even if that pod is not
     bound yet."""
     book = two()
     assert ahead(book.state, book.pod("a")) is None
@@ -103,8 +103,8 @@ def test_who_is_not_asked_for_any_more_frees_the_way(end: str) -> None:
 def test_who_gets_the_same_waits_for_nobody() -> None:
     """A pod need not wait for an earlier pod's allocation if both pods get the same environment.
 
-    Pods with equal shares under MPS do. Pods under HAMi-core do not, because each of them has its
-    own folder."""
+    That is so for pods with equal shares under MPS. Under HAMi-core, each pod has a folder of its
+    own, so the pods wait for each other."""
     assert waits_for(two("1xT4:mps", 700)) == ""
     assert waits_for(two("1xT4:mps", 701)) == "a"
     assert waits_for(two("1xT4", 700)) == "a"

@@ -263,8 +263,8 @@ def test_a_gang_whose_pods_want_one_another() -> None:
 
 
 def test_a_gang_too_large_for_every_zone_is_told_why() -> None:
-    """If a gang's pods need separate nodes of one zone and no zone has enough nodes, the refusal
-    counts the nodes that the gang's first pods would take."""
+    """If a gang's pods need separate nodes of one zone and no zone has enough, the gang is refused.
+    The refusal counts the nodes that the gang's first pods would take."""
     ledger = fleet(a="x", b="x", c="y", d="y").play(gang(min_available=3))
     together, apart = near(ZONE, "rank"), near(HOST, "rank")
     ranks = [

@@ -41,8 +41,8 @@ def test_the_best_pair_is_found() -> None:
 @settings(deadline=None)  # timing depends on the machine; another test bounds the search
 @given(st.data(), st.integers(2, 6))
 def test_what_is_said_is_so(data: st.DataObject, count: int) -> None:
-    """The search returns as many devices as requested, and the right number of lanes between them.
-    If it returns two devices, or all, no other choice has more lanes."""
+    """The search returns as many devices as requested, with the true number of lanes between them.
+    For two devices, or for all, no other choice has more lanes."""
     pairs = {
         pair: data.draw(st.integers(1, 18))
         for pair in itertools.combinations(range(6), 2)

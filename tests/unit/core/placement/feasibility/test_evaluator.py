@@ -51,7 +51,7 @@ def full() -> Ledger:
 
 
 def test_what_lacks_now_fits_once_the_pods_have_ended() -> None:
-    """A pod that does not fit a node now may fit once a given pod has ended, or all have."""
+    """A pod that does not fit a node now may fit after one pod, or all pods, have ended."""
     ledger, wanted = full(), shape(ask(500))
     found = feasibility(wanted, ledger.node())
     assert found is not None
@@ -81,7 +81,7 @@ CLOSED = (
 
 @pytest.mark.parametrize(("key", "ready", "unschedulable"), CLOSED)
 def test_taints_of_conditions_end_with_them(key: str, *, ready: bool, unschedulable: bool) -> None:
-    """A pod can fit later if only Kubernetes' taint of a cordoned or unready node keeps it out."""
+    """The taint that Kubernetes adds to a cordoned or unready node excludes it only for a time."""
     taint = Taint(key=key, effect="NoSchedule")
     ledger = Ledger(
         observed("n1", taints=(taint,), ready=ready, unschedulable=unschedulable), rack("n1", 1)
@@ -131,8 +131,8 @@ def test_a_node_that_is_given_back_to_a_plugin_takes_no_device_pods() -> None:
 
 
 def test_a_vendors_own_plugin_needs_no_permission() -> None:
-    """The devices of a vendor's own plugin take pods with the resource names that the plugin
-    counts, because this plugin has no scheduler of its own. Other pods are refused."""
+    """Devices of a vendor's own plugin take pods that use the plugin's resource names, because this
+    plugin has no scheduler of its own. Other pods are refused."""
     devices = rack("n1", 1).devices
     ledger = Ledger(observed("n1"), registered("n1", "vendor", devices=devices))
     assert code_of(ledger, shape(ask(1), devices=DeviceConstraints(plugin="hami"))) is None

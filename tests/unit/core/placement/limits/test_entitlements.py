@@ -12,8 +12,8 @@ def divided(total: int, *claims: Claim) -> list[int]:
 
 
 def test_a_parent_that_is_asked_for_less_scales_nothing_down() -> None:
-    """The deserved amounts of children are scaled to what their parent deserves, even if the parent
-    is entitled to less because its children ask for less."""
+    """If children ask for less than their parent deserves, the deserved amounts of the children are
+    not scaled down any further."""
     parts = divide(Part(9, 9, 10), [Claim(6, deserved=7), Claim(3, deserved=3)])
     assert parts == [Part(6, 6, 7), Part(3, 3, 3)]
 
@@ -84,7 +84,7 @@ def test_parts_never_exceed_the_total_or_a_claim(total: int, claims: list[Claim]
     """The parts add up to at most the total. No part exceeds what its queue asks for, or the
     queue's limit.
 
-    If a queue with a weight gets less than that, only unused guarantees are left over."""
+    If a queue with a weight gets less, only unused guarantees of the total are left over."""
     parts = divided(total, *claims)
     assert sum(parts) <= total
     hungry = False
@@ -104,21 +104,21 @@ def remembered(total: int, *claims: Claim, memory: Memory = BY_USE) -> list[int]
 
 
 def test_past_use_lowers_a_queue_s_part_of_the_surplus() -> None:
-    """A queue of two that used half of the whole gets 1/3 of the surplus: its weight is
-    1/2 + (1/2 - 1/2), that of the other one is 1/2 + (1/2 - 0)."""
+    """Of two equal queues, the one that used half of the total before gets only 1/3 of the surplus.
+    The weights are 1/2 + (1/2 - 1/2) and 1/2 + (1/2 - 0)."""
     assert remembered(12, Claim(99, past=6 * 100 * HOUR), Claim(99)) == [4, 8]
     twice = Memory(2000, 100 * HOUR)  # 1/2 + 2 x (1/2 - 1/4) against 1/2 + 2 x (1/2 - 0)
     assert remembered(10, Claim(99, past=250 * HOUR), Claim(99), memory=twice) == [4, 6]
 
 
 def test_queues_with_equal_past_use_divide_by_weight() -> None:
-    """If queues used as much as their weights say, past use changes nothing."""
+    """If queues used devices in proportion to their weights, past use does not matter."""
     used = Claim(99, past=200 * HOUR), Claim(99, weight=3, past=600 * HOUR)
     assert remembered(8, *used) == remembered(8, Claim(99), Claim(99, weight=3)) == [2, 6]
 
 
 def test_a_queue_that_used_everything_gets_what_the_others_leave() -> None:
-    """Without a weight, a queue gets only what other queues do not ask for, and the rounding."""
+    """If past use makes a queue's weight 0, the queue gets only what other queues leave."""
     always = Claim(9_000, past=1_000_000 * HOUR)
     assert remembered(10_000, always, Claim(99_000)) == [1, 9_999]
     assert remembered(10_000, always, Claim(3_000)) == [7_000, 3_000]
@@ -126,7 +126,7 @@ def test_a_queue_that_used_everything_gets_what_the_others_leave() -> None:
 
 
 def test_a_queue_that_has_enough_does_not_count() -> None:
-    """The weights follow from the queues that ask for more, as if the others did not exist."""
+    """A queue that has all it asks for does not change how the other queues divide the rest."""
     heavy, light = Claim(99_000, past=600_000 * HOUR), Claim(99_000)
     assert remembered(12_000, heavy, light) == [4_000, 8_000]
     # of 12 units, the third gets its one; 11 are left, with the same weights
@@ -157,8 +157,8 @@ def test_past_use_changes_no_part_that_a_queue_deserves() -> None:
     st.integers(1, 10_000),
 )
 def test_parts_never_exceed_the_whole(total: int, claims: list[Claim], weight: int) -> None:
-    """With past use, the parts add up to what they add up to without it, never to more than there
-    is. No queue gets more than it asks for, or less than it owns."""
+    """Past use does not change the sum of all parts, which is at most the total. No queue gets more
+    than it asks for, or less than it both asks for and deserves."""
     found = divide(Part(total), claims, Memory(weight, 10 * HOUR))
     plain = divide(Part(total), claims)
     assert sum(each.entitled for each in found) == sum(each.entitled for each in plain) <= total

@@ -1,4 +1,4 @@
-"""Tests of queues whose past use counts: who is next, what is taken back, and what users see."""
+"""Tests of queues whose past use counts: which pod is next, what is taken back, what users see."""
 
 from apportion.core.explain.explainer import queue_answers
 from apportion.core.explain.text.answer_text import entitlement_words
@@ -25,7 +25,7 @@ def remembering(ledger: Ledger, half_life: str = "64h", weight: float | None = N
 
 
 def at(ledger: Ledger, hours: float) -> Ledger:
-    """Give the next events this time. Periods begin at full hours."""
+    """Set the time of the next events, in hours. Periods begin at full hours."""
     ledger.time = text_of(int(BEGIN + hours * HOUR))
     return ledger
 
@@ -37,9 +37,9 @@ def entitled(ledger: Ledger, *names: str) -> list[float]:
 
 
 def used_alone(half_lives: int = 1, **fields: int) -> Ledger:
-    """Return a cluster of 12 GPUs that queue `a` used alone for one half-life, and no longer does.
+    """Return 12 GPUs that queue `a` used alone until now, by default for one half-life.
 
-    `fields` are of both queues. Both request 20 GPUs."""
+    Both queues have these `fields`, and now request 20 GPUs each."""
     ledger = remembering(Ledger(rack("n1", 12), queue("a", **fields), queue("b", **fields)))
     ledger.submit(*in_queue("a", 12)).settle()
     at(ledger, 64 * half_lives).gone(*(f"a-{number}" for number in range(12)))
@@ -47,11 +47,11 @@ def used_alone(half_lives: int = 1, **fields: int) -> Ledger:
 
 
 def test_a_queue_that_used_less_gets_more_until_both_used_the_same() -> None:
-    """After one half-life of use by one queue alone, it is entitled to a third: half of what counts
-    at most is its past use, so the weights are 1/2 + 1/2 - 1/2 and 1/2 + 1/2 - 0.
+    """If one of two queues used everything for one half-life, it is entitled to 1/3. Its past use
+    is half of the maximum, so the weights are 1/2 + 1/2 - 1/2 and 1/2 + 1/2 - 0.
 
-    One half-life later, past use is 1/4 + 1/2 x 1/3 and 1/2 x 2/3, so the
-    weights are 7/12 and 2/3."""
+    One half-life later, past use is 1/4 + 1/2 x 1/3 and 1/2 x 2/3, so the weights are 7/12 and
+    2/3."""
     ledger = used_alone()
     assert entitled(ledger, "a", "b") == [4.0, 8.0]
     ledger.settle()
@@ -64,7 +64,7 @@ def test_a_queue_that_used_less_gets_more_until_both_used_the_same() -> None:
 
 
 def test_without_a_weight_past_use_is_only_measured() -> None:
-    """With `usageWeight: 0`, entitlements stay as they are, but the past use is shown."""
+    """With `usageWeight: 0`, past use is shown, but does not change entitlements."""
     ledger = remembering(Ledger(rack("n1", 12), queue("a"), queue("b")), weight=0)
     ledger.submit(*in_queue("a", 20)).settle()
     at(ledger, 64).submit(*in_queue("b", 20))
@@ -75,7 +75,7 @@ def test_without_a_weight_past_use_is_only_measured() -> None:
 
 
 def test_entitlements_change_only_when_a_period_begins() -> None:
-    """Within a period, use does not count, so entitlements do not change with each decision."""
+    """Entitlements change only when a period begins, not with each decision."""
     ledger = used_alone()
     at(ledger, 64.9).submit(*in_queue("b", 1, first=90)).settle()
     before = Queues(ledger.state).parts("a")[GPUS].entitled
@@ -94,7 +94,7 @@ def test_what_a_queue_deserves_does_not_depend_on_past_use() -> None:
 
 
 def test_past_use_evicts_no_pod() -> None:
-    """A queue that is entitled to more because of past use waits until pods of others end."""
+    """A queue that is entitled to more because of past use waits until pods end. It evicts none."""
     ledger = remembering(Ledger(rack("n1", 12), queue("a"), queue("b"), queue("c", deserved=1)))
     ledger.submit(*in_queue("a", 6)).settle()
     at(ledger, 640).submit(*in_queue("b", 6)).settle()
@@ -111,7 +111,7 @@ def test_past_use_evicts_no_pod() -> None:
 
 
 def test_queues_below_a_queue_divide_by_their_own_past_use() -> None:
-    """Past use counts at every level, as a part of what the parent has now."""
+    """Child queues divide what their parent has now by their own past use."""
     ledger = remembering(Ledger(rack("n1", 12), queue("x"), queue("y")))
     ledger.play(queue("x1", parent="x"), queue("x2", parent="x"))
     ledger.submit(*in_queue("x1", 6), *in_queue("y", 6)).settle()
@@ -121,7 +121,7 @@ def test_queues_below_a_queue_divide_by_their_own_past_use() -> None:
 
 
 def test_other_resources_follow_their_own_past_use() -> None:
-    """CPU is divided by past use of CPU, and memory of GPUs by past use of GPUs."""
+    """CPU is divided by past use of CPU, and GPU memory by past use of GPUs."""
     ledger = Ledger(rack("n1", 12), observed("n1", cpu_milli=64_000), queue("a"), queue("b"))
     ledger.play(queue("b", deserved={"nvidia.com/gpumem": 1}))
     remembering(ledger).submit(*in_queue("a", 12)).settle()
@@ -135,7 +135,7 @@ def test_other_resources_follow_their_own_past_use() -> None:
 
 
 def test_the_scheduler_wakes_when_a_period_begins() -> None:
-    """If queues lend, pending pods are tried again as soon as past use counts again."""
+    """If queues lend, the scheduler retries pending pods when the next period begins."""
     ledger = used_alone(deserved=3)
     settle(ledger)
     assert ledger.engine.needs_time
@@ -146,7 +146,7 @@ def test_the_scheduler_wakes_when_a_period_begins() -> None:
 
 
 def test_get_queues_and_why_show_past_use(golden: Golden) -> None:
-    """`get queues` shows device hours; `why` shows the entitlement without past use, too."""
+    """`get queues` shows used device hours. `why` also shows the entitlement without past use."""
     ledger = used_alone().settle()
     a, b = queue_answers(ledger.state, ["a", "b"])
     assert (a.past_use, b.past_use) == ({"nvidia": 551_000}, {})

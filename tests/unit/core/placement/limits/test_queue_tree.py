@@ -10,6 +10,8 @@ from msgspec import structs
 from apportion.core.explain.explainer import queue_answers
 from apportion.core.explain.why import why
 from apportion_schemas import (
+    Configuration,
+    ConfigurationChanged,
     DeviceConstraints,
     NodeCordoned,
     PodEvicted,
@@ -19,6 +21,7 @@ from apportion_schemas import (
     QueueShortage,
     RefusalCode,
 )
+from apportion_schemas.configuration import QueuesConfiguration
 from tests.support.fleet import observed, rack
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, cards, gang, member, pod, shape, wants
@@ -97,6 +100,19 @@ def test_a_team_takes_back_what_it_deserves() -> None:
     assert running(ledger) == {"a": 7, "b": 3}
 
 
+@pytest.mark.parametrize(("surplus", "placed"), [(True, 5), (False, 2)])
+def test_a_team_takes_back_surplus_unless_the_configuration_forbids_it(
+    surplus: bool, placed: int
+) -> None:
+    """With `queues.reclaimSurplus: false`, pods are evicted only for what a queue deserves."""
+    queues = QueuesConfiguration(reclaim_surplus=surplus)
+    set_to = ConfigurationChanged(by="ann", configuration=Configuration(queues=queues))
+    ledger = Ledger(rack("n1", 10), queue("a", deserved=2), queue("b", deserved=2), set_to)
+    settle(ledger.submit(*in_queue("b", 20)))
+    settle(ledger.submit(*in_queue("a", 20)))
+    assert running(ledger) == {"a": placed, "b": 10 - placed}
+
+
 def test_nothing_is_evicted_without_news() -> None:
     """If each queue already uses what it deserves, new pods in either queue evict nothing."""
     ledger = Ledger(rack("n1", 10), queue("a", deserved=7), queue("b", deserved=3))
@@ -157,13 +173,146 @@ def _time(seconds: int) -> int:
 
 
 def test_the_newest_work_is_lost_rather_than_the_oldest() -> None:
-    """Of two possible victims, the one that would lose fewer device seconds is evicted."""
+    """Of two possible victims, the one that would lose fewer device seconds of work is evicted."""
     ledger = Ledger(rack("n1", 8), queue("a", deserved=8), queue("b"))
     ledger.submit(pod("b-large", cards(7), queue="b")).settle()
     ledger.submit(pod("b-small", cards(1), queue="b")).settle()
     ledger.engine.tell_time(_time(3600))
     settle(ledger.submit(*in_queue("a", 1)))
     assert [each.pod for each in evictions(ledger)] == ["b-small"]
+
+
+def test_a_pod_loses_only_the_work_since_its_last_checkpoint() -> None:
+    """A large pod that has just written a checkpoint is evicted rather than a small pod that writes
+    none."""
+    ledger = Ledger(rack("n1", 7), rack("n2", 1), queue("a", deserved=8), queue("b"))
+    ledger.submit(pod("b-large", cards(7), queue="b", checkpoint_s=1200)).settle()
+    ledger.submit(pod("b-small", cards(1), queue="b")).settle()
+    ledger.engine.tell_time(_time(3601))
+    settle(ledger.submit(*in_queue("a", 1)))
+    assert [each.pod for each in evictions(ledger)] == ["b-large"]
+
+
+def test_the_pod_that_has_just_written_a_checkpoint_is_evicted() -> None:
+    """Of two pods that started at the same time on one node, the one with the newer checkpoint is
+    evicted."""
+    ledger = Ledger(rack("n1", 2), queue("a", deserved=2), queue("b"))
+    ledger.submit(pod("b-0", cards(1), queue="b", checkpoint_s=1200)).settle()
+    ledger.submit(pod("b-1", cards(1), queue="b", checkpoint_s=5000)).settle()
+    ledger.engine.tell_time(_time(1201))
+    settle(ledger.submit(*in_queue("a", 1)))
+    assert [each.pod for each in evictions(ledger)] == ["b-0"]
+
+
+@pytest.mark.parametrize(("ran_s", "waits"), [(500, False), (700, True)])
+def test_an_eviction_waits_for_a_checkpoint_if_more_work_would_be_lost(
+    ran_s: int, waits: bool
+) -> None:
+    """A borrower is evicted after its next checkpoint if it would lose more device seconds now than
+    the entitled pod waits until then. Without a clock, nothing waits."""
+    ledger = Ledger(rack("n1", 1), queue("a", deserved=1), queue("b"))
+    ledger.submit(pod("b-0", cards(1), queue="b", checkpoint_s=1200)).settle()
+    ledger.engine.tell_time(_time(ran_s))
+    settle(ledger.submit(*in_queue("a", 1)))
+    assert [each.pod for each in evictions(ledger)] == ([] if waits else ["b-0"])
+    assert ledger.engine.held_until == (_time(1200) if waits else 0)
+    ledger.engine.tell_time(_time(1200))
+    settle(ledger)
+    assert running(ledger) == {"a": 1}
+
+
+def waiting_pod(**fields: Any) -> Ledger:
+    """Return a ledger at 700 s. A pod `a-0` waits until 1,200 s for the checkpoint of `b-0`, which
+    borrows four GPUs of queue `a`."""
+    ledger = Ledger(rack("n1", 4), queue("a", deserved=4), queue("b"))
+    ledger.submit(pod("b-0", cards(4), queue="b", **{"checkpoint_s": 1200, **fields})).settle()
+    ledger.engine.tell_time(_time(700))
+    settle(ledger.submit(pod("a-0", cards(4), queue="a")))
+    return ledger
+
+
+def test_no_pod_waits_over_half_an_hour_for_a_checkpoint() -> None:
+    """A borrower whose annotation names a checkpoint in some hours is evicted at once."""
+    assert not evictions(waiting_pod())
+    assert [each.pod for each in evictions(waiting_pod(checkpoint_s=2501))] == ["b-0"]
+
+
+def test_identical_pods_do_not_wait_one_after_the_other() -> None:
+    """When the wait of the first pod ends, identical pods that were pending with it evict at once,
+    although the checkpoints of their victims are later."""
+    ledger = Ledger(rack("n1", 1), rack("n2", 1), queue("a", deserved=2), queue("b"))
+    every = {"b-0": 1200, "b-1": 1300}
+    for name, seconds in every.items():
+        ledger.submit(pod(name, cards(1), queue="b", checkpoint_s=seconds)).settle()
+    ledger.engine.tell_time(_time(700))
+    settle(ledger.submit(*in_queue("a", 2)))
+    assert not evictions(ledger)
+    ledger.engine.tell_time(_time(1200))
+    settle(ledger)
+    assert running(ledger) == {"a": 2}
+
+
+def test_a_more_important_pod_does_not_wait_for_the_checkpoint_of_another_search() -> None:
+    """If a more important pod of the same shape arrives while the first one waits, the scheduler
+    looks for evictions for it at once: here it evicts a pod of its own queue."""
+    ledger = waiting_pod()
+    ledger.report(rack("n2", 4)).submit(pod("a-low", cards(4), queue="a", priority=-1)).settle()
+    assert ledger.where("a-low") == ""
+    assert ledger.where("a-0") == "n2"
+    ledger.submit(pod("a-high", cards(4), queue="a", priority=5)).settle()
+    assert [each.pod for each in evictions(ledger)] == ["a-0"]
+
+
+def test_a_later_pod_does_not_take_what_a_waiting_pod_takes_back() -> None:
+    """While a pod waits for a checkpoint, later pods of its queue take back only what it leaves of
+    the entitlement."""
+    ledger = waiting_pod()
+    ledger.submit(pod("a-new", cards(1), queue="a")).settle()
+    assert not evictions(ledger)
+    ledger.engine.tell_time(_time(1200))
+    settle(ledger)
+    assert (ledger.where("a-0"), ledger.where("a-new")) == ("n1", "")
+
+
+def test_time_is_told_although_no_queue_deserves_anything_any_more() -> None:
+    """If the last `deserved` goes while a pod waits for a checkpoint, the scheduler tells the time
+    once more, and then has nothing to wait for."""
+    ledger = waiting_pod().play(queue("a")).settle()
+    assert ledger.engine.held_until == _time(1200)
+    assert ledger.engine.needs_time
+    ledger.engine.tell_time(_time(1200))
+    ledger.settle()
+    assert ledger.engine.held_until == 0
+    assert not evictions(ledger)
+
+
+def test_without_surplus_other_limits_do_not_prevent_reclaim() -> None:
+    """With `queues.reclaimSurplus: false`, a queue takes back what it deserves even if another
+    queue has a limit of CPU, which no queue deserves."""
+    queues = QueuesConfiguration(reclaim_surplus=False)
+    set_to = ConfigurationChanged(by="ann", configuration=Configuration(queues=queues))
+    ledger = Ledger(rack("n1", 10), queue("a", deserved=7), queue("b", deserved=3), set_to)
+    ledger.play(queue("c", deserved={"cpu": 1000}, capability={"cpu": 4000}))
+    wants_cpu = [
+        [pod(f"{name}-{n}", shape=wants(cards(), cpu_milli=100), queue=name) for n in range(10)]
+        for name in "ba"
+    ]
+    settle(ledger.submit(*wants_cpu[0]))
+    settle(ledger.submit(*wants_cpu[1]))
+    assert running(ledger) == {"a": 7, "b": 3}
+
+
+def test_a_gang_that_takes_back_devices_waits_for_checkpoints() -> None:
+    """A gang waits for the next checkpoint of a pod that has all devices which the gang needs."""
+    ledger = Ledger(rack("n1", 2), queue("a", deserved=2), queue("b"))
+    ledger.submit(pod("b-0", cards(2), queue="b", checkpoint_s=1200)).settle()
+    ledger.play(gang("team/job", 2, queue="a"))
+    ledger.engine.tell_time(_time(700))
+    settle(ledger.submit(*(member(f"m{n}", cards(), queue="a") for n in range(2))))
+    assert ledger.engine.held_until == _time(1200)
+    ledger.engine.tell_time(_time(1200))
+    settle(ledger)
+    assert running(ledger) == {"a": 2}
 
 
 def test_a_gang_is_taken_back_whole() -> None:
@@ -342,8 +491,8 @@ def test_volcanos_root_queue_does_not_keep_what_is_borrowed() -> None:
 
 
 def test_what_is_borrowed_within_a_department_or_beside_a_guarantee_comes_back() -> None:
-    """A queue takes back what it deserves even if borrowers have used up its department's limit, or
-    all devices that another queue's guarantee leaves."""
+    """A queue takes back what it deserves even if borrowers use its department's whole limit, or
+    all devices that are not guaranteed to another queue."""
     ledger = Ledger(rack("n1", 8), queue("d", deserved=4, capability=4))
     ledger.play(queue("a", parent="d", deserved=2), queue("b", parent="d", deserved=2))
     settle(ledger.submit(*in_queue("b", 4)))
@@ -428,8 +577,8 @@ def test_nodes_that_take_no_pods_are_not_divided() -> None:
 
 
 def test_a_full_model_name_asks_for_what_a_part_of_it_deserves() -> None:
-    """If a queue deserves devices of a model by a part of its name, a pod that names the model in
-    full can take them back."""
+    """If a queue deserves devices of a model named in part, such as `A100`, its pods may take them
+    back under the model's full name."""
     full = "NVIDIA-A100-SXM4-40GB"
     ledger = Ledger(rack("n1", 1, model=full), queue("a", cards_deserved={"A100": 1}, weight=0))
     settle(ledger.play(queue("b")).submit(*in_queue("b", 1)))

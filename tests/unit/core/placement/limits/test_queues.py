@@ -8,10 +8,12 @@ from msgspec import structs
 
 from apportion.core.explain.text import words
 from apportion.core.placement.fit_query import ExternalChoices
+from apportion.core.placement.limits.queues import Queues
 from apportion_schemas import (
     Ask,
     Configuration,
     ConfigurationChanged,
+    NodeCordoned,
     PodRefused,
     PodSubmitted,
     QueueObserved,
@@ -326,8 +328,8 @@ def test_the_dominant_resource_is_the_share() -> None:
 
 @pytest.mark.parametrize(("small", "following"), [(4, "b1"), (2, "a1")])
 def test_small_shares_count_by_their_number(small: int, following: str) -> None:
-    """Each of a device's 10 shares counts as a tenth of the device, even if it has hardly any
-    memory. A queue with 30 % of the memory comes after two such shares, and before four."""
+    """Each of a device's 10 shares counts as a tenth of the device, even with hardly any memory. A
+    queue with 30 % of the memory comes after a queue of 2 such shares, and before one of 4."""
     memory_mib = 10_000
     card = gpu("g0", memory_mib=memory_mib, slots=10)
     ledger = Ledger(node("n1", card), queue("a"), queue("b"))
@@ -336,6 +338,23 @@ def test_small_shares_count_by_their_number(small: int, following: str) -> None:
     more = [queued(f"{name}1", ask(memory_mib // 2), queue=name) for name in "ab"]
     ledger.submit(*more).settle()
     assert placed(ledger) & {"a1", "b1"} == {following}
+
+
+def test_a_family_whose_last_device_is_closed_leaves_the_order_of_queues() -> None:
+    """The order of queues is the same for a scheduler that saw a family's last device being closed
+    and for one that starts later."""
+    deserved = {"nvidia.com/gpu": 1}
+    ledger = Ledger(rack("n1", 1), *(queue(each, deserved=deserved) for each in ("ml", "web")))
+    ledger.submit(queued("p1", ask(1000))).settle()
+    kept = Queues(ledger.state)
+    kept.activate()
+    assert kept.turn("ml") != kept.turn("web")
+    kept.observe(ledger.take(NodeCordoned(node="n1", by="ann", reason="fan")))
+    fresh = Queues(ledger.state)
+    fresh.activate()
+    assert [kept.turn(each) for each in ("ml", "web")] == [
+        fresh.turn(each) for each in ("ml", "web")
+    ]
 
 
 def test_among_equals_the_first_queue_by_name_goes_first() -> None:

@@ -71,8 +71,8 @@ LIMITS = [
 def test_a_namespace_holds_no_more_than_its_quota(
     resource: str, most: int, wanted: Ask, amounts: tuple[int, int]
 ) -> None:
-    """A quota limits what the namespace's pods use together: memory counts on every GPU, and
-    percentages count as MiB.
+    """A quota limits the total use of the namespace's pods. Memory adds up over all GPUs, and
+    percentages are converted to MiB.
 
     Namespaces without a quota are unlimited."""
     reported = QuotaObserved(namespace="team", quota="gpus", hard={resource: most})

@@ -268,7 +268,7 @@ def test_modes_part_the_market() -> None:
 
 
 def test_a_card_with_closed_slices_is_worth_what_is_left_of_it() -> None:
-    """A slice lowers a MIG device's value equally if another scheduler or if a share uses it."""
+    """MIG slices that another scheduler uses lower a device's value as much as a share's slices."""
     card = gpu("a", model=A100_40, mode="mig", slots=7)
     held = share("b", 20_096, 0, instance=instance("3g.20gb", 0, 4))
     prices = learnt(priced(whole(), 1_000_000), priced(ask(4_000, container="any"), 100_000))
@@ -320,7 +320,7 @@ def test_prices_outlive_the_devices(policy: Policy) -> None:
 
 
 def test_what_fits_by_a_fraction_is_no_gift() -> None:
-    """The score charges a pod for the last 22.9 % of a device, although its size counts as 23 %."""
+    """A pod of size 23 % that takes the last 22.9 % of a device lowers the score by their value."""
     exact = priced(ask(2_290, container="any"), 300_000)
     ledger = Ledger(
         node("n1", gpu("a-g0", memory_mib=MEMORY_MIB)),

@@ -46,7 +46,7 @@ def test_a_share_of_a_percent_of_a_real_card_is_that_percent() -> None:
 
 
 def test_a_sort_keeps_to_its_modes() -> None:
-    """If a pod accepts only MIG, the size of its request on a device in another mode is NEVER."""
+    """If a pod accepts only MIG, its request has the size NEVER on a device in another mode."""
     cut = gpu("g0", model=A100_40, mode="mig")
     only_cut = Sort(ask(4_000), ("mig",), 0)
     assert only_cut.size_on(cut) == 12

@@ -53,7 +53,7 @@ def test_what_is_left_of_a_device_can_earn(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_what_idle_devices_can_earn(seed: int) -> None:
-    """The table of idle devices equals that of the slow reference algorithm."""
+    """The table of values of idle devices equals that of the slow reference algorithm."""
     shapes = random_shapes(seed)
     prices = tables.cpu_prices(shapes)
     shared = tables.share_values(shapes, CARD, prices)[:, IDLE]

@@ -143,3 +143,17 @@ def test_a_submission_that_completes_no_gang_wakes_nobody() -> None:
     assert shape_queue.unschedulable
     ledger.submit(member("b", ask(1)))
     assert not shape_queue.unschedulable
+
+
+def test_a_gang_is_retried_only_when_all_nodes_together_have_room() -> None:
+    """A gang of identical pods is not tried again for a freed GPU if it needs more of them."""
+    ledger = Ledger(rack("n1", 2), rack("n2", 2), gang(min_available=3))
+    ledger.submit(*(pod(f"old-{number}", cards()) for number in range(4))).settle()
+    ledger.submit(*(member(name, cards()) for name in "abc")).settle()
+    (shape_queue,) = ledger.engine._queue.unschedulable()
+    refused = shape_queue.reasons
+    ledger.play(PodGone(uid="old-0")).settle()
+    ledger.play(PodGone(uid="old-1")).settle()
+    assert shape_queue.reasons is refused
+    ledger.play(PodGone(uid="old-2")).settle()
+    assert all(map(ledger.where, "abc"))

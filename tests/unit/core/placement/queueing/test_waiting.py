@@ -225,7 +225,7 @@ def test_a_pod_that_another_placed_comes_back_once_where_it_has_a_quota_by_now()
 
 
 def test_members_that_keep_apart_choose_different_nodes() -> None:
-    """If schedulers keep apart, each first uses its own part of the nodes.
+    """If schedulers divide the nodes, each first uses its own part of the nodes.
 
     Their placements therefore do not collide."""
     members = fleet(THREE, 30).submit(*(pod(uid, SMALL) for uid in UIDS))
@@ -239,7 +239,7 @@ def test_members_that_keep_apart_choose_different_nodes() -> None:
 
 
 def test_members_that_do_not_choose_as_one_alone() -> None:
-    """If schedulers do not keep apart, each chooses nodes as a single scheduler would."""
+    """If schedulers do not divide the nodes, each chooses nodes as a single scheduler would."""
     members = fleet(THREE, 30).submit(*(pod(uid, SMALL) for uid in UIDS[:10]))
     for name in THREE:
         assert _nodes(members.decided_by(name, apart=False).events) == {"n00"}
@@ -247,7 +247,7 @@ def test_members_that_do_not_choose_as_one_alone() -> None:
 
 @pytest.mark.parametrize("names", [("s0",), THREE])
 def test_kept_apart_they_fill_the_cluster_all_the_same(names: tuple[str, ...]) -> None:
-    """If schedulers keep apart, a scheduler whose own nodes are full uses the nodes of other
+    """If schedulers divide the nodes, a scheduler whose own nodes are full uses the nodes of other
     schedulers."""
     members = fleet(names, 9).submit(*(pod(uid, ask(20_480)) for uid in UIDS[:36]))
     placed = list(chain(*(members.decide_by(name, apart=True) for name in names)))
@@ -255,7 +255,7 @@ def test_kept_apart_they_fill_the_cluster_all_the_same(names: tuple[str, ...]) -
 
 
 def test_kept_apart_they_leave_few_nodes_begun() -> None:
-    """If schedulers keep apart, each fills its own nodes one after another.
+    """If schedulers divide the nodes, each fills its own nodes one after another.
 
     Few nodes are therefore partly used."""
     members = fleet(THREE, 30)
@@ -268,10 +268,10 @@ def test_kept_apart_they_leave_few_nodes_begun() -> None:
 
 
 def test_who_prefers_a_node_goes_there_all_the_same() -> None:
-    """A pod's preferred node affinity outweighs the separation of schedulers.
+    """A pod's preferred node affinity outweighs the division of nodes between schedulers.
 
-    The pod gets its preferred node even if that node is in another scheduler's part of the fleet.
-    """
+    The pod gets its preferred node even if that node is in another scheduler's part of the
+    fleet."""
     wish = PreferredTerm(
         weight=100, term=(NodeExpression(key="disk", operator="In", values=("fast",)),)
     )

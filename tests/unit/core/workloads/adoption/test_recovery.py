@@ -70,7 +70,7 @@ def test_mig_instances_are_read_with_their_slices() -> None:
 def test_F17_an_instance_is_charged_what_the_driver_makes(
     written_mib: int, ids: dict[str, object]
 ) -> None:
-    """An adopted MIG instance is charged the memory that the driver gives it, even if HAMi's
+    """An adopted MIG instance counts with the memory that the driver gives it, even if HAMi's
     annotation has another size."""
     cut = {"containerIndex": 0, "deviceIndex": 0, "gpuUUID": "GPU-a", "profile": "2g.10gb"}
     place = {"placement": {"start": 4, "size": 2}}
@@ -99,8 +99,8 @@ def test_F17_an_instance_is_charged_what_the_driver_makes(
 def test_F17_a_pod_with_an_init_container_in_each_version_of_hami(
     containers: tuple[str, ...], asks: str, text: str, expected: str
 ) -> None:
-    """A share belongs to the container that requests it, whether or not the annotation has the init
-    containers and the containers without devices."""
+    """A share belongs to the container that requests it, even if the annotation leaves out init
+    containers or containers without devices."""
     notes = {"hami.io/vgpu-devices-allocated": text}
     made = bound(notes, ask(1000, container=asks), containers=containers)
     found = recover(made._replace(init_containers=("istio-init",)))

@@ -239,7 +239,7 @@ def test_F4_an_init_container_that_wants_more_is_placed_on_a_card_that_holds_it(
 
 
 def test_F4_two_init_containers_use_the_same_memory() -> None:
-    """Init and main containers use the same memory in turn: only the largest amount is charged."""
+    """Init and main containers use the same memory in turn, so only the largest amount counts."""
     document = pod(
         initContainers=shares("nvidia.com/gpumem", a=5000, b=6000),
         containers=shares("nvidia.com/gpumem", main=3000),
@@ -251,7 +251,7 @@ def test_F4_two_init_containers_use_the_same_memory() -> None:
 
 
 def test_F4_init_containers_alone_use_the_same_memory() -> None:
-    """If only init containers request memory, the pod is charged only the largest amount."""
+    """If only init containers request memory, only the largest of their amounts counts."""
     document = pod(
         initContainers=shares("nvidia.com/gpumem", a=5000, b=6000), containers=[container("main")]
     )
@@ -470,7 +470,7 @@ def test_F8_a_template_is_of_no_npu_that_is_split_softly() -> None:
 def test_F8_what_hami_bound_to_such_an_npu_is_held() -> None:
     """A pod that HAMi bound to a soft-split NPU is adopted with its annotation's amounts.
 
-    The amounts are not taken for a template, even if a template has the same."""
+    The pod's share has no vNPU template, even if a template has the same amounts."""
     notes = {"hami.io/Ascend310P-devices-allocated": "u0,Ascend310P,6144,30:;"}
     found = recover(BoundPod(notes, (), ("main",), (), DialectConfig()))
     assert found is not None
@@ -482,7 +482,7 @@ def test_F8_what_hami_bound_to_such_an_npu_is_held() -> None:
 
 
 def test_G1_a_privileged_pod_is_placed_and_charged() -> None:
-    """A privileged pod is placed and charged like other pods, although HAMi rejects it."""
+    """A privileged pod is placed and gets a share like other pods, although HAMi rejects it."""
     main = container(limits=GPU, securityContext={"privileged": True})
     document = pod(containers=[main])
     assert draft(document) == draft(pod(GPU))

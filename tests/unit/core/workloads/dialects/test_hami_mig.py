@@ -173,7 +173,8 @@ def test_F20_up_to_2_9_an_instance_is_a_position_in_a_group() -> None:
 
 
 def test_F20_without_groups_a_gpu_of_2_9_is_refused() -> None:
-    """A GPU of HAMi's plugin up to 2.9 is unhealthy while no groups are configured for it."""
+    """On a node with HAMi's plugin 2.9 or older, a MIG GPU is unhealthy until MIG groups
+    (`knownMigGeometries`) are configured for it."""
     found = offered()
     assert (found.healthy, found.health_reason) == (False, NO_GROUPS)
     assert offered(CONFIG).healthy

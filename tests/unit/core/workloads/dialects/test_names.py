@@ -30,8 +30,7 @@ def test_a_configuration_that_cannot_be_meant(document: dict[str, object], says:
 
 
 def test_every_known_name_is_claimed() -> None:
-    """The resource names of all dialects are claimed, so they never count as extended resources of
-    a node."""
+    """All dialects' resource names are known, so none counts as an extended resource of a node."""
     names = claimed(DialectConfig())
     assert {"nvidia.com/gpu", "nvidia.com/gpumem-percentage", "nvidia.com/priority"} <= names
     assert {"volcano.sh/vgpu-number", "volcano.sh/gpu-memory"} <= names

@@ -29,7 +29,7 @@ ENTRY = {
 def read(
     notes: Mapping[str, str], offered: Mapping[str, int] = OFFERED, **config: Any
 ) -> Registration:
-    """Return what is registered on a node with these annotations."""
+    """Return what plugins have registered in these annotations of a node."""
     return registration(NodeFacts("n1", notes, {}, offered, DialectConfig(**config), offered))
 
 
@@ -160,8 +160,8 @@ def counted(labels: Mapping[str, str], **offered: int) -> Registration:
 
 
 def test_nvidias_own_plugin_offers_whole_gpus_on_labelled_nodes() -> None:
-    """On a labelled node, every GPU that NVIDIA's plugin counts is offered as a whole device. Its
-    model and memory come from the labels of GPU feature discovery."""
+    """With the label `apportion.dev/device-plugin: vendor`, a node offers every GPU that NVIDIA's
+    plugin counts. Model and memory come from the labels of GPU feature discovery."""
     found = counted(FEATURES)
     assert (found.plugin, found.problem, len(found.devices)) == ("vendor", "", 4)
     assert [each.id for each in found.devices[:2]] == ["n1-nvidia-0", "n1-nvidia-1"]
@@ -186,8 +186,8 @@ def test_a_replica_of_time_slicing_has_its_part_of_the_memory() -> None:
 def test_gpus_of_other_nodes_are_not_nvidias_own(
     labels: dict[str, str], offered: dict[str, int]
 ) -> None:
-    """A node without the label offers no GPUs of NVIDIA's plugin, because the counted GPUs may be
-    shares of HAMi's plugin.
+    """Without the label `apportion.dev/device-plugin: vendor`, a node offers no GPUs of NVIDIA's
+    plugin: the counted GPUs may be shares of HAMi's plugin.
 
     A node with slots of Apportion's agent offers none either, because the agent reports the
     GPUs."""

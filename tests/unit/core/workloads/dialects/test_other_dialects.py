@@ -65,7 +65,7 @@ def test_asks(document: dict[str, Any], wanted: tuple[Ask, ...]) -> None:
         (
             pod({"volcano.sh/gpu-number": 1, "volcano.sh/gpu-memory": 1}),
             "volcano.sh/gpu-number",
-            "keep one of them",
+            "keep one of the two resources",
         ),
         (vcuda("150", "1"), "tencent.com/vcuda-core", "write 100 or 200"),
         (vcuda("6500"), "tencent.com/vcuda-core", "not between 1 and 64 devices"),

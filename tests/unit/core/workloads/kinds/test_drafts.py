@@ -166,6 +166,9 @@ def test_pod_groups_of_other_apis(version: str) -> None:
     assert found == PodGroupObserved(group=name, min_available=3, priority=7)
     single = gang_of(kubernetes, schedulingPolicy={"basic": {}})
     assert single == PodGroupObserved(group=name, min_available=1)
+    for mode, whole in (("PodGroup", True), ({"all": {}}, True), ({"single": {}}, False)):
+        said = gang_of(kubernetes, schedulingPolicy=policy, disruptionMode=mode)
+        assert said.whole is whole
 
 
 @pytest.mark.parametrize(
@@ -322,7 +325,7 @@ def test_submitted() -> None:
     ],
 )
 def test_refusals(document: dict[str, Any], field: str, says: str) -> None:
-    """A refusal has the field's path and a fix."""
+    """An invalid document is refused with the field's path and a fix."""
     error = refused(document)
     assert error.field == field
     assert says in str(error)

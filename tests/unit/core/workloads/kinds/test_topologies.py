@@ -29,7 +29,7 @@ def tree(*found: HyperNode) -> HyperNodes:
 
 
 def tiers(nodes: HyperNodes, node: str, **labels: str) -> dict[int, str]:
-    """Return the HyperNode of the node in each tier."""
+    """Return the name of the node's HyperNode for each tier."""
     found = nodes.labels(node, labels)
     return {int(key.removeprefix(TIER)): value for key, value in found.items() if TIER in key}
 
@@ -59,7 +59,7 @@ def test_a_node_has_a_label_for_each_tier() -> None:
 
 
 def test_a_tier_without_a_hyper_node_has_the_one_below() -> None:
-    """A tier means HyperNodes up to this tier, so a HyperNode without a parent counts in all."""
+    """If a node has no HyperNode in a tier, its HyperNode of the next lower tier counts there."""
     alone = tree(hyper("s0", 1, exact("a")), hyper("s9", 3, exact("b")), hyper("s5", 2, exact("c")))
     assert tiers(alone, "a") == {1: "s0", 2: "s0", 3: "s0"}
     assert tiers(alone, "c") == {2: "s5", 3: "s5"}
@@ -101,21 +101,22 @@ def test_members_by_pattern_and_label() -> None:
 def test_a_tree_that_is_none_is_a_problem(
     found: tuple[HyperNode, ...], named: tuple[str, ...]
 ) -> None:
-    """If HyperNodes overlap, or their tiers are wrong, the first counts and the problem says so."""
+    """If HyperNodes overlap or have wrong tiers, the first counts, and the problem names them."""
     nodes = tree(*found)
     assert tiers(nodes, "a")[nodes.tiers[0]] == found[0].name
     assert all(name in nodes.problem for name in named)
 
 
 def test_the_first_hyper_node_by_name_counts() -> None:
-    """If a node is in two HyperNodes of a tier, the first by name counts, even if it selects the
-    node by a pattern and the other by name."""
+    """If two HyperNodes of a tier select a node, the first by name counts, even if it uses a
+    pattern and the other HyperNode lists the node's name."""
     pattern = {"type": "Node", "selector": {"regexMatch": {"pattern": "^a$"}}}
     assert tiers(tree(hyper("s0", 1, pattern), hyper("s1", 1, exact("a"))), "a") == {1: "s0"}
 
 
 def test_too_many_selectors_are_a_problem() -> None:
-    """With too many members by pattern or label, only members by name count."""
+    """If HyperNodes have more than 1,024 members by `regexMatch` or `labelMatch`, only members by
+    `exactMatch` count."""
     many = {"type": "Node", "selector": {"regexMatch": {"pattern": "^a$"}}}
     nodes = tree(hyper("s0", 1, *[many] * 1025), hyper("s1", 1, exact("b")))
     assert (tiers(nodes, "a"), tiers(nodes, "b")) == ({}, {1: "s1"})
@@ -162,8 +163,8 @@ def test_a_cycle_ends() -> None:
 def test_members_that_cannot_be_read(
     selector: dict[str, Any], *, of_hyper_nodes: bool, field: str
 ) -> None:
-    """A member that cannot be selected is refused with its field. Patterns that may take long are
-    refused, too."""
+    """A HyperNode is refused with the field's path if a selector of its members is not valid. So is
+    a pattern that may take long to match."""
     kind = "HyperNode" if of_hyper_nodes else "Node"
     with pytest.raises(ManifestError) as caught:
         hyper("s0", 1, {"type": kind, "selector": selector})
@@ -182,7 +183,7 @@ def test_members_that_cannot_be_read(
     ],
 )
 def test_patterns_that_are_read(pattern: str) -> None:
-    """Usual patterns are read."""
+    """Usual patterns for names of nodes are accepted in `regexMatch`."""
     selector = {"regexMatch": {"pattern": pattern}}
     assert hyper("s0", 1, {"type": "Node", "selector": selector}).patterns
 
@@ -210,7 +211,7 @@ def test_the_levels_of_a_network_topology(network: Any, found: tuple[str, str]) 
 
 
 def test_a_network_topology_without_hyper_nodes_keeps_its_levels() -> None:
-    """Without HyperNodes, nodes may have the labels of tiers themselves."""
+    """Without HyperNodes, a PodGroup keeps its tiers, because nodes may have labels of tiers."""
     group = volcano(mode="hard", highestTierAllowed=2)
     assert levels(group) == ("2", "0")
     assert resolved(group, {}, tree()) == group
@@ -228,7 +229,7 @@ def test_a_network_topology_without_hyper_nodes_keeps_its_levels() -> None:
     ],
 )
 def test_network_topologies_that_are_refused(network: Any, field: str) -> None:
-    """A wrong mode or tier is refused with its field, in a Job and in a PodGroup."""
+    """A network topology with a wrong mode or tier is refused with the field's path."""
     assert refused(volcano_job(task(), networkTopology=network)).field == (
         f"spec.networkTopology.{field}"
     )
@@ -246,8 +247,8 @@ def partitioned(**policy: Any) -> dict[str, Any]:
 
 
 def test_partitions_of_a_task_are_parts() -> None:
-    """A task of a Volcano Job is divided into partitions of consecutive pods. Each may have a
-    topology, and the job starts with its minimum of them."""
+    """A task of a Volcano Job is divided into partitions of consecutive pods. Each partition may
+    have a topology, and the job starts once it has its minimum number of partitions."""
     soft = {"totalPartitions": 2, "partitionSize": 4, "networkTopology": {"mode": "soft"}}
     manifest = read(partitioned(**soft, minPartitions=1))
     labels = [pod.labels[PARTITION] for pod in manifest.pods]
@@ -272,7 +273,7 @@ def test_partitions_of_a_task_are_parts() -> None:
     ],
 )
 def test_partitions_that_are_refused(policy: dict[str, Any], field: str) -> None:
-    """A partition policy that does not match the task is refused with its field."""
+    """A partition policy that does not match the task is refused with the field's path."""
     assert refused(partitioned(**policy)).field == f"spec.tasks[0].partitionPolicy.{field}"
 
 
@@ -289,7 +290,7 @@ OF_TASK = {"labelSelector": {"matchLabels": {"volcano.sh/task-spec": "t"}}}
 
 
 def test_subgroups_of_a_pod_group_are_parts() -> None:
-    """The subgroups that Volcano's controller writes for partitions are parts of the gang."""
+    """The subgroups that Volcano's controller writes for partitions become parts of the gang."""
     policy = OF_TASK | {
         "name": "t",
         "subGroupSize": 4,
@@ -327,12 +328,12 @@ def test_subgroups_of_a_pod_group_are_parts() -> None:
     ],
 )
 def test_G8_subgroups_that_are_refused(policy: dict[str, Any], field: str) -> None:
-    """Subgroups that select pods otherwise than by task and one label are refused."""
+    """A subgroup is refused if it selects pods by other criteria than the task and one label."""
     assert refused(subgroups(policy)).field == f"spec.subGroupPolicy[0].{field}"
 
 
 def test_the_levels_of_subgroups_of_KAI() -> None:
-    """Subgroups of KAI are parts with levels, the outer ones first. An alias may name a level."""
+    """KAI's subgroups become parts of the gang, outer ones first. An alias may name their level."""
     rack = {"topology": "network", "requiredTopologyLevel": "rack"}
     document: dict[str, Any] = {
         "apiVersion": "scheduling.run.ai/v2alpha2",
@@ -401,7 +402,7 @@ def test_KAI_documents_names_of_levels() -> None:
     ],
 )
 def test_topologies_that_cannot_be_read(wrong: list[tuple[str, str]], field: str) -> None:
-    """A Topology with too many levels, or with two of one name, is refused with the field."""
+    """A Topology with too many levels, or two of one name, is refused with the field's path."""
     with pytest.raises(ManifestError) as caught:
         read_topology(kai_topology("t", *wrong))
     assert caught.value.field == f"spec.{field}"

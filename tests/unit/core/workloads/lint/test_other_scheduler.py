@@ -35,7 +35,7 @@ def test_a_plain_pod_and_one_of_ours(name: str | None) -> None:
 def test_a_pod_of_another_scheduler(golden: Golden, name: str, webhook: bool) -> None:
     """A pod that names another scheduler causes a warning, because the webhook gives only pods of
     `default-scheduler` to Apportion."""
-    ((field, why, _),) = left_elsewhere(pod(name), SchedulerNames())
+    ((field, why, *_),) = left_elsewhere(pod(name), SchedulerNames())
     assert field == "spec.schedulerName"
     assert why.startswith(f"{name} ")
     assert (WEBHOOK in why) == webhook
@@ -53,7 +53,7 @@ def test_the_configuration_says_whose_are_ours() -> None:
     names = manifest_config(configuration).schedulers
     assert not list(left_elsewhere(pod("shared"), names))
     assert not list(left_elsewhere(pod("default-scheduler"), names))
-    ((_, why, _),) = left_elsewhere(pod("volcano"), names)
+    ((_, why, *_),) = left_elsewhere(pod("volcano"), names)
     assert "write shared" in why
 
 

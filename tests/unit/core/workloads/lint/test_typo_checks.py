@@ -422,18 +422,22 @@ def test_a_disruption_mode_without_a_gang(spec: dict[str, Any], fields: list[str
     assert [each.field for each in suspects(document, CONFIG)] == fields
 
 
-def test_the_models_of_a_gang_are_read_in_pods_only() -> None:
-    """The annotation with the device models of a gang causes a warning on a PodGroup or a Job, and
-    none in a pod or a pod template."""
-    key = "apportion.dev/gang-models"
-    notes = {"annotations": {key: "any"}}
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("gang-models", "any"), ("checkpoint-every", "30m"), ("eviction-notice", "5m")],
+)
+def test_our_annotations_are_read_in_pods_only(name: str, value: str) -> None:
+    """Apportion's annotations for pods cause a warning on a PodGroup or a Job, but not on a pod or
+    a pod template."""
+    key = f"apportion.dev/{name}"
+    notes = {"annotations": {key: value}}
     group = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", "metadata": notes}
     (said,) = suspects(group, CONFIG)
     assert (said.field, said.doubtful) == (f'metadata.annotations["{key}"]', False)
-    assert found(pod({key: "any"})) == []
+    assert found(pod({key: value})) == []
     job = {"kind": "Job", "spec": {"template": {"metadata": notes, "spec": {"containers": []}}}}
     assert found(job) == []
-    (wrong,) = suspects(pod({"apportion.dev/gang-model": "any"}), CONFIG)
+    (wrong,) = suspects(pod({key[:-1]: value}), CONFIG)
     assert key in wrong.why
 
 

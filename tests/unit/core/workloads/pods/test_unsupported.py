@@ -86,6 +86,27 @@ def test_the_models_of_a_gang(value: str, *, any_model: bool) -> None:
     assert refused(pod(None, {key: "all", **gang})).field == f'metadata.annotations["{key}"]'
 
 
+@pytest.mark.parametrize("name", ["checkpoint-every", "eviction-notice"])
+def test_durations_of_a_pod(name: str) -> None:
+    """A pod may state its checkpoint interval and its eviction notice as durations. Other values
+    are refused."""
+    key = f"apportion.dev/{name}"
+    found = draft(pod(None, {key: "15m1s"}))
+    assert {found.checkpoint_s, found.notice_s} == {901, 0}
+    for wrong in ("0", "0s", "30", "-5m", "soon", "", "9000h"):
+        assert refused(pod(None, {key: wrong})).field == f'metadata.annotations["{key}"]'
+
+
+def test_the_deadline_of_a_pod() -> None:
+    """A pod may have a deadline from 1 s to the largest 32-bit number, as in Kubernetes. Other
+    values are refused with their field."""
+    assert draft(pod()).deadline_s == 0
+    for seconds in (1, 2_147_483_647):
+        assert draft(pod(activeDeadlineSeconds=seconds)).deadline_s == seconds
+    for wrong in (0, -1, 2_147_483_648, "1h", 1.5):
+        assert refused(pod(activeDeadlineSeconds=wrong)).field == "spec.activeDeadlineSeconds"
+
+
 def test_a_pod_of_a_gang_may_also_name_its_members() -> None:
     """If a pod names its PodGroup, its annotation with the gang's size is accepted, because Volcano
     ignores it too."""

@@ -43,7 +43,7 @@ VNPU_MODE = "huawei.com/vnpu-mode"
 SOFT_SPLIT = "hami-vnpu-core"  # annotation of a node
 SOFT: Mode = "hami-core"
 PAIR = 2
-_NO_COUNT = "has no number of NPUs: one for Apportion, none for HAMi"
+_NO_COUNT = "has no number of NPUs: Apportion allocates one, HAMi none"
 # MindCluster's way to request NPUs; claimed so that it is refused by name
 MINDCLUSTER = "huawei.com/npu-core"
 _encode = msgspec.json.Encoder().encode

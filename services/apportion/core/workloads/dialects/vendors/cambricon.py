@@ -1,4 +1,4 @@
-"""The dialect of Cambricon MLUs: `cambricon.com/vmlu`, memory per 256 MiB, percent of cores.
+"""The dialect of Cambricon MLUs: `cambricon.com/vmlu`, units of 256 MiB, percent of cores.
 
 The rules are those of HAMi's Cambricon device. A count alone requests whole MLUs. Memory and cores
 are per MLU; a request for either without a count gets one MLU. A request without cores gets the MLU
@@ -16,7 +16,7 @@ COUNT = "cambricon.com/vmlu"
 MEMORY = "cambricon.com/mlu.smlu.vmemory"
 CORES = "cambricon.com/mlu.smlu.vcore"
 UNIT_MIB = 256
-_NO_COUNT = f"has no number of MLUs: one for Apportion, none for HAMi; write {COUNT}: 1"
+_NO_COUNT = f"has no number of MLUs: Apportion allocates one, HAMi none; write {COUNT}: 1"
 MLU = HamiDevice(
     family="cambricon",
     devices="MLUs",

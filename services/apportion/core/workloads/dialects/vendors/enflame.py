@@ -4,7 +4,7 @@ The rules are those of HAMi's Enflame devices; the rules for slices are in `enfl
 container requests one `enflame.com/vgcu` and `vgcu-percentage` of its memory, by default 100. The
 kubelet counts slices as `shared-gcu`. HAMi's webhook computes them from the last node that it read;
 here the container must request them, because their number per GCU depends on the node. Several
-vGCUs are whole. HAMi counts the memory of any GCU as 100."""
+vGCUs are whole GCUs. HAMi counts the memory of any GCU as 100."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -66,22 +66,24 @@ def _read(container: Container, amounts: Amounts, _: DialectConfig) -> Ask | Non
     if count is None or count.value == 0:
         if slices and slices.value:
             fix = f"add {VGCU.names.number}: 1, or request {GCU.names.number}"
-            raise slices.refusal("has no number of vGCUs", fix)
+            raise slices.refusal("is requested without a number of vGCUs", fix)
         return None
     devices = count.devices()
     percent = percentage.memory_percent() if percentage else WHOLE
     if percentage and devices > 1 and percent < WHOLE:
         fix = f"remove it, or set {VGCU.names.number} to 1"
-        raise percentage.refusal(f"is part of a GCU, but the {devices} vGCUs are whole", fix)
+        raise percentage.refusal(
+            f"requests part of a GCU, but {devices} vGCUs can only be whole ones", fix
+        )
     if slices is None or not slices.value:
         raise count.refusal(
-            f"has no {SLICES}, which the kubelet counts",
+            f"is requested without {SLICES}, which the kubelet counts",
             f"add {SLICES}: {percent * devices} % of the slices of one GCU, rounded up",
         )
     each, rest = divmod(slices.value, devices)
     if rest or each >= WHOLE:
         fix = "write the slices of one GCU times the number of vGCUs"
-        raise slices.refusal(f"cannot be the slices of {devices} GCUs", fix)
+        raise slices.refusal(f"is not a number of slices of {devices} GCUs", fix)
     return container.ask(VGCU.family, count=devices, memory_percent=percent, cores=each)
 
 

@@ -97,7 +97,7 @@ def _read(container: Container, amounts: Amounts, _: DialectConfig) -> Ask | Non
     size, *others = (amounts.get(name) for name in DRS.names)
     for other in filter(None, others):
         fix = f"write {DRS.names.number}: 3 for a profile such as 3g.20gb"
-        raise other.refusal("needs a profile that depends on the node", fix)
+        raise other.refusal("is not supported, because its profile depends on the node", fix)
     if size is None:
         return None
     if not 1 <= size.value < WHOLE:
@@ -106,7 +106,7 @@ def _read(container: Container, amounts: Amounts, _: DialectConfig) -> Ask | Non
 
 
 def _profiles(device: Device) -> list[_Profile]:
-    """Return the profiles that `_offered` keeps in the names of the sizes."""
+    """Return the profiles that `_offered` encoded in the names of the device's `mig_sizes`."""
     return [
         _Profile(int(name.partition("g")[0]), name, key, minor)
         for each in device.mig_sizes

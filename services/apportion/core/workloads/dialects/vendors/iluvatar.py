@@ -1,9 +1,9 @@
 """The dialects of Iluvatar GPUs, with one set of resource names for each chip since HAMi 2.7.
 
-Names are `iluvatar.ai/BI-V150-vgpu`, `.vMem` per 256 MiB and `.vCore` in percent; up to HAMi 2.6,
-`iluvatar.ai/vgpu`, `vcuda-memory` and `vcuda-core` for all chips. Memory and cores are per GPU. A
-request without cores gets any free ones. Several GPUs are exclusive: HAMi's webhook sets the cores
-to 100 percent times their number, so another amount is refused. The webhook also sets
+Names are `iluvatar.ai/BI-V150-vgpu`, `.vMem` in units of 256 MiB, and `.vCore` in percent; up to
+HAMi 2.6, `iluvatar.ai/vgpu`, `vcuda-memory` and `vcuda-core` for all chips. Memory and cores are
+per GPU. A request without cores gets any free ones. Several GPUs are exclusive: HAMi's webhook sets
+the cores to 100 percent times their number, so another amount is refused. The webhook also sets
 `SOL_CONTINER_NAME`. HAMi 2.7 reads the GPUs that the plugin registers. HAMi 2.6 makes up the GPUs
 from the amounts that the plugin counts; that plugin needs no lock."""
 

@@ -3,9 +3,9 @@
 The rules are those of HAMi's MetaX devices. A container requests a number of `metax-tech.com/sgpu`,
 and for each an amount of `vmemory` and a percentage of cores (`vcore`). Without cores it gets the
 sGPU exclusively. `vmemory: 4` is 4 GiB, and `2048Mi` is in bytes, cut to whole MiB. HAMi reads
-these amounts from limits alone. Pods share cards best-effort. Other policies and classes of pods
-are refused. A card that pods of another policy use is unhealthy, because pods of two policies
-cannot share a card."""
+these amounts from limits alone. Only the sharing policy best-effort is supported. Pods with another
+policy, or with a class, are refused. A card that pods of another policy use is unhealthy, because
+pods of two policies cannot share a card."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -159,7 +159,7 @@ def _shared(node: NodeFacts) -> Iterator[Device]:
 
 
 def _held(card: _Card) -> dict[str, Any]:
-    """Return that the card is unhealthy if pods of another policy use it, as HAMi's `Fit` does."""
+    """Mark the card as unhealthy if pods of another policy use it, as HAMi's `Fit` does."""
     idle = 0 < card.total_dev_count <= card.available_dev_count
     if not card.healthy or idle or card.qos_policy in ("", BEST_EFFORT):
         return {}

@@ -62,10 +62,6 @@ def _read(container: Container, amounts: Amounts, _: DialectConfig) -> Ask | Non
     return container.ask(GPU.family, memory_mib=memory.memory_mib(UNIT_MIB), cores=percent)
 
 
-def _fills(ask: Ask) -> dict[str, int]:
-    return {CORES: GPU_CORES * ask.count, MEMORY: GPU_UNITS * ask.count} if ask.whole else {}
-
-
 def _render(it: PlacedPod) -> dict[str, str]:
     notes = GPU.allocated(it) | {NODE: it.placed.node, TIME: str(it.now_ns)}
     for name in (*it.init_containers, *it.containers):
@@ -82,7 +78,9 @@ DIALECT = GPU.dialect(
     resources=lambda _: RESOURCES,
     read=_read,
     render=_render,
-    fills=_fills,
+    fills=lambda ask: (
+        {CORES: GPU_CORES * ask.count, MEMORY: GPU_UNITS * ask.count} if ask.whole else {}
+    ),
     inventory=GPU.in_amounts("mthreads", device_cores=GPU_CORES),
     locks={},
     writes=(INDEXES, NODE, TIME, GPUS),

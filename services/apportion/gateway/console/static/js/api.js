@@ -140,5 +140,15 @@ export async function orNone(answered, statuses = [404]) {
   }
 }
 
+/** The answer, or the Problem if the request fails. */
+export async function orProblem(answered) {
+  try {
+    return await answered;
+  } catch (problem) {
+    if (problem instanceof Problem) return problem;
+    throw problem;
+  }
+}
+
 /** A path from its parts, each escaped. */
 export const path = (...parts) => parts.map(encodeURIComponent).join("/");

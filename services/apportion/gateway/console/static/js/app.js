@@ -112,7 +112,7 @@ async function show() {
   }
 }
 
-/** Replace what is left of the page before, unless the new page has shown something itself. */
+/** Replace the rest of the previous page, unless the new page has rendered something already. */
 function showSkeleton(left) {
   if (main.firstElementChild !== left) return;
   const isWithin = main.contains(document.activeElement);

@@ -23,6 +23,7 @@ export const PAGES = [
     about: "the queue",
     load: () => import("./pages/waiting.js"),
   },
+  { path: "queues", under: "waiting", about: "queues", load: () => import("./pages/queues.js") },
   {
     path: "whatif",
     title: "What if",

@@ -17,7 +17,7 @@ export const sentenceCase = text =>
 /** The text as a sentence, with a capital letter and a full stop. */
 export const sentence = text => `${sentenceCase(text)}${/[.!?]$/.test(text) ? "" : "."}`;
 
-/** The rest of a text whose beginning is a command above it, as a sentence of its own; empty without a rest. */
+/** What follows a command in a text, as a sentence of its own; empty if nothing follows. */
 export const restOf = text => (text ? sentence(text.replace(/^[,;]\s*/, "")) : "");
 
 /** The text with UTC timestamps, such as 2026-11-26T12:55:32Z, replaced by local times. */

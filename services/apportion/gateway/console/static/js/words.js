@@ -1,8 +1,8 @@
 // Words and links that pages share: requests and allocations as text, and links for names. Sentences about
 // events always come from the gateway.
-import { instant, many, num } from "./format.js";
+import { duration, instant, many, num } from "./format.js";
 import { html } from "./html.js";
-import { CORE_UNITS, NPU_UNIT, PHASES } from "./vocabulary.js";
+import { CORE_UNITS, NPU_UNIT, PHASES, START_JUDGED_LEAST, START_UNKNOWN } from "./vocabulary.js";
 import { namespaceColour } from "./colours.js";
 import { revisionWords } from "./moment.js";
 import { href } from "./route.js";
@@ -109,6 +109,42 @@ export const nodeName = node =>
 export function since(time, now) {
   const ms = instant(time);
   return ms === null ? null : Math.max(0, (now - ms) / 1000);
+}
+
+/**
+ * When a pending pod should start, seen from `now` in milliseconds, and how good past forecasts were; or
+ * why the start is unknown. Empty if the rest of the page says it.
+ */
+export function startWords(start, now) {
+  if (start.unknown) {
+    const because = START_UNKNOWN[start.unknown];
+    return because ? `start not predictable: ${because}` : "";
+  }
+  const { earliest, median, latest } = startSeconds(start, now);
+  if (latest < 0) return `start overdue by ${duration(-latest)}`;
+  const [low, high] = [duration(earliest), duration(latest)];
+  let band = low === high ? `about ${low}` : `${low} to ${high}`;
+  if (earliest < 1) band = `within ${high}`;
+  const percent = Math.round(100 * start.probability);
+  const right =
+    start.judged >= START_JUDGED_LEAST
+      ? ` · ${Math.round((100 * start.within) / start.judged)} % of forecasts were right`
+      : "";
+  return `expected ${median < 1 ? "now" : `in ${duration(median)}`} (${percent} %: ${band})${right}`;
+}
+
+/**
+ * In how many seconds a known start should be, seen from `now` in milliseconds; negative if in the past. The
+ * clock of the browser may be behind that of the ledger.
+ */
+export function startSeconds({ as_of: asOf, ...times }, now) {
+  const at = Math.max(now, instant(asOf));
+  const seconds = time => (instant(time) - at) / 1000;
+  return {
+    earliest: seconds(times.earliest),
+    median: seconds(times.median),
+    latest: seconds(times.latest),
+  };
 }
 
 // ---- links between pages: from a name to its page, a count to its list, a revision to its event ----

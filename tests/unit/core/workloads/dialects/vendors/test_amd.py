@@ -30,7 +30,7 @@ ENTRY = {
 
 
 def amounts(count: object, memory: object = None, cores: object = None) -> dict[str, object]:
-    """Return limits with these amounts."""
+    """Return resource limits with these amounts of AMD GPUs; None leaves an amount out."""
     said = {COUNT: count, MEMORY: memory, CORES: cores}
     return {name: amount for name, amount in said.items() if amount is not None}
 
@@ -60,7 +60,7 @@ def test_asks(limits: dict[str, object], dialect: str, wanted: dict[str, Any] | 
 
 @pytest.mark.parametrize("cores", [0, 101, 200])
 def test_cores_are_a_percentage(cores: int) -> None:
-    """HAMi's webhook rejects less than 1 and more than 100 percent, and so do we."""
+    """Like HAMi's webhook, Apportion refuses less than 1 and more than 100 percent of cores."""
     error = refused(pod(amounts(1, None, cores)))
     assert error.field == f'spec.containers[0].resources.limits["{CORES}"]'
     assert error.value == cores

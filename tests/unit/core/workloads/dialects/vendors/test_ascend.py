@@ -16,7 +16,7 @@ ENTRY = {
 
 
 def npu(**notes: str) -> Device:
-    """Return the NPU of a node with these annotations; underscores stand for hyphens."""
+    """Return the NPU of a node with these annotations. `_` in a name stands for a hyphen."""
     named = {key.replace("_", "-"): value for key, value in notes.items()}
     register = {"hami.io/node-register-Ascend910B3": json.dumps([ENTRY])}
     (found,) = registration(vendor_node(register | named, {COUNT: 4})).devices

@@ -73,7 +73,7 @@ def test_asks(document: dict[str, Any], wanted: tuple[Ask, ...]) -> None:
     ],
 )
 def test_refusals(document: dict[str, Any], resource: str, says: str) -> None:
-    """A refusal has the field's path and a fix."""
+    """An MLU request that no MLU can meet is refused with the field's path and a fix."""
     error = refused(document)
     assert error.field == f'spec.containers[0].resources.limits["{resource}"]'
     assert says in str(error)
@@ -150,8 +150,8 @@ def test_shares_fill_an_mlu() -> None:
 
 
 def test_a_node_counts_percent_and_units_of_memory() -> None:
-    """Cambricon's plugin reports only the sums of percent and memory of a node. Like HAMi,
-    Apportion offers one MLU per 100 percent, with an equal part of the memory."""
+    """Cambricon's plugin reports only a node's total percentage of cores and total memory. Like
+    HAMi, Apportion offers one MLU per 100 percent, with an equal part of the memory."""
     found = registration(vendor_node({}, {CORES: 200, MEMORY: 384}))
     assert (found.plugin, found.problem) == ("hami", "")
     assert [each.id for each in found.devices] == ["n1-cambricon-mlu-0", "n1-cambricon-mlu-1"]

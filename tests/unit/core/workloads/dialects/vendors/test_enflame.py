@@ -38,7 +38,7 @@ def ask(family: str, **fields: Any) -> tuple[Ask, ...]:
 
 
 def registered(**changes: Any) -> Registration:
-    """Return the registration of a node whose capacity of slices has these changes."""
+    """Return what a node registers whose annotation of slices per GCU has these changes."""
     return registration(vendor_node({CAPACITY: json.dumps(DRS_CAPACITY | changes)}, {DRS: 24}))
 
 
@@ -285,7 +285,7 @@ def test_the_sections_of_three_charts(section: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("kind", ["gcu", "drs", "vgcu"])
 def test_the_samples(kind: str) -> None:
-    """Each sample is placed on a node of its kind, and gets annotations."""
+    """Each sample manifest is placed on a suitable node, and its pod gets annotations."""
     document = yaml.safe_load((SAMPLES / f"enflame-{kind}.yaml").read_text("utf-8"))
     assert draft(document).dialect == f"enflame-{kind}"
     assert annotations(VENDORS[f"enflame-{kind}"].node, document).keys() > BOUND.keys()

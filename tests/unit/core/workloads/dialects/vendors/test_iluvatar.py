@@ -114,8 +114,8 @@ def test_a_registration_that_cannot_be_read(text: str, offered: int, says: str) 
 
 
 def test_the_plugin_of_hami_2_6_counts_percent_and_units() -> None:
-    """HAMi 2.6's plugin reports only the sums of percent and memory of a node. Like HAMi, Apportion
-    offers one GPU per 100 percent, rounded up. All GPUs have the same memory."""
+    """HAMi 2.6's plugin reports only a node's total percentage of cores and total memory. Like
+    HAMi, Apportion offers one GPU per 100 percent, rounded up. All GPUs have the same memory."""
     found = registration(vendor_node({}, {CORES: 250, MEMORY: 320}))
     assert [each.id for each in found.devices] == [f"n1-iluvatar-{at}" for at in range(3)]
     assert {each.memory_mib for each in found.devices} == {320 * 256 * 100 // 250}

@@ -74,8 +74,8 @@ def test_the_annotations_of_the_sample() -> None:
 
 
 def test_the_indexes_are_those_of_the_last_container() -> None:
-    """The annotation with the indexes has only those of the last container with XPUs, as in
-    HAMi."""
+    """As in HAMi, the annotation for indexes has only those of the pod's last container with
+    XPUs."""
     both = pod(containers=[container("a", {COUNT: 2}), container("b"), container("c", {COUNT: 1})])
     here = place(ledger(NODE), "p", both)
     found = written(here, "p")
@@ -129,8 +129,8 @@ def test_a_node_that_never_has_a_set() -> None:
 
 
 def test_the_section_of_hamis_chart() -> None:
-    """The vendor's section in HAMi's configuration is accepted only with the vendor's usual
-    resource names."""
+    """Kunlunxin's section in HAMi's configuration is accepted only with Kunlunxin's usual resource
+    names."""
     usual = {"resourceCountName": COUNT, "resourceVMemoryName": "kunlunxin.com/vxpu-memory"}
     SECTIONS["kunlun"](usual, "kunlun")
     with pytest.raises(ManifestError) as caught:
@@ -247,8 +247,8 @@ def test_a_second_size_is_not_taken() -> None:
 
 
 def test_xpus_that_hamis_scheduler_may_choose_need_a_label() -> None:
-    """A node offers its XPUs only with the label. HAMi's scheduler and ours both choose XPUs by
-    index, and the kubelet only counts them."""
+    """A node offers XPUs only with the label `apportion.dev/device-plugin: vendor`, because HAMi's
+    scheduler also chooses XPUs by index, and the kubelet only counts them."""
     assert registration(vendor_node({}, {COUNT: 8})).devices == ()
     assert len(registration(vendor_node({}, {COUNT: 8}, labels=ALLOWED)).devices) == 8
 

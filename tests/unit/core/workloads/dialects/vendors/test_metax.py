@@ -123,8 +123,8 @@ def test_refused_annotations(key: str, value: str) -> None:
 
 
 def test_annotations_without_effect() -> None:
-    """These annotations are accepted if they set the policy `best-effort`, switch a function off,
-    or are empty. On pods without sGPUs, they are refused."""
+    """Annotations of a pod with sGPUs are accepted if they set the policy `best-effort`, switch a
+    function off, or are empty. On pods without sGPUs, they are refused."""
     notes = {QOS: "best-effort", APP_CLASS: "", TOPOLOGY: "false"}
     assert draft(pod({COUNT: 1}, notes)).shape.asks == ask(cores=100)
     for key, value in notes.items():
@@ -230,8 +230,8 @@ def test_malformed_registrations(text: str) -> None:
 
 
 def test_an_annotation_that_remains() -> None:
-    """Cards are offered only while the kubelet reports sGPUs. An empty list counts as no
-    registration."""
+    """If the annotation remains but the kubelet reports no sGPUs, the node offers no devices. An
+    annotation with an empty list counts as no registration."""
     found = registration(vendor_node(NODE.annotations, {COUNT: 0}))
     assert found.devices == ()
     assert COUNT in found.problem
@@ -266,7 +266,7 @@ def test_the_section_of_the_chart() -> None:
 
 @pytest.mark.parametrize("kind", ["gpu", "sgpu"])
 def test_the_samples(kind: str) -> None:
-    """Each sample is placed on a node of its kind, and gets annotations."""
+    """Each sample manifest is placed on a suitable node, and its pod gets annotations."""
     document = yaml.safe_load((SAMPLES / f"metax-{kind}.yaml").read_text("utf-8"))
     assert draft(document).dialect == f"metax-{kind}"
     assert annotations(VENDORS[f"metax-{kind}"].node, document).keys() > BOUND.keys()

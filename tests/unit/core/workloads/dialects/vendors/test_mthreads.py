@@ -20,7 +20,7 @@ ALLOCATED = "hami.io/mthreads-vgpu-devices-allocated"
 
 
 def amounts(count: object, memory: object = None, cores: object = None) -> dict[str, object]:
-    """Return limits with these amounts."""
+    """Return resource limits with these amounts of Moore Threads GPUs; None leaves one out."""
     said = {COUNT: count, MEMORY: memory, CORES: cores}
     return {name: amount for name, amount in said.items() if amount is not None}
 
@@ -95,7 +95,7 @@ def test_devices_are_chosen_by_id() -> None:
 
 
 def test_the_plugin_counts_cores_and_units() -> None:
-    """The plugin reports only the sums of cores and memory of a node. Like HAMi, Apportion offers
+    """The plugin reports only a node's total cores and total memory. Like HAMi, Apportion offers
     one GPU per 16 cores, rounded up. All GPUs have the same memory."""
     found = registration(vendor_node({}, {CORES: 40, MEMORY: 240, COUNT: 3}))
     assert (found.plugin, found.problem) == ("hami", "")
@@ -114,7 +114,7 @@ def test_simulated_devices_have_sixteen_cores() -> None:
 
 
 def test_annotations_of_a_share() -> None:
-    """The sample gets the annotations that HAMi writes, with the number of cores."""
+    """The sample's pod gets the annotations that HAMi writes, with the number of cores."""
     document = sample("moore-threads")
     found = written(place(ledger(VENDORS["mthreads"].node), "p", document), "p")
     index = found["mthreads.com/gpu-index"]

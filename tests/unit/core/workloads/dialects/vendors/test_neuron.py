@@ -55,7 +55,7 @@ def test_asks(limits: dict[str, int], wanted: dict[str, Any]) -> None:
      ({CORES: 130}, CORES), ({COUNT: 1, CORES: 2}, CORES)],
 )  # fmt: skip
 def test_refusals(limits: dict[str, int], name: str) -> None:
-    """An odd number of cores above one is refused, as by HAMi's webhook, and so is zero. A
+    """Zero cores, and odd numbers of cores above one, are refused, as by HAMi's webhook. A
     container cannot request both devices and cores."""
     assert refused(pod(limits)).field == f'spec.containers[0].resources.limits["{name}"]'
 
@@ -193,8 +193,8 @@ def test_whole_devices_are_read_back() -> None:
 
 
 def test_the_section_of_hamis_chart() -> None:
-    """The vendor's section in HAMi's configuration is accepted only with the vendor's usual
-    resource names."""
+    """AWS Neuron's section in HAMi's configuration is accepted only with AWS's usual resource
+    names."""
     SECTIONS["awsneuron"]({"resourceCountName": COUNT, "resourceCoreName": CORES}, "awsneuron")
     with pytest.raises(ManifestError) as caught:
         SECTIONS["awsneuron"]({"resourceCoreName": "a/b"}, "awsneuron")

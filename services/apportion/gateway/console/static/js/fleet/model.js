@@ -194,8 +194,8 @@ export class Fleet {
 
   /**
    * Counts of devices by state. A device can have several states: `brokenTaken` are both broken and granted,
-   * and `cordonedTaken` are cordoned and also granted (`cordonedHeld`) or broken (`cordonedBroken`). So
-   * granted, broken and cordoned without these, and free add up to all devices.
+   * and `cordonedTaken` are cordoned and also granted (`cordonedHeld`) or broken (`cordonedBroken`). So all
+   * devices are granted + (broken − brokenTaken) + (cordoned − cordonedTaken) + free.
    */
   totals() {
     const sum = {

@@ -97,7 +97,7 @@ export class Painter {
     for (let card = 0; card < node.count; card += 1) {
       const x = at.x + card * (width + layout.gap);
       const dim = match && !match[card] ? 1 : 0;
-      // free devices are pale, so not dimming them does not make them stand out as matches
+      // free devices are pale, even if not dimmed, so matching ones have a colour of their own
       const found = match && match[card] && isFree(node, card);
       const ground = found ? this.colours.freeFound : this.colours.free[dim];
       this.rect(x, at.y, width, height, ground);

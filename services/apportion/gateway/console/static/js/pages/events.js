@@ -45,6 +45,7 @@ class EventsPage {
     if (rev && !this.chosen) this.odd.push(`Invalid revision “${rev}”. Use a number such as 1200.`);
     this.held = false;
     this.asked = 0;
+    this.updating = null; // the query of a live update, see loadAnew
     this.closed = false;
   }
 
@@ -59,6 +60,7 @@ class EventsPage {
     ]);
     this.rows = page.items;
     this.next = page.continue;
+    this.hasOlder = false; // the user loaded older events, which an update would drop
     this.newest = page.revision;
     this.first = line.first_time;
     this.total = line.bins.reduce(
@@ -84,11 +86,15 @@ class EventsPage {
   }
 
   async older() {
-    const { rows, next } = this;
+    const { rows, next, sought } = this;
     const isOld = () => this.rows !== rows || this.next !== next; // another query, or loaded already
     const page = await this.ask(Number(next)).catch(problem => {
       if (!isOld()) throw problem;
     });
+    if (this.rows !== rows && this.sought === sought && this.next && !this.closed) {
+      await this.older(); // an update replaced the list: the user still wants what comes before it
+      return;
+    }
     if (isOld()) return;
     rows.push(...page.items);
     this.next = page.continue;
@@ -208,6 +214,8 @@ class EventsPage {
   }
 
   async showOlder() {
+    this.hasOlder = true;
+    if (this.asking === this.updating) this.asking = null; // a press counts more than an update
     await this.older();
     await this.fill();
     if (!this.closed) this.list();
@@ -347,8 +355,9 @@ ${JSON.stringify(event, null, 1)}</pre>
     this.detail();
   }
 
-  /** Show new events, or only their count while the user points at the list, has scrolled, or has selected
-   * an event or text. Updates that come too fast are delayed, so that the last one is shown too. */
+  /** Show new events, or only their count while the user points at the list, has scrolled, has loaded older
+   * events, or has selected an event or text. Updates that come too fast are delayed, so that the last one is
+   * shown too. */
   async update(live) {
     if (!live) {
       await this.again(true);
@@ -358,14 +367,17 @@ ${JSON.stringify(event, null, 1)}</pre>
     if (this.closed || !isLive()) return;
     const behind = moment.newest - this.newest;
     if (behind <= 0) return;
-    if (this.held || this.chosen || $("#box").scrollTop > 0 || !getSelection().isCollapsed) {
+    const isStill = this.held || this.chosen || this.hasOlder || $("#box").scrollTop > 0;
+    if (isStill || !getSelection().isCollapsed) {
       const pill = $("#pill");
       pill.hidden = false;
       pill.textContent = `↑ ${num(behind)} new`;
     } else {
       this.asked = performance.now();
       const isOwed = Boolean(this.asking); // this request replaces one that the user is waiting for
-      await (isOwed ? this.again().catch(this.context.failed) : this.again());
+      const done = this.again();
+      this.updating = isOwed ? null : this.asking;
+      await (isOwed ? done.catch(this.context.failed) : done);
     }
   }
 

@@ -100,7 +100,7 @@ export function lostTable({ total, currency }) {
   </table>`;
 }
 
-/** How much of the capacity was lost, and to what most of it; empty if nothing was. */
+/** The lost part of the capacity and its main cause, as text; empty if nothing was lost. */
 export function lostWords({ total }) {
   const [most] = CAUSES.slice(1).toSorted(
     ([one], [other]) => hoursOf(total, other) - hoursOf(total, one),
@@ -110,7 +110,7 @@ export function lostWords({ total }) {
     : "";
 }
 
-/** What share of the worked hours may have been idle, because no usage report covers it. */
+/** The part of the worked hours without usage reports, as text; empty if there is none. */
 export const unmeasuredWords = ({ total }) =>
   total.unmeasured_gpu_hours
     ? `${percent(total.unmeasured_gpu_hours / Math.max(LEAST, total.worked_gpu_hours))} of the worked hours have no usage report, so they may have been idle.`

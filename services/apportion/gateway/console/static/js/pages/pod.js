@@ -1,6 +1,6 @@
 // One pod: its placement and the reasons for it, or why it is pending and what would help. If there is no such
 // pod, the page offers similar names.
-import { get, getNow, orNone, path, Problem } from "../api.js";
+import { get, getNow, orNone, orProblem, path, Problem } from "../api.js";
 import { gauge, legend, sharesOf, stateOf, STATES, statesOf } from "../cards.js";
 import {
   behindWords,
@@ -28,6 +28,7 @@ import {
   podOf,
   quoted,
   receipt,
+  startWords,
   wants,
 } from "../words.js";
 import { mayBeMeant, namespacesOf, nonePage, otherKinds, severalPage } from "../meant.js";
@@ -95,7 +96,7 @@ class PodPage extends ListPage {
     const name = path(this.namespace, this.name);
     const [why, history] = await Promise.all([
       orNone(get(`pods/${name}/why`)),
-      this.orProblem(get(`history/pods/${name}`, { limit: 500 })),
+      orProblem(get(`history/pods/${name}`, { limit: 500 })),
     ]);
     this.why = why;
     this.history = history;
@@ -107,9 +108,9 @@ class PodPage extends ListPage {
     const submitted = why?.history[0]?.revision; // only this event has the queue
     const [detail, entry, node, beside] = await Promise.all([
       live ? orNone(get(`pods/${name}`)) : null,
-      submitted ? this.orProblem(getNow(`log/${submitted}`)) : null,
-      held ? this.orProblem(get(`nodes/${path(held)}`, then)) : null,
-      held ? this.orProblem(get("placements", { node: held, limit: 1000, ...then })) : null,
+      submitted ? orProblem(getNow(`log/${submitted}`)) : null,
+      held ? orProblem(get(`nodes/${path(held)}`, then)) : null,
+      held ? orProblem(get("placements", { node: held, limit: 1000, ...then })) : null,
     ]);
     this.pod = detail?.pod ?? null;
     this.queue = why?.gang?.queue || queueOf(entry?.event);
@@ -132,15 +133,6 @@ class PodPage extends ListPage {
       ...(await mayBeMeant(name)),
       later: story && { namespace, name, revision: story.items[0].revision },
     };
-  }
-
-  async orProblem(answered) {
-    try {
-      return await answered;
-    } catch (problem) {
-      if (problem instanceof Problem) return problem;
-      throw problem;
-    }
   }
 
   isNone() {
@@ -237,7 +229,7 @@ class PodPage extends ListPage {
     }${why.refused ? html`: ${this.reason()}.` : ""}`;
   }
 
-  /** Why it is, or was, pending; nodes are links. */
+  /** Why the pod is, or was, pending; nodes are links. */
   reason() {
     return linked(this.why.refused.reason_parts);
   }
@@ -309,7 +301,7 @@ class PodPage extends ListPage {
     </ol>`;
   }
 
-  /** Whether it is not in the queue yet, because it has scheduling gates. */
+  /** Whether the pod has scheduling gates, and so is not in the queue yet. */
   isGated() {
     return !this.why.refused && !this.why.waiting;
   }
@@ -321,11 +313,12 @@ class PodPage extends ListPage {
 
   /** Its position in the queue. */
   standing() {
-    const { waiting } = this.why;
+    const { waiting, start } = this.why;
     if (this.isGated()) return "not in the queue yet";
+    const starts = start ? startWords(start, shownTime()) : "";
     return html`${
       waiting ? `${num(waiting.position)} of ${num(waiting.pending)} · ` : ""
-    }${this.queueLink()}`;
+    }${this.queueLink()}${starts && ` · ${starts}`}`;
   }
 
   steps() {

@@ -1,5 +1,5 @@
 // Reports: GPU-hours allocated and used, their cost, idle shares, and causes of lost hours.
-import { getNow, Problem } from "../api.js";
+import { getNow, orProblem, Problem } from "../api.js";
 import { stackChart, stackNotes } from "../chart.js";
 import {
   meetNamespaces,
@@ -67,10 +67,9 @@ class ReportsPage extends ListPage {
     const step = `${seconds / 60}m`;
     const [usage, idle] = await Promise.all([
       getNow("report/usage", { ...period, step }),
-      this.orProblem(getNow("report/idle", period)),
+      orProblem(getNow("report/idle", period)),
     ]);
-    const cost =
-      unpriced ?? (await this.orProblem(getNow("report/cost", { ...period, to: usage.to })));
+    const cost = unpriced ?? (await orProblem(getNow("report/cost", { ...period, to: usage.to })));
     if (cost.code === NO_PRICES) unpriced = cost;
     this.usage = usage;
     this.idle = idle;
@@ -86,21 +85,12 @@ class ReportsPage extends ListPage {
     const { lostOf } = this;
     if (this.lost || this.losing === lostOf) return;
     this.losing = lostOf;
-    const lost = await this.orProblem(getNow("report/lost", lostOf));
+    const lost = await orProblem(getNow("report/lost", lostOf));
     if (this.closed || this.lostOf !== lostOf) return;
     this.lost = lost; // only the card is drawn, so that the focus and the button for newer events stay
     mount($("#lost-card"), this.lostCard());
     this.drawn = 0;
     this.chart();
-  }
-
-  async orProblem(answered) {
-    try {
-      return await answered;
-    } catch (problem) {
-      if (problem instanceof Problem) return problem;
-      throw problem;
-    }
   }
 
   /** The key of the label that the report is by; empty for another report. */

@@ -7,6 +7,7 @@ import { isTold, lineWords, link, namespaceDot, nodeName, podName, since } from 
 import { shownTime } from "../moment.js";
 import { answer, causeList, copyFrom, second } from "../parts.js";
 import { ListPage, NEWER } from "./list_page.js";
+import { axisRow, startAxis, startCell, startNote } from "./starts.js";
 import { sentenceCase, withCode } from "../typography.js";
 
 const ASKED = 90;
@@ -23,7 +24,7 @@ class WaitingPage extends ListPage {
   }
 
   async load() {
-    this.lines = await get("lines", { limit: ASKED });
+    this.lines = await get("lines", { limit: ASKED, start: 1 });
     this.revision = this.lines.revision;
     meetNamespaces(this.lines.lines.flatMap(line => line.first.map(pod => pod.namespace)));
   }
@@ -31,7 +32,10 @@ class WaitingPage extends ListPage {
   draw() {
     const { lines: all } = this;
     const since_ms = instant(all.oldest_time);
+    const starts = all.lines.map(line => line.start);
+    const axis = startAxis(starts, shownTime());
     this.opened ??= new Set(firstOpen(all.lines, this.context.parameters.get("pod")));
+    const rows = [axisRow(axis), ...all.lines.map(line => lineCard(line, this.opened, axis))];
     const sentence = all.pods
       ? html`${many(all.pods, "pod")} ${all.pods === 1 ? "needs" : "need"}
         ${many(all.devices, "GPU")} (${many(all.lines_count, "distinct request")})`
@@ -50,9 +54,11 @@ class WaitingPage extends ListPage {
             ? link("pods", `${num(all.rejected)} rejected`, { phase: "rejected" }, "c-bad")
             : "",
           all.pods ? orderWords(all.lines) : "",
+          all.lines.some(line => queueWords(line)) ? link("queues", "View queues") : "",
           NEWER,
         ])}
-        <div class="lines">${all.lines.map(line => lineCard(line, this.opened))}</div>
+        <div class="lines ${axis ? "timed" : ""}">${rows}</div>
+        ${startNote(starts, axis)}
         ${
           all.lines_count > all.lines.length
             ? html`<p class="faint">
@@ -79,7 +85,7 @@ class WaitingPage extends ListPage {
     copyFrom(event);
   }
 
-  /** Remember what is open, for the next update, and the last one for the address; the browser opens it. */
+  /** Remember the open requests for the next update, and a pod of the one just opened in the address. */
   toggle(key) {
     const closed = this.opened.delete(key);
     if (!closed) this.opened.add(key);
@@ -101,11 +107,11 @@ const firstOpen = (lines, pod) =>
     )
     .map(keyOf);
 
-function lineCard(line, opened) {
+function lineCard(line, opened, axis) {
   const now = shownTime();
   const key = keyOf(line);
   return html`<details class="line" data-key="${key}" ${opened.has(key) ? html`open` : ""}>
-    ${lineHead(line, now)}
+    ${lineHead(line, now, axis)}
     <div class="line-b">
       <div class="why">${gangLink(line)}${reasons(line)}</div>
       <table class="t tight">
@@ -143,7 +149,7 @@ function lineCard(line, opened) {
 }
 
 /** The row of a request; it has no links, because a press on it opens the details. */
-function lineHead(line, now) {
+function lineHead(line, now, axis) {
   const oldest = since(line.oldest_time, now);
   const why = briefWhy(line);
   return html`<summary class="line-h" data-row>
@@ -152,6 +158,7 @@ function lineHead(line, now) {
     <span><b>${num(line.pods)}</b> ${line.pods === 1 ? "pod" : "pods"}</span>
     <span>${many(line.devices, "GPU")} each</span>
     <span>${oldest === null ? "" : html`oldest <span class="m">${duration(oldest)}</span>`}</span>
+    ${startCell(line.start, axis)}
     <span class="line-w" title="${why}"
       >${line.lasting ? html`<span class="chip s-broken">can never be placed</span> ` : ""}${why}</span
     >

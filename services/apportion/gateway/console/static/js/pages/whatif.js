@@ -14,6 +14,7 @@ import {
   podLink,
   podName,
   receipt,
+  startWords,
 } from "../words.js";
 import { isLive, moment, revisionWords } from "../moment.js";
 import { answer, causeList, command, copyFrom, second, segments } from "../parts.js";
@@ -354,7 +355,7 @@ class WhatIfPage {
       manifest && !linked ? "The manifest is too long for a link; the page address omits it." : "";
   }
 
-  /** The pod of the address, unless the scenario cannot help it because it has a manifest or a loss. */
+  /** The pod of the address; empty if the scenario has a manifest or a loss, and so is not about this pod. */
   helped() {
     return this.pod && !this.first && !this.manifest.trim() && !this.lose.length
       ? this.pod.join("/")
@@ -534,7 +535,6 @@ class WhatIfPage {
         `as of ${revisionWords(plan.revision)}`,
         plan.changes.map(change => change.words).join(", "),
         `computed in ${num(took)} ms`,
-        plan.when,
       ]),
     );
     mount(
@@ -655,6 +655,7 @@ class WhatIfPage {
               ${limitBesides(pod.refused)}${causeList(pod.refused.causes, pod.refused.nodes)}`
           : ""
       }
+      ${pod.start ? html`<p>${sentenceCase(startWords(pod.start, 0))}</p>` : ""}
       ${
         pod.ahead
           ? html`<p class="faint">

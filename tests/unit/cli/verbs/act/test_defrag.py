@@ -1,0 +1,192 @@
+"""Tests of what `defrag` prints and with which exit code it ends."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from msgspec.structs import replace
+
+from apportion.cli.client.connection import Where
+from apportion.cli.exits import INTERRUPTED, NOT_NOW, REFUSED, UNREACHABLE, USAGE
+from apportion.cli.pods.moving import BY_HAND, Moving
+from apportion.cli.verbs.act.defrag import (
+    CHANGED,
+    NOT_AGAIN,
+    NOT_PLACED,
+    Report,
+    _Making,
+    _short,
+    _show,
+    _tell,
+    command,
+)
+from apportion.core.answers.plans import (
+    DefragAnswer,
+    DefragBlocked,
+    DefragMove,
+    DefragRequest,
+    DefragStep,
+)
+from apportion.core.answers.reads import CordonAnswer, NodeAnswer, PodAnswer
+from apportion.runtime.service.options import KubeChoice
+from tests.support.golden import Golden
+
+MOVE = DefragMove("u1", "team", "small", "n-1", "n-2", 1.0, 2.5)
+STEP = DefragStep("pod", "team/large", ("team/large",), ("n-1",), 8.0, 1.0, 2.5, (MOVE,))
+GANG = DefragStep(
+    "gang", "team/job", ("team/w-0", "team/w-1", "team/next"), ("n-1", "n-3"), 16.0, 2.0, 5.0,
+    (DefragMove("u2", "team", "a-0", "n-3", "n-4", 1.0, 2.5, "team/a"),
+     DefragMove("u3", "team", "a-1", "n-4", "n-4", 1.0, 2.5, "team/a")),
+)  # fmt: skip
+NODE = DefragStep("node", "n-1", ("team/next",), ("n-1",), 8.0, 1.0, 2.5, (MOVE,))
+REASONS: list[DefragBlocked] = [
+    DefragBlocked("pod", "team/a", "no-capacity", 3, (), 8.0, 2.5),
+    DefragBlocked("gang", "team/b", "pods-stay"),
+    DefragBlocked("node", "n-7", "pods-stay", pods=("team/x", "team/y")),
+    DefragBlocked("pod", "team/d", "no-place", pods=("team/x",)),
+    DefragBlocked("pod", "team/e", "frees-less"),
+    DefragBlocked("pod", "team/f", "moves-max"),
+    DefragBlocked("pod", "team/g", "lost-max"),
+    DefragBlocked("pod", "team/h", "disruption-budget"),
+    DefragBlocked("pod", "team/i", "search-limit"),
+    DefragBlocked("pod", "team/j", "other-cause"),
+]
+
+
+@pytest.mark.parametrize(
+    ("answer", "request_"),
+    [
+        (DefragAnswer(7, (STEP, GANG), of_kubernetes=True), DefragRequest()),
+        (DefragAnswer(7, (NODE,)), DefragRequest(free_nodes=1)),
+        (DefragAnswer(7, blocked=tuple(REASONS), other_causes=2),
+         DefragRequest(lost_gpu_hours_max=4.0)),
+        (DefragAnswer(7, other_causes=1), DefragRequest()),
+        (DefragAnswer(7), DefragRequest(free_nodes=1)),
+    ],
+    ids=["moves", "nodes", "reasons", "nothing", "no node"],
+)  # fmt: skip
+def test_what_is_shown(
+    answer: DefragAnswer, request_: DefragRequest, golden: Golden, request: pytest.FixtureRequest,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """The plan shows each move with its cost, and each pod or node without one with the reason."""
+    _show(answer, request_)
+    golden({request.node.callspec.id: capsys.readouterr().out})
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"moved": {"team/small": "n-2"}, "placed": {"team/large": "n-1"}},
+        {
+            "left": {"team/small": "not moved yet"},
+            "stopped": BY_HAND,
+            "cordoned": ["n-1"],
+            "author": "ada (defrag)",
+        },
+        {"moved": {"team/small": ""}, "waiting": {"team/b": "no room"}, "freed": ["n-1"]},
+    ],
+    ids=["done", "stopped", "emptied"],
+)
+def test_what_was_done(
+    fields: dict[str, Any], golden: Golden, request: pytest.FixtureRequest,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """The report names moved and placed pods, and after a stop also what is left to do."""
+    _tell(Report(plan=DefragAnswer(7, (STEP,)), **fields), DefragRequest())
+    golden({request.node.callspec.id: capsys.readouterr().out})
+
+
+@pytest.mark.parametrize(
+    ("answer", "free_nodes", "short"),
+    [
+        (DefragAnswer(7, (STEP,)), 0, False),
+        (DefragAnswer(7, (STEP,), tuple(REASONS[:1])), 0, True),
+        (DefragAnswer(7, (NODE,)), 2, True),
+        (DefragAnswer(7, (NODE,), tuple(REASONS[2:3])), 1, False),
+        (DefragAnswer(7), 0, False),
+    ],
+)
+def test_which_plans_fall_short(answer: DefragAnswer, free_nodes: int, *, short: bool) -> None:
+    """The exit code is 5 if a pod stays pending, or if fewer nodes become empty than requested."""
+    assert _short(answer, DefragRequest(free_nodes=free_nodes)) is short
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"moved": {"team/small": "n-2"}}, 0),
+        ({"stopped": BY_HAND, "waiting": {"team/small": "no room"}}, INTERRUPTED),
+        ({"stopped": NOT_AGAIN, "waiting": {"team/small": "no room"}}, NOT_NOW),
+        ({"stopped": NOT_AGAIN, "waiting": {"team/a": ""}, "left": {"team/b": "x"}}, NOT_NOW),
+        ({"stopped": NOT_PLACED, "moved": {"team/small": "n-2"}}, NOT_NOW),
+        ({"stopped": NOT_PLACED, "left": {"team/b": "the moves stopped before it"}}, NOT_NOW),
+        ({"stopped": CHANGED}, REFUSED),
+        ({"left": {"team/small": "its budget"}}, REFUSED),
+    ],
+)
+def test_the_exit_code_tells_pending_pods_from_early_stops(
+    fields: dict[str, Any], code: int
+) -> None:
+    """The exit code is 5 if a moved pod or the beneficiary is pending, even after a stop; 1 if the
+    moves stopped early for another cause."""
+    report = Report(plan=DefragAnswer(7, (STEP,)), **fields)
+    assert report.exit_code(DefragRequest()) == code
+
+
+GANG_NODES = [NodeAnswer(node=f"n-{number}", ready=True) for number in range(1, 5)]
+GANG_PODS = [
+    PodAnswer("team", "a-0", "u2", "placed", group="team/a", node="n-3"),
+    PodAnswer("team", "a-1", "u3", "placed", group="team/a", node="n-4"),
+    PodAnswer("team", "a-2", "u4", "pending", group="team/a"),
+]
+CORDON = CordonAnswer(by="ada", reason="fan", time="2026-01-01T00:00:00Z", revision=3)
+
+
+@pytest.mark.parametrize(
+    ("pods", "nodes", "moved"),
+    [
+        ({}, {}, 2),
+        ({1: {"node": "n-1"}}, {}, 0),
+        ({1: {"uid": "u9"}}, {}, 0),
+        ({2: {"node": "n-2"}}, {}, 0),
+        ({}, {0: {"cordons": (CORDON,)}}, 0),
+        ({}, {2: {"unschedulable": True}}, 0),
+        ({}, {3: {"ready": False}}, 0),
+        ({}, {3: {"node": "other"}}, 0),
+        ({}, {1: {"ready": False}}, 2),
+    ],
+    ids=["as planned", "moved", "recreated", "gang has grown", "cordoned", "unschedulable",
+         "target not ready", "target gone", "node of no move"],
+)  # fmt: skip
+def test_a_step_is_made_only_as_planned(
+    pods: dict[int, dict[str, Any]], nodes: dict[int, dict[str, Any]], moved: int, tmp_path: Path
+) -> None:
+    """A step moves nothing if a pod is elsewhere, its gang has other placed pods, or a node of the
+    step takes no pods."""
+    where = Where(data=tmp_path, gateway="http://127.0.0.1:1")
+    moving = Moving(what="", who="ada", why="", timeout_s=1, kube=KubeChoice(wanted=True))
+    making = _Making(where, moving, "x", Report())
+    there = [replace(pod, **pods.get(number, {})) for number, pod in enumerate(GANG_PODS)]
+    known = [replace(node, **nodes.get(number, {})) for number, node in enumerate(GANG_NODES)]
+    units = making._units(
+        GANG, {f"{pod.namespace}/{pod.name}": pod for pod in there},
+        {node.node: node for node in known},
+    )  # fmt: skip
+    assert sum(len(unit.pods) for unit in units) == moved
+
+
+def test_wrong_usage() -> None:
+    """`--apply` needs a reason, and `--free-nodes` takes no names of pods."""
+    where = ["--gateway", "http://127.0.0.1:1", "--nats", "nats://127.0.0.1:1"]
+    for words, code in (
+        (["--apply"], USAGE),
+        (["large", "--free-nodes", "1"], USAGE),
+        (["--budget", "0"], USAGE),
+        (["--max-lost", "nan"], USAGE),
+        (["--max-lost", "inf"], USAGE),
+        (["large"], UNREACHABLE),
+        (["--apply", "--reason", "x"], UNREACHABLE),
+    ):
+        assert CliRunner().invoke(command, [*words, *where]).exit_code == code, words
