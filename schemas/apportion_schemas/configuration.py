@@ -27,6 +27,7 @@ SCHEDULERS_MAX = 16
 MODELS_MAX = 32
 GROUPS_MAX = 8
 SLOTS_MAX = 250
+NAMESPACES_MAX = 256
 
 ResourceName = Annotated[
     str,
@@ -123,6 +124,18 @@ class QueuesConfiguration(Payload, frozen=True, rename="camel"):
     reclaim_surplus: bool = True  # False: a queue takes back only what it deserves
 
 
+class IdleConfiguration(Payload, frozen=True, rename="camel"):
+    """The section `idle`: what happens to pods that do no work on their devices for a long time.
+
+    If `after` (`4h`, `90m`) is empty, nothing happens. The section applies to the pods of
+    `namespaces`, or of all namespaces if this is empty."""
+
+    after: Annotated[str, Meta(max_length=16)] = ""
+    below: Annotated[int, Meta(ge=0, le=50)] = 0  # percent of the share; 0: no work at all
+    action: Literal["notify", "reclaim"] = "notify"
+    namespaces: Annotated[tuple[Name, ...], Meta(max_length=NAMESPACES_MAX)] = ()
+
+
 class Configuration(Payload, frozen=True, rename="camel"):
     """The whole document that `apportion config` sets; a missing key has its default."""
 
@@ -130,11 +143,12 @@ class Configuration(Payload, frozen=True, rename="camel"):
     nodeconfig: Annotated[tuple[NodeConfiguration, ...], Meta(max_length=NODES_MAX)] = ()
     policy: PolicyConfiguration = PolicyConfiguration()
     queues: QueuesConfiguration = QueuesConfiguration()
+    idle: IdleConfiguration = IdleConfiguration()
     scheduler_names: Annotated[tuple[Name, ...], Meta(max_length=SCHEDULERS_MAX)] = ()
     extended_scheduler_names: Annotated[tuple[Name, ...], Meta(max_length=SCHEDULERS_MAX)] = ()
 
 
-@event("operator.configuration", "operator", born=3)
+@event("operator.configuration", "operator", born=4)
 class ConfigurationChanged(Payload, frozen=True):
     """An operator replaced the configuration with this document."""
 

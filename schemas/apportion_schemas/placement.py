@@ -178,13 +178,14 @@ class KeptNode(Payload, frozen=True):
     node: Name
 
 
-@event("placement.{node}", "scheduler")
+@event("placement.{node}", "scheduler", born=2)
 class PodEvicted(Payload, frozen=True):
     """The scheduler evicts a pod for another one; the victim stays placed until it ends.
 
     The reason is `preempted` if the other pod has a higher priority. It is `reclaimed` if the
     victim's queue borrowed what the other pod's queue is entitled to; `queue` and
-    `beneficiary_queue` are the two queues.
+    `beneficiary_queue` are the two queues. It is `idle` if the victim may be evicted only because
+    it did no work for `idle_s` seconds, as the configuration's section `idle` allows.
 
     `nominated` is the node reserved for the `beneficiary` (a uid): in the meantime, no other pod of
     the same or lower priority is placed there. `kept` are nodes reserved for the other pods of its
@@ -202,13 +203,14 @@ class PodEvicted(Payload, frozen=True):
     beneficiary_name: Text
     beneficiary_priority: Priority
     nominated: Name
-    reason: Literal["preempted", "reclaimed"]
+    reason: Literal["preempted", "reclaimed", "idle"]
     beneficiary_group: Text = ""
     queue: Name | Literal[""] = ""
     beneficiary_queue: Name | Literal[""] = ""
     budgets: Annotated[tuple[Name, ...], Meta(max_length=64)] = ()
     kept: Annotated[tuple[KeptNode, ...], Meta(max_length=GANG_BATCH_MAX)] = ()
     notice_s: NoticeSeconds = 0
+    idle_s: Natural = 0
     previous: Annotated[str, Meta(max_length=64)] = ""
 
 

@@ -25,6 +25,7 @@ from msgspec import structs
 
 from apportion.core.ledger.agent_view import handed
 from apportion.core.ledger.fold import Change
+from apportion.core.ledger.handlers.idle import reclaims
 from apportion.core.ledger.state import State
 from apportion.core.placement.engine import EVENTS_MAX, Decision, DecisionEvent, Engine
 from apportion.core.placement.fit_query import ExternalChoices
@@ -60,6 +61,7 @@ from apportion_schemas import (
     PodSubmitted,
     ResizeAsked,
     ResizeRefused,
+    UsageRecorded,
     subject_of,
 )
 from apportion_schemas.decoding import from_outside
@@ -192,7 +194,10 @@ class Cycle:
         """Update after a change of the fold. Register this method with the reader."""
         self.engine.observe(change)
         self._chosen.observe(change)
-        if change.refused or type(change.data) in _STIRS:
+        kind = type(change.data)
+        # A report of usage may show that a pod is idle, so that a pending pod may evict it.
+        idle = kind is UsageRecorded and reclaims(self._state)
+        if change.refused or idle or kind in _STIRS:
             self._stirred.set()
 
     async def run(

@@ -18,15 +18,16 @@ from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader, StateFold
 from apportion.runtime.process.metrics import Metrics
 from apportion.scheduler.cycle import REFUSALS_MAX, Cycle, DecisionMetrics, DecisionsRefused
-from apportion_schemas import Event, PolicyChanged, encode, subject_of
+from apportion_schemas import Event, PolicyChanged, ShareUsed, UsageRecorded, encode, subject_of
 from apportion_schemas.catalogue import BY_PAYLOAD
 from apportion_schemas.quantities import Payload
 from tests.simulation.clocks import SkewedClock
 from tests.simulation.loop import rest, run_virtually
 from tests.support.fleet import rack
+from tests.support.idling import looking
 from tests.support.memory_ledger import MemoryLedger
 from tests.support.memory_server import MemoryServer
-from tests.support.pods import ask, pod
+from tests.support.pods import ask, cards, pod
 from tests.support.prices import learnt, priced, whole
 
 TIME = "2026-01-01T00:00:00.000000Z"
@@ -193,5 +194,34 @@ def test_a_choice_is_served_once_the_prices_are_known() -> None:
         running.cancel()
         placements = [scheduler.cluster.state.pods[uid].placement for uid in ("early", "late")]
         assert [each and each.node for each in placements] == ["of-early", "of-late"]
+
+    run_virtually(main())
+
+
+def test_a_report_that_shows_idle_pods_lets_a_pending_pod_evict_them() -> None:
+    """The scheduler decides again after a usage report by which pods are idle, without any other
+    event."""
+
+    async def main() -> None:
+        scheduler = Scheduler(rivals=0)
+        running = asyncio.create_task(scheduler.run())
+        scheduler.write(looking("1h", action="reclaim"), pod("new", cards(8)))
+        await rest(60.0)
+        state = scheduler.cluster.state
+        placed = [each for each in state.pods.values() if each.placement is not None]
+        assert (len(placed), state.evictions) == (PODS, {})
+        shares = tuple(
+            ShareUsed(
+                pod=each.uid, namespace="default", name=each.submitted.name, device=share.device,
+                container=share.container, seconds=3_600, memory_mib=1_000, memory_mib_seconds=0,
+                memory_mib_peak=0, cores=1, cores_seconds=0, cores_peak=0,
+            )
+            for each in placed if each.placement is not None for share in each.placement.shares
+        )  # fmt: skip
+        scheduler.write(UsageRecorded(node="n1", seconds=3_600, shares=shares))
+        await rest(10.0)
+        running.cancel()
+        assert {each.reason for each in state.evictions.values()} == {"idle"}
+        assert len(state.evictions) == PODS
 
     run_virtually(main())

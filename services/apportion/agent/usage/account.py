@@ -120,6 +120,11 @@ class Account:
         for key, memory in held.items():
             self._unshared.setdefault(key, _Unshared(*key)).add(memory // _MIB, seconds)
 
+    def shares(self, *, working: bool) -> set[Key]:
+        """Return the measured shares that did any work, or those that did none."""
+        peaks = {key: each.cores_peak for key, each in self._shares.items()}
+        return {key for key, peak in peaks.items() if peak is not None and (peak > 0) is working}
+
     def records(self, node: str) -> Iterator[UsageRecorded]:
         """Split a closed account into as few events as possible; yield none if nothing was used."""
         shares = list(_used(ShareUsed, self._shares.values()))

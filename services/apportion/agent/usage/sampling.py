@@ -1,7 +1,9 @@
 """Sample the use of a node every few seconds, for metrics, subscribers and hourly sums.
 
-Invariants: a failed sample is skipped and logged once. Sampling continues whatever containers do,
-and while the ledger accepts no records. An hour's sums are kept until they are recorded."""
+If the configuration looks for idle pods, the end of an idle period is recorded within about a
+minute. Invariants: a failed sample is skipped and logged once. Sampling continues whatever
+containers do, and while the ledger accepts no records. An hour's sums are kept until they are
+recorded."""
 
 import asyncio
 import logging
@@ -20,7 +22,7 @@ from apportion.agent.shares.regions import Regions
 from apportion.agent.usage.account import Account, restored, saved
 from apportion.agent.usage.names import Names, Seen, families, samples
 from apportion.agent.usage.owners import Books
-from apportion.agent.usage.uses import Counted, Look, read, tell_pids, wrong_pids
+from apportion.agent.usage.uses import Counted, Key, Look, read, tell_pids, wrong_pids
 from apportion.runtime.files.atomic import write_whole
 from apportion.runtime.process.clock import Clock, rfc3339, rfc3339_of
 from apportion.runtime.process.metrics import Metrics, Sample
@@ -29,6 +31,7 @@ from apportion_schemas.catalogue import token
 
 SAMPLE_S: Final = 5.0
 RECORD_S: Final = 3_600.0
+EARLY_S: Final = 60.0  # the shortest period of a record
 SAVE_S: Final = 60.0
 # A sample counts for the time since the previous one, but for at most so many intervals.
 LOOKS_MISSED_MAX: Final = 3
@@ -78,6 +81,7 @@ class Sampling:
         self._saved_s = 0.0
         self.look = Look()  # the result of the last sample
         self._unshared: set[tuple[str, int]] = set()
+        self._idle: set[Key] = set()  # shares that did nothing in the last full hour
         self._problem = ""
 
     def expose(self, metrics: Metrics, also: tuple[Names, ...]) -> None:
@@ -105,7 +109,7 @@ class Sampling:
                 account.add(self.look, passed_s)
                 await send_sample(send, self._node.name, self.look, self._clock)
             looked_s = now_s
-            if self._hour(self._wall_s()) != self._hour(account.began_s):
+            if self.is_over(account):
                 account.ended_s = self._wall_s()
                 self._accounts.append(Account(account.ended_s))
                 if len(self._accounts) > CLOSED_MAX + 1:
@@ -164,6 +168,22 @@ class Sampling:
                 self._saved_s = -SAVE_S
             self._closed.clear()
             await self._closed.wait()
+
+    def is_over(self, account: Account) -> bool:
+        """Return True if the account's hour is over.
+
+        The hour ends early if a share works that did nothing in the hour before, because the
+        scheduler must not evict its pod as idle."""
+        now_s = self._wall_s()
+        if self._hour(now_s) != self._hour(account.began_s):
+            looks = self._agent.configuration.idle.after
+            self._idle = account.shares(working=False) if looks else set()
+            return True
+        if not self._idle or now_s - account.began_s < EARLY_S:
+            return False
+        woken = self._idle & account.shares(working=True)
+        self._idle -= woken
+        return bool(woken)
 
     def _hour(self, at_s: float) -> int:
         return int((at_s - self._offset_s) // self._record_s)

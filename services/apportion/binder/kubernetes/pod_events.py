@@ -1,10 +1,11 @@
 """Writes Kubernetes events of pods, and the pods' condition PodScheduled.
 
-If a pod waits, only its newest reason is written; all other events are written. Names and contents
-come from the ledger, so several binders write an event once. Invariants: bindings have priority
-over events. Every bound pod that still exists gets its event eventually. An event that the API
-server keeps refusing does not delay other events. The queue is limited. If the queue is full when a
-pod is bound, the event is later made from the state."""
+If a pod waits, only its newest reason is written; all other events are written. Events of pods that
+wait or are idle are repeated before they expire. Names and contents come from the ledger, so
+several binders write an event once. Invariants: bindings have priority over events. Every bound pod
+that still exists gets its event eventually. An event that the API server keeps refusing does not
+delay other events. The queue is limited. If the queue is full when a pod is bound, the event is
+later made from the state."""
 
 import asyncio
 import itertools
@@ -24,6 +25,7 @@ from apportion.core.explain.health import failed_devices, failed_words, failure,
 from apportion.core.explain.text import event_text, words
 from apportion.core.explain.why import event_words
 from apportion.core.ledger.fold import Change
+from apportion.core.ledger.handlers.idle import IdleNews, idle_pod
 from apportion.core.ledger.state import PENDING, NodeState, Phase, PodState, State
 from apportion.core.placement.feasibility.causes import NO_NODE_CODES, ranked
 from apportion.core.workloads.adoption.placement_annotations import PREFIX
@@ -127,6 +129,7 @@ class Telling:
         self._state = state
         self._undeclared = UndeclaredGangs(state)
         self._failed = FailedDevices(state)
+        self._idle = IdleNews(state)
         self._clock = clock
         self._bad: dict[str, Tale] = {}
         self._good: dict[str, Tale] = {}
@@ -147,6 +150,8 @@ class Telling:
         if not self._live or change.refused:
             return
         data = change.data
+        for pod in self._idle.news(change):
+            self._note(_idle(self._state, pod, self._state.revision))
         if isinstance(data, PodRejected):
             self._note(_rejected(data))
         elif isinstance(data, PodEvicted) and change.pod is not None:
@@ -205,6 +210,8 @@ class Telling:
         self._recall = range(min(recent), next_one)
         for pod in self._failed.at_first():
             self._note(_failed(self._state, pod, 0))
+        for pod in self._idle.news():
+            self._note(_idle(self._state, pod, 0))
         async with asyncio.TaskGroup() as tellers:
             for number in range(TELLERS):
                 tellers.create_task(self._tell_all(), name=f"event writer {number}")
@@ -228,7 +235,8 @@ class Telling:
                 if pod.phase is Phase.PENDING and pod.refusal is not None
             )
             undeclared = {pod.submitted.uid: pod for pod in self._undeclared.named()}
-            every = dict.fromkeys(itertools.chain(state.rejected, refused, undeclared))
+            idle = state.idle or ()
+            every = dict.fromkeys(itertools.chain(state.rejected, refused, undeclared, idle))
             # Each pod has the same slot in every binder.
             due = [uid for uid in every if crc32(uid.encode()) % RENEW_SLOTS == slot]
             begin = turn * RENEWED_MAX % max(1, len(due))  # continue after the previous turn
@@ -238,6 +246,8 @@ class Telling:
                     tale: Tale | None = _rejected(rejected)
                 elif uid in undeclared:
                     tale = _undeclared(undeclared[uid])
+                elif pod is not None and pod.placement is not None:
+                    tale = _idle(state, pod, 0)
                 elif pod is not None:
                     tale = _of(state, pod, pod.refusal, pod.refused_revision)
                 else:
@@ -445,6 +455,12 @@ def _undeclared(pod: PodState) -> Tale:
 def _failed(state: State, pod: PodState, revision: int) -> Tale | None:
     failed = failed_devices(state, pod)
     return _tale(pod.submitted, "DeviceFailed", failed_words(failed), revision) if failed else None
+
+
+def _idle(state: State, pod: PodState, revision: int) -> Tale | None:
+    if idle_pod(state, pod) is None:
+        return None
+    return _tale(pod.submitted, "Idle", words.idle_notice(state.configuration.idle), revision)
 
 
 def _tale(

@@ -538,6 +538,15 @@ class WhyPlaced(Answer, frozen=True):
     ends_by: OrEmpty[str] = ""  # `activeDeadlineSeconds` after its placement; empty if unknown
 
 
+class WhyIdle(Answer, frozen=True):
+    """How long a pod has been idle, by the last report of its node."""
+
+    since: str
+    seconds: int  # without work; time without reports does not count
+    memory_mib: int  # peak of the last report
+    evictable: bool  # a pending pod of its queue and priority may evict it
+
+
 class WhyHeldBack(Answer, frozen=True):
     """Why a pod waits before it is placed again: agents refused its earlier placements."""
 
@@ -637,6 +646,7 @@ class Why(Answer, frozen=True):
     unready: str = ""  # why its node is not ready
     gang: GangAnswer | None = None
     failed_devices: tuple[FailedDevice, ...] = ()
+    idle: WhyIdle | None = None  # if the configuration looks for idle pods
     last_failure: People[str] = ""
     evictions: Evictions | None = None
     breaches: tuple[Breach, ...] = ()  # newest first

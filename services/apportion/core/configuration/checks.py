@@ -17,6 +17,7 @@ from apportion.core.workloads.pods.template import ManifestConfig
 from apportion.core.workloads.schedulers import OURS, scheduler_names
 from apportion_schemas import Configuration
 from apportion_schemas.configuration import (
+    IdleConfiguration,
     MigGeometries,
     NodeConfiguration,
     NvidiaConfiguration,
@@ -30,6 +31,9 @@ SHARED = frozenset({"plain", "hami", "volcano-vgpu"})
 HOURS = {"h": 1, "d": 24}
 HALF_LIFE_MAX_MS = 365 * 24 * 3_600_000
 _is_duration = re.compile(r"[1-9][0-9]{0,4}[hd]", re.ASCII).fullmatch
+MINUTES = {"m": 1, "h": 60, "d": 1_440}
+IDLE_AFTER_MAX_S = 30 * 24 * 3_600
+_is_minutes = re.compile(r"[1-9][0-9]{0,4}[mhd]", re.ASCII).fullmatch
 
 # Field of `VgpuNames` to the key of the document that renames it
 RESOURCE_KEYS = {
@@ -54,6 +58,7 @@ def check(configuration: Configuration) -> None:
             f"remove it, or set policy.nodes to one of {', '.join(WEIGHABLE)}",
         )
     _check_queues(configuration.queues)
+    check_idle(configuration.idle)
     seen: set[str] = set()
     for position, node in enumerate(configuration.nodeconfig):
         _check_node(node, f"nodeconfig[{position}]", configuration.nvidia)
@@ -98,6 +103,30 @@ def _check_queues(queues: QueuesConfiguration) -> None:
             weight,
             "has no effect without queues.usageHalfLife",
             'set queues.usageHalfLife, such as "7d", or remove it',
+        )
+
+
+def idle_after_s(idle: IdleConfiguration) -> int:
+    """Return after how many seconds without work a pod is idle; 0 if idle pods are ignored."""
+    number, unit = idle.after[:-1], idle.after[-1:]
+    return int(number) * MINUTES[unit] * 60 if unit else 0
+
+
+def check_idle(idle: IdleConfiguration) -> None:
+    """Raise `ManifestError` if the section `idle` is invalid or has no effect."""
+    if idle.after and not (_is_minutes(idle.after) and idle_after_s(idle) <= IDLE_AFTER_MAX_S):
+        raise ManifestError(
+            "idle.after",
+            idle.after,
+            "is not a number of minutes, hours or days up to 30 days",
+            'write a duration from "1m" to "30d", such as "4h"',
+        )
+    if not idle.after and idle != IdleConfiguration():
+        raise ManifestError(
+            "idle",
+            msgspec.to_builtins(idle),
+            "has no effect without idle.after",
+            'set idle.after, such as "4h", or remove the section',
         )
 
 

@@ -94,6 +94,18 @@ KEYS: tuple[Key, ...] = (
         "whether pods are evicted so that a queue gets its part of the surplus. If `false`, pods "
         "are evicted only for what a queue deserves, as with Volcano's plugin `capacity`",
         SCHEDULER),
+    Key("idle.after",
+        "a pod is idle if it does no work on its devices for this long, as in `4h`, `90m` or "
+        "`2d`. If unset, idle pods are ignored", f"{SCHEDULER}, {BINDER}"),
+    Key("idle.below",
+        "a share does no work in an hour if its mean use is below this percentage of the share, 0 "
+        "to 50. With 0, any use counts as work", f"{SCHEDULER}, {BINDER}"),
+    Key("idle.action",
+        "`notify`: an idle pod gets a Kubernetes event; `reclaim`: also, pending pods of the same "
+        "queue and priority may evict it", f"{SCHEDULER}, {BINDER}"),
+    Key("idle.namespaces",
+        "the section `idle` applies to pods of these namespaces; if unset, of all namespaces",
+        f"{SCHEDULER}, {BINDER}"),
     Key("schedulerNames",
         "Apportion places the pods with one of these values of `spec.schedulerName`. If unset, "
         "the values are those of the watcher's `--scheduler-name`, by default `apportion`, "

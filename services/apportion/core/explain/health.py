@@ -1,4 +1,4 @@
-"""Report which of a pod's devices have failed, and why its node is not ready.
+"""Report which of a pod's devices failed, how long it was idle, why its node is not ready.
 
 Pods on a failed device keep their shares until they end. Invariant: a device is reported exactly
 while its own health prevents new placements."""
@@ -6,10 +6,12 @@ while its own health prevents new placements."""
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from apportion.core.answers.reads import FailedDevice
+from apportion.core.answers.reads import FailedDevice, WhyIdle
 from apportion.core.devices.shares import DeviceState
 from apportion.core.explain.text.words import device_words
 from apportion.core.ledger.fold import UNNAMED
+from apportion.core.ledger.handlers.idle import idle_pod, reclaims
+from apportion.core.ledger.moments import text_of
 from apportion.core.ledger.state import ALLOCATED, NodeState, PodState, State
 
 GONE = "its agent no longer reports it"
@@ -111,4 +113,17 @@ def failed_words(failed: Iterable[FailedDevice]) -> str:
         f"its device {device_words(each.device)} has failed ({each.reason})"
         + (f" at revision {each.revision}, {moment(each.time)}" if each.revision else "")
         for each in failed
+    )
+
+
+def idle_of(state: State, pod: PodState) -> WhyIdle | None:
+    """Return how long a pod has been idle, or None if it does not count as idle."""
+    found = idle_pod(state, pod)
+    if found is None:
+        return None
+    return WhyIdle(
+        since=text_of(found.since),
+        seconds=found.seconds,
+        memory_mib=found.memory_mib,
+        evictable=reclaims(state) and pod.submitted.evictable,
     )

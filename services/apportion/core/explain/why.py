@@ -8,7 +8,7 @@ from apportion.core.answers import reads
 from apportion.core.answers.reads import fields_of
 from apportion.core.explain.causes import refused_answer, spared_words, with_taken
 from apportion.core.explain.explainer import Explainer
-from apportion.core.explain.health import failed_devices, unready
+from apportion.core.explain.health import failed_devices, idle_of, unready
 from apportion.core.explain.not_queued import gang_words
 from apportion.core.explain.queue_entitlement import entitlement_of
 from apportion.core.explain.text import words
@@ -69,6 +69,7 @@ def why(
         gang=gang_answer(state, pod.submitted.group, group) if group else None,
         last_failure=pod.last_failure,
         failed_devices=failed,
+        idle=idle_of(state, pod),
         evicted=evicted,
         evicted_in_vain=evicted is not None and evicted.beneficiary not in state.pods,
         evicts=tuple(evicts),

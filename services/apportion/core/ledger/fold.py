@@ -17,7 +17,7 @@ from msgspec.structs import force_setattr
 from apportion.core.devices import chains
 from apportion.core.devices.cordons import reasons
 from apportion.core.devices.shares import DeviceState, Oversold, occupy, release, template_cpu_of
-from apportion.core.ledger.handlers import cluster_facts, gangs, past_use, resizing  # noqa: F401 - imported, some register handlers
+from apportion.core.ledger.handlers import cluster_facts, gangs, idle, past_use, resizing  # noqa: F401 - imported, some register handlers
 from apportion.core.ledger.handlers.adoption import charged, hold, settle
 from apportion.core.ledger.handlers.change import HANDLERS, Change, folds
 from apportion.core.ledger.handlers.change import Context as _Context
@@ -110,6 +110,8 @@ def apply(state: State, revision: int, event: Event, *, digest: str = "") -> Cha
         change = Change(data, node=node, refused=str(error))
     if state.past_use is not None:
         past_use.follow(state, state.past_use, change, event.time)
+    if state.idle is not None and not change.refused:
+        idle.follow(state, state.idle, change, event.time)
     if digest and type(data) in CHAINED:
         node = node_of(state, data.node)
         node.fence, node.chain = revision, digest

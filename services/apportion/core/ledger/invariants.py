@@ -147,6 +147,9 @@ def _pods(state: State) -> Iterator[str]:
     for uid in state.resizes:
         if uid not in state.pods or state.pods[uid].placement is None:
             yield f"pod {uid} is to be resized but has no placement"
+    for uid in state.idle or ():
+        if uid not in state.pods or state.pods[uid].placement is None:
+            yield f"pod {uid} is idle but has no placement"
     for uid in state.nominated:
         if uid not in state.pods or state.pods[uid].placement is not None:
             yield f"a node is nominated for pod {uid}, which is not pending"

@@ -26,6 +26,7 @@ from apportion.core.ledger.rules import Rules
 from apportion.core.ledger.state import (
     Departed,
     GroupState,
+    IdleShare,
     NodeState,
     PodState,
     RefusedEvent,
@@ -54,7 +55,7 @@ from apportion_schemas import (
 )
 
 # Raise it when the meaning of these bytes changes, or what the fold makes of any event.
-FORMAT = 20
+FORMAT = 21
 MAGIC = b"apportion snapshot\n"
 _START = struct.Struct(">H")
 _LENGTH = struct.Struct(">I")
@@ -164,6 +165,7 @@ class _Head(Struct, array_like=True, tag=1):
     limits_checked: dict[str, int] = {}
     rules: Rules = msgspec.field(default_factory=Rules)
     past_use: KeptUse | None = None
+    idle: dict[str, dict[str, IdleShare]] | None = None
 
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -273,6 +273,18 @@ class Resize(Struct, frozen=True, array_like=True):
     revision: int
 
 
+class IdleShare(Struct, array_like=True, gc=False):
+    """How long a share has done no work, by the reports of its node.
+
+    `since` and `until` are in microseconds since 1970, by the clock of the node. `seconds` is the
+    part of this time that was measured. `memory_mib` is the peak of the last report."""
+
+    seconds: int
+    since: int
+    until: int
+    memory_mib: int
+
+
 class Departed(Struct, frozen=True, array_like=True, gc=False):
     """What the state keeps of a dropped node, so that the node's fences continue if it returns."""
 
@@ -323,6 +335,8 @@ class State(Struct, eq=False):
     gangs_left: dict[str, int] = {}  # gangs without pods, in order, with their `since`
     rules: Rules = field(default_factory=Rules)
     past_use: PastUse | None = None  # None: the configuration sets no half-life
+    # Shares without work, by pod uid and then by share; None: the configuration ignores them.
+    idle: dict[str, dict[str, IdleShare]] | None = None
 
 
 def other_owner(state: State, node: str, device: str) -> NodeState | None:

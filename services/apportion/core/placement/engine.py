@@ -133,7 +133,7 @@ class Engine:
     def needs_time(self) -> bool:
         """Return True if decisions depend on the time: `tell_time` is due before each of them."""
         limits = self._limits
-        timed = self._queue.held_until or self._preempting.due
+        timed = self._queue.held_until or self._preempting.due or self._preempting.takes_idle
         return limits.lends or limits.remembers or bool(timed)
 
     def tell_time(self, now: int) -> None:

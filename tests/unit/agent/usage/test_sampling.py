@@ -2,7 +2,7 @@
 records."""
 
 import asyncio
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,8 @@ from apportion.runtime.ledger.port import Draft
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.process.clock import SystemClock
 from apportion.runtime.process.metrics import Metrics
-from apportion_schemas import Host, UsageRecorded, decode
+from apportion_schemas import Configuration, Host, UsageRecorded, decode
+from apportion_schemas.configuration import IdleConfiguration
 from tests.support.memory_ledger import MemoryLedger
 from tests.support.memory_server import MemoryServer
 from tests.support.polling import until
@@ -107,3 +108,51 @@ async def test_an_account_that_is_broken_is_set_aside_by_its_name(
     assert list(account.records("n1")) == []
     assert not saved.exists()
     assert (tmp_path / "usage.msgpack.broken").read_bytes() == found
+
+
+class Hand(SystemClock):
+    """A clock that shows the time that a test sets, in seconds since 1970."""
+
+    now_s = 0.0
+
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(self.now_s, UTC)
+
+
+@pytest.mark.parametrize(("after", "early"), [("4h", [False, False, True, False, False]),
+                                              ("", [False] * 5)])  # fmt: skip
+async def test_the_end_of_an_idle_hour_is_recorded_early(
+    tmp_path: Path, after: str, early: list[bool]
+) -> None:
+    """If a share works that did nothing in the last hour, the agent records its use after a minute,
+    once, and only if the configuration looks for idle pods."""
+    ledger, clock = MemoryLedger(MemoryServer(), role="intake"), Hand()
+    async with GroupCommit(ledger) as commit:
+        node = Node(
+            "n1", SimulatedBackend(simulated_devices("n1", "1xT4")), HOST,
+            Publisher("agent/n1", clock, commit.append),
+        )  # fmt: skip
+        agent = Agent([node], ledger, Metrics())
+        agent._view.configuration = Configuration(idle=IdleConfiguration(after=after))
+        sampling = sampling_of(agent, node, tmp_path)
+        sampling._clock = clock
+        begin = sampling._offset_s + 100 * sampling._record_s
+        hour, next_one = Account(begin), Account(begin + 3_600)
+        hour.add(Look((use(), use("busy", cores=9))), 3_600)
+        clock.now_s = begin + 3_600
+        assert sampling.is_over(hour)
+        found = []
+        for passed_s, idle_cores in ((30, 50), (50, 50), (70, 0), (80, 50), (4_000, 0)):
+            clock.now_s = next_one.began_s + min(passed_s, 3_000)
+            next_one.add(Look((use(cores=idle_cores), use("busy", cores=9))), 5)
+            found.append(sampling.is_over(next_one))
+    assert found == early
+
+
+def test_only_measured_shares_are_idle_or_work() -> None:
+    """An account names the shares with any work and those without, if their compute is known."""
+    account = Account(0)
+    account.add(Look((use("a"), use("b", cores=1), use("c", cores=None))), 5)
+    account.add(Look((use("a"), use("b"))), 5)
+    assert [pod for pod, *_ in account.shares(working=True)] == ["b"]
+    assert [pod for pod, *_ in account.shares(working=False)] == ["a"]

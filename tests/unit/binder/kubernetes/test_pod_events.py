@@ -20,6 +20,7 @@ from apportion.binder.kubernetes.pod_events import (
 from apportion.binder.kubernetes.target import Pace
 from apportion.core.explain.text.event_text import CORES_LATER
 from apportion.core.ledger.fold import Change
+from apportion.core.ledger.moments import SECOND, text_of
 from apportion.runtime.kube.client import JSON, TIMEOUT_S, Answer, KubeUnavailable
 from apportion.runtime.ledger.port import Draft
 from apportion.runtime.ledger.reader import Reader, StateFold
@@ -32,6 +33,8 @@ from apportion_schemas import (
     RefusalCode,
     ResizeAsked,
     ShareBreached,
+    ShareUsed,
+    UsageRecorded,
     encode,
     subject_of,
 )
@@ -40,6 +43,8 @@ from apportion_schemas.quantities import Payload
 from tests.simulation.clocks import SkewedClock
 from tests.simulation.loop import rest, run_virtually
 from tests.support.fleet import rack
+from tests.support.golden import Golden
+from tests.support.idling import looking
 from tests.support.kube_objects import kube_pod
 from tests.support.ledger_of import event_of
 from tests.support.memory_kube import MemoryKube
@@ -528,6 +533,48 @@ def test_events_of_all_waiting_pods_are_renewed_by_turns(monkeypatch: pytest.Mon
             told.ask("DELETE", f"{EVENTS}/{each['metadata']['name']}")
         await rest(2.5 * RENEW_SLOT_S)
         assert [name for name, _ in told.messages()] == ["a", "b"]
+        running.cancel()
+
+    run_virtually(main())
+
+
+def test_an_idle_pod_gets_one_event_for_each_idle_period(golden: Golden) -> None:
+    """An idle pod gets one Kubernetes event, also from a binder that restarts. If the pod works and
+    then is idle again, the event is counted again."""
+
+    async def main() -> None:
+        told = Told()
+        running = asyncio.create_task(told.run())
+        uid = told.hold("a")
+        told.write(looking("2h", action="reclaim", below=5))
+
+        async def hour(cores: int) -> None:
+            seconds = 3_600
+            moment = told.server.last_revision * 3_600
+            used = ShareUsed(
+                pod=uid, namespace="default", name="a", container="main", device="n1-g0",
+                seconds=seconds, memory_mib=1_000, memory_mib_seconds=0, memory_mib_peak=10,
+                cores_seconds=cores * seconds, cores_peak=cores,
+            )  # fmt: skip
+            data = UsageRecorded(node="n1", seconds=seconds, shares=(used,))
+            time = text_of(moment * SECOND)
+            draft = Draft(subject_of(data), f"hour-{moment}", encode(event_of(data, time)))
+            told.server.append([draft], {}, role="intake", writer="intake")
+            await rest(5)
+
+        for cores in (0, 0, 0):
+            await hour(cores)
+        (message,) = (each for _, each in told.messages())
+        assert told.event("Idle")["type"] == "Warning"
+        running.cancel()
+        told.begin_anew()
+        running = asyncio.create_task(told.run())
+        await hour(0)
+        assert told.counts() == {message: 1}
+        for cores in (80, 0, 0, 0):
+            await hour(cores)
+        assert told.counts() == {message: 2}
+        golden({"idle": message})
         running.cancel()
 
     run_virtually(main())

@@ -25,7 +25,6 @@ from apportion.core.ledger.state import DRAINED
 
 HOLDERS_NAMED: Final = 4  # pods that are listed if they use what a limit allows or a node lacks
 CHANGES_SAID: Final = 8
-_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 _NOW: Final = ("is", "has been")
 _THEN: Final = ("was", "had been")
 
@@ -245,10 +244,10 @@ def start_words(start: reads.StartForecast, now_s: float) -> str:
         return f"Start not predictable: {because}" if because else ""
     _, median, latest = start_seconds(start, now_s)
     if latest < 0:
-        said = f"The start is overdue: it was expected at least {span_words(-latest)} ago"
+        said = f"The start is overdue: it was expected at least {words.span(-latest)} ago"
     else:
         said = (
-            f"Expected to start {f'in {span_words(median)}' if median >= 1 else 'now'}; with a "
+            f"Expected to start {f'in {words.span(median)}' if median >= 1 else 'now'}; with a "
             f"probability of {100 * start.probability:.0f} % {start_band(start, now_s)}"
         )
     said += f". Based on {words.many(start.similar, 'similar start')}"
@@ -264,8 +263,8 @@ def start_band(start: reads.StartForecast, now_s: float) -> str:
     if latest < 0:
         return "overdue"
     if earliest < 1:
-        return f"within {span_words(latest)}"
-    low, high = span_words(earliest), span_words(latest)
+        return f"within {words.span(latest)}"
+    low, high = words.span(earliest), words.span(latest)
     return f"in about {low}" if low == high else f"in {low} to {high}"
 
 
@@ -279,17 +278,6 @@ def start_seconds(start: reads.StartForecast, now_s: float) -> tuple[float, ...]
         for each in (start.as_of, start.earliest, start.median, start.latest)
     )
     return tuple(each - max(now_s, as_of) for each in times)
-
-
-def span_words(seconds: float) -> str:
-    """Return a rounded period, as in `40 s`, `12 min` or `2 h 40 min`."""
-    for at, (size, unit) in enumerate(_UNITS):
-        if seconds >= size:
-            much, rest = divmod(round(seconds), size)
-            below = _UNITS[at + 1 :][:1]
-            more = [f"{rest // less} {smaller}" for less, smaller in below if rest >= less]
-            return " ".join((f"{much:,} {unit}", *more))
-    return f"{seconds:.0f} s"
 
 
 def _awaits(why: reads.Why) -> str:
@@ -395,6 +383,7 @@ def _place(why: reads.Why, placed: reads.WhyPlaced) -> str:
             f"{why.gang.min_available:,} pods are placed"
         )
     if why.evicted is None:
+        said += f". {words.idle(why.idle)}" if why.idle is not None else ""
         if placed.ends_by and why.end is None:
             said += f". Its deadline is {moment(placed.ends_by)} (`activeDeadlineSeconds`)"
         return said

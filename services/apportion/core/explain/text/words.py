@@ -5,8 +5,9 @@ Invariant: a text contains no number that is not in the refusal."""
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from apportion.core.answers.reads import Part, joined
+from apportion.core.answers.reads import Part, WhyIdle, joined
 from apportion.core.devices.catalogue import NVIDIA
+from apportion.core.ledger.handlers.idle import KEEP
 from apportion.core.names import natural
 from apportion.core.placement.feasibility.causes import (
     LIMIT_CODES,
@@ -34,8 +35,10 @@ from apportion_schemas import (
     Shape,
     VolumeShortage,
 )
+from apportion_schemas.configuration import IdleConfiguration
 
 _C = RefusalCode
+_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 SYSTEMS: Final[Mapping[str, str]] = {
     "hami": "HAMi", "volcano": "Volcano", "vendor": "the vendor"
 }  # fmt: skip
@@ -546,6 +549,10 @@ def evicted_for(evicted: PodEvicted, *, in_vain: bool = False) -> str:
     if evicted.reason == "reclaimed":
         said = f" for {evicted.beneficiary_name}, because queue {evicted.beneficiary_queue} is "
         said += f"entitled to what queue {evicted.queue} borrows"
+    if evicted.reason == "idle":
+        said += f", because it did no work for {span(evicted.idle_s)}"
+    elif evicted.idle_s:
+        said += f", after {span(evicted.idle_s)} without work"
     if in_vain:
         said += ", which has since ended"
     elif evicted.nominated != evicted.node:
@@ -556,6 +563,35 @@ def evicted_for(evicted: PodEvicted, *, in_vain: bool = False) -> str:
     if evicted.notice_s:
         said += f"; it has {evicted.notice_s:,} s of notice"
     return said
+
+
+def idle(idle: WhyIdle) -> str:
+    """Return for how long a pod has been idle, and whether it may be evicted."""
+    said = f"It has been idle for {span(idle.seconds)}"
+    if idle.evictable:
+        said += "; a pending pod of its queue and priority may evict it"
+    return said
+
+
+def idle_notice(policy: IdleConfiguration) -> str:
+    """Return the text of the Kubernetes event for idle pods, the same for all of them."""
+    said = f"did no work on its devices for at least {policy.after}"
+    if policy.below:
+        said = f"used less than {policy.below}% of its devices for at least {policy.after}"
+    if policy.action == "reclaim":
+        said += "; a pending pod of its queue and priority may evict it"
+    return f"{said}. To keep it, set the label {'='.join(KEEP)}"
+
+
+def span(seconds: float) -> str:
+    """Return a rounded period, as in `40 s`, `12 min` or `2 h 40 min`."""
+    for at, (size, unit) in enumerate(_UNITS):
+        if seconds >= size:
+            much, rest = divmod(round(seconds), size)
+            below = _UNITS[at + 1 :][:1]
+            more = [f"{rest // less} {smaller}" for less, smaller in below if rest >= less]
+            return " ".join((f"{much:,} {unit}", *more))
+    return f"{seconds:.0f} s"
 
 
 def resize_refused(refused: ResizeRefused) -> str:

@@ -8,7 +8,7 @@ from typing import Final
 from msgspec import structs
 
 from apportion.core.configuration import check
-from apportion.core.ledger.handlers import past_use
+from apportion.core.ledger.handlers import idle, past_use
 from apportion.core.ledger.handlers.change import Change, Context, Refused, folds
 from apportion.core.workloads.document import ManifestError
 from apportion_schemas import (
@@ -123,8 +123,10 @@ def _configuration_changed(context: Context, data: ConfigurationChanged) -> Chan
         check(data.configuration)
     except ManifestError as error:
         raise Refused(str(error)) from None
+    before = state.configuration
     state.configuration, state.configuration_revision = data.configuration, context.revision
     past_use.configure(state, context.time)
+    idle.configure(state, before.idle)
     if policy != PolicyConfiguration():
         state.policy_revision = context.revision
         state.policy = structs.replace(

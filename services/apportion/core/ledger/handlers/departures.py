@@ -5,13 +5,15 @@ Other nodes are dropped. The fences of the newest `DEPARTED_MAX` dropped nodes a
 returning node continues its chain.
 
 Invariants: which nodes are dropped follows from the events alone, and the state never refers to a
-dropped node. A pod is evicted only for a pending pod of higher priority, and is listed as evicted
-only while placed. A node or device with several cordons is open again only after all are lifted."""
+dropped node. A pod is evicted only for a pending pod of higher priority, unless it is idle or its
+queue borrows. A pod is listed as evicted only while placed. A node or device with several cordons
+is open again only after all are lifted."""
 
 from typing import Final
 
 from apportion.core.devices.cordons import Cordon, added, reasons, without
 from apportion.core.ledger.handlers.change import Change, Context, Refused, folds
+from apportion.core.ledger.handlers.idle import idle_pod, reclaims
 from apportion.core.ledger.state import PENDING, Departed, NodeState, PodState, State, queue_of
 from apportion_schemas import (
     DeviceCordoned,
@@ -79,19 +81,7 @@ def evict(context: Context, data: PodEvicted, pod: PodState) -> Change:
     one = state.pods.get(data.beneficiary)
     if one is None or one.phase is not PENDING:
         raise Refused(f"pod {data.beneficiary}, for which {data.pod} would go, does not wait")
-    if data.reason == "reclaimed":
-        # The scheduler decides whether the queue is entitled to it, as for priorities of gangs.
-        queues = queue_of(state, pod), queue_of(state, one)
-        if queues[0] == queues[1] or queues != (data.queue, data.beneficiary_queue):
-            raise Refused(
-                f"pod {data.pod} of queue {queues[0]} would go for {data.beneficiary} of queue "
-                f"{queues[1]}, and not as {data.queue} for {data.beneficiary_queue}"
-            )
-    elif pod.submitted.priority >= one.submitted.priority:
-        raise Refused(
-            f"pod {data.pod} of priority {pod.submitted.priority} would go for {data.beneficiary} "
-            f"of priority {one.submitted.priority}"
-        )
+    check_reason(state, data, pod, one)
     if not pod.submitted.evictable:
         raise Refused(f"pod {data.pod} may not be evicted for others")
     if data.nominated not in state.nodes:
@@ -105,6 +95,33 @@ def evict(context: Context, data: PodEvicted, pod: PodState) -> Change:
         if other.submitted.group == data.beneficiary_group and each.node in state.nodes:
             state.nominated[each.pod] = each.node
     return Change(data, node=state.nodes[data.node], pod=pod, shares=())
+
+
+def check_reason(state: State, data: PodEvicted, pod: PodState, one: PodState) -> None:
+    """Raise `Refused` if the pod may not be evicted for the event's reason and pending pod."""
+    queues = queue_of(state, pod), queue_of(state, one)
+    if data.reason == "reclaimed":
+        # The scheduler decides whether the queue is entitled to it, as for priorities of gangs.
+        if queues[0] == queues[1] or queues != (data.queue, data.beneficiary_queue):
+            raise Refused(
+                f"pod {data.pod} of queue {queues[0]} would go for {data.beneficiary} of queue "
+                f"{queues[1]}, and not as {data.queue} for {data.beneficiary_queue}"
+            )
+    elif data.reason == "idle":
+        # The pod may have worked since the scheduler decided.
+        if not reclaims(state) or idle_pod(state, pod) is None:
+            raise Refused(f"pod {data.pod} is not idle, or idle pods are not evicted")
+        if pod.submitted.priority > one.submitted.priority or queues[0] != queues[1]:
+            raise Refused(
+                f"idle pod {data.pod} of priority {pod.submitted.priority} and queue {queues[0]} "
+                f"would go for {data.beneficiary} of priority {one.submitted.priority} and queue "
+                f"{queues[1]}"
+            )
+    elif pod.submitted.priority >= one.submitted.priority:
+        raise Refused(
+            f"pod {data.pod} of priority {pod.submitted.priority} would go for {data.beneficiary} "
+            f"of priority {one.submitted.priority}"
+        )
 
 
 def leave(state: State, uid: str) -> None:

@@ -1,10 +1,10 @@
 """Decide for which pending pod to evict others, as the last step of a decision.
 
-The victims have a lower priority, or their queues use what this pod's queue is entitled to. The pod
-is nominated to the node until they have ended. In the meantime, no other pod of the same or lower
-priority is placed there, and no pod of another queue if queues reclaim what they lend.
-Source: kube-scheduler's DefaultPreemption. Invariant: no pod is evicted twice, and none while pods
-that are already leaving free enough room."""
+The victims have a lower priority, or are idle, or their queues use what this pod's queue is
+entitled to. The pod is nominated to the node until they have ended. In the meantime, no other pod
+of the same or lower priority is placed there, and no pod of another queue if queues reclaim what
+they lend. Source: kube-scheduler's DefaultPreemption. Invariant: no pod is evicted twice, and none
+while pods that are already leaving free enough room."""
 
 from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
@@ -17,6 +17,7 @@ from msgspec import structs
 from apportion.core.bounded import remember
 from apportion.core.ledger.handlers.change import Change
 from apportion.core.ledger.handlers.departures import waiting_for
+from apportion.core.ledger.handlers.idle import IdleNews
 from apportion.core.ledger.moments import micros_of
 from apportion.core.ledger.state import GroupState, PodState, State
 from apportion.core.placement.feasibility.evaluator import FITS
@@ -25,7 +26,7 @@ from apportion.core.placement.gang_levels import Domain, GangLevels
 from apportion.core.placement.gangs import GangDeficit, deficit_of, held
 from apportion.core.placement.index.packed import Int64
 from apportion.core.placement.limits.reclaiming import Reclaim
-from apportion.core.placement.preemption.victims import DryRun, Lifted, Victims, eviction
+from apportion.core.placement.preemption.victims import Cost, DryRun, Lifted, Victims, eviction
 from apportion.core.placement.queueing.keys import gang_key, wants_key
 from apportion.core.placement.queueing.shape_queue import (
     Reasons,
@@ -115,7 +116,7 @@ class _Node(NamedTuple):
 
     `start` is the negated start time of the victims: at equal cost, the latest are evicted."""
 
-    cost: tuple[int, float, int, int, int]
+    cost: Cost
     start: int
     row: int
     evicted: int
@@ -368,12 +369,15 @@ class Preempting:
         # When to evict for the first pod of a shape queue: its uid, and microseconds since 1970.
         self._until: dict[bytes, tuple[str, int]] = {}
         self._claims = 0
+        self._idle = IdleNews(state)
         self._as_of = -1
 
     def observe(self, change: Change) -> bool:
         """Apply the fold's change. Return True if it ended the nomination of a node."""
         kind = type(change.data)
         self._forget_gang(change)
+        if self._state.idle is not None and self._idle.news(change):
+            self._in_vain.clear()
         if kind in _OF_CLAIMS:
             self._claims += 1
         if kind in _COMES and change.pod is not None:
@@ -394,6 +398,16 @@ class Preempting:
     def due(self) -> int:
         """Return when to search again without a new event, in microseconds since 1970, or 0."""
         return self._gang_room.dry_run.safe_until
+
+    @property
+    def takes_idle(self) -> bool:
+        """Return True if there may be idle pods that a pod of the same priority may evict."""
+        return self._gang_room.dry_run.takes_idle
+
+    @property
+    def _takes_equals(self) -> bool:
+        # Whether a pod may evict pods that have no lower priority.
+        return self._gang_room.dry_run.lends or self.takes_idle
 
     def look_again(self) -> None:
         """Search again without a new event, because of the time or the set of pending pods."""
@@ -423,7 +437,7 @@ class Preempting:
         `events_max` limits the refusals."""
         if self._as_of == self._state.revision:
             return [], False
-        if self._highest <= self._least and not self._gang_room.dry_run.lends:
+        if self._highest <= self._least and not self._takes_equals:
             return [], False
         refused = self._given_up(events_max)
         if refused:
@@ -541,7 +555,7 @@ class Preempting:
             place = shape_queue.place(self._state)
             if head is None or place is None or reasons is None or not self._may_help(reasons):
                 continue
-            if self._gang_room.dry_run.lends or -head.rank > self._least:
+            if self._takes_equals or -head.rank > self._least:
                 found.append((place, shape_queue.key, shape_queue))
         return [shape_queue for _, _, shape_queue in sorted(found, key=lambda each: each[:2])]
 
@@ -557,7 +571,7 @@ class Preempting:
         if head is None or self._hopes(head):  # usually it is the head
             return None if head is None else self._state.pods[head.uid]
         for turn in shape_queue.live(self._state):
-            if -turn.rank <= self._least and not self._gang_room.dry_run.lends:
+            if -turn.rank <= self._least and not self._takes_equals:
                 return None  # nor may any pod behind it
             if self._hopes(turn):
                 return self._state.pods[turn.uid]

@@ -1,12 +1,13 @@
 """Choose the fewest and least important pods to evict from a node so that a pod fits.
 
 In the pod's own queue, pods of lower priority may be evicted (preemption, as in Volcano's action
-`preempt`). In other queues, the pod may evict pods that use what its own queue is entitled to
-(reclaim, see `limits.reclaiming`). All these pods are removed for a trial. Then each is put back if
-the pod still fits (kube-scheduler's DefaultPreemption). If a victim belongs to a gang, the pods
-beyond the gang's minimum are evicted first, one by one. The other pods of the gang are evicted
-together, unless they can run alone. Invariant: the state is restored, and the pod would not fit if
-any victim stayed."""
+`preempt`), and idle pods of the same priority if the configuration says so. In other queues, the
+pod may evict pods that use what its own queue is entitled to (reclaim, see `limits.reclaiming`).
+All these pods are removed for a trial. Then each is put back if the pod still fits
+(kube-scheduler's DefaultPreemption); idle pods are put back last. If a victim belongs to a gang,
+the pods beyond the gang's minimum are evicted first, one by one. The other pods of the gang are
+evicted together, unless they can run alone. Invariant: the state is restored, and the pod would not
+fit if any victim stayed."""
 
 import operator
 from collections import Counter
@@ -19,6 +20,7 @@ from apportion.core.devices.shares import retake
 from apportion.core.devices.worth import DEVICE, most_at_once, worth_of
 from apportion.core.ledger import fold
 from apportion.core.ledger.handlers.gangs import minimums_of
+from apportion.core.ledger.handlers.idle import idle_pod, reclaims
 from apportion.core.ledger.host_usage import charge_host
 from apportion.core.ledger.moments import SECOND, micros_of, text_of
 from apportion.core.ledger.state import (
@@ -48,13 +50,16 @@ WAIT_MAX_S: Final = 1_800  # for a checkpoint: an annotation must not keep devic
 WAITS_MAX: Final = 16  # times of checkpoints that are compared for one set of victims
 # subtracted from each, so that a few pods beat many of negative priority
 _LEAST_PRIORITY = -(1 << 31)
+Cost = tuple[int, bool, float, int, int, int]  # of victims, see `Victims.better_than`
 
 
 class Unit(NamedTuple):
     """Pods that are evicted together: one pod, or a gang, its most important pod first.
 
-    `gang` is the gang that cannot run without these pods, or empty."""
+    `gang` is the gang that cannot run without these pods, or empty. If all pods are idle, they are
+    less important than all pods that work."""
 
+    idle: bool
     rank: int
     since: str
     uid: str
@@ -80,21 +85,22 @@ class Victims(NamedTuple):
     def better_than(self, other: "Victims") -> bool:
         """Return True if kube-scheduler would rather evict these victims; False for a tie.
 
-        The criteria in order: fewest pods that exceed a budget, least work lost to reclaim, lowest
-        priority of the highest pod, lowest sum of priorities, fewest pods, latest start of the most
-        important ones."""
+        The criteria in order: fewest pods that exceed a budget, idle pods only, least work lost to
+        reclaim, lowest priority of the highest pod, lowest sum of priorities, fewest pods, latest
+        start of the most important ones."""
         mine, others = self.cost, other.cost
         if mine != others:
             return mine < others
         return bool(self.units) and self.since > other.since
 
     @property
-    def cost(self) -> tuple[int, float, int, int, int]:
+    def cost(self) -> "Cost":
         """Return the criteria for comparing victims, except the start time; lower is better."""
         priorities = [pod.submitted.priority for pod in self.pods]
         highest = max(priorities, default=_LEAST_PRIORITY)
         total = sum(priority - _LEAST_PRIORITY for priority in priorities)
-        return (len(self.budgets), self.lost, highest, total, len(priorities))
+        works = not all(unit.idle for unit in self.units)
+        return (len(self.budgets), works, self.lost, highest, total, len(priorities))
 
     @property
     def since(self) -> str:
@@ -125,6 +131,11 @@ class DryRun:
     def lends(self) -> bool:
         """Return True if a queue may reclaim what other queues use."""
         return self._limits.lends
+
+    @property
+    def takes_idle(self) -> bool:
+        """Return True if there may be idle pods that a pod of the same priority may evict."""
+        return reclaims(self._state)
 
     def reclaim(self, pod: PodState, others: Sequence[PodState] = ()) -> Reclaim | None:
         """Return what the pod may reclaim from other queues; None if nothing.
@@ -174,10 +185,12 @@ class DryRun:
     ) -> tuple[float, int] | None:
         """Return what is lost to reclaim, and when that is least; None if it is not allowed."""
         queue = queue_of(self._state, pod)
-        others = [unit.pods for unit in chosen if queue_of(self._state, unit.pods[0]) != queue]
-        if others and (reclaim is None or not reclaim.allows(reversed(others))):
+        others = [unit for unit in chosen if queue_of(self._state, unit.pods[0]) != queue]
+        taken = [unit.pods for unit in reversed(others)]
+        if others and (reclaim is None or not reclaim.allows(taken)):
             return None
-        return self.least_lost(list(chain.from_iterable(others)), reclaim)
+        working = [unit.pods for unit in others if not unit.idle]
+        return self.least_lost(list(chain.from_iterable(working)), reclaim)
 
     def least_lost(self, pods: list[PodState], reclaim: Reclaim | None) -> tuple[float, int]:
         """Return the device seconds that are lost if these pods are evicted, and when that is best.
@@ -210,7 +223,8 @@ class DryRun:
 
     def may_evict(self, pod: PodState, reclaim: Reclaim | None, least: int) -> bool:
         """Return False if no pod may be evicted for this one. `least` is the lowest priority."""
-        return pod.submitted.preempts and (reclaim is not None or pod.submitted.priority > least)
+        may = reclaim is not None or pod.submitted.priority > least or self.takes_idle
+        return pod.submitted.preempts and may
 
     def lift(self, pod: PodState) -> "Lifted":
         """Remove a placed pod from the state for a trial; pass the result to `put_back`."""
@@ -256,16 +270,19 @@ class DryRun:
         for each in node.pods.values():
             about = each.submitted
             lower, evicted = about.priority < priority, self._state.evictions.get(about.uid)
-            if not about.evictable or not (lower or self._limits.lends):
-                continue
             if evicted is not None:
-                if lower or evicted.reason == "reclaimed":
+                if lower or evicted.reason != "preempted":
                     leaving.append(each)
                 continue
+            idle = about.priority == priority and self._is_idle(each)
+            if not about.evictable or not (lower or idle or self._limits.lends):
+                continue
             mine = queue_of(self._state, each) == queue
-            if lower if mine else reclaim is not None:
+            if lower or idle if mine else reclaim is not None:
                 self._add_unit(each, own if mine else others)
-        allowed = [unit for unit in own.values() if -unit.rank < priority and _may_go(unit)]
+        allowed = [
+            unit for unit in own.values() if -unit.rank < priority + unit.idle and _may_go(unit)
+        ]
         back: list[Unit] = []
         lost = [unit._replace(since=min(map(self._since, unit.pods))) for unit in others.values()]
         for unit in sorted(lost, reverse=True):  # the least important first
@@ -274,20 +291,30 @@ class DryRun:
                 back.append(unit)
         return leaving, sorted((*allowed, *back))
 
+    def _is_idle(self, pod: PodState) -> bool:
+        now = 0 if self._queue.now == NO_CLOCK else self._queue.now
+        return self.takes_idle and idle_pod(self._state, pod, now) is not None
+
+    def _unit(self, pods: list[PodState], gang: str = "") -> Unit:
+        ordered = _by_importance(pods)
+        first, idle = ordered[0], all(map(self._is_idle, pods))
+        since = min(each.placed_time for each in pods)
+        return Unit(idle, -first.submitted.priority, since, first.uid, tuple(ordered), gang)
+
     def _add_unit(self, pod: PodState, units: dict[str, Unit]) -> None:
         # Add the pods that are evicted with this one, unless they are there.
         name = pod.submitted.group
         if not name or not self._state.groups[name].together:
-            units[pod.uid] = _unit([pod])
+            units[pod.uid] = self._unit([pod])
         elif pod.uid not in units and name not in units:
             group, gone = self._state.groups[name], self._state.evictions
             # A pod that was placed after its gang was evicted is evicted alone.
             members = [each for each in held(group) if each.uid not in gone]
             extra = [each for each in _beyond_minimum(group, members) if _on(each, pod)]
             rest = [each for each in members if each not in extra]
-            units.update((each.uid, _unit([each])) for each in extra)
+            units.update((each.uid, self._unit([each])) for each in extra)
             if any(_on(each, pod) for each in rest):
-                units[name] = _unit(rest, name)
+                units[name] = self._unit(rest, name)
 
     def _of_one_queue(self, unit: Unit) -> bool:
         # Pods of a gang whose PodGroup is not known may name different queues.
@@ -355,6 +382,8 @@ def eviction(state: State, victim: PodState, pod: PodState, found: Victims) -> P
     about, placement = victim.submitted, _place_of(victim)
     queues = queue_of(state, victim), queue_of(state, pod)
     reclaimed = queues[0] != queues[1]
+    idle = idle_pod(state, victim) if reclaims(state) else None
+    lower = about.priority < pod.submitted.priority
     return PodEvicted(
         pod=about.uid,
         namespace=about.namespace,
@@ -367,11 +396,12 @@ def eviction(state: State, victim: PodState, pod: PodState, found: Victims) -> P
         beneficiary_priority=pod.submitted.priority,
         beneficiary_group=pod.submitted.group,
         nominated=found.node,
-        reason="reclaimed" if reclaimed else "preempted",
+        reason="reclaimed" if reclaimed else "preempted" if lower or idle is None else "idle",
         queue=queues[0] if reclaimed else "",
         beneficiary_queue=queues[1] if reclaimed else "",
         budgets=found.budgets.get(about.uid, ()),
         notice_s=about.notice_s,
+        idle_s=0 if idle is None else idle.seconds,
     )
 
 
@@ -412,13 +442,6 @@ def _left_alone(units: list[Unit], chosen: list[Unit]) -> list[Unit]:
 def _may_go(unit: Unit) -> bool:
     # A gang is evicted in one batch.
     return len(unit.pods) <= GANG_BATCH_MAX and all(each.submitted.evictable for each in unit.pods)
-
-
-def _unit(pods: list[PodState], gang: str = "") -> Unit:
-    ordered = _by_importance(pods)
-    first = ordered[0]
-    since = min(each.placed_time for each in pods)
-    return Unit(-first.submitted.priority, since, first.uid, tuple(ordered), gang)
 
 
 def _by_importance(pods: list[PodState]) -> list[PodState]:

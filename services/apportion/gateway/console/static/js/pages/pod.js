@@ -548,7 +548,13 @@ class PodPage extends ListPage {
   failed() {
     const { why } = this;
     const ended = this.hasEnded();
-    if (!why.failed_devices.length && !why.evicted && !why.last_failure && !why.unready) {
+    if (
+      !why.failed_devices.length &&
+      !why.evicted &&
+      !why.last_failure &&
+      !why.unready &&
+      !why.idle
+    ) {
       return html`<section class="card">
         <h2>Health</h2>
         <p class="ok-line">${ICONS.ok} ${ended ? "Healthy until the end" : "Healthy"}</p>
@@ -580,6 +586,16 @@ class PodPage extends ListPage {
               ${ICONS.warning}<span
                 >${ended ? "Evicted" : "Being evicted"} for
                 ${why.evicted.beneficiary_name}${why.evicted_in_vain ? ", which has ended since" : ""}.</span
+              >
+            </p>`
+          : ""
+      }
+      ${
+        why.idle && !why.evicted
+          ? html`<p class="note warn">
+              ${ICONS.warning}<span
+                >${ended ? "Did" : "Has done"} no work for ${duration(why.idle.seconds)}, since
+                ${when(why.idle.since)}.${why.idle.evictable && !ended ? " A pending pod may evict it." : ""}</span
               >
             </p>`
           : ""
