@@ -52,6 +52,8 @@ from apportion.runtime.process.metrics import Metrics
 from apportion_schemas import (
     AllocationFailed,
     BindFailed,
+    BudgetGone,
+    BudgetObserved,
     LimitsChecked,
     PlacementVoided,
     PodEvicted,
@@ -70,6 +72,8 @@ BACK_OFF = BackOff(0.02, 5.0)
 REFUSALS_MAX = 10  # in a row: the last was about a single pod, after several seconds
 FENCES_FOR_EACH = 8  # at most so many events for each choice of kube-scheduler
 TAKEN, REFUSED, UNKNOWN = "taken", "refused", "unknown"
+# Events after which a pending pod may evict idle pods.
+_OF_IDLE = frozenset((UsageRecorded, BudgetObserved, BudgetGone))
 # Events after which there may be something to decide: a pending pod may fit now, a pod is new, or
 # a failed placement must be voided.
 _STIRS = frozenset((*BY_EVENT, PodSubmitted, BindFailed, AllocationFailed, ResizeAsked))
@@ -195,8 +199,8 @@ class Cycle:
         self.engine.observe(change)
         self._chosen.observe(change)
         kind = type(change.data)
-        # A report of usage may show that a pod is idle, so that a pending pod may evict it.
-        idle = kind is UsageRecorded and reclaims(self._state)
+        # These events may show that a pod is idle and that a pending pod may evict it.
+        idle = kind in _OF_IDLE and reclaims(self._state)
         if change.refused or idle or kind in _STIRS:
             self._stirred.set()
 

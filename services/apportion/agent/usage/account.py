@@ -19,6 +19,9 @@ from apportion_schemas.quantities import TEXT_MAX
 from apportion_schemas.usage import SHARES_MAX, UNSHARED_MAX
 
 _MIB: Final = 1 << 20
+# If compute was not measured for longer, a record with little work reports none at all, because a
+# share may have worked in the rest of the time.
+UNMEASURED_MAX_S: Final = 60.0
 _TIME_MAX: Final = 1 << 37  # seconds since 1970; beyond the year 6000, datetime fails
 _Used = TypeVar("_Used", ShareUsed, UnsharedUsed)
 
@@ -53,6 +56,7 @@ class _Share(_Sums):
     cores_seconds: float | None = None
     cores_peak: int | None = None
     bound: int = 0
+    unmeasured: float = 0.0  # seconds without a measurement of compute
 
     @property
     def key(self) -> Key:
@@ -67,6 +71,12 @@ class _Share(_Sums):
         if use.cores_used is not None:
             self.cores_seconds = (self.cores_seconds or 0.0) + use.cores_used * seconds
             self.cores_peak = max(self.cores_peak or 0, use.cores_used)
+        else:
+            self.unmeasured += seconds
+
+    def works(self, below: int) -> bool:
+        """Return True if the peak is `below` percent of the share or more, and not 0."""
+        return (self.cores_peak or 0) * 100 >= max(below * (self.cores or 100), 1)
 
 
 class _Unshared(_Sums):
@@ -120,10 +130,13 @@ class Account:
         for key, memory in held.items():
             self._unshared.setdefault(key, _Unshared(*key)).add(memory // _MIB, seconds)
 
-    def shares(self, *, working: bool) -> set[Key]:
-        """Return the measured shares that did any work, or those that did none."""
-        peaks = {key: each.cores_peak for key, each in self._shares.items()}
-        return {key for key, peak in peaks.items() if peak is not None and (peak > 0) is working}
+    def shares(self, below: int = 0, *, working: bool) -> set[Key]:
+        """Return the measured shares that worked, by `idle.below`, or those that did not."""
+        return {
+            key
+            for key, each in self._shares.items()
+            if each.cores_peak is not None and each.works(below) is working
+        }
 
     def records(self, node: str) -> Iterator[UsageRecorded]:
         """Split a closed account into as few events as possible; yield none if nothing was used."""
@@ -161,6 +174,8 @@ def restored(data: bytes) -> list[Account]:
 def _used(kind: type[_Used], sums: Iterable[_Share | _Unshared]) -> Iterator[_Used]:
     for each in sums:
         fields = {name: getattr(each, name) for name in kind.__struct_fields__}
+        if isinstance(each, _Share) and each.unmeasured > UNMEASURED_MAX_S and not each.works(50):
+            fields |= {"cores_seconds": None, "cores_peak": None}
         try:
             whole = {n: round(v) if isinstance(v, float) else v for n, v in fields.items()}
             yield msgspec.convert(whole, kind)

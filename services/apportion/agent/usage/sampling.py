@@ -1,9 +1,8 @@
 """Sample the use of a node every few seconds, for metrics, subscribers and hourly sums.
 
-If the configuration looks for idle pods, the end of an idle period is recorded within about a
-minute. Invariants: a failed sample is skipped and logged once. Sampling continues whatever
-containers do, and while the ledger accepts no records. An hour's sums are kept until they are
-recorded."""
+If idle pods may be evicted, the end of an idle period is recorded within about a minute.
+Invariants: a failed sample is skipped and logged once. Sampling continues whatever containers do,
+and while the ledger accepts no records. An hour's sums are kept until they are recorded."""
 
 import asyncio
 import logging
@@ -81,7 +80,8 @@ class Sampling:
         self._saved_s = 0.0
         self.look = Look()  # the result of the last sample
         self._unshared: set[tuple[str, int]] = set()
-        self._idle: set[Key] = set()  # shares that did nothing in the last full hour
+        # Shares that did nothing in the last full hour; None if unknown, as after a start.
+        self._idle: set[Key] | None = None
         self._problem = ""
 
     def expose(self, metrics: Metrics, also: tuple[Names, ...]) -> None:
@@ -172,17 +172,21 @@ class Sampling:
     def is_over(self, account: Account) -> bool:
         """Return True if the account's hour is over.
 
-        The hour ends early if a share works that did nothing in the hour before, because the
-        scheduler must not evict its pod as idle."""
-        now_s = self._wall_s()
+        If idle pods may be evicted, the hour ends early if a share works that may have done nothing
+        in the hour before, because the scheduler must not evict its pod as idle."""
+        now_s, idle = self._wall_s(), self._agent.configuration.idle
+        reclaims = bool(idle.after) and idle.action == "reclaim"
         if self._hour(now_s) != self._hour(account.began_s):
-            looks = self._agent.configuration.idle.after
-            self._idle = account.shares(working=False) if looks else set()
+            self._idle = account.shares(idle.below, working=False) if reclaims else None
             return True
-        if not self._idle or now_s - account.began_s < EARLY_S:
+        if not reclaims or self._idle == set() or now_s - account.began_s < EARLY_S:
             return False
-        woken = self._idle & account.shares(working=True)
-        self._idle -= woken
+        woken = account.shares(idle.below, working=True)
+        if self._idle is None:
+            self._idle = account.shares(idle.below, working=False)
+        else:
+            woken &= self._idle
+            self._idle -= woken
         return bool(woken)
 
     def _hour(self, at_s: float) -> int:

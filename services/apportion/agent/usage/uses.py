@@ -194,7 +194,9 @@ class Counted:
         instance = cut(share.instance)
         named = (claim.pod, claim.placed.namespace, claim.placed.name, share.container)
         where = (position, share.device, instance)
-        memory, cores = self._used.get((claim.pod, share.container, share.device, instance), (0, 0))
+        # Without an answer of the driver, the use is not known.
+        unused = (0, 0) if (share.device, None) in self._loads else (0, None)
+        memory, cores = self._used.get((claim.pod, share.container, share.device, instance), unused)
         if instance is not None:
             load = self._loads.get((share.device, instance))
             memory, cores = (load.memory, load.cores) if load else (0, None)

@@ -32,7 +32,7 @@ HOURS = {"h": 1, "d": 24}
 HALF_LIFE_MAX_MS = 365 * 24 * 3_600_000
 _is_duration = re.compile(r"[1-9][0-9]{0,4}[hd]", re.ASCII).fullmatch
 MINUTES = {"m": 1, "h": 60, "d": 1_440}
-IDLE_AFTER_MAX_S = 30 * 24 * 3_600
+IDLE_AFTER_S = range(3_600, 30 * 24 * 3_600 + 1)
 _is_minutes = re.compile(r"[1-9][0-9]{0,4}[mhd]", re.ASCII).fullmatch
 
 # Field of `VgpuNames` to the key of the document that renames it
@@ -114,12 +114,12 @@ def idle_after_s(idle: IdleConfiguration) -> int:
 
 def check_idle(idle: IdleConfiguration) -> None:
     """Raise `ManifestError` if the section `idle` is invalid or has no effect."""
-    if idle.after and not (_is_minutes(idle.after) and idle_after_s(idle) <= IDLE_AFTER_MAX_S):
+    if idle.after and not (_is_minutes(idle.after) and idle_after_s(idle) in IDLE_AFTER_S):
         raise ManifestError(
             "idle.after",
             idle.after,
-            "is not a number of minutes, hours or days up to 30 days",
-            'write a duration from "1m" to "30d", such as "4h"',
+            "is not a number of minutes, hours or days between 1 hour and 30 days",
+            'write a duration from "1h" to "30d", such as "4h"',
         )
     if not idle.after and idle != IdleConfiguration():
         raise ManifestError(

@@ -95,14 +95,14 @@ KEYS: tuple[Key, ...] = (
         "are evicted only for what a queue deserves, as with Volcano's plugin `capacity`",
         SCHEDULER),
     Key("idle.after",
-        "a pod is idle if it does no work on its devices for this long, as in `4h`, `90m` or "
-        "`2d`. If unset, idle pods are ignored", f"{SCHEDULER}, {BINDER}"),
+        "a pod is idle if it does no work on its devices for this long, from `1h` to `30d`, as in "
+        "`4h`, `90m` or `2d`. If unset, idle pods are ignored", f"{SCHEDULER}, {BINDER}, {AGENT}"),
     Key("idle.below",
-        "a share does no work in an hour if its mean use is below this percentage of the share, 0 "
-        "to 50. With 0, any use counts as work", f"{SCHEDULER}, {BINDER}"),
+        "a share does no work in an hour if it never uses this percentage of the share or more, 0 "
+        "to 50. With 0, any use counts as work", f"{SCHEDULER}, {BINDER}, {AGENT}"),
     Key("idle.action",
         "`notify`: an idle pod gets a Kubernetes event; `reclaim`: also, pending pods of the same "
-        "queue and priority may evict it", f"{SCHEDULER}, {BINDER}"),
+        "queue and priority may evict it", f"{SCHEDULER}, {BINDER}, {AGENT}"),
     Key("idle.namespaces",
         "the section `idle` applies to pods of these namespaces; if unset, of all namespaces",
         f"{SCHEDULER}, {BINDER}"),

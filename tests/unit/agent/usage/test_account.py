@@ -55,6 +55,18 @@ def test_compute_that_nobody_tells_is_not_zero() -> None:
     assert (share.cores_seconds, share.cores_peak) == (None, None)
 
 
+def test_an_hour_that_was_measured_only_in_part_shows_no_idleness() -> None:
+    """If compute was not measured for more than a minute, a record with little work reports no
+    compute. Work that was measured is reported."""
+    account = Account(0)
+    for cores, seconds in ((0, 5), (None, 60)):
+        account.add(Look((use("a", cores=cores),)), seconds)
+    account.add(Look((use("b", cores=3), use("c", cores=80))), 5)
+    account.add(Look((use("b", cores=None), use("c", cores=None))), 61)
+    found = {each.pod: (each.cores_seconds, each.cores_peak) for each in recorded(account).shares}
+    assert found == {"a": (0, 0), "b": (None, None), "c": (400, 80)}
+
+
 def test_strangers_are_summed_by_program() -> None:
     """The account adds up the usage of processes without a share by program name."""
     account = Account(0)

@@ -4,6 +4,7 @@ records."""
 import asyncio
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from apportion.agent.simulated import SimulatedBackend
 from apportion.agent.standalone import Runs
 from apportion.agent.usage.account import Account, restored, saved
 from apportion.agent.usage.sampling import Sampling
-from apportion.agent.usage.uses import Look
+from apportion.agent.usage.uses import Look, Use
 from apportion.core.devices.simulating import simulated_devices
 from apportion.runtime.ledger.batching import Appended, GroupCommit
 from apportion.runtime.ledger.port import Draft
@@ -119,34 +120,82 @@ class Hand(SystemClock):
         return datetime.fromtimestamp(self.now_s, UTC)
 
 
-@pytest.mark.parametrize(("after", "early"), [("4h", [False, False, True, False, False]),
-                                              ("", [False] * 5)])  # fmt: skip
-async def test_the_end_of_an_idle_hour_is_recorded_early(
-    tmp_path: Path, after: str, early: list[bool]
-) -> None:
-    """If a share works that did nothing in the last hour, the agent records its use after a minute,
-    once, and only if the configuration looks for idle pods."""
-    ledger, clock = MemoryLedger(MemoryServer(), role="intake"), Hand()
-    async with GroupCommit(ledger) as commit:
+class Hours:
+    """Sampling of the node n1 with a clock that the test sets, and a configuration."""
+
+    def __init__(self, folder: Path, **idle: Any) -> None:
+        self.clock, ledger = Hand(), MemoryLedger(MemoryServer(), role="intake")
         node = Node(
             "n1", SimulatedBackend(simulated_devices("n1", "1xT4")), HOST,
-            Publisher("agent/n1", clock, commit.append),
+            Publisher("agent/n1", self.clock, GroupCommit(ledger).append),
         )  # fmt: skip
-        agent = Agent([node], ledger, Metrics())
-        agent._view.configuration = Configuration(idle=IdleConfiguration(after=after))
-        sampling = sampling_of(agent, node, tmp_path)
-        sampling._clock = clock
-        begin = sampling._offset_s + 100 * sampling._record_s
-        hour, next_one = Account(begin), Account(begin + 3_600)
-        hour.add(Look((use(), use("busy", cores=9))), 3_600)
-        clock.now_s = begin + 3_600
-        assert sampling.is_over(hour)
-        found = []
-        for passed_s, idle_cores in ((30, 50), (50, 50), (70, 0), (80, 50), (4_000, 0)):
-            clock.now_s = next_one.began_s + min(passed_s, 3_000)
-            next_one.add(Look((use(cores=idle_cores), use("busy", cores=9))), 5)
-            found.append(sampling.is_over(next_one))
+        self.agent = Agent([node], ledger, Metrics())
+        self.configure(**idle)
+        self.sampling = sampling_of(self.agent, node, folder)
+        self.sampling._clock = self.clock
+        self.begin_s = self.sampling._offset_s + 100 * self.sampling._record_s
+
+    def configure(self, **idle: Any) -> None:
+        self.agent._view.configuration = Configuration(idle=IdleConfiguration(**idle))
+
+    def end(self, *uses: Use) -> None:
+        """Let the sampling see the end of an hour with this use."""
+        hour = Account(self.begin_s)
+        hour.add(Look(uses), 3_600)
+        self.begin_s += 3_600
+        assert self.is_over(hour, 0)
+
+    def is_over(self, account: Account, passed_s: float) -> bool:
+        self.clock.now_s = self.begin_s + passed_s
+        return self.sampling.is_over(account)
+
+    def early(self, *uses: Use) -> bool:
+        """Return True if an hour that begins with this use ends after two minutes."""
+        account = Account(self.begin_s)
+        account.add(Look(uses), 5)
+        return self.is_over(account, 120)
+
+
+RECLAIM: dict[str, Any] = {"after": "4h", "action": "reclaim"}
+
+
+@pytest.mark.parametrize(("idle", "early"), [
+    (RECLAIM, [False, False, True, False, False]),
+    ({"after": "4h"}, [False] * 5),
+    ({}, [False] * 5),
+], ids=["reclaim", "notify", "off"])  # fmt: skip
+def test_the_end_of_an_idle_hour_is_recorded_early(
+    tmp_path: Path, idle: dict[str, Any], early: list[bool]
+) -> None:
+    """If a share works that did nothing in the last hour, the agent records its use after a minute,
+    once, and only if the configuration lets pending pods evict idle pods."""
+    hours = Hours(tmp_path, **idle)
+    hours.end(use(), use("busy", cores=9))
+    next_one, found = Account(hours.begin_s), []
+    for passed_s, cores in ((30, 50), (50, 50), (70, 0), (80, 50), (3_000, 0)):
+        next_one.add(Look((use(cores=cores), use("busy", cores=9))), 5)
+        found.append(hours.is_over(next_one, passed_s))
     assert found == early
+
+
+def test_work_below_the_threshold_is_no_work(tmp_path: Path) -> None:
+    """With `idle.below`, little use neither ends an idle period nor prevents one."""
+    hours = Hours(tmp_path, **RECLAIM, below=10)  # of a share of 30 %
+    hours.end(use(cores=1))
+    assert not hours.early(use(cores=2))
+    assert hours.early(use(cores=3))
+
+
+def test_the_first_work_after_a_restart_is_recorded_early(tmp_path: Path) -> None:
+    """An agent that restarts, or whose configuration has just changed, records work early once,
+    because it does not know which shares did nothing before."""
+    Hours(tmp_path, **RECLAIM).end(use())
+    again = Hours(tmp_path, **RECLAIM)
+    assert [again.early(use(cores=50)) for _ in range(2)] == [True, False]
+    again.configure(after="4h")
+    again.end(use())
+    again.configure(**RECLAIM)
+    assert [again.early(use(cores=50)) for _ in range(2)] == [True, False]
 
 
 def test_only_measured_shares_are_idle_or_work() -> None:

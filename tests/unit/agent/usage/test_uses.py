@@ -101,6 +101,12 @@ def test_of_an_instance_the_driver_counts(tmp_path: Path) -> None:
     assert (use.instance, use.memory_used, use.cores_used) == (CUT, 800 * MIB, 61)
 
 
+def test_without_an_answer_of_the_driver_compute_is_not_known(tmp_path: Path) -> None:
+    """If the driver does not report a device, the compute of its shares is not measured."""
+    (one,) = look(tmp_path, [claim(UID, share())], []).uses
+    assert one.cores_used is None
+
+
 def test_a_region_tells_of_its_container(tmp_path: Path) -> None:
     """A container's usage is the value in its HAMi-core region or the driver's value, whichever is
     larger. The memory usage never exceeds the GPU's memory."""

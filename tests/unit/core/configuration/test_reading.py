@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from apportion.core.configuration import read_configuration
-from apportion.core.configuration.checks import half_life_ms
+from apportion.core.configuration.checks import half_life_ms, idle_after_s
 from apportion.core.configuration.keys import KEYS
 from apportion.core.workloads.document import ManifestError
 from apportion_schemas import Configuration
@@ -133,6 +133,11 @@ WRONG = [
     {"queues": {"usageWeight": 2}},
     {"queues": {"usageHalfLife": "7d", "usageWeight": 11}},
     {"queues": {"halfLife": "7d"}},
+    {"idle": {"after": "59m"}},
+    {"idle": {"after": "31d"}},
+    {"idle": {"after": "4"}},
+    {"idle": {"below": 5}},
+    {"idle": {"after": "4h", "below": 51}},
     {"schedulerNames": ["a", "a"]},
 ]
 
@@ -143,6 +148,13 @@ def test_half_lives() -> None:
         read = read_configuration({"queues": {"usageHalfLife": said}})
         assert half_life_ms(read.queues) == hours * 3_600_000
     assert half_life_ms(Configuration().queues) == 0
+
+
+def test_idle_times() -> None:
+    """The time after which a pod is idle is between one hour and 30 days."""
+    for said, minutes in (("60m", 60), ("90m", 90), ("1h", 60), ("720h", 43_200), ("30d", 43_200)):
+        assert idle_after_s(read_configuration({"idle": {"after": said}}).idle) == minutes * 60
+    assert idle_after_s(Configuration().idle) == 0
 
 
 def test_refusals(golden: Golden) -> None:

@@ -1,12 +1,11 @@
 """Tests of which pending pods may evict idle pods, and in which order idle pods are evicted."""
 
+from itertools import chain
 from typing import Any
 
 import pytest
 
 from apportion.core.explain.why import why
-from apportion.core.ledger.handlers.idle import STALE
-from apportion.core.ledger.moments import HOUR
 from apportion_schemas import BudgetObserved, LabelExpression, PodEvicted, PodPlaced, PodSubmitted
 from tests.support.fleet import rack
 from tests.support.golden import Golden
@@ -114,6 +113,14 @@ def test_an_idle_pod_within_what_its_queue_deserves_stays_for_other_queues() -> 
     assert evicted(ledger) == []
 
 
+def test_a_pod_beyond_the_limit_of_its_queue_evicts_no_idle_pods() -> None:
+    """A pod that its queue's `capability` refuses waits, although idle pods use what is limited."""
+    ledger = Ledger(looking(action="reclaim"), rack("n0", 4), queue("a", capability=2))
+    ledger.submit(*(whole(f"a-{number}", queue="a") for number in range(2))).settle()
+    idle_for(ledger, 5, "a-0", "a-1")
+    assert evicted(ledger.submit(whole("a-2", queue="a")).settle()) == []
+
+
 def test_a_gang_is_evicted_only_if_all_of_its_pods_are_idle() -> None:
     """An idle member of a gang stays while another member works; then the gang leaves whole."""
     ledger = full(width=2, nodes=2)
@@ -123,6 +130,28 @@ def test_a_gang_is_evicted_only_if_all_of_its_pods_are_idle() -> None:
     assert evicted(ledger) == []
     idle_for(ledger, 4, "m0", "m1", "m2", "m3", first=6).settle()
     assert sorted(evicted(ledger)) == [(f"m{n}", "idle", "new") for n in range(4)]
+
+
+def test_a_gang_stays_while_a_pod_beyond_its_minimum_works() -> None:
+    """Of a gang with more pods than its minimum, the others stay while the last one works."""
+    ledger = full(width=4)
+    ledger.play(gang("team/job", 3)).submit(*(member(f"m{n}", cards()) for n in range(4))).settle()
+    for hour in range(1, 7):
+        work = (used(ledger, f"m{n}", 95 * (n == 3)) for n in range(4))
+        report(ledger, hour, "n0", *chain.from_iterable(work))
+    assert evicted(ledger.submit(whole("new")).settle()) == []
+
+
+def test_the_fold_refuses_to_evict_a_part_of_a_gang_that_works_again() -> None:
+    """If one pod of a gang starts to work, the evictions of the others have no effect either."""
+    ledger = full(width=2, nodes=2)
+    ledger.play(gang("team/job", 4)).submit(*(member(f"m{n}", cards()) for n in range(4))).settle()
+    idle_for(ledger, 5, "m0", "m1", "m2", "m3")
+    ledger.submit(whole("new")).decide()
+    events = [each for each in ledger.consider().events if isinstance(each, PodEvicted)]
+    assert len(events) == 4
+    report(ledger, 6, ledger.where("m3"), *used(ledger, "m3", 90))
+    assert all(map(ledger.contradict, events))
 
 
 def test_a_gang_evicts_idle_pods_of_its_priority() -> None:
@@ -148,6 +177,45 @@ def test_budgets_count_before_idleness() -> None:
     assert evicted(ledger) == [("free", "idle", "new")]
 
 
+def budget(allowed: int) -> BudgetObserved:
+    """Return a disruption budget of the pods with the label `app=db`."""
+    selector = (LabelExpression(key="app", operator="In", values=("db",)),)
+    return BudgetObserved(namespace="default", budget="db", allowed=allowed, selector=selector)
+
+
+DB: dict[str, Any] = {"labels": {"app": "db"}}
+
+
+def test_a_budget_without_allowance_keeps_idle_pods_of_the_same_priority() -> None:
+    """A pod that may be evicted only because it is idle stays until its budget allows it. A pod of
+    lower priority is evicted anyway if no other eviction helps."""
+    ledger = idle_for(full(whole("works"), whole("kept", **DB)).play(budget(0)), 5, "kept")
+    assert evicted(ledger.submit(whole("new")).settle()) == []
+    assert evicted(ledger.play(budget(1)).settle()) == [("kept", "idle", "new")]
+    ledger = idle_for(full(whole("kept", **DB), width=1).play(budget(0)), 5, "kept")
+    ledger.submit(whole("new", priority=1)).settle()
+    assert evicted(ledger) == [("kept", "preempted", "new")]
+
+
+@pytest.mark.parametrize(("allowed", "found"), [(1, 0), (2, 2)])
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_budget_counts_all_idle_pods_of_a_decision(allowed: int, found: int, nodes: int) -> None:
+    """A pod or gang that needs two idle pods of one budget evicts none if one of them must stay."""
+    ledger = full(whole("a", **DB), whole("b", **DB), nodes=nodes, width=2 // nodes)
+    idle_for(ledger.play(budget(allowed)), 5, "a", "b")
+    pods = [member(f"m{n}", cards()) for n in range(2)]
+    ledger.play(gang("team/job", 2)).submit(*pods).settle()
+    assert len(evicted(ledger)) == found
+
+
+def test_a_budget_counts_pods_that_are_leaving() -> None:
+    """While one pod of a budget leaves, a second idle pod of it stays if only one may leave."""
+    ledger = idle_for(full(whole("a", **DB), whole("b", **DB)).play(budget(1)), 5, "a", "b")
+    ledger.submit(whole("x")).settle()
+    ledger.submit(whole("y", labels={"other": "kind"})).settle()
+    assert len(evicted(ledger)) == 1
+
+
 def test_a_pod_gets_the_notice_that_it_asks_for() -> None:
     """The eviction of an idle pod names the notice of its annotation."""
     ledger = idle_for(full(whole("works"), whole("idle", notice_s=300)), 5, "idle")
@@ -158,8 +226,11 @@ def test_a_pod_gets_the_notice_that_it_asks_for() -> None:
 def test_a_report_that_is_too_old_evicts_nothing() -> None:
     """If a node's reports stop, its pods stay, because they may work again."""
     ledger = idle_for(full(whole("works"), whole("idle")), 5, "idle")
-    at(ledger, 5 + STALE / HOUR + 0.01)
+    at(ledger, 8)
     assert evicted(ledger.submit(whole("new")).settle()) == []
+    for hour in (6, 7, 8):  # late reports, for example of an agent that was disconnected
+        report(ledger, hour, "n0", *used(ledger, "idle"))
+    assert evicted(at(ledger, 8).settle()) == [("idle", "idle", "new")]
 
 
 def test_the_fold_refuses_the_eviction_of_a_pod_that_works_again() -> None:
@@ -169,6 +240,25 @@ def test_the_fold_refuses_the_eviction_of_a_pod_that_works_again() -> None:
     events = ledger.consider().events
     (event,) = (each for each in events if isinstance(each, PodEvicted))
     report(ledger, 6, "n0", *used(ledger, "idle", 10))
+    assert ledger.contradict(event)
+
+
+@pytest.mark.parametrize("fields", [
+    {"queue": "other"}, {"priority": 1}, {"evictable": False},
+], ids=["queue", "priority", "evictable"])  # fmt: skip
+def test_the_fold_refuses_the_eviction_of_an_idle_pod_that_stays(fields: dict[str, Any]) -> None:
+    """Every reader ignores that a scheduler evicts an idle pod of another queue, of higher
+    priority, or one that may not be evicted."""
+    ledger = idle_for(full(whole("works"), whole("idle", **fields)), 5, "idle")
+    ledger.submit(whole("new"))
+    victim = ledger.pod("idle")
+    placement = victim.placement
+    assert placement is not None
+    event = PodEvicted(
+        pod="idle", namespace="default", name="idle", attempt=placement.attempt, node="n0",
+        priority=victim.submitted.priority, beneficiary="new", beneficiary_name="default/new",
+        beneficiary_priority=0, nominated="n0", reason="idle", idle_s=18_000,
+    )  # fmt: skip
     assert ledger.contradict(event)
 
 

@@ -577,7 +577,7 @@ def idle_notice(policy: IdleConfiguration) -> str:
     """Return the text of the Kubernetes event for idle pods, the same for all of them."""
     said = f"did no work on its devices for at least {policy.after}"
     if policy.below:
-        said = f"used less than {policy.below}% of its devices for at least {policy.after}"
+        said = f"never used more than {policy.below}% of its devices for at least {policy.after}"
     if policy.action == "reclaim":
         said += "; a pending pod of its queue and priority may evict it"
     return f"{said}. To keep it, set the label {'='.join(KEEP)}"

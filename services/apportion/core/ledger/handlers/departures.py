@@ -111,6 +111,9 @@ def check_reason(state: State, data: PodEvicted, pod: PodState, one: PodState) -
         # The pod may have worked since the scheduler decided.
         if not reclaims(state) or idle_pod(state, pod) is None:
             raise Refused(f"pod {data.pod} is not idle, or idle pods are not evicted")
+        for each in needed_with(state, pod):
+            if idle_pod(state, each) is None:
+                raise Refused(f"pod {each.uid} of the gang of {data.pod} is not idle")
         if pod.submitted.priority > one.submitted.priority or queues[0] != queues[1]:
             raise Refused(
                 f"idle pod {data.pod} of priority {pod.submitted.priority} and queue {queues[0]} "
@@ -122,6 +125,18 @@ def check_reason(state: State, data: PodEvicted, pod: PodState, one: PodState) -
             f"pod {data.pod} of priority {pod.submitted.priority} would go for {data.beneficiary} "
             f"of priority {one.submitted.priority}"
         )
+
+
+def needed_with(state: State, pod: PodState) -> list[PodState]:
+    """Return the pods of the pod's gang that stay now, if the gang cannot run without the pod."""
+    group = state.groups.get(pod.submitted.group)
+    if group is None or not group.together:
+        return []
+    said, stay = group.observed, [each for each in group.pods.values() if each.placement]
+    stay = [each for each in stay if each.submitted.uid not in state.evictions]
+    if said is None or said.parts or said.whole or len(stay) <= said.min_available:
+        return stay
+    return []
 
 
 def leave(state: State, uid: str) -> None:

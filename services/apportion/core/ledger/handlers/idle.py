@@ -1,10 +1,10 @@
 """Keep track of shares that do no work, if the configuration's section `idle` asks for it.
 
-Nodes report once an hour how much each share used. A share is idle while consecutive reports show
-less work than `idle.below`. Time without reports does not count: after a gap, the share starts
-again from zero. Shares whose compute is not measured never count. The times are those of the node's
-clock, but only differences between them matter, so a wrong clock makes no share idle. Invariant:
-only shares of placed pods are listed, and none without `idle.after`."""
+Nodes report once an hour how much each share used. A share is idle while the peaks in consecutive
+reports are below `idle.below`. Time without reports does not count: after a gap, the share starts
+again from zero. Shares whose compute is not measured never count. The times are sums by the node's
+clock, so a wrong clock makes no share idle. Invariant: only shares of placed pods are listed, and
+none without `idle.after`."""
 
 from typing import Final, NamedTuple
 
@@ -83,12 +83,11 @@ def note(
 
 
 def works(used: ShareUsed, below: int) -> bool:
-    """Return True if the share did work, by the configuration's `idle.below`, or may have done."""
+    """Return True if the share's peak shows work, by `idle.below`, or compute is not measured."""
     if used.cores_seconds is None:
         return True  # not measured
-    if not below:
-        return used.cores_seconds > 0 or bool(used.cores_peak)
-    return used.cores_seconds * 100 >= below * (used.cores or 100) * used.seconds
+    peak = used.cores_peak or bool(used.cores_seconds)
+    return peak * 100 >= max(below * (used.cores or 100), 1)
 
 
 def _key(share: Share | ShareUsed) -> str:
@@ -111,7 +110,7 @@ def idle_pod(state: State, pod: PodState, now: int = 0) -> IdlePod | None:
     """Return how long the pod has done no work, if it counts as idle by the configuration.
 
     `now` is in microseconds since 1970, or 0 if unknown. A pod is not idle if the last report is
-    too old, or if the agent of its node is silent."""
+    too old or in the future, or if the agent of its node is silent."""
     known = state.idle.get(pod.uid) if state.idle else None
     placed = pod.placement
     if known is None or placed is None or len(known) < len({*map(_key, placed.shares)}):
@@ -128,7 +127,7 @@ def idle_pod(state: State, pod: PodState, now: int = 0) -> IdlePod | None:
         min(each.until for each in shares),
         sum(each.memory_mib for each in shares),
     )
-    if found.seconds < idle_after_s(policy) or now - found.until > STALE:
+    if found.seconds < idle_after_s(policy) or (now and not -GAP <= now - found.until <= STALE):
         return None
     return found
 
@@ -145,19 +144,28 @@ class IdleNews:
         self._state = state
         self._known: set[str] = set()
 
-    def news(self, change: Change | None = None) -> list[PodState]:
-        """Return the pods that are idle since this change; without a change, all idle pods."""
+    def news(self, change: Change | None = None, stale: set[str] | None = None) -> list[PodState]:
+        """Return the pods that are idle since this change; without a change, all idle pods.
+
+        Pods in `stale` are news again with their next report, which removes them from the set."""
         state, data = self._state, change.data if change is not None else None
         if not state.idle:
             self._known.clear()
+            if stale:
+                stale.clear()
             return []
         if change is None or isinstance(data, ConfigurationChanged):
             uids = list(state.idle)
             self._known.clear()
         elif isinstance(data, UsageRecorded):
             uids = list(dict.fromkeys(used.pod for used in data.shares))
+            if stale:
+                self._known.difference_update(stale.intersection(uids))
+                stale.difference_update(uids)
         elif isinstance(data, PodChanged | PodGone):
             uids = [data.uid]
+            if stale:
+                stale.discard(data.uid)
         else:
             return []
         found: list[PodState] = []

@@ -26,7 +26,14 @@ from apportion.core.placement.gang_levels import Domain, GangLevels
 from apportion.core.placement.gangs import GangDeficit, deficit_of, held
 from apportion.core.placement.index.packed import Int64
 from apportion.core.placement.limits.reclaiming import Reclaim
-from apportion.core.placement.preemption.victims import Cost, DryRun, Lifted, Victims, eviction
+from apportion.core.placement.preemption.victims import (
+    Cost,
+    DryRun,
+    Lifted,
+    Victims,
+    eviction,
+    keeps_budgets,
+)
 from apportion.core.placement.queueing.keys import gang_key, wants_key
 from apportion.core.placement.queueing.shape_queue import (
     Reasons,
@@ -39,6 +46,8 @@ from apportion.core.placement.queueing.waiting import Waiting
 from apportion.core.placement.refusals import Refusing
 from apportion.core.placement.reservations import Reservations
 from apportion_schemas import (
+    BudgetGone,
+    BudgetObserved,
     KeptNode,
     PlacementVoided,
     PodAdopted,
@@ -59,6 +68,7 @@ REMEMBERED_MAX: Final = 4_096
 COMPARED_MAX: Final = 100  # kube-scheduler's `minCandidateNodesAbsolute`
 _COMES: Final = frozenset((PodSubmitted, PodAdopted))
 _OF_CLAIMS: Final = frozenset((VolumeClaimObserved, VolumeClaimGone))
+_OF_BUDGETS: Final = frozenset((BudgetObserved, BudgetGone))
 # events that begin or end a nomination
 _SETTLES: Final = frozenset((PodGone, PodPlaced, PodRefused, PodEvicted, PlacementVoided))
 # limits that other queues' pods may use up
@@ -278,6 +288,10 @@ class GangRoom:
                 return False
             trial.victims.append(victims)
             evicted = [eviction(self._state, each, pod, victims) for each in victims.pods]
+            every = [*trial.evicted, *evicted]
+            idle = {each.pod for each in every if each.reason == "idle"}
+            if not keeps_budgets(self._state, (self._state.pods[each.pod] for each in every), idle):
+                return False
             for each in victims.pods:
                 trial.lifted.append(self.dry_run.lift(each))
             found = self._finder.find(pod, trial.domain.rows)
@@ -376,8 +390,10 @@ class Preempting:
         """Apply the fold's change. Return True if it ended the nomination of a node."""
         kind = type(change.data)
         self._forget_gang(change)
-        if self._state.idle is not None and self._idle.news(change):
-            self._in_vain.clear()
+        if self._state.idle is not None:
+            news = self._idle.news(change, self._gang_room.dry_run.stale)
+            if news or (kind in _OF_BUDGETS and self.takes_idle):
+                self._in_vain.clear()
         if kind in _OF_CLAIMS:
             self._claims += 1
         if kind in _COMES and change.pod is not None:

@@ -11,7 +11,7 @@ fit if any victim stayed."""
 
 import operator
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import chain
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -121,6 +121,7 @@ class DryRun:
     ) -> None:
         self._state = state
         self._queue = queue
+        self.stale: set[str] = set()  # pods that may be idle after their next report
         self.safe_until = 0  # when the first of the pods that were safe so far may be evicted
         self.ahead: list[PodState] = []  # pods that take back devices before the others do
         self._finder = finder
@@ -188,6 +189,16 @@ class DryRun:
         others = [unit for unit in chosen if queue_of(self._state, unit.pods[0]) != queue]
         taken = [unit.pods for unit in reversed(others)]
         if others and (reclaim is None or not reclaim.allows(taken)):
+            return None
+        priority, pods = pod.submitted.priority, chain.from_iterable(unit.pods for unit in chosen)
+        equals = {
+            each.uid
+            for unit in chosen
+            if unit.idle and unit not in others
+            for each in unit.pods
+            if each.submitted.priority == priority
+        }
+        if not keeps_budgets(self._state, pods, equals):
             return None
         working = [unit.pods for unit in others if not unit.idle]
         return self.least_lost(list(chain.from_iterable(working)), reclaim)
@@ -292,8 +303,14 @@ class DryRun:
         return leaving, sorted((*allowed, *back))
 
     def _is_idle(self, pod: PodState) -> bool:
+        if not self.takes_idle:
+            return False
         now = 0 if self._queue.now == NO_CLOCK else self._queue.now
-        return self.takes_idle and idle_pod(self._state, pod, now) is not None
+        if idle_pod(self._state, pod, now) is not None:
+            return True
+        if self._state.idle and pod.uid in self._state.idle:
+            self.stale.add(pod.uid)
+        return False
 
     def _unit(self, pods: list[PodState], gang: str = "") -> Unit:
         ordered = _by_importance(pods)
@@ -314,7 +331,9 @@ class DryRun:
             rest = [each for each in members if each not in extra]
             units.update((each.uid, self._unit([each])) for each in extra)
             if any(_on(each, pod) for each in rest):
-                units[name] = self._unit(rest, name)
+                # A gang is not idle while one of its other members works.
+                idle = all(map(self._is_idle, members))
+                units[name] = self._unit(rest, name)._replace(idle=idle)
 
     def _of_one_queue(self, unit: Unit) -> bool:
         # Pods of a gang whose PodGroup is not known may name different queues.
@@ -446,6 +465,18 @@ def _may_go(unit: Unit) -> bool:
 
 def _by_importance(pods: list[PodState]) -> list[PodState]:
     return sorted(pods, key=lambda each: (-each.submitted.priority, each.placed_time, each.uid))
+
+
+def keeps_budgets(state: State, pods: Iterable[PodState], idle: Collection[str]) -> bool:
+    """Return False if the eviction of these pods would exceed a disruption budget of an idle one.
+
+    `idle` are the uids of pods that may be evicted only because they are idle. Pods that are
+    already leaving count, because the budgets may not include them yet."""
+    if not idle or not state.budgets:
+        return True
+    leaving = [state.pods[uid] for uid in state.evictions]
+    evicted = sorted(pods, key=lambda each: each.uid in idle)
+    return not any(uid in idle for uid in exceeded(state, (*leaving, *evicted)))
 
 
 def exceeded(state: State, pods: Iterable[PodState]) -> Exceeded:

@@ -1,9 +1,10 @@
 """Tests of which pods count as idle, by the usage that their nodes report."""
 
 import pytest
+from msgspec import structs
 
 from apportion.core.ledger.digest import canonical
-from apportion.core.ledger.handlers.idle import STALE, IdleNews, idle_pod
+from apportion.core.ledger.handlers.idle import GAP, STALE, IdleNews, idle_pod
 from apportion.core.ledger.moments import HOUR, SECOND
 from apportion.core.ledger.snapshot import restore, take
 from apportion_schemas import (
@@ -63,6 +64,14 @@ def test_little_work_counts_as_none_if_the_configuration_says_so(
     assert len(idle(ledger)) == found
 
 
+def test_a_short_peak_is_work() -> None:
+    """With `below`, the peak of an hour counts, so one minute of full use ends an idle period."""
+    ledger = idle_for(ledger_of(pod("a", cards()), below=5), 5, "a")
+    (one,) = used(ledger, "a")
+    report(ledger, 6, "n1", structs.replace(one, cores_seconds=60 * 100, cores_peak=100))
+    assert idle(ledger) == {}
+
+
 def test_a_share_whose_compute_is_not_measured_is_never_idle() -> None:
     """If a device reports only memory, no pod on it counts as idle."""
     ledger = ledger_of(pod("a", cards()))
@@ -112,6 +121,8 @@ def test_a_pod_of_a_silent_node_or_with_an_old_report_is_not_idle() -> None:
     end = BEGIN + 4 * HOUR
     assert idle(ledger, end + STALE) == {"a": 4}
     assert idle(ledger, end + STALE + SECOND) == {}
+    assert idle(ledger, end - GAP) == {"a": 4}
+    assert idle(ledger, end - GAP - SECOND) == {}  # the node's clock is ahead
     ledger.play(NodeSilent(node="n1", grace_s=60))
     assert idle(ledger) == {}
     ledger.play(NodeHeard(node="n1"))
