@@ -210,8 +210,8 @@ def test_a_budget_counts_all_idle_pods_of_a_decision(allowed: int, found: int, n
 
 def test_a_budget_counts_pods_that_are_leaving() -> None:
     """While one pod of a budget leaves, a second idle pod of it stays if only one may leave."""
-    ledger = idle_for(full(whole("a", **DB), whole("b", **DB)).play(budget(1)), 5, "a", "b")
-    ledger.submit(whole("x")).settle()
+    ledger = full(whole("a", **DB), whole("b", **DB), nodes=2, width=1).play(budget(1))
+    idle_for(ledger, 5, "a", "b").submit(whole("x")).settle()
     ledger.submit(whole("y", labels={"other": "kind"})).settle()
     assert len(evicted(ledger)) == 1
 
