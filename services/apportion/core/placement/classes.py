@@ -20,9 +20,9 @@ from apportion.core.placement.index import ask_loops, packed, row_loops
 from apportion.core.placement.index.ask_loops import BINPACK, SPREAD
 from apportion.core.placement.index.asks import AskColumns
 from apportion.core.placement.index.board_loops import REFUSED
-from apportion.core.placement.index.columns import HOST, Columns
+from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.index.facts import FactColumns
-from apportion.core.placement.index.packed import Int32s, Int64
+from apportion.core.placement.index.packed import Int32s, Int64, Int64s
 from apportion.core.placement.index.row_log import BEFORE_ALL, FORGOTTEN
 from apportion.core.placement.index.score_input import (
     NO_ASK,
@@ -91,6 +91,8 @@ class PlacementClass:
         self._generation = -1
         self._facts_seen = 0
         self._changed_seen: Int64 = BEFORE_ALL
+        self._room = np.zeros(0, np.int64)
+        self._room_seen: Int64 = BEFORE_ALL  # `_room` is as of this log position
 
     def follow(
         self, policy: PolicyChanged, price_table: PriceTable | None, fleet: FleetFacts
@@ -207,12 +209,22 @@ class PlacementClass:
         return fits
 
     def capacity(self, columns: Columns) -> NDArray[np.int64]:
-        """Return for each node an upper bound of how many pods of this shape fit there."""
-        host = packed.times_each(columns.free[:, HOST], self._host_need, self._host_need)
-        found = np.where(self.facts.ranks == FITS, host, 0)
-        for ask in self.asks:
-            found = np.minimum(found, ask.capacity(columns))
-        return found
+        """Return for each node an upper bound of how many pods of this shape fit there.
+
+        The array is valid until the next call."""
+        rows = columns.changed.distinct_since(self._room_seen, columns.every)
+        if rows is None or len(self._room) != len(columns.names):
+            self._room, rows = np.zeros(len(columns.names), np.int64), columns.every
+        self._room_seen = columns.changed.end
+        if len(rows):
+            room: Int64s = self._room.data
+            changed: Int64s = rows.data
+            ask_loops.fill_hosts(
+                changed, columns.flat_free, columns.width, self._host_need, self.facts.node_ok, room
+            )
+            for ask in self.asks:
+                ask.fill(columns, changed, room)
+        return self._room
 
     def pick(self, columns: Columns, row: int) -> int:
         """Return the position of the node's device to use for a one-device pod; -1 if none fits."""
@@ -242,7 +254,7 @@ class PlacementClass:
     def _begin_anew(self) -> None:
         self.board = Scoreboard(len(self.facts.ranks))
         self._look: ScoreInput | None = None
-        self._changed_seen = BEFORE_ALL
+        self._changed_seen = self._room_seen = BEFORE_ALL
         self.collided.clear()
 
     def _evaluate(self, columns: Columns, begin: Int64) -> None:

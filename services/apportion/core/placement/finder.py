@@ -3,6 +3,7 @@
 Invariant: the result depends only on the state and the reservations."""
 
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from itertools import islice, product
 from typing import Final
@@ -11,6 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from apportion.core.bounded import remember
 from apportion.core.ledger.state import PodState, State, queue_of
 from apportion.core.placement.affinity.neighbours import NO_CONCERN, Concern, Neighbours
 from apportion.core.placement.affinity.relations import Relations
@@ -19,7 +21,14 @@ from apportion.core.placement.classes import ClassCache, PlacementClass
 from apportion.core.placement.gang_models import NO_KINDS, Choice, GangModels, Kin
 from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.index.device_kinds import FIRST_KIND
-from apportion.core.placement.index.labels import NO_VALUE, LabelColumns, domain_of
+from apportion.core.placement.index.labels import (
+    KEYS_MAX,
+    NO_VALUE,
+    Domains,
+    LabelColumns,
+    domain_of,
+    numbered,
+)
 from apportion.core.placement.limits.limits import Kept, Limits
 from apportion.core.placement.queueing.keys import limits_key, wants_key
 from apportion.core.placement.queueing.sharding import WHOLE, Shard
@@ -89,7 +98,9 @@ class PlaceFinder:
         self._neighbours = neighbours
         self._reservations = reservations
         self.columns: Columns = reservations.columns
-        self._domains = LabelColumns(domain_of)
+        self._values = LabelColumns(domain_of)
+        self._domains_of: dict[tuple[str, ...], Domains] = {}
+        self._domains_as_of = (-1, -1)
         self.volumes = Volumes(state)
         self.models = GangModels(state, reservations, self.columns.kinds, FIRST_KIND)
         self.classes = ClassCache(state, self.columns)
@@ -160,7 +171,7 @@ class PlaceFinder:
             key += b"kept from " + _encode(kept)
         relate = None
         if concern is not NO_CONCERN:
-            relate = partial(Relations, shape.pods, concern, self._neighbours, self._domains)
+            relate = partial(Relations, shape.pods, concern, self._neighbours, self._values)
         found: PlacementClass = self.classes.class_of(key, shape, relate, without, volumes)
         if kept:
             found.keep_out([self.columns.row_of(name) for name in kept])
@@ -272,26 +283,33 @@ class PlaceFinder:
         """Return True if affinity or spread terms, of this pod or of others, restrict its nodes."""
         return self._neighbours.concern(pod.submitted) is not NO_CONCERN
 
-    def domain_ids(self, keys: list[str], needed: list[str]) -> NDArray[np.int64]:
-        """Number the topology domains like `domains_by`.
+    def domains(self, keys: Sequence[str], level: str, required: str) -> Domains:
+        """Return the topology domains of a level, numbered like `domains_by`.
 
-        Nodes that lack one of the labels `needed` have the number `NO_VALUE`."""
+        Nodes that lack the label of the level, or a `required` one, are in no domain."""
         self.columns.sync()
-        ids = np.stack([self._domains.ids(self.columns, key) for key in needed])
-        found: NDArray[np.int64] = np.where(
-            (ids == NO_VALUE).any(0), NO_VALUE, self.domains_by(keys)
-        )
+        as_of = self.columns.generation, self.columns.facts_changed.end
+        if self._domains_as_of != as_of:
+            self._domains_as_of = as_of
+            self._domains_of.clear()
+        key = *keys, level, required
+        found = self._domains_of.get(key)
+        if found is None:
+            ids = self.domains_by(keys)
+            for each in filter(None, (level, required)):
+                ids[self._values.ids(self.columns, each) == NO_VALUE] = NO_VALUE
+            found = numbered(ids, self.columns.nodes, level)
+            remember(self._domains_of, key, found, most=KEYS_MAX)
         return found
 
-    def domain_name(self, key: str, row: int) -> str:
-        """Return the value of the topology label of a row's node; empty without the label."""
-        return domain_of(self.columns.nodes[row], key) or ""
-
-    def domains_by(self, keys: list[str]) -> NDArray[np.int64]:
+    def domains_by(self, keys: Sequence[str]) -> NDArray[np.int64]:
         """Number the topology domains: nodes with equal values of all label keys share a number."""
         self.columns.sync()
-        ids = [self._domains.ids(self.columns, key) for key in keys]
-        return np.unique(np.stack(ids), axis=1, return_inverse=True)[1].reshape(-1)
+        ids = np.zeros(len(self.columns.names), np.int64)
+        for key in keys:
+            values = self._values.ids(self.columns, key) - NO_VALUE
+            ids = np.unique(ids * (values.max(initial=0) + 1) + values, return_inverse=True)[1]
+        return ids
 
     def _best(
         self, pod: PodState, without: frozenset[int], among: NDArray[np.bool_] | None

@@ -10,6 +10,7 @@ Invariant: while a gang has placed pods, further pods only get nodes of their do
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
+from functools import cached_property
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from apportion.core.ledger.state import GroupState, PodState
 from apportion.core.placement.finder import PlaceFinder
 from apportion.core.placement.gangs import GangDeficit
-from apportion.core.placement.index.labels import NO_VALUE
+from apportion.core.placement.index.labels import NO_VALUE, Domains
 from apportion.core.placement.queueing.keys import wants_key
 from apportion_schemas import GangPart, GangShortage, PodPlaced
 
@@ -30,12 +31,20 @@ PART_DOMAINS_MAX: Final = 8  # if a gang has parts, because each try of the whol
 INNER_MAX: Final = 32  # domains of the preferred level that are filled one after the other
 
 
-class Domain(NamedTuple):
-    """Nodes on which all pods of a gang may be, as a flag per row; None is all nodes."""
+class Domain:
+    """Nodes on which all pods of a gang may be: those with this number, or all nodes."""
 
-    rows: NDArray[np.bool_] | None = None
-    name: str = ""
-    finest: bool = False  # of the preferred level
+    def __init__(
+        self, domains: Domains | None = None, number: int = 0, *, finest: bool = False
+    ) -> None:
+        self.name = "" if domains is None else domains.names[number]
+        self.finest = finest  # of the preferred level
+        self._domains, self._number = domains, number
+
+    @cached_property
+    def rows(self) -> NDArray[np.bool_] | None:
+        """A flag per row; None is all nodes."""
+        return None if self._domains is None else self._domains.ids == self._number
 
 
 class Room(NamedTuple):
@@ -185,15 +194,15 @@ class GangLevels:
         self._waiting = waiting
         found: list[list[Domain]] = []
         for level in [*self._narrower(), *filter(None, [self.required])]:
-            ids = self._ids(level)
-            placed, room = self._placed(ids), self._room(ids)
+            domains = self._domains(level)
+            placed, room = self._placed(domains), self._room(domains)
             del placed[NO_VALUE]
             numbers = sorted(
-                (-int(room.fitting[each]), self._finder.domain_name(level, row), each)
-                for each, row in _first_rows(ids)
+                (-int(room.fitting[each]), domains.names[each], each)
+                for each in _inhabited(domains)
                 if not placed or each in placed
             )
-            found.append([self._domain(level, ids, each[-1]) for each in numbers[:most]])
+            found.append([self._domain(level, domains, each[-1]) for each in numbers[:most]])
         return found if self.required else [*found, [self._within]]
 
     def enter(self, domain: Domain) -> None:
@@ -231,33 +240,32 @@ class GangLevels:
         top = tree.index(self.required) + 1 if self.required in tree else 0
         return tree[top : tree.index(preferred) + 1][::-1]
 
-    def _ids(self, level: str) -> NDArray[np.int64]:
-        # The number of each row's domain. Domains are apart if a coarser level differs, too.
+    def _domains(self, level: str) -> Domains:
+        # Domains are apart if a coarser level differs, too.
         tree = self._topology
         path = tree[: tree.index(level) + 1] if level in tree else [level]
         if self.required and self.required not in path:
             path = [self.required, *path]
-        ids = self._finder.domain_ids(path, [level, *filter(None, [self.required])])
+        found = self._finder.domains(path, level, self.required)
         rows = self._within.rows
-        return ids if rows is None else np.where(rows, ids, NO_VALUE)
+        return found if rows is None else found.within(rows)
 
-    def _room(self, ids: NDArray[np.int64]) -> Room:
-        columns, labelled = self._finder.columns, ids != NO_VALUE
-        count = int(ids.max(initial=NO_VALUE)) + 1
+    def _room(self, domains: Domains) -> Room:
+        count = len(domains.names)
         fitting, most = np.zeros(count, np.int64), np.zeros(count, np.int64)
         alike = Counter(wants_key(pod) for pod in self._waiting)
         one_of = {wants_key(pod): pod for pod in self._waiting}
         for key, pod in one_of.items():
-            capacity = self._finder.class_of(pod).capacity(columns)[labelled]
-            by_domain = np.bincount(ids[labelled], capacity, count).astype(np.int64)
-            fitting += np.minimum(by_domain, alike[key])
-            most += by_domain
+            capacity = self._finder.class_of(pod).capacity(self._finder.columns)
+            by_domain = np.bincount(domains.ids - NO_VALUE, capacity, count + 1).astype(np.int64)
+            fitting += np.minimum(by_domain[1:], alike[key])
+            most += by_domain[1:]
         return Room(fitting, most)
 
-    def _placed(self, ids: NDArray[np.int64]) -> Counter[int]:
+    def _placed(self, domains: Domains) -> Counter[int]:
         columns = self._finder.columns
         return Counter(
-            int(ids[columns.row_of(pod.placement.node)])
+            int(domains.ids[columns.row_of(pod.placement.node)])
             for pod in self._pods
             if pod.placement is not None and pod.placement.node in columns
         )
@@ -265,49 +273,43 @@ class GangLevels:
     def _of(self, level: str, deficit: GangDeficit, most: int = FINDS_MAX) -> list[Domain]:
         # The domains of a level in the order in which they are tried. A required level has one,
         # even if no domain has room for all.
-        ids = self._ids(level)
-        placed = self._placed(ids)
+        domains = self._domains(level)
+        placed = self._placed(domains)
         if placed:
             del placed[NO_VALUE]  # where nodes lost the label
             if not placed or (len(placed) > 1 and self._group.held):
                 return []
             (number, _), *_ = placed.most_common(1)
-            return [self._domain(level, ids, number)]
-        room = self._room(ids)
+            return [self._domain(level, domains, number)]
+        room = self._room(domains)
         # If more pods may come, the domain with most room is first.
         elastic = deficit.pods <= 1 and not (self.size or (self.is_part and deficit.tasks))
-        found = []
-        for each, row in _first_rows(ids):
-            if fits := int(room.fitting[each]):
-                order = -int(room.most[each]) if elastic else int(room.most[each])
-                name = self._finder.domain_name(level, row)
-                lacks = max(deficit.pods - fits, 0)
-                found.append((lacks, len(self._waiting) - fits, order, name, each))
-        found.sort()
-        if found and found[0][0]:
-            return [self._domain(level, ids, found[0][-1])] if level == self.required else []
-        found = [each for each in found if not each[0]]
+        room_first = -room.most if elastic else room.most
+        lacks = np.maximum(deficit.pods - room.fitting, 0)
+        order = np.lexsort((domains.by_name, room_first, -room.fitting, lacks))
+        found = order[room.fitting[order] > 0].tolist()
+        if found and lacks[found[0]]:
+            return [self._domain(level, domains, found[0])] if level == self.required else []
+        found = [each for each in found if not lacks[each]]
         most = min(max(most // len(self._waiting), 2), self._domains_max)
         if len(found) > most:
             found = found[: most - most // 2] + found[-(most // 2) :]
-        return [self._domain(level, ids, each[-1]) for each in found]
+        return [self._domain(level, domains, each) for each in found]
 
-    def _domain(self, level: str, ids: NDArray[np.int64], number: int) -> Domain:
-        rows = ids == number
-        name = self._finder.domain_name(level, int(rows.argmax()))
-        return Domain(rows, name, finest=level == self._preferred)
+    def _domain(self, level: str, domains: Domains, number: int) -> Domain:
+        return Domain(domains, number, finest=level == self._preferred)
 
     def _inner_of(self, domain: Domain) -> list[NDArray[np.bool_]]:
         # The domains of the preferred level in this one: first those with pods of the gang, then
         # those with most room.
-        ids = self._ids(self._preferred)
-        room, placed = self._room(ids), self._placed(ids)
-        found = []
-        inside = ids if domain.rows is None else np.where(domain.rows, ids, NO_VALUE)
-        for each, row in _first_rows(inside):
-            name = self._finder.domain_name(self._preferred, row)
-            found.append((-placed[each], -int(room.most[each]), name, each))
-        return [ids == each for *_, each in sorted(found)[:INNER_MAX]]
+        domains = self._domains(self._preferred)
+        room, placed = self._room(domains), self._placed(domains)
+        inside = domains if domain.rows is None else domains.within(domain.rows)
+        found = sorted(
+            (-placed[each], -int(room.most[each]), domains.names[each], each)
+            for each in _inhabited(inside)
+        )
+        return [inside.ids == each for *_, each in found[:INNER_MAX]]
 
 
 def _by_value(pods: Iterable[PodState], part: GangPart) -> dict[str, list[PodState]]:
@@ -320,9 +322,6 @@ def _by_value(pods: Iterable[PodState], part: GangPart) -> dict[str, list[PodSta
     return found
 
 
-def _first_rows(ids: NDArray[np.int64]) -> list[tuple[int, int]]:
-    # The number of each domain, with its first row.
-    numbers, rows = np.unique(ids, return_index=True)
-    return [
-        each for each in zip(numbers.tolist(), rows.tolist(), strict=True) if each[0] != NO_VALUE
-    ]
+def _inhabited(domains: Domains) -> list[int]:
+    # The numbers of the domains that have nodes.
+    return np.flatnonzero(domains.first != NO_VALUE).tolist()

@@ -19,6 +19,7 @@ from apportion.core.placement.index.packed import (
     mean_load,
     memory_of,
     slots_of,
+    times,
 )
 
 # Device order, as the weight of the load: `BINPACK` takes the highest load first; `SPREAD` the
@@ -50,7 +51,7 @@ def look(
     width: Int64,
     cuts: Int64,
     wanted: Int64,
-    times: Int64,
+    alike: Int64,
     noted: Int64,
     enough: UInt8s,
     given: Int32s,
@@ -75,13 +76,49 @@ def look(
                 if noted:
                     enough[i * width + at - host] = 0
                 continue
-            found += 1 + (_more(free[at], need[of], charge[of], times - 1) if times > 1 else 0)
+            found += 1 + (_more(free[at], need[of], charge[of], alike - 1) if alike > 1 else 0)
             if noted:
                 enough[i * width + at - host] = 1
             elif found >= wanted:
                 break
         if found < wanted:
             given[i] = REFUSED
+
+
+def fill(
+    rows: Int64s,
+    free: Int64s,
+    kind: UInt32s,
+    need: Int64s,
+    charge: Int64s,
+    width: Int64,
+    wanted: Int64,
+    found: Int64s,
+) -> None:
+    """Implement `AskColumns.fill`."""
+    i: Int64
+    at: Int64
+    for i in range(len(rows)):
+        most: Int64 = found[rows[i]] * wanted
+        room: Int64 = 0
+        at = rows[i] * width + HOST + 1
+        end: Int64 = (rows[i] + 1) * width
+        while at < end and room < most:
+            of: Int64 = kind[at]
+            room += times(free[at], need[of], charge[of])
+            at += 1
+        if room < most:
+            found[rows[i]] = room // wanted
+
+
+def fill_hosts(
+    rows: Int64s, free: Int64s, width: Int64, need: Int64, node_ok: UInt8s, found: Int64s
+) -> None:
+    """Set the value of each of these rows to how many pods the host has room for at most."""
+    i: Int64
+    for i in range(len(rows)):
+        row: Int64 = rows[i]
+        found[row] = times(free[row * width + HOST], need, need) if node_ok[row] else 0
 
 
 def house(

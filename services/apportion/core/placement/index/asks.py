@@ -135,14 +135,18 @@ class AskColumns:
             look.given,
         )
 
-    def capacity(self, columns: Columns) -> NDArray[np.int64]:
-        """Return for each row an upper bound of how many times the ask fits on its devices."""
-        devices = np.s_[:, HOST + 1 :]
-        kind = columns.kind[devices]
-        needs, charges = np.array(self.needs, np.int64), np.array(self._charges, np.int64)
-        times = packed.times_each(columns.free[devices], needs.take(kind), charges.take(kind))
-        found: NDArray[np.int64] = times.sum(axis=1) // max(self.ask.count, 1)
-        return found
+    def fill(self, columns: Columns, rows: Int64s, found: Int64s) -> None:
+        """Lower the value of each of these rows to how many times the ask fits there at most."""
+        ask_loops.fill(
+            rows,
+            columns.flat_free,
+            columns.flat_kind,
+            self._need,
+            self._charge,
+            columns.width,
+            self._count,
+            found,
+        )
 
     def pick(self, columns: Columns, row: Int64, weight: Int64) -> Int64:
         """Return the index of the device with room that `BINPACK` or `SPREAD` prefers, or -1."""

@@ -5,7 +5,7 @@ Most keys have few distinct values, so a test of ten thousand nodes runs once pe
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import eq
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,38 @@ FEW: Final = 64  # nodes to test directly for a key that is not cached
 Flags = NDArray[np.bool_]
 Ids = NDArray[np.int64]
 ValueOf = Callable[[NodeState, str], str | None]
+
+
+class Domains(NamedTuple):
+    """The topology domains of one level, as numbers."""
+
+    ids: Ids  # of each row; `NO_VALUE` outside of all domains
+    first: Ids  # the first row of each domain; `NO_VALUE` if it has none
+    names: list[str]
+    by_name: Ids  # the position of each domain among all, by name and then by number
+
+    def within(self, rows: Flags) -> "Domains":
+        """Return the parts of these domains in the given rows, with the same numbers."""
+        ids = np.where(rows, self.ids, NO_VALUE)
+        return self._replace(ids=ids, first=_first_rows(ids, len(self.names)))
+
+
+def numbered(ids: Ids, nodes: Sequence[NodeState], level: str) -> Domains:
+    """Return the domains with these numbers, named by a label; `nodes` has the node of each row."""
+    first = _first_rows(ids, int(ids.max(initial=NO_VALUE)) + 1)
+    names = [
+        "" if row == NO_VALUE else domain_of(nodes[row], level) or "" for row in first.tolist()
+    ]
+    by_name = np.empty(len(names), np.int64)
+    by_name[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))
+    return Domains(ids, first, names, by_name)
+
+
+def _first_rows(ids: Ids, count: int) -> Ids:
+    first: Ids = np.full(count, NO_VALUE, np.int64)
+    rows = np.flatnonzero(ids != NO_VALUE)[::-1]  # of a repeated index, the last value stays
+    first[ids[rows]] = rows
+    return first
 
 
 class Nodes(Protocol):

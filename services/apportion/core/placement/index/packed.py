@@ -37,13 +37,8 @@ GUARDS: Final[Int64] = MEMORY_GUARD | COMPUTE_GUARD | SLOTS_GUARD | TEMPLATE_CPU
 _MEMORY_MAX: Final[Int64] = (1 << MEMORY_BITS) - 1
 _COMPUTE_MAX: Final[Int64] = (1 << COMPUTE_BITS) - 1
 _SLOTS_MAX: Final[Int64] = (1 << SLOTS_BITS) - 1
+_CPU_MAX: Final[Int64] = (1 << TEMPLATE_CPU_BITS) - 1
 TIMES_MAX: Final[Int64] = 1 << 20
-_FIELDS: Final = (
-    (0, MEMORY_BITS),
-    (COMPUTE_AT, COMPUTE_BITS),
-    (SLOTS_AT, SLOTS_BITS),
-    (TEMPLATE_CPU_AT, TEMPLATE_CPU_BITS),
-)
 # more slots than a device may have (250), and more AI CPUs than a host has (none)
 NEVER: Final[Int64] = ((1 << SLOTS_BITS) - 1) << SLOTS_AT | (
     (1 << TEMPLATE_CPU_BITS) - 1
@@ -84,20 +79,27 @@ def lacking_each(free: NDArray[np.int64], need: int | NDArray[np.int64]) -> NDAr
     return found
 
 
-def times_each(
-    free: NDArray[np.int64], need: int | NDArray[np.int64], charge: int | NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Return upper bounds of how many times `need` fits if each time uses up `charge`.
+def times(free: Int64, need: Int64, charge: Int64) -> Int64:
+    """Return an upper bound of how many times `need` fits if each time uses up `charge`.
 
     A field at its maximum may have been clamped, so it limits nothing."""
-    found = np.full(free.shape, TIMES_MAX, np.int64)
-    for at, bits in _FIELDS:
-        most = (1 << bits) - 1
-        has, wants, takes = (free >> at) & most, (need >> at) & most, (charge >> at) & most
-        times = (has - wants) // np.maximum(takes, 1) + 1
-        found = np.where((takes > 0) & (has < most), np.minimum(found, times), found)
-    answer: NDArray[np.int64] = np.where(lacking_each(free, need) == 0, found, 0)
-    return answer
+    if lacking(free, need):
+        return 0
+    found: Int64 = TIMES_MAX
+    has: Int64 = free & _MEMORY_MAX
+    takes: Int64 = charge & _MEMORY_MAX
+    if takes and has < _MEMORY_MAX:
+        found = min(found, (has - (need & _MEMORY_MAX)) // takes + 1)
+    has, takes = free >> COMPUTE_AT & _COMPUTE_MAX, charge >> COMPUTE_AT & _COMPUTE_MAX
+    if takes and has < _COMPUTE_MAX:
+        found = min(found, (has - (need >> COMPUTE_AT & _COMPUTE_MAX)) // takes + 1)
+    has, takes = free >> SLOTS_AT & _SLOTS_MAX, charge >> SLOTS_AT & _SLOTS_MAX
+    if takes and has < _SLOTS_MAX:
+        found = min(found, (has - (need >> SLOTS_AT & _SLOTS_MAX)) // takes + 1)
+    has, takes = free >> TEMPLATE_CPU_AT & _CPU_MAX, charge >> TEMPLATE_CPU_AT & _CPU_MAX
+    if takes and has < _CPU_MAX:
+        found = min(found, (has - (need >> TEMPLATE_CPU_AT & _CPU_MAX)) // takes + 1)
+    return found
 
 
 def memory_of(amounts: Int64) -> Int64:
