@@ -63,7 +63,11 @@ async def step(shell: Shell, code: str, *, back: bool = True) -> dict[str, Any]:
         answer = await shell.ask("apportion migrate status")
         return bool(answer["back" if back else "step"] == code)
 
-    await until(named, f"step {code}", interval_s=1)
+    try:
+        await until(named, f"step {code}", interval_s=1)
+    except AssertionError as late:
+        late.add_note(f"the last answer of `apportion migrate status`: {answer}")
+        raise
     return answer
 
 
