@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from apportion.agent.backend import Load
 from apportion.agent.places import Places
 from apportion.agent.shares.regions import Kept, Regions, SharedFile
 from apportion.agent.usage.account import Account, restored, saved
@@ -30,7 +31,7 @@ PRIORITY, LAST_KERNEL = 12, 16
 def look(regions: Regions) -> Look:
     """Take one usage sample of the two containers, as the agent's `Sampling` does."""
     claims = [claim("evil", share()), claim("good", share())]
-    counted = Counted(claims, [], Owners(Path("/nowhere")).of)
+    counted = Counted(claims, [Load(CARD, 0, 0)], Owners(Path("/nowhere")).of)
     return counted.look({CARD: card()}, read(regions, 1_000.0))
 
 

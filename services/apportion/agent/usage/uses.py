@@ -206,7 +206,8 @@ class Counted:
                 *named, *where, granted, memory, share.cores, cores, bound=claim.bound_revision
             )
         if region.running:
-            memory, cores = memory or region.memory_used, cores or region.cores_used
+            memory = memory or region.memory_used
+            cores = cores or region.cores_used or cores  # 0 in a region does not show idleness
         memory = min(memory, max(card.memory_mib, card.physical_memory_mib) * _MIB)
         reported = region.kinds, region.idle_s, claim.bound_revision
         return Use(*named, *where, granted, memory, share.cores, cores, *reported)

@@ -105,6 +105,9 @@ def test_without_an_answer_of_the_driver_compute_is_not_known(tmp_path: Path) ->
     """If the driver does not report a device, the compute of its shares is not measured."""
     (one,) = look(tmp_path, [claim(UID, share())], []).uses
     assert one.cores_used is None
+    region = Reading(600 * MIB, 0, (1, 2, 3), 4.0, running=True)
+    (one,) = look(tmp_path, [claim(UID, share())], [], {(UID, "main"): {CARD: region}}).uses
+    assert one.cores_used is None
 
 
 def test_a_region_tells_of_its_container(tmp_path: Path) -> None:
