@@ -95,7 +95,7 @@ def fill(
     wanted: Int64,
     found: Int64s,
 ) -> None:
-    """Implement `AskColumns.fill`."""
+    """Implement `AskColumns.fill`: lower the pods in `found` to what the devices allow."""
     i: Int64
     at: Int64
     for i in range(len(rows)):
