@@ -224,7 +224,7 @@ def test_which_additional_node_would_have_saved_waiting(up: Standalone, tmp_path
         (("--chart", "day.pdf"), "must end with .html or .svg"),
         (("--policy", "best"), "'best' is not one of"),
         (("--gate", "default:wait-p95<30m"), "is not a gate; write TEAM:MEASURE<=BOUND"),
-        (("--gate", "nobody:wait-p95<=30m"), "no queue or namespace 'nobody'"),
+        (("--gate", "absent:wait-p95<=30m"), "no queue or namespace 'absent'"),
         (("--gate", "default:wait-p95<=30m"), "'default' is a queue and a namespace; write queue/"),
     ],
 )

@@ -235,7 +235,11 @@ class Telling:
                 if pod.phase is Phase.PENDING and pod.refusal is not None
             )
             undeclared = {pod.submitted.uid: pod for pod in self._undeclared.named()}
-            idle = state.idle or ()
+            idle = [
+                uid
+                for uid in state.idle or ()
+                if (pod := state.pods.get(uid)) is not None and idle_pod(state, pod) is not None
+            ]
             every = dict.fromkeys(itertools.chain(state.rejected, refused, undeclared, idle))
             # Each pod has the same slot in every binder.
             due = [uid for uid in every if crc32(uid.encode()) % RENEW_SLOTS == slot]
@@ -460,7 +464,8 @@ def _failed(state: State, pod: PodState, revision: int) -> Tale | None:
 def _idle(state: State, pod: PodState, revision: int) -> Tale | None:
     if idle_pod(state, pod) is None:
         return None
-    return _tale(pod.submitted, "Idle", words.idle_notice(state.configuration.idle), revision)
+    said = words.idle_notice(state.configuration.idle, evictable=pod.submitted.evictable)
+    return _tale(pod.submitted, "Idle", said, revision)
 
 
 def _tale(

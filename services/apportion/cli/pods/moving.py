@@ -28,6 +28,8 @@ AGAIN_AFTER_S = 5.0  # as kubectl: a disruption budget may allow an eviction lat
 BY_HAND = "by Ctrl-C"
 UNDECIDED = "undecided"
 LEAVING = "evicted, still ending"
+REASON_MAX = 1024  # characters of the reason of a cordon
+NAMED_MAX = 10  # pods or nodes that are named; `--json` has all
 
 
 class Moving(msgspec.Struct, frozen=True, kw_only=True):

@@ -638,5 +638,5 @@ def _share_breached(context: _Context, data: ShareBreached) -> Change:
 
 
 @folds(UsageRecorded)
-def _noted(context: _Context, data: UsageRecorded) -> Change:  # noqa: ARG001 - changes no state
+def _noted(context: _Context, data: UsageRecorded) -> Change:  # noqa: ARG001 - see `handlers.idle`
     return Change(data)

@@ -25,6 +25,8 @@ from apportion.cli.pods.moving import (
     BY_HAND,
     LEAVING,
     LOOK_EVERY_S,
+    NAMED_MAX,
+    REASON_MAX,
     Moving,
     Outcome,
     evict_units,
@@ -45,7 +47,6 @@ from apportion.core.explain.text.words import listed
 from apportion.runtime.service.options import KubeChoice
 from apportion_schemas.quantities import NAME_MAX, Payload
 
-REASON_MAX = 1024
 DEFRAG = "defrag: "  # prefix of the reasons of this verb's cordons
 AUTHOR = " (defrag)"  # suffix of their author
 PLACED_WITHIN_S = 60.0  # time for the scheduler to place a pod for which room was made
@@ -57,7 +58,6 @@ NOT_PLACED = (
 NOT_ALLOWED = "because a pod cannot be moved"
 FAILED = "by an error"
 NOT_AGAIN = "because a moved pod is pending"
-NAMED_MAX = 10
 
 
 class Report(Outcome, kw_only=True):

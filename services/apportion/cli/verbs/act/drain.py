@@ -23,6 +23,8 @@ from apportion.cli.exits import INTERRUPTED, NOT_NOW, REFUSED, NotFound, Unreach
 from apportion.cli.pods.decisions import Awaited
 from apportion.cli.pods.moving import (
     BY_HAND,
+    NAMED_MAX,
+    REASON_MAX,
     UNDECIDED,
     Moving,
     Outcome,
@@ -42,9 +44,7 @@ from apportion.core.explain.text import words
 from apportion.core.explain.text.words import listed
 from apportion.runtime.service.options import KubeChoice
 
-REASON_MAX = 1024
 DRAINING = "drain: "  # prefix of the reasons of this verb's cordons
-NAMED_MAX = 10  # pods named that were placed instead; `--json` has all
 
 
 class Report(Outcome, kw_only=True):

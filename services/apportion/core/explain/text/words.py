@@ -573,12 +573,12 @@ def idle(idle: WhyIdle) -> str:
     return said
 
 
-def idle_notice(policy: IdleConfiguration) -> str:
-    """Return the text of the Kubernetes event for idle pods, the same for all of them."""
+def idle_notice(policy: IdleConfiguration, *, evictable: bool) -> str:
+    """Return the text of the Kubernetes event of an idle pod."""
     said = f"did no work on its devices for at least {policy.after}"
     if policy.below:
         said = f"never used more than {policy.below}% of its devices for at least {policy.after}"
-    if policy.action == "reclaim":
+    if policy.action == "reclaim" and evictable:
         said += "; a pending pod of its queue and priority may evict it"
     return f"{said}. To keep it, set the label {'='.join(KEEP)}"
 
