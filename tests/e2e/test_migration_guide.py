@@ -125,17 +125,17 @@ async def test_the_guide_leads_to_scheduler_alone_and_back(stand: Stand) -> None
     async with Shell(stand, NAMES) as shell:
         await configure(shell)
         setup = "## Set it up"
-        await shell.follow(KEEP, setup, at=slice(2))
+        await shell.follow(KEEP, setup, at=slice(3))
         await connect(shell)
         kept = [each["metadata"]["uid"] for each in await pods(stand, "web")]
-        await shell.follow(KEEP, setup, at=slice(2, 3))  # restarts HAMi's plugin
+        await shell.follow(KEEP, setup, at=slice(3, 4))  # restarts HAMi's plugin
         for node in stand.nodes.keys() - {CPU_NODE}:
             await stand.nodes[node].offered("nvidia.com/gpu", 20)
-        await shell.follow(KEEP, setup, at=slice(3, 5))
+        await shell.follow(KEEP, setup, at=slice(4, 6))
         await step(shell, "move-namespace", back=False)
-        await shell.follow(KEEP, setup, at=slice(5, 7))
-        await shell.follow(KEEP, setup, at=slice(6, 7), change=OTHER)
-        await shell.follow(KEEP, setup, at=slice(7, 8))  # the rest moves the whole cluster
+        await shell.follow(KEEP, setup, at=slice(6, 8))
+        await shell.follow(KEEP, setup, at=slice(7, 8), change=OTHER)
+        await shell.follow(KEEP, setup, at=slice(8, 9))  # the rest moves the whole cluster
         await ours(stand, shell)
         # a server of the ledger, too, can be created again under the chart's policies
         await shell.run("kubectl -n apportion delete pod nats-0")
