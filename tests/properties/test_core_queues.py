@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
 
 from apportion.core.ledger.state import PodState, State
 from apportion.core.placement.limits.queues import Queues
@@ -24,6 +26,16 @@ def queue_name(state: State, pod: PodState) -> str:
     if isinstance(declared, PodGroupObserved):
         return declared.queue
     return pod.submitted.queue or "default"
+
+
+def unlimited(steps: list[Step]) -> list[Step]:
+    """Return the history with queues that keep no pod out."""
+    return [
+        structs.replace(each, capability={}, cards={}, guarantee={}, open=True, fifo=False)
+        if isinstance(each, QueueObserved)
+        else each
+        for each in steps
+    ]
 
 
 def counted_in(state: State, name: str) -> set[str]:
@@ -117,16 +129,23 @@ def test_pods_ending_in_a_queue_wake_the_next(steps: list[Step]) -> None:
 
 
 @SETTINGS
-@given(queued_histories())
-def test_queue_usage_equals_a_full_count(steps: list[Step]) -> None:
-    """The usage of a queue, updated with each change, equals a count over the whole state."""
+@given(queued_histories(), st.booleans(), st.integers(1, 8))
+def test_queue_usage_equals_a_full_count(steps: list[Step], limited: bool, every: int) -> None:
+    """The usage of a queue, updated with each change, equals a count over the whole state.
+
+    It does not depend on how often amounts are read. Without limits, pods are counted only then."""
     ledger = Ledger()
     kept = Queues(ledger.state)
     kept.activate()
-    for change in changes(ledger, steps):
+    for number, change in enumerate(changes(ledger, steps if limited else unlimited(steps))):
         kept.observe(change)
+        if number % every == every - 1:
+            kept.turn(QUEUES[number % len(QUEUES)])
     fresh = Queues(ledger.state)
     fresh.activate()
     for name in QUEUES:
         assert kept.held(name) == fresh.held(name)
         assert kept.turn(name) == fresh.turn(name)
+        assert +Counter(kept.asked(name)) == +Counter(fresh.asked(name))
+    for pod in ledger.state.pods.values():
+        assert kept.taken(pod) == fresh.taken(pod)

@@ -34,6 +34,7 @@ from apportion.core.placement.queueing.waiting import Waiting
 from apportion.core.placement.refusals import Refusing
 from apportion.core.placement.reservations import Placed, Reservations
 from apportion.core.placement.resizing import Resizing
+from apportion.core.placement.volumes import OF_VOLUMES
 from apportion.core.placement.waking import Waking
 from apportion_schemas import (
     LimitsChecked,
@@ -173,13 +174,14 @@ class Engine:
             self._finder.columns.touch(node, change.shares)
         for forgotten in change.forgotten:
             self._finder.columns.forget(forgotten)
-        self._finder.volumes.observe(change)
+        if kind in OF_VOLUMES or (pod is not None and pod.submitted.volume_claims):
+            self._finder.volumes.observe(change)
         moved = False
         if kind is PodChanged and pod is not None:
             moved = self._neighbours.rename(pod)
         elif pod is not None and (self._neighbours.active or kind in _COMES):
             moved = self._neighbours.note(pod)
-        elif isinstance(change.data, NamespaceObserved | NamespaceGone):
+        elif kind is NamespaceObserved or kind is NamespaceGone:
             moved = self._neighbours.relabel(change.data.namespace)
         elif node is not None and kind in _TELLS_OF_OTHERS:
             moved = self._neighbours.look_at(node)
@@ -187,7 +189,8 @@ class Engine:
             self._assembled[pod.submitted.group] = False
         counts = self._limits.active or kind in LIMITS_SET
         freed = counts and self._limits.observe(change)
-        freed = self._preempting.observe(change) or freed
+        if pod is None or self._preempting.follows(pod):
+            freed = self._preempting.observe(change) or freed
         self._waiting.observe(change)
         self._waking.observe(change, moved, freed)
 
@@ -234,6 +237,8 @@ class Engine:
             decision.more = True
             return decision
         self._finder.classes.looks = 0
+        if self._queue.contested:
+            self._queue.drop_idle()
         while len(decision.events) + len(decision.fences) < events_max:
             if not self._choose_queue(looks_max):
                 decision.more = True

@@ -120,7 +120,7 @@ class PlaceFinder:
 
     def find(self, pod: PodState, among: NDArray[np.bool_] | None = None) -> PodPlaced | None:
         """Return the best placement within limits, or None; `among` restricts the nodes."""
-        if self._limits.active:
+        if self._limits.bounded:
             return self.look_within(pod, among)[0]
         return self._best(pod, NO_KINDS, among)
 

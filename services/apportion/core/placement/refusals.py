@@ -249,7 +249,7 @@ class Refusing:
         shortage = self._finder.volumes.shortage(pod)
         if shortage is not None:
             return Reasons({code_of(shortage): 0}, (), 0, volume=shortage)
-        kept = self._finder.look_within(pod)[1] if self._limits.active else None
+        kept = self._finder.look_within(pod)[1] if self._limits.bounded else None
         if kept is not None and kept.without is None:
             return Reasons({kept.exceeded.code: 0}, (), 0, limit=kept)
         columns = self._finder.columns

@@ -25,6 +25,8 @@ from apportion_schemas import (
 )
 
 _READY: Final = ("bound", "first-consumer")
+# events that concern volumes even without a pod that mounts any
+OF_VOLUMES: Final = frozenset((NodeObserved, NodeGone, VolumeClaimObserved, VolumeClaimGone))
 Key = TypeVar("Key")
 
 ClaimKey = tuple[str, str]  # namespace and name of a claim

@@ -4,7 +4,7 @@ An account is a queue or a namespace. A limit is a rule of the scheduler, not an
 ledger: the fold accepts placements beyond it."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from apportion.core.ledger.handlers.change import Change
@@ -28,8 +28,9 @@ from apportion_schemas import (
     Share,
 )
 
-OFFERS: Final = (NodeReported, NodeObserved, DevicesRegistered, NodeGone)
+OFFERS: Final = frozenset((NodeReported, NodeObserved, DevicesRegistered, NodeGone))
 NOTHING: Final[Amounts] = {}
+FEW: Final = 512  # uncounted pods that are counted in one go: some 20 milliseconds
 NEVER_SEEN: Final = -1  # compares as changed: the limit may allow more now, whatever happened
 
 Limit = Quota | NamespaceQuota
@@ -47,7 +48,8 @@ class Holdings:
         self._limits: dict[str, tuple[Limit, ...]] = {}
         self._at: dict[str, tuple[str, Placement, Amounts, int]] = {}
         self._ended: Counter[str] = Counter()  # how often an account was dropped
-        self._uncounted: list[PodState] = []
+        # Pods to count. True: what their shares take may have changed.
+        self._uncounted: dict[str, tuple[PodState, bool]] = {}
         self._held: dict[str, Counter[Amount]] = {}
         self._freed: Counter[str] = Counter()
         self._epoch = 0
@@ -60,6 +62,10 @@ class Holdings:
         """Count a placed pod, or stop counting a released one. Return True if room was freed.
 
         `undone`: the placement was only assumed. `again`: the share amounts may have changed."""
+        return self.count_pod(pod, undone=undone, again=again)
+
+    def count_pod(self, pod: PodState, *, undone: bool = False, again: bool = False) -> bool:
+        """Do what `note` does, at once."""
         before, placed = self._at.get(pod.uid), pod.placement
         if before is not None and before[3] != self._ended[before[0]]:
             before = None
@@ -95,22 +101,27 @@ class Holdings:
 
     def follow(self, change: Change) -> bool:
         """Count again the pods that the event concerns. Return True if an account has more room."""
-        freed = False
-        if change.node is not None and type(change.data) in OFFERS:
+        freed, kind = False, type(change.data)
+        if change.node is not None and kind in OFFERS:
             for pod in change.node.pods.values():
                 freed |= self.note(pod, again=True)
         if change.pod is not None:
-            freed |= self.note(change.pod, again=type(change.data) in (PodChanged, PodResized))
+            freed |= self.note(change.pod, again=kind is PodChanged or kind is PodResized)
         return freed
 
     def count(self, pods: int) -> bool:
-        """Count at most `pods` of the uncounted pods. Return True if none is left."""
-        for _ in range(min(pods, len(self._uncounted))):
-            pod = self._uncounted.pop()
+        """Count all uncounted pods if they are few, else only `pods`. Return True if none is left."""
+        left = self._uncounted
+        for _ in range(len(left) if len(left) <= FEW else min(pods, len(left))):
+            uid, (pod, again) = left.popitem()
             # a later pod may have the uid of a deleted one
-            if self._state.pods.get(pod.uid) is pod:
-                self.note(pod)
-        return not self._uncounted
+            if self._state.pods.get(uid) is pod:
+                self.count_pod(pod, again=again)
+        return not left
+
+    def count_later(self, pods: Iterable[PodState]) -> None:
+        """Count these pods before amounts are next read; all others are counted or gone."""
+        self._uncounted = {pod.uid: (pod, False) for pod in pods}
 
     def count_all(self) -> None:
         """Count all pods that are not counted yet."""
@@ -120,12 +131,19 @@ class Holdings:
         """Mark every account as having room, because an assumed placement was undone."""
         self._epoch += 1
 
+    @property
+    def bounded(self) -> bool:
+        """Return True if any account has a limit."""
+        return bool(self._limits)
+
     def exceeded(
         self, pod: PodState, node: str = "", shares: Sequence[Share] = ()
     ) -> LimitExceeded | None:
         """Return the limit that the pod exceeds with these shares on `node`, or None.
 
         Without `node`, return a limit that it exceeds wherever it is placed."""
+        if not self.bounded:
+            return None
         name, shape = self.account_of(pod), pod.submitted.shape
         if not self.limited(name):
             return None

@@ -45,12 +45,12 @@ class Namespaces(Holdings):
         """Return the namespace of the pod."""
         return pod.submitted.namespace
 
-    def note(self, pod: PodState, *, undone: bool = False, again: bool = False) -> bool:
+    def count_pod(self, pod: PodState, *, undone: bool = False, again: bool = False) -> bool:
         """Count a placed pod, or stop counting a released one, if a quota limits its namespace."""
         if pod.submitted.namespace not in self._limits:
             self._at.pop(pod.uid, None)
             return False
-        return super().note(pod, undone=undone, again=again)
+        return super().count_pod(pod, undone=undone, again=again)
 
     def observe(self, change: Change) -> bool:
         """Apply the fold's change. Return True if a namespace may have more room."""
@@ -83,7 +83,7 @@ class Namespaces(Holdings):
                 self._held.pop(name, None)
                 self._ended[name] += 1
         if others:
-            self._uncounted = list(self._state.pods.values())
+            self.count_later(self._state.pods.values())
 
 
 class Kept(NamedTuple):
@@ -109,8 +109,12 @@ class Limits:
         self.active = True
 
     def count(self, most: int, *, shares: bool = False) -> bool:
-        """Count at most `most` pods, and with `shares` also nodes. Return True if none is left."""
-        counted = self._queues.count(most) and self._namespaces.count(most)
+        """Count at most `most` pods (or a few hundred), and with `shares` nodes too. Return True if
+        none is left.
+
+        `shares`: entitlements will be read. Without them, only limits need counts."""
+        queues = shares or self._queues.bounded
+        counted = (not queues or self._queues.count(most)) and self._namespaces.count(most)
         return counted and not (shares and not self._queues.count_offers(most))
 
     def turn(self, queue: str) -> tuple[Turn, ...]:
@@ -156,8 +160,9 @@ class Limits:
     def observe(self, change: Change) -> bool:
         """Apply the fold's change. Return True if a limit may allow more than before."""
         freed = self._queues.observe(change)
-        freed |= self._namespaces.observe(change)
-        self.active = self._queues.active or self._namespaces.active
+        if self._namespaces.active or type(change.data) in LIMITS_SET:
+            freed |= self._namespaces.observe(change)
+            self.active = self._queues.active or self._namespaces.active
         return freed
 
     def note(self, pod: PodState, *, undone: bool = False) -> None:
@@ -170,6 +175,11 @@ class Limits:
         """Mark all limits as having room, because an assumed placement was undone."""
         self._queues.note_freed()
         self._namespaces.note_freed()
+
+    @property
+    def bounded(self) -> bool:
+        """Return True if any limit may keep out a pod."""
+        return self._queues.bounded or self._namespaces.bounded
 
     def exceeded(
         self, pod: PodState, node: str = "", shares: Sequence[Share] = ()
@@ -214,7 +224,7 @@ class Limits:
         So no other scheduler can use the same limits at the same time."""
         for queue in self._queues.fences(pod):
             yield LimitsChecked(kind="queue", name=queue)
-        if self._namespaces.limited(pod.submitted.namespace):
+        if self._namespaces.bounded and self._namespaces.limited(pod.submitted.namespace):
             yield LimitsChecked(kind="namespace", name=pod.submitted.namespace)
 
     def kinds_beyond(
@@ -226,8 +236,8 @@ class Limits:
         the number of devices that the ask requests."""
         found = set[int]()
         for accounts in (self._queues, self._namespaces):
-            name = accounts.account_of(pod)
-            if not accounts.limited(name):
+            name = accounts.account_of(pod) if accounts.bounded else ""
+            if not accounts.bounded or not accounts.limited(name):
                 continue
             accounts.count_all()
             for kind, device in kinds:

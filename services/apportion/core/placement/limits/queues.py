@@ -7,7 +7,7 @@ Devices are measured in thousandths (`quotas.WORTH`).
 Invariant: all of it follows from the state and the placements that the decision assumes."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from apportion.core.devices.catalogue import type_matches
@@ -47,6 +47,7 @@ Turn = tuple[bool, int, float, str]
 
 
 _NO_PART: Final = Part()
+_ALL: Final = (ROOT,)
 
 
 class Queues(Holdings):
@@ -80,13 +81,13 @@ class Queues(Holdings):
         """Return the queue whose pods one scheduler places together with this pod, or ""."""
         return self._tree.owner(queue_of(self._state, pod))
 
-    def fences(self, pod: PodState) -> Iterator[str]:
-        """Yield the queues whose limits or entitlements the pod's placement depends on."""
-        if self._tree.entangled:
-            yield ROOT
-        for name in self.path_of(queue_of(self._state, pod)):
-            if name in self._limits and not (name == ROOT and self._tree.entangled):
-                yield name
+    def fences(self, pod: PodState) -> tuple[str, ...]:
+        """Return the queues whose limits or entitlements the pod's placement depends on."""
+        found = _ALL if self._tree.entangled else ()
+        if self._limits:
+            path = self.path_of(queue_of(self._state, pod))
+            found += tuple(name for name in path if name in self._limits and name not in found)
+        return found
 
     @property
     def lends(self) -> bool:
@@ -97,7 +98,7 @@ class Queues(Holdings):
         """Start counting what queues use."""
         if not self.active:
             self.active = True
-            self._uncounted = list(self._state.pods.values())
+            self.count_later(self._state.pods.values())
 
     def count_offers(self, nodes: int) -> bool:
         """Add up the capacity of at most `nodes` more nodes. Return True if none is left."""
@@ -105,26 +106,50 @@ class Queues(Holdings):
 
     def observe(self, change: Change) -> bool:
         """Apply the fold's change. Return True if a queue may have more room."""
-        data = change.data
-        freed = type(data) is QueueObserved or type(data) is ConfigurationChanged
+        kind = type(change.data)
+        freed = kind is QueueObserved or kind is ConfigurationChanged
         if freed:
             self._learn()
         if not self.active:
             return freed
-        if change.node is not None and type(data) in OF_CAPACITY:
+        if change.node is not None and kind in OF_CAPACITY:
             self._capacity.touched[change.node.name] = change.node
             freed = freed or bool(self._reserved)
-        if freed or (change.refused and type(data) is PodPlaced):
+        if freed or (kind is PodPlaced and change.refused):
             self.note_freed()
             freed = True
-        freed |= self._tree.keeps_order and type(data) is PodPlaced  # the pod behind it is next
-        if isinstance(data, PodGroupObserved):
-            for pod in self._state.groups[data.group].pods.values():
+        if kind is PodPlaced and self._tree.keeps_order:
+            freed = True  # the pod behind it is next
+        elif kind is PodGroupObserved:
+            for pod in self._state.groups[change.data.group].pods.values():
                 freed |= self.note(pod)
         return self.follow(change) or freed
 
+    @property
+    def bounded(self) -> bool:
+        """Return True if a limit, a guarantee, or the order in a queue, may keep pods out."""
+        return bool(self._limits or self._reserved or self._tree.keeps_order)
+
     def note(self, pod: PodState, *, undone: bool = False, again: bool = False) -> bool:
-        """Count a pod, or stop counting one that is gone. Return True if room was freed."""
+        """Count a pod, or stop counting one that is gone. Return True if room was freed.
+
+        If nothing keeps pods out, a live pod is counted only before amounts are next read."""
+        if self.bounded:
+            return self.count_pod(pod, undone=undone, again=again)
+        uid = pod.uid
+        if self._state.pods.get(uid) is pod:
+            self._uncounted[uid] = (
+                pod,
+                again or (uid in self._uncounted and self._uncounted[uid][1]),
+            )
+        else:
+            self._uncounted.pop(uid, None)
+            if uid in self._live or uid in self._at:
+                self.count_pod(pod)
+        return False
+
+    def count_pod(self, pod: PodState, *, undone: bool = False, again: bool = False) -> bool:
+        """Do what `note` does, at once."""
         before = self._live.get(pod.uid)
         live = self._state.pods.get(pod.uid) is pod
         live = live and (pod.placement is not None or not pod.submitted.gates)
@@ -140,7 +165,7 @@ class Queues(Holdings):
                 self._live[pod.uid] = (name, asked)
                 for each in self.path_of(name):
                     add(self._asked.setdefault(each, Counter()), asked, 1)
-        return super().note(pod, undone=undone, again=again)
+        return super().count_pod(pod, undone=undone, again=again)
 
     def moved(self, name: str, amounts: Amounts, times: int) -> None:
         """Update what depends on the use of the queue and of those above it."""
@@ -228,14 +253,17 @@ class Queues(Holdings):
 
     def used(self, name: str) -> Amounts:
         """Return what the pods of the queue, and of those below it, have allocated."""
+        self.count_all()
         return self._held.get(name, NOTHING)
 
     def asked(self, name: str) -> Amounts:
         """Return what the pods of the queue need, whether they are running or pending."""
+        self.count_all()
         return self._asked.get(name, NOTHING)
 
     def taken(self, pod: PodState) -> Amounts:
         """Return what a placed pod has allocated; nothing for other pods."""
+        self.count_all()
         found = self._at.get(pod.uid)
         return NOTHING if found is None else found[2]
 
@@ -370,4 +398,4 @@ class Queues(Holdings):
         tree = self._tree
         if self.active or tree.limits or tree.floors or tree.lends or tree.keeps_order:
             self.active = True
-            self._uncounted = list(self._state.pods.values())
+            self.count_later(self._state.pods.values())

@@ -61,6 +61,8 @@ class QueueTree:
         self.keeps_order = any(each.fifo for each in queues.values())
         guaranteed = {amount for each in self._claims.values() for amount in each.guarantee}
         self.floors = {amount: self._floor(amount) for amount in sorted(guaranteed)}
+        # the amounts that a queue may use depend on the use by other queues
+        self.entangled = bool(self.lends or self.floors or self.keeps_order)
 
     def account(self, queue: str) -> str:
         """Return the name under which the queue's own pods count."""
@@ -71,11 +73,6 @@ class QueueTree:
         queue = account.removesuffix(OWN)
         path = self._paths.get(queue) or ((queue, ROOT) if queue != ROOT else (ROOT,))
         return path if queue == account else (account, *path)
-
-    @property
-    def entangled(self) -> bool:
-        """Return True if the amounts that a queue may use depend on the use by other queues."""
-        return bool(self.lends or self.floors or self.keeps_order)
 
     def owner(self, queue: str) -> str:
         """Return the queue whose pods one scheduler must place, as they have a limit in common.

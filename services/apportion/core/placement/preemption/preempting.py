@@ -386,8 +386,19 @@ class Preempting:
         self._idle = IdleNews(state)
         self._as_of = -1
 
+    def follows(self, pod: PodState) -> bool:
+        """Return True if events of this pod may matter for evictions."""
+        state, about = self._state, pod.submitted
+        return (
+            not self._least <= about.priority <= self._highest
+            or bool(about.group or self._nominated or state.nominated)
+            or state.idle is not None
+        )
+
     def observe(self, change: Change) -> bool:
-        """Apply the fold's change. Return True if it ended the nomination of a node."""
+        """Apply the fold's change. Return True if it ended the nomination of a node.
+
+        Changes of pods that it does not follow do not matter."""
         kind = type(change.data)
         self._forget_gang(change)
         if self._state.idle is not None:

@@ -350,7 +350,7 @@ class DryRun:
             class_.exclude(row)
             return None
         name = columns.names[row]
-        if self._limits.active and self._limits.exceeded(pod, name, shares) is not None:
+        if self._limits.exceeded(pod, name, shares) is not None:
             return None
         return shares
 

@@ -156,6 +156,15 @@ class PendingQueue:
                     yield self._state.pods[turn.uid], shape_queue.reasons
             del self.to_report[key]
 
+    def drop_idle(self) -> None:
+        """Forget the queues that have no schedulable pod, so that `contested` is exact."""
+        for name in list(self._orders):
+            self._order = self._orders[name]
+            if self.next_shape_queue() is None:
+                del self._orders[name]
+        self.contested = len(self._orders) > 1
+        self._order = next(iter(self._orders.values()), [])
+
     def choose(self) -> None:
         """Choose the next queue: the one with the lowest turn; the first name wins a tie."""
         while self.contested:

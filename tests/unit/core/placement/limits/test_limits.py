@@ -19,4 +19,4 @@ def test_whoever_does_not_say_whose_a_pod_is_cannot_count_it() -> None:
     with pytest.raises(NotImplementedError):
         holdings.account_of(placed)
     with pytest.raises(NotImplementedError):
-        holdings.exceeded(placed)
+        holdings.note(placed)
