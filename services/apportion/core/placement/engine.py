@@ -15,6 +15,7 @@ from apportion.core.placement.affinity.neighbours import Neighbours
 from apportion.core.placement.finder import PlaceFinder
 from apportion.core.placement.gang_turn import GangTurn
 from apportion.core.placement.index.columns import Columns
+from apportion.core.placement.limits.holdings import COUNTED_MAX
 from apportion.core.placement.limits.limits import LIMITS_SET, Limits
 from apportion.core.placement.preemption.preempting import GangRoom, Preempting
 from apportion.core.placement.preemption.victims import DryRun
@@ -57,7 +58,6 @@ from apportion_schemas import (
 EVENTS_MAX: Final = 512
 LOOKS_MAX: Final = 1 << 15  # per decision, twice: first to recheck waiting pods, then to place
 NOT_WHOLE: Final = "the rest of its gang does not fit any more"
-COUNTED_MAX: Final = 256  # pods or nodes that one decision counts for derived data
 
 # events of pods that may be the first with affinity terms
 _COMES: Final = frozenset((PodSubmitted, PodAdopted))

@@ -182,11 +182,16 @@ class PlaceFinder:
         return self.models.excluded(pod)
 
     def model_choices(
-        self, waiting: list[PodState], needed: int, *, by_room: bool = True
+        self,
+        waiting: list[PodState],
+        needed: int,
+        *,
+        by_room: bool = True,
+        among: NDArray[np.bool_] | None = None,
     ) -> list[Choice]:
         """Return which device models the first pods of a gang may get, the best choice first.
 
-        At least `needed` of the `waiting` pods must fit. If `by_room`, leave out models without
+        `among` restricts the nodes. At least `needed` of the `waiting` pods must fit. If `by_room`, leave out models without
         room for so many. If no model has enough room, keep only those with the most room. The list
         is empty if the cluster has only one model."""
         self.columns.sync()
@@ -197,9 +202,9 @@ class PlaceFinder:
             for model in self.models.of_family(kin[1]):
                 self.models.begin = {kin: model}
                 if all(ask.possible for ask in self.class_of(pods[0]).asks):
-                    first = self.find(pods[0])
+                    first = self.find(pods[0], among)
                     score = first.score.total if first is not None else 0.0
-                    found.append((-min(self._room(pods), least), -score, model))
+                    found.append((-min(self._room(pods, among), least), -score, model))
             found.sort()
             ways.append([(kin, model) for room, _, model in found if room == found[0][0]])
         self.models.begin = {}
@@ -207,12 +212,13 @@ class PlaceFinder:
             return []
         return [dict(way) for way in islice(product(*ways), MODEL_CHOICES_MAX)]
 
-    def _room(self, pods: list[PodState]) -> int:
+    def _room(self, pods: list[PodState], among: NDArray[np.bool_] | None) -> int:
         # An upper bound of how many of these pods fit at the same time.
+        rows = slice(None) if among is None else among
         alike = Counter(wants_key(pod) for pod in pods)
         one_of = {wants_key(pod): pod for pod in pods}
         room = (
-            min(count, int(self.class_of(one_of[key]).capacity(self.columns).sum()))
+            min(count, int(self.class_of(one_of[key]).capacity(self.columns)[rows].sum()))
             for key, count in alike.items()
         )
         return sum(room)

@@ -311,7 +311,7 @@ class GangTurn:
         if not placed or (refused is None and not mixed):
             return placed, refused
         self._reservations.roll_back(before)
-        choices = self._finder.model_choices(waiting, deficit.pods)
+        choices = self._finder.model_choices(waiting, deficit.pods, among=levels.domain.rows)
         best: Choice = {}
         most = -1 if mixed else len(placed)
         for choice in choices:

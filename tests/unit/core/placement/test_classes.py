@@ -1,6 +1,7 @@
 """Tests of a placement class, which keeps every node's score for pods of one shape and scores only
 changed nodes again."""
 
+import numpy as np
 import pytest
 
 from apportion.core.ledger.state import NodeState, State
@@ -8,9 +9,10 @@ from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.feasibility.descriptors import Cause
 from apportion.core.placement.feasibility.evaluator import FITS, RANK
 from apportion.core.placement.feasibility.nodes import FACT_FILTERS, FACTS
-from apportion.core.placement.index.board_loops import REFUSED
+from apportion.core.placement.index.board_loops import BLOCK, REFUSED
 from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.index.packed import POINTS
+from apportion.core.placement.index.score_input import Scoreboard
 from apportion_schemas import (
     NodeConstraints,
     NodeCordoned,
@@ -68,6 +70,23 @@ def test_where_it_fits_nowhere() -> None:
     assert (class_.board.best(3), class_.fitting, class_.fits_somewhere) == ([], 0, False)
     nothing, _ = class_of(shape(ask(1)), State())
     assert (nothing.board.best(3), nothing.fitting, nothing.fits_somewhere) == ([], 0, False)
+
+
+def test_best_among_marked_rows_are_the_same_as_in_a_full_sort() -> None:
+    """If some marked nodes fit, only marked ones are returned, in the same order as of all nodes;
+    if none fits, all nodes count."""
+    drawn = np.random.default_rng(3)
+    for rows in (1, 5, 2 * BLOCK + 7):
+        for _ in range(30):
+            points = drawn.integers(REFUSED, 4, rows).astype(np.int32)
+            first = drawn.random(rows) < drawn.random()
+            board = Scoreboard(rows)
+            board.replace(points)
+            among = first if (points[first] != REFUSED).any() else np.ones(rows, np.bool_)
+            fitting = [row for row in np.flatnonzero(among).tolist() if points[row] != REFUSED]
+            fitting.sort(key=lambda row: -points[row])
+            for count in (1, 4):
+                assert board.best(count, first) == [(row, points[row]) for row in fitting[:count]]
 
 
 UNLOOKED = 77

@@ -68,6 +68,27 @@ def _least(most: Int32s, top: Int64s) -> Int64:
     return max(place, REFUSED)
 
 
+def best_among(points: Int32s, rows: Int64s, found: Int64s) -> Int64:
+    """Put the best of these rows into `found`, as `best` does, and return how many."""
+    wanted: Int64 = len(found)
+    count: Int64 = 0
+    least: Int64 = REFUSED
+    at: Int64
+    for at in range(len(rows)):
+        row: Int64 = rows[at]
+        if points[row] <= least:
+            continue
+        place: Int64 = min(count, wanted - 1)
+        while place > 0 and points[found[place - 1]] < points[row]:
+            found[place] = found[place - 1]
+            place -= 1
+        found[place] = row
+        count = min(count + 1, wanted)
+        if count == wanted:
+            least = points[found[wanted - 1]]
+    return count
+
+
 def best(points: Int32s, most: Int32s, found: Int64s, top: Int64s) -> Int64:
     """Put the best rows into `found`, best first, and return how many. `top` is a work buffer."""
     wanted: Int64 = len(found)

@@ -87,16 +87,17 @@ class Scoreboard:
         """Return up to `count` best rows with their points; the first row wins a tie.
 
         If any row marked in `first` fits, consider only the marked rows."""
-        if first is not None:
-            among = Scoreboard(len(self.points))
-            among.replace(np.where(first, self.points, _REFUSED))
-            if among.fitting:
-                return among.best(count)
         if len(self._found) != count:
             self._make_room(count)
+        many: Int64 = 0
+        if first is not None:
+            marked: Int64s = np.flatnonzero(first).data
+            many = board_loops.best_among(self.flat_points, marked, self._found)
+        if not many:
+            many = board_loops.best(self.flat_points, self.most, self._found, self._top)
         rows: list[tuple[int, int]] = []
         at: Int64
-        for at in range(board_loops.best(self.flat_points, self.most, self._found, self._top)):
+        for at in range(many):
             row: Int64 = self._found[at]
             rows.append((row, self.flat_points[row]))
         return rows

@@ -30,7 +30,8 @@ from apportion_schemas import (
 
 OFFERS: Final = frozenset((NodeReported, NodeObserved, DevicesRegistered, NodeGone))
 NOTHING: Final[Amounts] = {}
-FEW: Final = 512  # uncounted pods that are counted in one go: some 20 milliseconds
+COUNTED_MAX: Final = 256  # pods or nodes that one decision counts for derived data
+FEW: Final = 1_024  # pods that it counts in one go if no others are left: as many as it may place
 NEVER_SEEN: Final = -1  # compares as changed: the limit may allow more now, whatever happened
 
 Limit = Quota | NamespaceQuota
@@ -50,6 +51,7 @@ class Holdings:
         self._ended: Counter[str] = Counter()  # how often an account was dropped
         # Pods to count. True: what their shares take may have changed.
         self._uncounted: dict[str, tuple[PodState, bool]] = {}
+        self.assumed = 0  # how many of them, at most, because of assumed placements
         self._held: dict[str, Counter[Amount]] = {}
         self._freed: Counter[str] = Counter()
         self._epoch = 0
@@ -59,13 +61,21 @@ class Holdings:
         raise NotImplementedError
 
     def note(self, pod: PodState, *, undone: bool = False, again: bool = False) -> bool:
+        """Count a pod as `count_pod` does; if no account has a limit, only before a read."""
+        if self.bounded:
+            return self.count_pod(pod, undone=undone, again=again)
+        uid, left = pod.uid, self._uncounted
+        if self._state.pods.get(uid) is pod:
+            left[uid] = pod, again or (uid in left and left[uid][1])
+        else:
+            left.pop(uid, None)
+            self.count_pod(pod)
+        return False
+
+    def count_pod(self, pod: PodState, *, undone: bool = False, again: bool = False) -> bool:
         """Count a placed pod, or stop counting a released one. Return True if room was freed.
 
         `undone`: the placement was only assumed. `again`: the share amounts may have changed."""
-        return self.count_pod(pod, undone=undone, again=again)
-
-    def count_pod(self, pod: PodState, *, undone: bool = False, again: bool = False) -> bool:
-        """Do what `note` does, at once."""
         before, placed = self._at.get(pod.uid), pod.placement
         if before is not None and before[3] != self._ended[before[0]]:
             before = None
@@ -110,13 +120,18 @@ class Holdings:
         return freed
 
     def count(self, pods: int) -> bool:
-        """Count all uncounted pods if they are few, else only `pods`. Return True if none is left."""
+        """Count all uncounted pods if they are few, else only `pods`. Return True if none is left.
+
+        The pods whose placements were assumed since the last call, the newest ones, are counted in
+        any case: a decision that tries a large gang must not end before the other pods' turn."""
         left = self._uncounted
-        for _ in range(len(left) if len(left) <= FEW else min(pods, len(left))):
+        most = len(left) if len(left) <= FEW else min(max(pods, self.assumed), len(left))
+        self.assumed = 0
+        for _ in range(most):
             uid, (pod, again) = left.popitem()
             # a later pod may have the uid of a deleted one
             if self._state.pods.get(uid) is pod:
-                self.count_pod(pod, again=again)
+                self.count_pod(pod, undone=True, again=again)  # `note` said what was freed
         return not left
 
     def count_later(self, pods: Iterable[PodState]) -> None:

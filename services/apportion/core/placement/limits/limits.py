@@ -113,6 +113,8 @@ class Limits:
         none is left.
 
         `shares`: entitlements will be read. Without them, only limits need counts."""
+        if not shares:  # a decision begins
+            self._queues.assumed = 0
         queues = shares or self._queues.bounded
         counted = (not queues or self._queues.count(most)) and self._namespaces.count(most)
         return counted and not (shares and not self._queues.count_offers(most))
@@ -166,10 +168,12 @@ class Limits:
         return freed
 
     def note(self, pod: PodState, *, undone: bool = False) -> None:
-        """Count a placed pod, or stop counting a released one."""
+        """Count a pod whose placement is assumed, or is assumed no longer (`undone`)."""
         if self._queues.active:
+            self._queues.assumed += 1
             self._queues.note(pod, undone=undone)
-        self._namespaces.note(pod, undone=undone)
+        if self._namespaces.active:
+            self._namespaces.note(pod, undone=undone)
 
     def note_freed(self) -> None:
         """Mark all limits as having room, because an assumed placement was undone."""

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from apportion.core.devices.catalogue import type_matches
 from apportion.core.ledger.handlers.change import Change
 from apportion.core.ledger.state import NodeState, PodState, State, queue_of
 from apportion.core.placement.limits import quotas
@@ -22,7 +21,6 @@ from apportion.core.placement.limits.quotas import (
     CPU,
     MEMORY,
     MODEL,
-    OF_MODEL,
     WORTH,
     Amount,
     Amounts,
@@ -47,7 +45,6 @@ Turn = tuple[bool, int, float, str]
 
 
 _NO_PART: Final = Part()
-_ALL: Final = (ROOT,)
 
 
 class Queues(Holdings):
@@ -83,7 +80,7 @@ class Queues(Holdings):
 
     def fences(self, pod: PodState) -> tuple[str, ...]:
         """Return the queues whose limits or entitlements the pod's placement depends on."""
-        found = _ALL if self._tree.entangled else ()
+        found: tuple[str, ...] = (ROOT,) if self._tree.entangled else ()
         if self._limits:
             path = self.path_of(queue_of(self._state, pod))
             found += tuple(name for name in path if name in self._limits and name not in found)
@@ -121,6 +118,8 @@ class Queues(Holdings):
         if kind is PodPlaced and self._tree.keeps_order:
             freed = True  # the pod behind it is next
         elif kind is PodGroupObserved:
+            # A nominated node is kept from pods of other queues, and the gang's may be another now.
+            freed = freed or self._tree.lends
             for pod in self._state.groups[change.data.group].pods.values():
                 freed |= self.note(pod)
         return self.follow(change) or freed
@@ -130,26 +129,8 @@ class Queues(Holdings):
         """Return True if a limit, a guarantee, or the order in a queue, may keep pods out."""
         return bool(self._limits or self._reserved or self._tree.keeps_order)
 
-    def note(self, pod: PodState, *, undone: bool = False, again: bool = False) -> bool:
-        """Count a pod, or stop counting one that is gone. Return True if room was freed.
-
-        If nothing keeps pods out, a live pod is counted only before amounts are next read."""
-        if self.bounded:
-            return self.count_pod(pod, undone=undone, again=again)
-        uid = pod.uid
-        if self._state.pods.get(uid) is pod:
-            self._uncounted[uid] = (
-                pod,
-                again or (uid in self._uncounted and self._uncounted[uid][1]),
-            )
-        else:
-            self._uncounted.pop(uid, None)
-            if uid in self._live or uid in self._at:
-                self.count_pod(pod)
-        return False
-
     def count_pod(self, pod: PodState, *, undone: bool = False, again: bool = False) -> bool:
-        """Do what `note` does, at once."""
+        """Count a pod, or stop counting one that is gone. Return True if room was freed."""
         before = self._live.get(pod.uid)
         live = self._state.pods.get(pod.uid) is pod
         live = live and (pod.placement is not None or not pod.submitted.gates)
@@ -373,16 +354,7 @@ class Queues(Holdings):
         return min(limit, self._capacity.total(amount) or limit) if name == ROOT else limit
 
     def _taken_by(self, shape: Shape, shares: Sequence[Share], node: NodeState) -> Amounts:
-        taken = quotas.of_shares(shape, shares, node)
-        if not self._tree.models:
-            return taken
-        found = Counter(taken)
-        for amount, much in taken.items():
-            if amount[0] == WORTH and len(amount) == OF_MODEL:
-                for key in self._tree.models:
-                    if type_matches(key, amount[2]):
-                        found[MODEL, key] += much
-        return found
+        return quotas.by_model(quotas.of_shares(shape, shares, node), self._tree.models)
 
     def _learn(self) -> None:
         # Read all queues and count all pods again: queues are few and change rarely.

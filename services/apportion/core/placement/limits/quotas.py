@@ -6,7 +6,7 @@ A limit on device memory or cores applies to all devices of the family. Exceptio
 Invariant: amounts are computed from what the pod gets, not from what it requested."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -186,6 +186,18 @@ def of_shares(shape: Shape, shares: Iterable[Share], node: NodeState) -> Amounts
     taken = of_host(shape)
     add(taken, of_devices(shape, shares, node), 1)
     return taken
+
+
+def by_model(taken: Amounts, keys: Sequence[str]) -> Amounts:
+    """Add to `taken` what of it each key of a card quota names."""
+    if not keys:
+        return taken
+    found = Counter(taken)
+    for key in keys:
+        for amount, much in taken.items():
+            if amount[0] == WORTH and len(amount) == OF_MODEL and type_matches(key, amount[2]):
+                found[MODEL, key] += much
+    return found
 
 
 def of_devices(shape: Shape, shares: Iterable[Share], node: NodeState) -> Counter[Amount]:

@@ -110,7 +110,8 @@ class MoveSearch:
         dry_run.begin(deficit.pods if deficit is not None else len(pods), moves_max, without)
         if group is not None and group.together:
             self._gangs.forget()
-            evicted, _ = self._gangs.make(group, list(pods), 0)
+            made = self._gangs.make(group, list(pods), 0)
+            evicted = made[0] if made is not None else []
             nodes = [each.nominated for each in evicted]
             nodes += [kept.node for each in evicted for kept in each.kept]
             moved = [state.pods[each.pod] for each in evicted]

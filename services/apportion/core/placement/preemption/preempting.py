@@ -176,10 +176,10 @@ class GangRoom:
 
     def make(
         self, group: GroupState, waiting: list[PodState], least: int
-    ) -> tuple[list[PodEvicted], int]:
+    ) -> tuple[list[PodEvicted], int] | None:
         """Return evictions that let the gang fit, and when to make them, as in `Victims`.
 
-        Return none while the gang waits for earlier evictions. `waiting` are its pending pods in
+        Return none while the gang waits for earlier evictions, and None if pods are left to count. `waiting` are its pending pods in
         the order of the queue; `least` is the lowest priority of any pod."""
         deficit = deficit_of(group)
         if deficit is None or deficit.pods > GANG_BATCH_MAX or not deficit.met_by(waiting):
@@ -189,6 +189,8 @@ class GangRoom:
             return [], 0
         if any(pod.uid in self._state.nominated for pod in waiting):
             return [], 0
+        if not self.dry_run.count():
+            return None
         batch = next_batch(deficit, waiting)
         first, *others = batch
         reclaim = self.dry_run.reclaim(first, others)
@@ -490,7 +492,7 @@ class Preempting:
         self._as_of = self._state.revision
         return [], False
 
-    def _for_gang(self, shape_queue: ShapeQueue) -> tuple[list[PodEvicted], int]:
+    def _for_gang(self, shape_queue: ShapeQueue) -> tuple[list[PodEvicted], int] | None:
         # The evictions for a gang, and when to make them, as in `GangRoom.make`.
         columns = self._finder.columns
         columns.sync()
@@ -499,16 +501,18 @@ class Preempting:
             return [], 0
         waiting = [self._state.pods[turn.uid] for turn in shape_queue.live(self._state)]
         group = self._state.groups[shape_queue.gang]
-        evicted, at = self._gang_room.make(group, waiting, self._least)
-        if not evicted:
+        found = self._gang_room.make(group, waiting, self._least)
+        if found is not None and not found[0]:
             self._remember(shape_queue, _Vain(0, b"", as_of, 0))
-        return evicted, at
+        return found
 
     def _for_pod(self, shape_queue: ShapeQueue) -> tuple[list[PodEvicted], int] | None:
         # The evictions for the first pod that may preempt; None while the search goes on.
         pod = self._first_of(shape_queue)
         if pod is None or pod.uid in self._searched:
             return [], 0
+        if not self._gang_room.dry_run.count():
+            return None
         found = self._look_for(shape_queue, pod)
         if self._search is not None:
             return None

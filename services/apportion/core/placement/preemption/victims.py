@@ -38,6 +38,7 @@ from apportion.core.placement.finder import PlaceFinder
 from apportion.core.placement.gangs import held
 from apportion.core.placement.index.board_loops import REFUSED
 from apportion.core.placement.index.packed import Int64
+from apportion.core.placement.limits.holdings import COUNTED_MAX
 from apportion.core.placement.limits.limits import Limits
 from apportion.core.placement.limits.reclaiming import Reclaim
 from apportion.core.placement.queueing.queue import NO_CLOCK, PendingQueue
@@ -137,6 +138,10 @@ class DryRun:
     def takes_idle(self) -> bool:
         """Return True if there may be idle pods that a pod of the same priority may evict."""
         return reclaims(self._state)
+
+    def count(self) -> bool:
+        """Count what queues use, some pods per call. Return True if none is left."""
+        return not self.lends or self._limits.count(COUNTED_MAX, shares=True)
 
     def reclaim(self, pod: PodState, others: Sequence[PodState] = ()) -> Reclaim | None:
         """Return what the pod may reclaim from other queues; None if nothing.

@@ -190,6 +190,23 @@ def test_a_gang_that_changes_its_queue_takes_what_it_holds_along() -> None:
     assert placed(ledger.settle()) == {"m", "a"}
 
 
+def test_a_gang_that_joins_a_queue_no_longer_keeps_its_node_from_that_queue() -> None:
+    """If a nominated gang moves to another queue, its node is not kept from that queue's pods of
+    higher priority any more: the engine tries them again."""
+    lender = QueueObserved(queue="lender", deserved={"nvidia.com/gpu": 3})
+    ledger = Ledger(rack("m", 1), lender, gang("t/h", min_available=1, queue="lender"))
+    ledger.submit(member("first", cards(), group="t/h")).settle()
+    ledger.play(rack("n", 2), pod("victim", cards(), queue="other")).settle()
+    ledger.submit(member("second", cards(2), group="t/h")).settle()
+    assert ledger.state.nominated == {"second": "n"}
+    ledger.submit(pod("waits", cards(), queue="other", priority=10)).settle()
+    refusal = ledger.pod("waits").refusal
+    assert refusal is not None
+    assert RefusalCode.NODE_NOMINATED in refusal.reasons
+    ledger.play(gang("t/h", min_available=1, queue="other")).settle()
+    assert "waits" in placed(ledger)
+
+
 def test_a_gang_that_waits_in_a_closed_queue_goes_where_its_queue_is_open() -> None:
     """A gang that waits in a closed queue is placed once it moves to an open queue."""
     ledger = Ledger(rack("n1", 8), queue("ml", open=False), gang(min_available=1, queue="ml"))

@@ -307,6 +307,31 @@ def test_a_pod_stands_in_its_queue_once() -> None:
     assert len(queue) == 2
 
 
+def test_only_queues_with_a_schedulable_pod_contest_the_turn() -> None:
+    """The pending queue drops queues whose pods are all unschedulable, and takes them back when a
+    pod is schedulable again."""
+    state = Ledger(pod("a", ask(1), queue="x"), pod("b", ask(1), queue="y")).state
+    queue = PendingQueue(state)
+    refused = queue.next_shape_queue()
+    assert refused is not None
+    queue.mark_unschedulable(refused, NO)
+    contested = [queue.contested]
+    queue.drop_idle()
+    contested.append(queue.contested)
+    left = queue.next_shape_queue()
+    assert left is not None
+    assert {left.queue, refused.queue} == {"x", "y"}
+    queue.wake(refused)
+    queue.drop_idle()
+    assert [*contested, queue.contested] == [True, False, True]
+    queue.mark_unschedulable(left, NO)
+    queue.mark_unschedulable(refused, NO)
+    queue.drop_idle()
+    assert (queue.contested, queue.next_shape_queue()) == (False, None)
+    queue.wake(left)
+    assert queue.next_shape_queue() is left
+
+
 def test_a_pod_that_is_told_again_is_told_once() -> None:
     """If a refused pod is added to the queue again, even several times, its refusal is reported
     exactly once more."""
