@@ -419,7 +419,8 @@ def _pod_gone(context: _Context, data: PodGone) -> Change:
     shares = shares_of(pod)
     node = unplace(state, pod)
     state.failing.pop(data.uid, None)
-    leave(state, data.uid)
+    if state.resizes or state.evictions or state.nominated:
+        leave(state, data.uid)
     state.differing.pop(data.uid, None)
     state.released_count += 1
     if pod.submitted.group:

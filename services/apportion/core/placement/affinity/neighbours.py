@@ -260,6 +260,8 @@ class Neighbours:
 
     def count(self, some: int) -> bool:
         """Count at most `some` of the uncounted pods and nodes. Return True if none is left."""
+        if not self._uncounted:
+            return True
         for _ in range(min(some, len(self._uncounted))):
             each = self._uncounted.pop()
             if isinstance(each, NodeState):
