@@ -51,6 +51,7 @@ nightly: $(DEV) $(COMPILED) ## what takes long and rarely fails, and what needs 
 	@PROPERTIES_EFFORT=$(EFFORT) $(VENV)/bin/python -m tools.lanes --nightly
 	@$(MAKE) oldest
 	@$(MAKE) controllers
+	@$(MAKE) unused
 
 compile: $(DEV) $(COMPILED) ## the hot path, to machine code; without a C compiler it runs as it is
 
@@ -125,6 +126,11 @@ controllers: $(DEV) ## JobSet, LeaderWorkerSet, KubeRay, Volcano and Kueue (the 
 	  export "APPORTION_$$(echo $$name | tr a-z A-Z)=$$built"; \
 	done; \
 	  $(VENV)/bin/python -m pytest -q -rs tests/e2e/test_real_controllers.py
+
+.PHONY: unused
+unused: $(DEV) $(COMPILED) ## what features cost that no pod uses, in instructions (needs valgrind); nightly
+	@if command -v valgrind >/dev/null; then $(VENV)/bin/python -m tests.benchmarks.unused; else \
+	  echo "the cost of unused features is not measured, because valgrind is missing: apt install valgrind"; fi
 
 digests: $(DEV) ## look up what the tags of base images mean by now, and write their digests (needs skopeo or docker)
 	@$(VENV)/bin/python -m tools.pins --refresh
