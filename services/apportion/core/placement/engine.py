@@ -169,7 +169,7 @@ class Engine:
 
     def observe(self, change: Change) -> None:
         """Apply the fold's change to the indexes."""
-        pod, node, kind = change.pod, change.node, type(change.data)
+        pod, node, kind, state = change.pod, change.node, type(change.data), self._state
         if node is not None:
             self._finder.columns.touch(node, change.shares)
         for forgotten in change.forgotten:
@@ -189,7 +189,14 @@ class Engine:
             self._assembled[pod.submitted.group] = False
         counts = self._limits.active or kind in LIMITS_SET
         freed = counts and self._limits.observe(change)
-        if pod is None or self._preempting.follows(pod):
+        if (
+            pod is None
+            or pod.submitted.group
+            or state.nominated
+            or state.idle is not None
+            or self._preempting.nominated
+            or (kind in _COMES and not self._preempting.knows(pod.submitted.priority))
+        ):
             freed = self._preempting.observe(change) or freed
         self._waiting.observe(change)
         self._waking.observe(change, moved, freed)
@@ -368,6 +375,8 @@ class Engine:
 
     def _voids(self, events_max: int) -> list[DecisionEvent]:
         voids: list[DecisionEvent] = []
+        if not self._state.failing:
+            return voids
         for uid, cause in sorted(self._state.failing.items()):
             pod = self._state.pods[uid]
             if len(voids) < events_max and pod.placement is not None and self._waiting.owns(pod):

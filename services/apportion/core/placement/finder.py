@@ -120,7 +120,7 @@ class PlaceFinder:
 
     def find(self, pod: PodState, among: NDArray[np.bool_] | None = None) -> PodPlaced | None:
         """Return the best placement within limits, or None; `among` restricts the nodes."""
-        if self._limits.bounded:
+        if self._limits.active and self._limits.bounded:
             return self.look_within(pod, among)[0]
         return self._best(pod, NO_KINDS, among)
 
@@ -191,9 +191,9 @@ class PlaceFinder:
     ) -> list[Choice]:
         """Return which device models the first pods of a gang may get, the best choice first.
 
-        `among` restricts the nodes. At least `needed` of the `waiting` pods must fit. If `by_room`, leave out models without
-        room for so many. If no model has enough room, keep only those with the most room. The list
-        is empty if the cluster has only one model."""
+        `among` restricts the nodes. At least `needed` of the `waiting` pods must fit. If `by_room`,
+        leave out models without room for so many. If no model has enough room, keep only those with
+        the most room. The list is empty if the cluster has only one model."""
         self.columns.sync()
         ways: list[list[tuple[Kin, str]]] = []
         for kin, pods in self.models.open(waiting).items():

@@ -21,10 +21,7 @@ IN_USE = {
     "placement.affinity.neighbours:Neighbours.count": 1,
     "placement.affinity.neighbours:Neighbours.concern": 1,
     "placement.queueing.keys:limits_key": 2,
-    "placement.limits.limits:Limits.bounded": 1,
-    "placement.limits.queues:Queues.bounded": 1,
-    "placement.limits.holdings:Holdings.bounded": 1,
-    "placement.preemption.preempting:Preempting.follows": EVENTS,
+    "placement.preemption.preempting:Preempting.knows": 1,
 }
 """The functions that look whether a feature is in use, and how often a decision calls them. All
 others of the features are called only for pods that use them."""

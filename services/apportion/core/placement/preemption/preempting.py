@@ -179,8 +179,9 @@ class GangRoom:
     ) -> tuple[list[PodEvicted], int] | None:
         """Return evictions that let the gang fit, and when to make them, as in `Victims`.
 
-        Return none while the gang waits for earlier evictions, and None if pods are left to count. `waiting` are its pending pods in
-        the order of the queue; `least` is the lowest priority of any pod."""
+        Return none while the gang waits for earlier evictions, and None if pods are left to count.
+        `waiting` are its pending pods in the order of the queue; `least` is the lowest priority of
+        any pod."""
         deficit = deficit_of(group)
         if deficit is None or deficit.pods > GANG_BATCH_MAX or not deficit.met_by(waiting):
             return [], 0
@@ -373,7 +374,7 @@ class Preempting:
         self._finder = finder
         self._refusing = refusing
         self._gang_room = gang_room
-        self._nominated = dict(state.nominated)
+        self.nominated = dict(state.nominated)
         priorities = [pod.submitted.priority for pod in state.pods.values()]
         self._least = min(priorities, default=0)
         self._highest = max(priorities, default=0)
@@ -388,19 +389,14 @@ class Preempting:
         self._idle = IdleNews(state)
         self._as_of = -1
 
-    def follows(self, pod: PodState) -> bool:
-        """Return True if events of this pod may matter for evictions."""
-        state, about = self._state, pod.submitted
-        return (
-            not self._least <= about.priority <= self._highest
-            or bool(about.group or self._nominated or state.nominated)
-            or state.idle is not None
-        )
+    def knows(self, priority: int) -> bool:
+        """Return True if the range of known priorities includes this one."""
+        return self._least <= priority <= self._highest
 
     def observe(self, change: Change) -> bool:
         """Apply the fold's change. Return True if it ended the nomination of a node.
 
-        Changes of pods that it does not follow do not matter."""
+        The engine leaves out events of pods that do not matter here."""
         kind = type(change.data)
         self._forget_gang(change)
         if self._state.idle is not None:
@@ -413,11 +409,11 @@ class Preempting:
             priority = change.pod.submitted.priority
             self._least = min(self._least, priority)
             self._highest = max(self._highest, priority)
-        elif kind in _SETTLES and (self._nominated or self._state.nominated):
+        elif kind in _SETTLES and (self.nominated or self._state.nominated):
             now = self._state.nominated
-            ended = {uid: node for uid, node in self._nominated.items() if now.get(uid) != node}
-            if ended or len(now) != len(self._nominated):
-                self._nominated = dict(now)
+            ended = {uid: node for uid, node in self.nominated.items() if now.get(uid) != node}
+            if ended or len(now) != len(self.nominated):
+                self.nominated = dict(now)
             for name in sorted(set(ended.values()) & self._state.nodes.keys()):
                 self._finder.columns.touch(self._state.nodes[name], ())
             return bool(ended)
