@@ -217,14 +217,27 @@ class PlacementClass:
             self._room, rows = np.zeros(len(columns.names), np.int64), columns.every
         self._room_seen = columns.changed.end
         if len(rows):
-            room: Int64s = self._room.data
-            changed: Int64s = rows.data
-            ask_loops.fill_hosts(
-                changed, columns.flat_free, columns.width, self._host_need, self.facts.node_ok, room
-            )
-            for ask in self.asks:
-                ask.fill(columns, changed, room)
+            self._fill_room(columns, rows)
         return self._room
+
+    def capacity_of(self, columns: Columns, rows: NDArray[np.int64]) -> Int64:
+        """Return the sum of `capacity` over these nodes, without looking at others."""
+        total = len(columns.names)
+        if len(rows) == total or len(self._room) != total:
+            self.capacity(columns)
+        else:
+            self._fill_room(columns, rows)
+        found: Int64 = self._room[rows].sum()
+        return found
+
+    def _fill_room(self, columns: Columns, rows: NDArray[np.int64]) -> None:
+        room: Int64s = self._room.data
+        changed: Int64s = rows.data
+        ask_loops.fill_hosts(
+            changed, columns.flat_free, columns.width, self._host_need, self.facts.node_ok, room
+        )
+        for ask in self.asks:
+            ask.fill(columns, changed, room)
 
     def pick(self, columns: Columns, row: int) -> int:
         """Return the position of the node's device to use for a one-device pod; -1 if none fits."""

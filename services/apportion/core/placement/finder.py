@@ -195,30 +195,33 @@ class PlaceFinder:
         leave out models without room for so many. If no model has enough room, keep only those with
         the most room. The list is empty if the cluster has only one model."""
         self.columns.sync()
+        rows = self.columns.every if among is None else np.flatnonzero(among)
         ways: list[list[tuple[Kin, str]]] = []
         for kin, pods in self.models.open(waiting).items():
             least = max(needed - (len(waiting) - len(pods)), 1) if by_room else 0
-            found: list[tuple[int, float, str]] = []
+            rooms: dict[str, int] = {}
             for model in self.models.of_family(kin[1]):
                 self.models.begin = {kin: model}
                 if all(ask.possible for ask in self.class_of(pods[0]).asks):
-                    first = self.find(pods[0], among)
-                    score = first.score.total if first is not None else 0.0
-                    found.append((-min(self._room(pods, among), least), -score, model))
-            found.sort()
-            ways.append([(kin, model) for room, _, model in found if room == found[0][0]])
+                    rooms[model] = min(self._room(pods, rows), least)
+            most = max(rooms.values(), default=0)
+            found: list[tuple[float, str]] = []
+            for model in [each for each, room in rooms.items() if room == most]:
+                self.models.begin = {kin: model}
+                first = self.find(pods[0], among)
+                found.append((-first.score.total if first is not None else 0.0, model))
+            ways.append([(kin, model) for _, model in sorted(found)])
         self.models.begin = {}
         if not ways:
             return []
         return [dict(way) for way in islice(product(*ways), MODEL_CHOICES_MAX)]
 
-    def _room(self, pods: list[PodState], among: NDArray[np.bool_] | None) -> int:
-        # An upper bound of how many of these pods fit at the same time.
-        rows = slice(None) if among is None else among
+    def _room(self, pods: list[PodState], rows: NDArray[np.int64]) -> int:
+        # An upper bound of how many of these pods fit on these nodes at the same time.
         alike = Counter(wants_key(pod) for pod in pods)
         one_of = {wants_key(pod): pod for pod in pods}
         room = (
-            min(count, int(self.class_of(one_of[key]).capacity(self.columns)[rows].sum()))
+            min(count, self.class_of(one_of[key]).capacity_of(self.columns, rows))
             for key, count in alike.items()
         )
         return sum(room)

@@ -49,8 +49,9 @@ class Holdings:
         self._limits: dict[str, tuple[Limit, ...]] = {}
         self._at: dict[str, tuple[str, Placement, Amounts, int]] = {}
         self._ended: Counter[str] = Counter()  # how often an account was dropped
-        # Pods to count. True: what their shares take may have changed.
-        self._uncounted: dict[str, tuple[PodState, bool]] = {}
+        self._uncounted: dict[str, PodState] = {}
+        self._again: set[str] = set()  # those whose shares may take other amounts than before
+        self.bounded = False  # True if a limit may keep out pods of any account
         self.assumed = 0  # how many of them, at most, because of assumed placements
         self._held: dict[str, Counter[Amount]] = {}
         self._freed: Counter[str] = Counter()
@@ -64,11 +65,13 @@ class Holdings:
         """Count a pod as `count_pod` does; if no account has a limit, only before a read."""
         if self.bounded:
             return self.count_pod(pod, undone=undone, again=again)
-        uid, left = pod.uid, self._uncounted
-        if self._state.pods.get(uid) is pod:
-            left[uid] = pod, again or (uid in left and left[uid][1])
+        if self._state.pods.get(pod.uid) is pod:
+            self._uncounted[pod.uid] = pod
+            if again:
+                self._again.add(pod.uid)
         else:
-            left.pop(uid, None)
+            self._uncounted.pop(pod.uid, None)
+            self._again.discard(pod.uid)
             self.count_pod(pod)
         return False
 
@@ -128,15 +131,18 @@ class Holdings:
         most = len(left) if len(left) <= FEW else min(max(pods, self.assumed), len(left))
         self.assumed = 0
         for _ in range(most):
-            uid, (pod, again) = left.popitem()
+            uid, pod = left.popitem()
             # a later pod may have the uid of a deleted one
             if self._state.pods.get(uid) is pod:
+                again = uid in self._again
                 self.count_pod(pod, undone=True, again=again)  # `note` said what was freed
+            self._again.discard(uid)
         return not left
 
     def count_later(self, pods: Iterable[PodState]) -> None:
         """Count these pods before amounts are next read; all others are counted or gone."""
-        self._uncounted = {pod.uid: (pod, False) for pod in pods}
+        self._uncounted = {pod.uid: pod for pod in pods}
+        self._again.clear()
 
     def count_all(self) -> None:
         """Count all pods that are not counted yet."""
@@ -145,11 +151,6 @@ class Holdings:
     def note_freed(self) -> None:
         """Mark every account as having room, because an assumed placement was undone."""
         self._epoch += 1
-
-    @property
-    def bounded(self) -> bool:
-        """Return True if any account has a limit."""
-        return bool(self._limits)
 
     def exceeded(
         self, pod: PodState, node: str = "", shares: Sequence[Share] = ()

@@ -1,6 +1,6 @@
 """Enforce the limits of queues and namespaces, which refuse a pod although nodes have room."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from apportion.core.devices.demand import Demand
@@ -36,11 +36,6 @@ class Namespaces(Holdings):
         super().__init__(state, quotas.of_devices, quotas.devices_at_least)
         self._learn(*state.quotas)
 
-    @property
-    def active(self) -> bool:
-        """Return True if any namespace has a device quota."""
-        return bool(self._limits)
-
     def account_of(self, pod: PodState) -> str:
         """Return the namespace of the pod."""
         return pod.submitted.namespace
@@ -63,8 +58,8 @@ class Namespaces(Holdings):
             freed = True
         elif change.refused and kind is PodPlaced:
             self.note_freed()
-            freed = self.active
-        return (self.active and self.follow(change)) or freed
+            freed = self.bounded
+        return (self.bounded and self.follow(change)) or freed
 
     def _learn(self, *namespaces: str) -> None:
         # Read the quotas of these namespaces, and count pods of newly limited ones.
@@ -82,6 +77,7 @@ class Namespaces(Holdings):
             elif self._limits.pop(name, None) is not None:
                 self._held.pop(name, None)
                 self._ended[name] += 1
+        self.bounded = bool(self._limits)
         if others:
             self.count_later(self._state.pods.values())
 
@@ -101,7 +97,12 @@ class Limits:
         self._state = state
         self._queues = Queues(state)
         self._namespaces = Namespaces(state)
-        self.active = self._queues.active or self._namespaces.active
+        self._look()
+
+    def _look(self) -> None:
+        # Whether anything is counted, and whether any limit may keep out a pod.
+        self.active = self._queues.active or self._namespaces.bounded
+        self.bounded = self._queues.bounded or self._namespaces.bounded
 
     def activate(self) -> None:
         """Start counting what each queue has allocated, because the order of pods depends on it."""
@@ -162,9 +163,9 @@ class Limits:
     def observe(self, change: Change) -> bool:
         """Apply the fold's change. Return True if a limit may allow more than before."""
         freed = self._queues.observe(change)
-        if self._namespaces.active or type(change.data) in LIMITS_SET:
+        if self._namespaces.bounded or type(change.data) in LIMITS_SET:
             freed |= self._namespaces.observe(change)
-            self.active = self._queues.active or self._namespaces.active
+            self._look()
         return freed
 
     def note(self, pod: PodState, *, undone: bool = False) -> None:
@@ -172,18 +173,13 @@ class Limits:
         if self._queues.active:
             self._queues.assumed += 1
             self._queues.note(pod, undone=undone)
-        if self._namespaces.active:
+        if self._namespaces.bounded:
             self._namespaces.note(pod, undone=undone)
 
     def note_freed(self) -> None:
         """Mark all limits as having room, because an assumed placement was undone."""
         self._queues.note_freed()
         self._namespaces.note_freed()
-
-    @property
-    def bounded(self) -> bool:
-        """Return True if any limit may keep out a pod."""
-        return self._queues.bounded or self._namespaces.bounded
 
     def exceeded(
         self, pod: PodState, node: str = "", shares: Sequence[Share] = ()
@@ -222,14 +218,14 @@ class Limits:
             return f"queue {queue}"
         return namespace if namespace in self._state.quotas else ""
 
-    def fences(self, pod: PodState) -> Iterator[LimitsChecked]:
-        """Yield one event per limit that applies to the pod, to append with its placement.
+    def fences(self, pod: PodState) -> list[LimitsChecked]:
+        """Return one event per limit that applies to the pod, to append with its placement.
 
         So no other scheduler can use the same limits at the same time."""
-        for queue in self._queues.fences(pod):
-            yield LimitsChecked(kind="queue", name=queue)
+        found = [LimitsChecked(kind="queue", name=queue) for queue in self._queues.fences(pod)]
         if self._namespaces.bounded and self._namespaces.limited(pod.submitted.namespace):
-            yield LimitsChecked(kind="namespace", name=pod.submitted.namespace)
+            found.append(LimitsChecked(kind="namespace", name=pod.submitted.namespace))
+        return found
 
     def kinds_beyond(
         self, pod: PodState, asks: Sequence[tuple[Sequence[object], int]], kinds: Kinds

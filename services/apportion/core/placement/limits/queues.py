@@ -30,8 +30,10 @@ from apportion.core.placement.limits.quotas import (
 from apportion.core.placement.limits.tree import OWN, ROOT, QueueTree
 from apportion_schemas import (
     ConfigurationChanged,
+    PodGone,
     PodGroupObserved,
     PodPlaced,
+    PodSubmitted,
     QueueObserved,
     QueueShortage,
     RefusalCode,
@@ -45,6 +47,8 @@ Turn = tuple[bool, int, float, str]
 
 
 _NO_PART: Final = Part()
+# The most frequent events. Without limits, they only change which pods there are to count.
+_COUNTED_LATER: Final = frozenset((PodSubmitted, PodPlaced, PodGone))
 
 
 class Queues(Holdings):
@@ -103,7 +107,10 @@ class Queues(Holdings):
 
     def observe(self, change: Change) -> bool:
         """Apply the fold's change. Return True if a queue may have more room."""
-        kind = type(change.data)
+        kind, pod = type(change.data), change.pod
+        if kind in _COUNTED_LATER and pod is not None and self.active and not self.bounded:
+            self.note(pod)
+            return False
         freed = kind is QueueObserved or kind is ConfigurationChanged
         if freed:
             self._learn()
@@ -120,14 +127,9 @@ class Queues(Holdings):
         elif kind is PodGroupObserved:
             # A nominated node is kept from pods of other queues, and the gang's may be another now.
             freed = freed or self._tree.lends
-            for pod in self._state.groups[change.data.group].pods.values():
-                freed |= self.note(pod)
+            for each in self._state.groups[change.data.group].pods.values():
+                freed |= self.note(each)
         return self.follow(change) or freed
-
-    @property
-    def bounded(self) -> bool:
-        """Return True if a limit, a guarantee, or the order in a queue, may keep pods out."""
-        return bool(self._limits or self._reserved or self._tree.keeps_order)
 
     def count_pod(self, pod: PodState, *, undone: bool = False, again: bool = False) -> bool:
         """Count a pod, or stop counting one that is gone. Return True if room was freed."""
@@ -361,6 +363,7 @@ class Queues(Holdings):
         self._tree = QueueTree(self._state.queues, self._state.configuration)
         self._limits = {name: (quota,) for name, quota in self._tree.limits.items()}
         self._reserved = dict(self._tree.floors)
+        self.bounded = bool(self._limits or self._reserved or self._tree.keeps_order)
         named = ("", *self._state.queues)  # any queue that does not exist is like the one named ""
         self.owners = {name: owner for name in named if (owner := self._tree.owner(name))}
         self._at, self._held, self._live, self._asked = {}, {}, {}, {}
