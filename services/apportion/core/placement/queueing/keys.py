@@ -2,6 +2,8 @@
 
 Invariant: every node and every limit treats two pods with the same key alike."""
 
+from functools import lru_cache
+
 import msgspec
 
 from apportion.core.ledger.state import PodState, State
@@ -40,6 +42,7 @@ def limits_key(state: State, pod: PodState) -> bytes:
     return _limits_key(about.queue, about.namespace if about.namespace in state.quotas else "")
 
 
+@lru_cache(maxsize=4096)
 def _limits_key(queue: str, namespace: str = "") -> bytes:
     return _encode([queue, namespace]) if queue or namespace else b""
 
