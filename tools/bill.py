@@ -56,7 +56,9 @@ def locked(text: str) -> list[Locked]:
     for block in re.split(r"\n(?=\S)", text.strip()):
         line, hashes = _LINE.match(block), tuple(_HASH.findall(block))
         if line is None or not hashes:
-            raise ValueError(f"no package with its hashes: {block[:80]!r}")
+            raise ValueError(
+                f"no pinned version or no hash; write the lock file again: {block[:80]!r}"
+            )
         marker = (line["marker"] or "").strip()
         found.append(Locked(canonical(line["name"]), line["version"], marker, hashes))
     return found
@@ -71,7 +73,7 @@ def debian(image: str) -> list[dict[str, Any]]:
     """Return the Debian packages of an image, as its dpkg lists them. Raises ClickException."""
     podman = shutil.which("podman")
     if podman is None:
-        raise ClickException(f"no podman to look into {image} with: install it")
+        raise ClickException(f"podman not found; install it to list the packages of {image}")
     command = [podman, "run", "--rm", "--network=none", "--entrypoint=dpkg-query", image,
                "--show", r"--showformat=${Package}\t${Version}\t${Architecture}\n"]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False)

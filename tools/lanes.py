@@ -173,10 +173,14 @@ def main() -> int:
     every = {lane.name: lane for lane in (*LANES, *NIGHTLY)}
     parser = argparse.ArgumentParser(prog="python -m tools.lanes", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("lanes", nargs="*", metavar="LANE", help=f"of {', '.join(every)}")
-    parser.add_argument("--nightly", action="store_true", help="what takes long and rarely fails")
+    parser.add_argument(
+        "lanes", nargs="*", metavar="LANE", help=f"lanes to run: {', '.join(every)}"
+    )
+    parser.add_argument(
+        "--nightly", action="store_true", help="run the slow tests that rarely fail"
+    )
     beside = (os.cpu_count() or 1) + 2
-    parser.add_argument("--beside", type=int, default=beside, help="how many at once")
+    parser.add_argument("--beside", type=int, default=beside, help="lanes to run at once")
     given = parser.parse_args()
     if unknown := set(given.lanes) - set(every):
         parser.error(f"no lane {', '.join(sorted(unknown))}; there are {', '.join(every)}")

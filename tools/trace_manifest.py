@@ -84,10 +84,16 @@ def main() -> None:
     """Print the counts of each manifest.
 
     For a single manifest, also list the source files that parsing it enters."""
-    parser = argparse.ArgumentParser(description="Count files, functions and jumps of one reading")
-    parser.add_argument("name", nargs="?", help="one of examples/pods; default: all of them")
-    parser.add_argument("--pure", action="store_true", help="from parsed documents to pods only")
-    parser.add_argument("--cold", action="store_true", help="in a process that has read none")
+    parser = argparse.ArgumentParser(
+        description="Count the files and functions that parsing a manifest enters"
+    )
+    parser.add_argument("name", nargs="?", help="file name in examples/pods (default: all)")
+    parser.add_argument(
+        "--pure", action="store_true", help="count only the step from documents to pods"
+    )
+    parser.add_argument(
+        "--cold", action="store_true", help="also count tables that a process builds once"
+    )
     given = parser.parse_args()
     if given.cold and not given.name:
         parser.error("--cold needs the name of one manifest")

@@ -6,9 +6,10 @@ newest version. Readers accept every version. An older payload is checked agains
 then lifted (converted) to the newest, so that only this module handles old versions.
 
 Invariants: `decode` returns an event whose type, payload and subject are in the catalogue, or
-raises. `UnknownEvent` means that a newer build wrote the event, so the reader must stop. Any
-other error is the same in every build, so all readers refuse the same bytes. For this, `decode`
-first checks whether the ledger allows the format, and refuses JSON nested deeper than a limit."""
+raises. `UnknownEvent` means that a newer build wrote the event, so the reader must stop. Every
+other error is the same in all builds, so all readers refuse the same bytes. To ensure this,
+`decode` first checks that the ledger allows the event's type and version. It also refuses JSON
+nested deeper than a limit."""
 
 import contextlib
 import re

@@ -184,9 +184,9 @@ async def test_a_binding_that_had_been_given_up_is_found_and_held(world: KubeWor
 
 
 async def test_a_pod_made_again_under_its_name_has_what_was_bound_to_it(world: KubeWorld) -> None:
-    """A recreated pod keeps the devices of its binding.
+    """A recreated pod has exactly the devices that its binding names.
 
-    This holds even if the devices were chosen for its predecessor of the same name."""
+    This holds even if the scheduler chose these devices for a deleted pod of the same name."""
     await world.plane.apply(kube_node("n1"))
     await world.agents(("n1", "2xT4"))
     watcher = await world.start("watcher")

@@ -56,7 +56,7 @@ class Hostile:
         return iter([self._chance.choice(makers)(state)])
 
     def flood(self) -> Iterator[bytes]:
-        """Yield as many changes of the agent's node as one may send without an answer."""
+        """Yield as many changes of its own node as an agent may send before it gets an answer."""
         for _ in range(UNANSWERED_MAX):
             host = structs.replace(NOTHING.host, cpu_milli=next(self._numbers))
             yield self._said(structs.replace(NOTHING, host=host))

@@ -147,7 +147,7 @@ class Showing:
                     )
                 answer = shown(node, call, reply.data)
         except NotForAgents as error:
-            _log.warning("agent denied a read", node=node, asked=str(error))
+            _log.warning("denied an agent's read", node=node, asked=str(error))
             self._count.labels("refused").inc()
             answer = refusal(str(error))
         except (LedgerError, LostReply) as error:

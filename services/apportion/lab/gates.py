@@ -1,7 +1,7 @@
-"""Checks bounds on the figures of queues and namespaces in a replay: `queue/ml:wait-p95<=30m`.
+"""Checks figures of queues and namespaces in a replay against limits: `queue/ml:wait-p95<=30m`.
 
-A gate names one queue or namespace, a measure and the largest value that the replay may reach.
-Invariants: an unknown or ambiguous team is an error, so a gate with a misspelt name never passes.
+A gate names one team (a queue or namespace), a measure and the largest value that is accepted.
+Invariants: a team name that is unknown or ambiguous is an error, so a misspelt gate never passes.
 A gate passes only if its team has pods."""
 
 import re

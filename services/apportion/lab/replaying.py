@@ -452,10 +452,10 @@ def replay(
     recorded: Recorded, otherwise: Otherwise, *, bounds: Sequence[Bound] = (),
     prices: Prices | None = None, tell: Tell = lambda _, __: None,
 ) -> ReplayAnswer:  # fmt: skip
-    """Replay the recording with changes, and compare both outcomes, also with `bounds` of teams.
+    """Replay the recording with changes, compare both outcomes, and check the gates (`bounds`).
 
-    Teams have costs if the recording was made with the same prices. Raises CourseFailed,
-    WishInvalid, GateInvalid or PriceError."""
+    Teams have costs only if the recording was made with the same `prices`.
+    Raises CourseFailed, WishInvalid, GateInvalid or PriceError."""
     of_setup = dict.fromkeys(otherwise.setup.teams, NOTHING)
     judged(bounds, compared(recorded.teams, of_setup))  # before a long replay
     replayed = Replay(recorded, otherwise, by_team=True, prices=prices)

@@ -1,4 +1,4 @@
-"""Tests of how much waiting additional nodes would have saved, in short, hand-checked histories."""
+"""Tests of how much less pods would have waited with more nodes, in short histories."""
 
 from decimal import Decimal
 from random import Random

@@ -103,8 +103,8 @@ def test_every_shape_that_was_seen_is_priced() -> None:
 
 
 def test_pods_without_devices_have_a_small_size() -> None:
-    """Prices depend on the sizes of pods. Per CPU core, a pod without devices has a tenth of the
-    size of a pod with devices."""
+    """Pods without devices count little in the prices: per CPU core, their size is a tenth of the
+    size of pods with devices."""
     shapes = [seen(whole(), cores=8), seen(None, cores=16)]
     prices = learn(shapes, [racks()], pods=20)
     assert prices.shapes[1].size == 200_000

@@ -78,7 +78,7 @@ def replayed(where: Where, asked: Asked) -> ReplayAnswer:
 def node_types_tried(
     where: Where, asked: Asked, specs: Sequence[str], count: int
 ) -> CapacityAnswer:
-    """Return how much waiting additional nodes would have saved. Raises as `replayed`."""
+    """Return how much less pods would have waited with more nodes. Raises as `replayed`."""
     with _said():
         prices = read_prices(asked.prices) if asked.prices is not None else None
         named = named_types(specs)

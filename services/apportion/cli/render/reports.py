@@ -183,7 +183,7 @@ def show_lost(answer: LostAnswer) -> None:
 
 
 def show_capacity(answer: CapacityAnswer) -> None:
-    """Print how much waiting additional nodes of each type would have saved, and at what cost."""
+    """Print how much less pods would have waited with more nodes of each type, and the cost."""
     out = console()
     span = f"{moment(answer.start)} to {moment(answer.end)}"
     out.print(f"{span}: pods waited {_h(answer.waited_gpu_hours)} GPU-hours")

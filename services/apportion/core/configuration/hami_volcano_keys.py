@@ -113,7 +113,7 @@ def _take_allowlist(nvidia: dict[str, Any], passed: list[Passed]) -> None:
                     raise ManifestError(
                         f"{here}.profiles",
                         entry["profiles"],
-                        f"excludes {profile.name} of {model}, which Apportion creates",
+                        f"excludes {profile.name}, which Apportion creates on {model}",
                         "remove the list, and use knownMigGeometries to choose MIG instances",
                     )
     passed.append(Passed(path, "it allows all MIG profiles that Apportion creates"))

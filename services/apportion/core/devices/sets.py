@@ -24,7 +24,7 @@ def in_sets(family: str) -> bool:
 
 @lru_cache(maxsize=64)
 def counts_of(family: str) -> tuple[int, ...]:
-    """Return the numbers of devices that a pod can get from at least one model of this family."""
+    """Return the device counts that a pod can get: those that some model of the family allows."""
     everything = range(1, COUNT_MAX + 1)
     if not in_sets(family):
         return tuple(everything)

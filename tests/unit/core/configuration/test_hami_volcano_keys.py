@@ -192,7 +192,11 @@ def test_F6_a_core_policy_of_disable_is_obeyed() -> None:
         ("nvidia.preConfiguredDeviceMemory", 8192, "8192 is not supported; remove it"),
         ("nvidia.enableNumaTopology", True, "annotate pods with nvidia.com/numa-bind"),
         ("nvidia.enableNumaTopology", 0, "0 is not supported"),
-        ("nvidia.migProfileAllowlist.0.profiles", ["1g.6gb"], "excludes 2g.12gb of A30"),
+        (
+            "nvidia.migProfileAllowlist.0.profiles",
+            ["1g.6gb"],
+            "excludes 2g.12gb, which Apportion creates on A30",
+        ),
         ("nvidia.migProfileAllowlist.0.profiles", "1g.6gb", "is not a list"),
         ("nvidia.migProfileAllowlist.0.models", [1], "is not text"),
         ("nvidia.migProfileAllowlist", [7], "is not an object"),

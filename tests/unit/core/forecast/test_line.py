@@ -203,8 +203,9 @@ class Counted(dict[str, NodeState]):
 
 
 def test_unknown_families_cost_one_look() -> None:
-    """Only a pod that requests memory makes the forecast read all nodes for the device size. If no
-    node has the device family, they are read again only after a node's report."""
+    """The forecast reads all nodes only for a pod that requests memory, because it then needs the
+    memory size of a device. If no node has the family, it reads them again only after a report of
+    a node."""
     state = State()
     nodes = Counted()
     state.nodes = nodes

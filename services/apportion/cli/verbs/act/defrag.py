@@ -417,9 +417,9 @@ def _show(answer: DefragAnswer, request: DefragRequest) -> None:
 def _show_blocked(out: Screen, answer: DefragAnswer, request: DefragRequest) -> None:
     said: dict[str, str] = {}
     texts: dict[NoMove, str] = {
-        "pods-stay": "it would not fit even without all pods that may be moved",
+        "pods-stay": "it would not fit even if all pods that may move were moved",
         "no-place": "pods that would have to move find no other node",
-        "frees-less": "as many GPUs would be moved as freed",
+        "frees-less": "the moves would not free more GPUs than they move",
         "moves-max": f"it takes more than the {request.moves_max} moves of --budget",
         "lost-max": f"it loses more than the {request.lost_gpu_hours_max} GPU-hours of --max-lost",
         "disruption-budget": "a PodDisruptionBudget does not allow the moves",

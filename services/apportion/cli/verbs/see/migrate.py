@@ -188,7 +188,7 @@ def _show(answer: MigrationAnswer, *, back: bool) -> None:
         if row.problem:
             placeable = f"no: {row.problem}"
         elif not row.placeable and row.source in {"hami", "volcano"}:
-            placeable = "no: not allowed by label"
+            placeable = "no: the label is missing"
         sources.add_row(
             SOURCES[row.source], placeable, f"{row.nodes:,}", devices, ", ".join(row.first)
         )

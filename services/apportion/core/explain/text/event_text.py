@@ -418,7 +418,7 @@ _LINES: dict[type, str] = {
     schemas.NodeCordonLifted: "node {node:node}: {by:said} removed {:lifted}{reason:because}",
     schemas.PolicyChanged: "policy changed by {by:said}: {:policy}{reason:because}",
     schemas.ConfigurationChanged: "configuration changed by {by:said}{reason:because}",
-    schemas.LimitsChecked: "limits of {kind} {name} checked for the decisions that follow",
+    schemas.LimitsChecked: "limits of {kind} {name} checked for the decisions in this batch",
     schemas.PricesLearnt: "prices learnt from {pods} pods, {shapes:count} distinct requests",
 }
 """The line of each event: `{field:format}`, or `{:format}` for the whole event.

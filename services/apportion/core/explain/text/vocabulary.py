@@ -14,7 +14,7 @@ OUTCOMES: Final[dict[Outcome, str]] = {
 START_UNKNOWN: Final[dict[StartUnknown, str]] = {
     "little-history": "too few similar pods have had to wait yet",
     "few-started": "too few similar pods that waited as long have started",
-    "limit": "it waits for a limit of its queue or namespace",
+    "limit": "a limit of its queue or namespace keeps it back",
     "not-ready": "it waits for a volume or for the rest of its gang",
     "nodes-closed": "each node is cordoned, tainted, not ready, or has other labels",
     "other-scheduler": "another scheduler chooses its node",

@@ -145,7 +145,7 @@ class MoveDryRun(DryRun):
     may_move: Callable[[PodState], bool]
 
     def begin(self, count: int, moves_max: int, without: frozenset[str]) -> None:
-        """Search for `count` pods that are placed together; see `MoveSearch.find`."""
+        """Prepare a search for moves that make room for `count` pods; see `MoveSearch.find`."""
         self.beyond: dict[Beyond, None] = {}
         self._count = count
         self._moves_max = moves_max

@@ -421,7 +421,9 @@ class Preempting:
 
     @property
     def due(self) -> int:
-        """Return when to search again without a new event, in microseconds since 1970, or 0."""
+        """Return when the first pod that is safe now may be evicted; 0 for never.
+
+        The time is in microseconds since 1970."""
         return self._gang_room.dry_run.safe_until
 
     @property

@@ -208,8 +208,10 @@ def test_the_pod_that_has_just_written_a_checkpoint_is_evicted() -> None:
 def test_an_eviction_waits_for_a_checkpoint_if_more_work_would_be_lost(
     ran_s: int, waits: bool
 ) -> None:
-    """A borrower is evicted after its next checkpoint if it would lose more device seconds now than
-    the entitled pod waits until then. Without a clock, nothing waits."""
+    """An eviction waits for the borrower's next checkpoint if evicting now would lose more.
+
+    The device seconds lost now are compared with those that the entitled pod would wait. Without a
+    clock, the borrower is evicted at once."""
     ledger = Ledger(rack("n1", 1), queue("a", deserved=1), queue("b"))
     ledger.submit(pod("b-0", cards(1), queue="b", checkpoint_s=1200)).settle()
     ledger.engine.tell_time(_time(ran_s))

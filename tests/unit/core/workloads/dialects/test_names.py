@@ -23,8 +23,8 @@ VGPU = ("count", "memory", "memory_percent", "cores")
     ],
 )
 def test_a_configuration_that_cannot_be_meant(document: dict[str, object], says: str) -> None:
-    """A configuration is refused if a resource name has no domain, is used twice, or has an invalid
-    default."""
+    """A configuration is refused if a resource name has no domain or is used twice, if a number is
+    out of range, or if a field is unknown."""
     with pytest.raises(msgspec.ValidationError, match=says):
         msgspec.convert(document, DialectConfig)
 

@@ -503,8 +503,8 @@ def test_a_typo_in_an_annotation_of_a_queue() -> None:
 def test_fields_of_a_kai_queue_that_decide_nothing(
     spec: dict[str, Any], resources: dict[str, Any], fields: list[str] | None
 ) -> None:
-    """A field of a KAI Queue that has no effect causes a warning. So does a missing limit, if the
-    queue's pods can then request nothing of the resource."""
+    """A field of a KAI Queue that has no effect causes a warning. So does a limit of CPU or memory
+    that is 0 or unset if the quota is too, because the pods can then request none of it."""
     free = {"limit": -1, "overQuotaWeight": 1}
     spec = {"resources": {"cpu": free, "memory": free, "gpu": free} | resources} | spec
     said = list(suspects({"apiVersion": KAI_QUEUE[0], "kind": "Queue", "spec": spec}, CONFIG))

@@ -82,8 +82,8 @@ def _read(container: Container, amounts: Amounts, _: DialectConfig) -> Ask | Non
         )
     each, rest = divmod(slices.value, devices)
     if rest or each >= WHOLE:
-        fix = "write the slices of one GCU times the number of vGCUs"
-        raise slices.refusal(f"is not a number of slices of {devices} GCUs", fix)
+        problem = f"does not give each of {devices} vGCUs the same number of slices, below {WHOLE}"
+        raise slices.refusal(problem, "write the number of vGCUs times the slices of each")
     return container.ask(VGCU.family, count=devices, memory_percent=percent, cores=each)
 
 
