@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from apportion.core.explain.views import gang_models
 from apportion_schemas import PodPlaced, RefusalCode
 from tests.properties.core_histories import trying
-from tests.support.fleet import A30, T4, V100, rack
+from tests.support.fleet import A30, T4, V100, gpu, node, rack
 from tests.support.ledger_of import Ledger
 from tests.support.pods import cards, gang, member, pod
 
@@ -76,3 +76,33 @@ def test_a_lost_member_is_replaced_on_its_model_before_younger_pods(
     placed = [event.pod for event in ledger.decide() if isinstance(event, PodPlaced)]
     assert placed == [f"again{n}" for n in range(lost)]
     assert gang_models(ledger.state, ledger.state.groups["team/job"]) == {model: size}
+
+
+@SETTINGS
+@given(nodes, st.integers(2, 6), st.integers(1, 4), st.data())
+def test_a_node_with_several_models_changes_nothing_elsewhere(
+    fleet: list[tuple[str, int]], size: int, batch: int, data: st.DataObject
+) -> None:
+    """A node with devices of several models, all unhealthy, does not change where pods are placed.
+
+    If no node has several models, the engine places a gang without scores of its own."""
+    plain, beside = fleet_of(fleet), fleet_of(fleet)
+    broken = (gpu(f"g{at}", model=model, healthy=False) for at, model in enumerate(MODELS))
+    beside.report(node("n9", *broken))
+    for number in range(data.draw(st.integers(1, 3))):
+        least = data.draw(st.integers(1, size))
+        each = cards(data.draw(st.integers(1, 2)))
+        leaving = data.draw(st.integers(0, 1))
+        for ledger in (plain, beside):
+            name = f"job{number}"
+            ledger.engine.limit_batches(batch)
+            ledger.play(gang(f"team/{name}", min_available=least), pod(f"p{number}", cards()))
+            ledger.submit(*(member(f"{name}-{n}", each, group=f"team/{name}") for n in range(size)))
+            ledger.settle()
+            ledger.gone(*[f"{name}-{n}" for n in range(leaving)])
+            ledger.settle()
+    placed = [
+        {uid: each.placement and each.placement.shares for uid, each in ledger.state.pods.items()}
+        for ledger in (plain, beside)
+    ]
+    assert placed[0] == placed[1]

@@ -135,6 +135,11 @@ class PlacementClass:
         That includes nodes that `exclude` refused, where the pod's containers collide."""
         return self.board.fitting + len(self.collided)
 
+    def fitting_among(self, rows: NDArray[np.bool_]) -> int:
+        """Return how many of the marked nodes pass every filter, counted like `fitting`."""
+        fits = int(np.count_nonzero(rows & (self.board.points != REFUSED)))
+        return fits + sum(bool(rows[row]) for row in self.collided)
+
     @property
     def fits_somewhere(self) -> bool:
         """Return True if any node could run a pod of this shape, as of the last `refresh`."""

@@ -66,8 +66,12 @@ def placed_on(
     columns: Columns,
     best: list[tuple[int, int]],
     shares: tuple[Share, ...],
+    *,
+    fitting: int,
 ) -> PodPlaced:
-    """Return the event that places the pod on the first node of `best`."""
+    """Return the event that places the pod on the first node of `best`.
+
+    `fitting` is how many nodes pass every filter."""
     about, rule = pod.submitted, class_.node_score
     scores = []
     for row, points in best:
@@ -82,7 +86,7 @@ def placed_on(
         shares=shares,
         score=scores[0],
         runners_up=tuple(scores[1:]),
-        fitting=class_.fitting,
+        fitting=fitting,
         nodes=columns.count,
     )
 
@@ -101,6 +105,8 @@ class PlaceFinder:
         self._values = LabelColumns(domain_of)
         self._domains_of: dict[tuple[str, ...], Domains] = {}
         self._domains_as_of = (-1, -1)
+        self._rows_without: dict[frozenset[int], NDArray[np.bool_] | None] = {}
+        self._rows_as_of = (-1, -1)
         self.volumes = Volumes(state)
         self.models = GangModels(state, reservations, self.columns.kinds, FIRST_KIND)
         self.classes = ClassCache(state, self.columns)
@@ -157,13 +163,11 @@ class PlaceFinder:
     ) -> PlacementClass:
         """Return the pod's placement class; `alone` leaves out affinity and spread terms."""
         concern = NO_CONCERN if alone else self._neighbours.concern(pod.submitted)
-        return self._class_of(pod, concern, without)
+        return self._class_of(pod, concern, without | self._other_models(pod))
 
     def _class_of(self, pod: PodState, concern: Concern, without: frozenset[int]) -> PlacementClass:
         key, shape = self._wanted_key(pod, concern), pod.submitted.shape
         volumes = self.volumes.needs(pod) if pod.submitted.volume_claims else None
-        if pod.submitted.group:
-            without |= self._other_models(pod)
         if without:
             key += b"without " + _encode(sorted(without))
         kept = self.kept_from(pod) if self._state.nominated else ()
@@ -178,8 +182,45 @@ class PlaceFinder:
         return found
 
     def _other_models(self, pod: PodState) -> frozenset[int]:
+        if not pod.submitted.group:
+            return NO_KINDS
         self.columns.sync()  # a new node may have another model
         return self.models.excluded(pod)
+
+    def _rows_left(self, without: frozenset[int]) -> NDArray[np.bool_] | None:
+        # A flag per row: whether the node has no device of these kinds. None if any node has devices
+        # of these kinds and others. Only such nodes need a class that leaves out the kinds, which is
+        # used so seldom that most of its rows have to be evaluated.
+        columns = self.columns
+        as_of = columns.generation, columns.facts_changed.end
+        if self._rows_as_of != as_of:
+            self._rows_as_of = as_of
+            self._rows_without.clear()
+        if without not in self._rows_without:
+            left_out = np.zeros(FIRST_KIND + len(columns.kinds), np.bool_)
+            left_out[list(without)] = True
+            of_these = left_out[columns.kind]
+            some = of_these.any(axis=1)
+            mixed = (some & ((columns.kind >= FIRST_KIND) & ~of_these).any(axis=1)).any()
+            remember(self._rows_without, without, None if mixed else ~some, most=KEYS_MAX)
+        return self._rows_without[without]
+
+    def capacity(self, pod: PodState) -> NDArray[np.int64]:
+        """Return for each node an upper bound of how many pods like this fit there.
+
+        The array is valid until the next call."""
+        class_, rows = self._class_and_rows(pod)
+        capacity: NDArray[np.int64] = class_.capacity(self.columns)
+        return capacity if rows is None else np.where(rows, capacity, 0)
+
+    def _class_and_rows(
+        self, pod: PodState, without: frozenset[int] = NO_KINDS
+    ) -> tuple[PlacementClass, NDArray[np.bool_] | None]:
+        # The pod's class, and the rows whose nodes have no other model than the pod's gang; None if
+        # it is the class that leaves out other models.
+        concern, others = self._neighbours.concern(pod.submitted), self._other_models(pod)
+        rows = self._rows_left(others) if others else None
+        return self._class_of(pod, concern, without | others if rows is None else without), rows
 
     def model_choices(
         self,
@@ -202,7 +243,9 @@ class PlaceFinder:
             rooms: dict[str, int] = {}
             for model in self.models.of_family(kin[1]):
                 self.models.begin = {kin: model}
-                if all(ask.possible for ask in self.class_of(pods[0]).asks):
+                others = self._other_models(pods[0])
+                asks = self._class_and_rows(pods[0])[0].asks
+                if all(ask.possible(others) for ask in asks):
                     rooms[model] = min(self._room(pods, rows), least)
             most = max(rooms.values(), default=0)
             found: list[tuple[float, str]] = []
@@ -220,11 +263,12 @@ class PlaceFinder:
         # An upper bound of how many of these pods fit on these nodes at the same time.
         alike = Counter(wants_key(pod) for pod in pods)
         one_of = {wants_key(pod): pod for pod in pods}
-        room = (
-            min(count, self.class_of(one_of[key]).capacity_of(self.columns, rows))
-            for key, count in alike.items()
-        )
-        return sum(room)
+        room = 0
+        for key, count in alike.items():
+            class_, left = self._class_and_rows(one_of[key])
+            of_model = rows if left is None else rows[left[rows]]
+            room += min(count, class_.capacity_of(self.columns, of_model))
+        return room
 
     def kept_from(self, pod: PodState) -> tuple[str, ...]:
         """Return the nodes nominated for other pods of at least equal priority.
@@ -273,7 +317,7 @@ class PlaceFinder:
         """Return a key that is equal for pods with the same limits and the same feasible nodes."""
         concern = self._neighbours.concern(pod.submitted)
         key = self._wanted_key(pod, concern)
-        others = self._other_models(pod) if pod.submitted.group else NO_KINDS
+        others = self._other_models(pod)
         if others:
             key += b"without " + _encode(sorted(others))
         kept = self.kept_from(pod) if self._state.nominated else ()
@@ -325,8 +369,10 @@ class PlaceFinder:
     ) -> PodPlaced | None:
         # The best placement regardless of limits, `without` devices of these kinds, or None.
         self._reservations.charge()
-        concern = self._neighbours.concern(pod.submitted)
-        class_: PlacementClass = self._class_of(pod, concern, without)
+        class_: PlacementClass
+        class_, rows = self._class_and_rows(pod, without)
+        if rows is not None:
+            among = rows if among is None else among & rows
         first = self._first_of(class_, pod)
         if among is not None:
             first = among if first is None else first & among
@@ -350,7 +396,8 @@ class PlaceFinder:
                 break
             for row in collided:
                 class_.exclude(row)
-        return placed_on(pod, class_, self.columns, best, shares)
+        fitting = class_.fitting if rows is None else class_.fitting_among(rows)
+        return placed_on(pod, class_, self.columns, best, shares, fitting=fitting)
 
     def _first_of(self, class_: PlacementClass, pod: PodState) -> NDArray[np.bool_] | None:
         # A class with preferences for nodes ignores the shard. A pod whose placement was refused by

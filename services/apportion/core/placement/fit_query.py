@@ -105,7 +105,14 @@ class FitQuery:
         if shares is None:
             class_.exclude(row)
             return None
-        return placed_on(pod, class_, columns, [(row, int(class_.board.points[row]))], shares)
+        return placed_on(
+            pod,
+            class_,
+            columns,
+            [(row, int(class_.board.points[row]))],
+            shares,
+            fitting=class_.fitting,
+        )
 
     def shortage(self, shape: Shape, name: str) -> tuple[RefusalCode, NearMiss | None]:
         """Return why the pod does not fit on this node; call it only in that case."""

@@ -256,7 +256,7 @@ class GangLevels:
         alike = Counter(wants_key(pod) for pod in self._waiting)
         one_of = {wants_key(pod): pod for pod in self._waiting}
         for key, pod in one_of.items():
-            capacity = self._finder.class_of(pod).capacity(self._finder.columns)
+            capacity = self._finder.capacity(pod)
             by_domain = np.bincount(domains.ids - NO_VALUE, capacity, count + 1).astype(np.int64)
             fitting += np.minimum(by_domain[1:], alike[key])
             most += by_domain[1:]

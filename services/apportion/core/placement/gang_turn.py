@@ -136,7 +136,7 @@ class GangDomains:
             alike = Counter(wants_key(pod) for pod in pods)
             one_of = {wants_key(pod): pod for pod in pods}
             for key, pod in one_of.items():
-                room = self._finder.class_of(pod).capacity(self._finder.columns)
+                room = self._finder.capacity(pod)
                 fitting = np.bincount(domains, np.minimum(room, len(pods)))
                 allowed &= (fitting >= lacking - len(pods) + alike[key])[domains]
         return BoundPods(domains, allowed)

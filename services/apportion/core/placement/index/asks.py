@@ -90,10 +90,12 @@ class AskColumns:
                 marks = wider
             marks[rows] = np.logical_or(*unnamed(columns, wants, rows))
 
-    @property
-    def possible(self) -> bool:
-        """Return True if any known kind of device could serve the ask when free."""
-        return any(isinstance(known, Demand) for known in self.demands)
+    def possible(self, without: frozenset[int]) -> bool:
+        """Return True if any known kind of device, `without` these, could serve the ask when free."""
+        return any(
+            isinstance(known, Demand) and kind not in without
+            for kind, known in enumerate(self.demands)
+        )
 
     def demand_of(self, kind: int) -> Demand:
         """Return what the ask takes of this kind of device. Raises TypeError if it never fits."""
