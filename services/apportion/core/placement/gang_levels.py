@@ -216,13 +216,14 @@ class GangLevels:
         """Start to place the gang's pods in the domain."""
         self._full = {}
 
-    def find(self, pod: PodState, key: bytes, among: NDArray[np.bool_] | None) -> PodPlaced | None:
+    def find(self, pod: PodState, among: NDArray[np.bool_] | None) -> PodPlaced | None:
         """Return the best placement in the domain, if possible where the others of the gang are.
 
-        `key` is equal for pods with the same feasible nodes; `among` restricts the nodes."""
+        `among` restricts the nodes."""
         rows = self.domain.rows
         if rows is not None:
             among = rows if among is None else among & rows
+        key = self._finder.key_of(pod) if self._inner else b""
         for part in self._inner[self._full.get(key, 0) :]:
             found = self._finder.find(pod, part if among is None else part & among)
             if found is not None:
@@ -251,16 +252,34 @@ class GangLevels:
         return found if rows is None else found.within(rows)
 
     def _room(self, domains: Domains) -> Room:
-        count = len(domains.names)
-        fitting, most = np.zeros(count, np.int64), np.zeros(count, np.int64)
-        alike = Counter(wants_key(pod) for pod in self._waiting)
-        one_of = {wants_key(pod): pod for pod in self._waiting}
-        for key, pod in one_of.items():
-            capacity = self._finder.capacity(pod)
-            by_domain = np.bincount(domains.ids - NO_VALUE, capacity, count + 1).astype(np.int64)
-            fitting += np.minimum(by_domain[1:], alike[key])
-            most += by_domain[1:]
-        return Room(fitting, most)
+        # Pods that need a common model count only on the model with most room for them.
+        fitting = np.zeros(len(domains.names), np.int64)
+        left = {pod.uid: pod for pod in self._waiting}
+        most = sum((self._fitting(domains, pod) for pod in _one_of_each(left.values())), fitting)
+        models, begun = self._finder.models, self._finder.models.begin
+        for kin, pods in models.open(self._waiting).items():
+            mine = [left.pop(pod.uid) for pod in pods if pod.uid in left and kin not in begun]
+            on_model = np.zeros(len(domains.names), np.int64)
+            for model in models.of_family(kin[1]) if mine else ():
+                models.begin = begun | {kin: model}
+                on_model = np.maximum(on_model, self._fitting_of(domains, mine))
+            fitting = fitting + on_model
+        models.begin = begun
+        return Room(fitting + self._fitting_of(domains, list(left.values())), most)
+
+    def _fitting_of(self, domains: Domains, pods: Sequence[PodState]) -> NDArray[np.int64]:
+        # How many of these pods fit into each domain at most.
+        alike = Counter(wants_key(pod) for pod in pods)
+        found = np.zeros(len(domains.names), np.int64)
+        for pod in _one_of_each(pods):
+            found += np.minimum(self._fitting(domains, pod), alike[wants_key(pod)])
+        return found
+
+    def _fitting(self, domains: Domains, pod: PodState) -> NDArray[np.int64]:
+        # How many pods like this fit into each domain at most.
+        capacity = self._finder.capacity(pod)
+        by_domain = np.bincount(domains.ids - NO_VALUE, capacity, len(domains.names) + 1)
+        return by_domain[1:].astype(np.int64)
 
     def _placed(self, domains: Domains) -> Counter[int]:
         columns = self._finder.columns
@@ -320,6 +339,11 @@ def _by_value(pods: Iterable[PodState], part: GangPart) -> dict[str, list[PodSta
         if pod.submitted.task in tasks:
             found.setdefault(pod.submitted.labels.get(key, "") if key else "", []).append(pod)
     return found
+
+
+def _one_of_each(pods: Iterable[PodState]) -> list[PodState]:
+    # One pod for each set of equal pods.
+    return list({wants_key(pod): pod for pod in pods}.values())
 
 
 def _inhabited(domains: Domains) -> list[int]:

@@ -67,14 +67,21 @@ class GangModels:
         """Return the pods of one gang that need a common model, but have none yet."""
         found: dict[Kin, list[PodState]] = {}
         for pod in waiting:
-            group = self._group_of(pod)
-            for kin in () if group is None else self._several(pod):
+            for kin in self._kins(pod):
                 found.setdefault(kin, []).append(pod)
         return {
             kin: pods
             for kin, pods in found.items()
             if not self._model_of(self._state.groups[kin[0]], kin)
         }
+
+    def chosen(self, waiting: list[PodState]) -> Choice:
+        """Return the models that the gang of these pods has now, with the assumed placements."""
+        found: Choice = {}
+        for kin in {kin: None for pod in waiting for kin in self._kins(pod)}:
+            if model := self._model_of(self._state.groups[kin[0]], kin):
+                found[kin] = model
+        return found
 
     def mixed(self, placed: list[tuple[PodState, PodPlaced]]) -> bool:
         """Return True if one of these pods would use several models, though its gang may not."""
@@ -98,6 +105,9 @@ class GangModels:
         about = pod.submitted
         group = self._state.groups.get(about.group)
         return None if group is None or about.any_model or not group.together else group
+
+    def _kins(self, pod: PodState) -> list[Kin]:
+        return [] if self._group_of(pod) is None else self._several(pod)
 
     def _several(self, pod: PodState) -> list[Kin]:
         # The families of which the cluster has several models.

@@ -305,17 +305,21 @@ class GangTurn:
         # Tries one device model after the other. If none has room for all pods, the result and the
         # reservations are those of the model with room for most of them.
         before = self._reservations.checkpoint()
-        self._finder.models.begin = {}
+        models = self._finder.models
+        models.begin = {}
         placed, refused = self._place_inside(levels, waiting, deficit, tries_max)
-        mixed = self._finder.models.mixed(placed)  # the first pod itself may have several models
+        mixed = models.mixed(placed)  # the first pod itself may have several models
         if not placed or (refused is None and not mixed):
             return placed, refused
+        best: Choice = {} if mixed else models.chosen(waiting)
+        most = -1 if mixed else len(placed)
+        tried = placed, refused
         self._reservations.roll_back(before)
         choices = self._finder.model_choices(waiting, deficit.pods, among=levels.domain.rows)
-        best: Choice = {}
-        most = -1 if mixed else len(placed)
         for choice in choices:
-            self._finder.models.begin = choice
+            if most >= 0 and choice == best:
+                continue  # tried already
+            models.begin = choice
             placed, refused = self._place_inside(
                 levels, waiting, deficit, tries_max // len(choices)
             )
@@ -323,11 +327,15 @@ class GangTurn:
                 return placed, None
             self._reservations.roll_back(before)
             if len(placed) > most:
-                best, most = choice, len(placed)
-        self._finder.models.begin = best
+                best, most, tried = choice, len(placed), (placed, refused)
+        models.begin = best
         if levels.divided:
             return self._place_parts(levels, waiting, deficit, tries_max)
-        return self._place(waiting, deficit, {})
+        if most < 0:
+            return self._place(waiting, deficit, {})
+        for pod, found in tried[0]:
+            self._reservations.reserve(pod, found)
+        return tried
 
     def _place_inside(
         self, levels: GangLevels, waiting: list[PodState], deficit: GangDeficit, tries_max: int
@@ -434,11 +442,11 @@ class GangTurn:
                 bound = near.get(pod.uid)
                 self._reservations.charge()
                 self._finds_left -= 1
-                key = self._finder.key_of(pod)
                 among = bound.open if bound is not None and not bound.begun else None
-                found = None if key in refused else self._innermost.find(pod, key, among)
+                alike = refused and self._finder.key_of(pod) in refused
+                found = None if alike else self._innermost.find(pod, among)
                 if found is None:
-                    refused.setdefault(key, pod)
+                    refused.setdefault(self._finder.key_of(pod), pod)
                     passed_over.append(pod)
                     continue
                 if bound is not None:
