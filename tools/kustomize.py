@@ -4,9 +4,9 @@
     python -m tools.kustomize --check    list the files that would change, write nothing
 
 Each template becomes the file of the same name, rendered with deploy/helm/kustomize.yaml. The
-templates in `dra/`, `extender/`, `monitoring/` and `receipts/` are rendered with that feature
-enabled. The chart's NATS configuration is a copy of the one in services/. Invariant: the output is
-a function of the tree alone."""
+templates in `defrag/`, `dra/`, `extender/`, `monitoring/` and `receipts/` are rendered with that
+feature enabled. The chart's NATS configuration is a copy of the one in services/. Invariant: the
+output is a function of the tree alone."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ TARGET = ROOT / "deploy" / "kubernetes"
 _source = re.compile(r"^# Source: apportion/templates/(\S+)\n", re.MULTILINE)
 ALONE = {
     "": (),
+    "defrag/": ("defrag.enabled",),
     "dra/": ("dra.enabled",),
     "extender/": ("extender.enabled",),
     "monitoring/": ("monitoring.dashboards.enabled", "monitoring.rules.enabled",

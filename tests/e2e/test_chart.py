@@ -112,6 +112,7 @@ def test_every_pod_template_is_valid(settings: str) -> None:
 
     No template has an annotation that the chart's policies reserve for the binder."""
     with_all = f"{settings},agent.library.image=x,extender.enabled=true,receipts.enabled=true"
+    with_all += ",defrag.enabled=true" if settings == "shadow=false" else ""
     for (_, name), each in documents(rendered("--set", with_all)).items():
         spec = each.get("spec", {})
         template = spec.get("jobTemplate", {}).get("spec", spec).get("template", {})
@@ -168,6 +169,10 @@ def test_the_agent_is_told_which_xids_count() -> None:
         ("monitoring.rule.enabled=true", "monitoring"),
         ("receipts.schedule=hourly", "receipts/schedule"),
         ("receipts.keySecret=", "receipts/keySecret"),
+        ("defrag.schedule=nightly", "defrag/schedule"),
+        ("defrag.budget=0", "defrag/budget"),
+        ("defrag.maxLost=-1", "defrag/maxLost"),
+        ("defrag.enabled=true,shadow=true", "defrag.enabled"),
     ],
 )
 def test_a_setting_that_makes_no_sense_is_refused(setting: str, named: str) -> None:
@@ -225,11 +230,13 @@ def test_who_appends_has_the_ledgers_key_and_nobody_else(settings: str) -> None:
     An environment variable names the key's file."""
     appending = {role.name for role in identities.ROLES if role.appends}
     having = set()
-    found = documents(rendered("--set", f"{settings},extender.enabled=true"))
+    settings += ",extender.enabled=true,defrag.enabled=true,receipts.enabled=true"
+    found = documents(rendered("--set", settings))
     for (kind, name), each in found.items():
-        if kind not in {"Deployment", "DaemonSet", "Job"}:
+        if kind not in {"Deployment", "DaemonSet", "Job", "CronJob"}:
             continue
-        pod = each["spec"]["template"]["spec"]
+        spec = each["spec"]
+        pod = spec.get("jobTemplate", {}).get("spec", spec)["template"]["spec"]
         [container] = pod["containers"]
         named = [e["value"] for e in container["env"] if e["name"] == "APPORTION_LEDGER_KEY"]
         mounted = {each["name"]: each["mountPath"] for each in container.get("volumeMounts", ())}

@@ -58,8 +58,9 @@ def test_every_pod_has_its_flows_and_no_more(app: str) -> None:
     assert ledger["ports"] == [{"port": 4222}]
     assert ledger["to"] == [{"podSelector": {"matchLabels": {"app": "nats"}}}]
     asks = "APPORTION_KUBERNETES" in names or app == "gateway"
-    assert [each["ports"] for each in more] == ([API] if asks else [])
-    health = [8480] if app not in {"ledger", "receipts"} else []
+    gateway = [[{"port": 8470}]] if "APPORTION_GATEWAY" in names else []
+    assert [each["ports"] for each in more] == gateway + ([API] if asks else [])
+    health = [8480] if app not in {"ledger", "receipts", "defrag"} else []
     assert ports(spec.get("ingress", [])) == [*OPEN.get(app, []), *health]
 
 

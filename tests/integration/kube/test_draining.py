@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from apportion_schemas import NodeCordoned, PodGone, PodPlaced, PodRefused
+from tests.support.control_plane import ROOT
 from tests.support.kube_objects import kube_node, kube_pod, share
 from tests.support.kube_world import KubeWorld
 
@@ -60,12 +61,15 @@ async def run_pod(world: KubeWorld, name: str) -> None:
     )  # fmt: skip
 
 
-async def act(world: KubeWorld, gateway: str, *options: str) -> tuple[int, Any]:
-    """Run a verb as a user with a kubeconfig, and return the exit code and the report."""
+async def act(world: KubeWorld, gateway: str, *options: str, job: bool = False) -> tuple[int, Any]:
+    """Run a verb, and return the exit code and the report.
+
+    It runs as a user with a kubeconfig, or with the logins of the chart's `job`."""
+    kubeconfig = world.plane.kubeconfig_of("defrag") if job else world.plane.kubeconfig
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "apportion.cli.main", *options, "--reason", "firmware", "--json",
-        "--nats", world.bus.server.url_for("operator"), "--gateway", gateway,
-        "--kubeconfig", str(world.plane.kubeconfig),
+        "--nats", world.bus.server.url_for("defrag" if job else "operator"), "--gateway", gateway,
+        "--kubeconfig", str(kubeconfig),
         stdout=asyncio.subprocess.PIPE, env=os.environ,
     )  # fmt: skip
     out, _ = await process.communicate()
@@ -147,6 +151,26 @@ async def test_a_pod_moves_so_that_a_larger_one_fits(world: KubeWorld) -> None:
     assert report["moved"] == {f"default/{moved.name}": ""}
     assert report["placed"] == {"default/large": moved.node}
     assert (await world.bound("recreated"))["spec"]["nodeName"] != moved.node
+
+
+async def test_the_scheduled_job_may_do_what_its_moves_need(world: KubeWorld) -> None:
+    """The chart's job empties a node with its own logins at the API server and the ledger. If there
+    is no move, it changes nothing and succeeds."""
+    plane = world.plane
+    plane.kubectl("apply", "-k", str(ROOT / "deploy" / "kubernetes" / "defrag"))
+    said = plane.kubectl("get", "cronjob", "defrag", "-n", "apportion", "-o", "json")
+    pod = json.loads(said)["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    words = pod["containers"][0]["args"]
+    url = await halves(world)
+    going_on = asyncio.create_task(act(world, url, *words, "--free-nodes=1", job=True))
+    await world.facts.count(PodGone, 3)
+    await plane.apply(made("recreated", share(81_920, 100)))
+    code, report = await going_on
+    assert (code, report["stopped"], report["cordoned"]) == (0, "", [])
+    assert (len(report["moved"]), len(report["freed"])) == (1, 1)
+    assert {each.by for each in world.facts.of(NodeCordoned)} == {"cronjob/defrag (defrag)"}
+    code, report = await act(world, url, *words, "--free-nodes=1", job=True)
+    assert (code, report["plan"].get("steps", []), report["moved"]) == (0, [], {})
 
 
 async def test_without_a_recreated_pod_no_node_counts_as_freed(world: KubeWorld) -> None:

@@ -55,12 +55,12 @@
 {{- end -}}
 
 {{- define "apportion.appends" -}}
-{{- if has .role (list "intake" "watcher" "scheduler" "binder" "gateway") }}yes{{ end }}
+{{- if has .role (list "intake" "watcher" "scheduler" "binder" "gateway" "defrag") }}yes{{ end }}
 {{- end }}
 
 {{/* Whether a role's metrics need the services' token; the gateway's need a login. Empty if not. */}}
 {{- define "apportion.scraped" -}}
-{{- if not (has .role (list "bootstrap" "auditor")) }}{{ if not (and (eq .role "gateway") (eq .root.Values.gateway.login "kubernetes")) }}yes{{ end }}{{ end }}
+{{- if not (has .role (list "bootstrap" "auditor" "defrag")) }}{{ if not (and (eq .role "gateway") (eq .root.Values.gateway.login "kubernetes")) }}yes{{ end }}{{ end }}
 {{- end }}
 
 {{/* The volumes and mounts with which a pod reaches the ledger. */}}

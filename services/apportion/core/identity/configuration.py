@@ -25,6 +25,7 @@ CONNECTIONS: Final[dict[Account, int]] = {
     "INTAKE": 64,
     "BINDER": 64,
     "AUTH": 64,
+    "DEFRAG": 16,
     "BOOTSTRAP": 16,
 }
 SUBSCRIPTIONS: Final = 128  # per connection; each takes 300 bytes of the server's memory

@@ -28,7 +28,7 @@ KEPT_CONFIGURATION: Final = (
 # `NODES`: agents. `FRONT`: services reached over HTTP. `PEOPLE`: users. `READERS`: auditors
 Account = Literal[
     "APPORTION", "STORE", "AUDIT", "BOOTSTRAP", "NODES", "FRONT", "PEOPLE", "WATCHER", "INTAKE",
-    "BINDER", "SCHEDULER", "READERS", "AUTH",
+    "BINDER", "SCHEDULER", "DEFRAG", "READERS", "AUTH",
 ]  # fmt: skip
 LEDGER: Final = "APPORTION"  # the ledger's account
 STORE: Final = "STORE"
@@ -199,6 +199,18 @@ ROLES: Final = (
         ),
         hears=("apportion.beat.>", "apportion.usage.*"),
         consumers=32,
+    ),
+    Role(
+        name="defrag",
+        does="the job that runs `apportion defrag` on a schedule: cordons nodes and lifts cordons",
+        account="DEFRAG",
+        reads="nothing",
+        appends=("operator.node.*",),
+        sends=(
+            # the newest revision, and the formats that the ledger has enabled
+            "$JS.API.STREAM.INFO.APPORTION",
+            "$JS.API.STREAM.MSG.GET.APPORTION",
+        ),
     ),
     Role(
         name="auditor",

@@ -83,8 +83,10 @@ def test_an_agent_without_nodes_speaks_for_none() -> None:
 def test_nobody_appends_what_the_catalogue_gives_to_another(role: Role) -> None:
     """A role may append only the event types that the catalogue assigns to it.
 
-    The operator, intake and gateway may also append event types of the roles for which they act."""
-    stands_in = {"operator": "watcher", "intake": "agent", "gateway": "operator"}
+    The operator, intake, gateway and defrag may also append event types of the roles for which they
+    act."""
+    stands_in = {"operator": "watcher", "intake": "agent"}
+    stands_in |= {"gateway": "operator", "defrag": "operator"}
     may = permissions_of(identity(role.name, "x"))
     for row in CATALOGUE:
         subject = f"apportion.v1.{row.channel}.x"

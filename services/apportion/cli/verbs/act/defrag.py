@@ -75,7 +75,7 @@ class Report(Outcome, kw_only=True):
         """Return True if the verb changed something: it cordoned a node, or a pod was moved."""
         return bool(self.cordoned or self.moved or self.waiting or LEAVING in self.left.values())
 
-    def exit_code(self, request: DefragRequest) -> int:
+    def exit_code(self, request: DefragRequest, *, ignore_blocked: bool = False) -> int:
         """Return the exit code of the verb for this outcome."""
         if self.stopped == BY_HAND:
             return INTERRUPTED
@@ -83,7 +83,7 @@ class Report(Outcome, kw_only=True):
             return NOT_NOW
         if self.stopped or self.left:
             return REFUSED
-        return NOT_NOW if _short(self.plan, request) else 0
+        return NOT_NOW if _short(self.plan, request) and not ignore_blocked else 0
 
 
 @click.command(
@@ -104,6 +104,8 @@ class Report(Outcome, kw_only=True):
               help="Reason, for the audit trail.  [required with --apply]")  # fmt: skip
 @click.option("--timeout", "timeout_s", type=click.FloatRange(1, 86_400), default=600.0,
               show_default=True, metavar="SECONDS", help="Time limit for moving pods.")  # fmt: skip
+@click.option("--ignore-blocked", is_flag=True, help="Exit with 0 also if no moves can make room "
+              "for a pod, or empty enough nodes.")  # fmt: skip
 @click.option("--kubeconfig", type=click.Path(dir_okay=False, path_type=Path),
               envvar="APPORTION_KUBECONFIG", show_envvar=True,
               help="Kubeconfig of the cluster.  [default: ~/.kube/config]")  # fmt: skip
@@ -112,8 +114,8 @@ class Report(Outcome, kw_only=True):
 @asks_both
 def command(
     *, where: Where, as_json: bool, names: tuple[str, ...], free_nodes: int | None, budget: int,
-    max_lost: float | None, apply: bool, reason: str, timeout_s: float, kubeconfig: Path | None,
-    context: str | None, by: str,
+    max_lost: float | None, apply: bool, reason: str, timeout_s: float, ignore_blocked: bool,
+    kubeconfig: Path | None, context: str | None, by: str,
 ) -> None:  # fmt: skip
     """Find moves of running pods that let pending pods and gangs fit, or that empty nodes.
 
@@ -145,7 +147,7 @@ def command(
     if not apply:
         answer = ask_moves(where.gateway_url(), request, {})
         print_answer(answer, lambda: _show(answer, request), as_json=as_json)
-        sys.exit(NOT_NOW if _short(answer, request) else 0)
+        sys.exit(NOT_NOW if _short(answer, request) and not ignore_blocked else 0)
     kube = KubeChoice(wanted=True, kubeconfig=kubeconfig, context=context)
     who, began = person(by), time.monotonic()
     # Not the user's own name: a user has one cordon per node, and may cordon it, too.
@@ -172,7 +174,7 @@ def command(
         signal.signal(signal.SIGINT, before)
     if failed is not None:
         raise failed
-    sys.exit(report.exit_code(request))
+    sys.exit(report.exit_code(request, ignore_blocked=ignore_blocked))
 
 
 def _short(answer: DefragAnswer, request: DefragRequest) -> bool:
