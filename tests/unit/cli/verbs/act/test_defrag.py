@@ -135,6 +135,21 @@ def test_the_exit_code_tells_pending_pods_from_early_stops(
     assert report.exit_code(DefragRequest()) == code
 
 
+def test_blocked_pods_can_be_ignored() -> None:
+    """With `--ignore-blocked`, the exit code is 0 if there were no moves for some pods. It is still
+    5 if a moved pod is pending, and 1 if the moves stopped early."""
+    answer = DefragAnswer(7, (STEP,), tuple(REASONS))
+    for fields, code in (
+        ({}, 0),
+        ({"stopped": NOT_AGAIN, "waiting": {"team/small": "no room"}}, NOT_NOW),
+        ({"stopped": NOT_PLACED}, NOT_NOW),
+        ({"stopped": CHANGED}, REFUSED),
+    ):
+        report = Report(plan=answer, **fields)
+        assert report.exit_code(DefragRequest(), ignore_blocked=True) == code
+    assert Report(plan=answer).exit_code(DefragRequest()) == NOT_NOW
+
+
 GANG_NODES = [NodeAnswer(node=f"n-{number}", ready=True) for number in range(1, 5)]
 GANG_PODS = [
     PodAnswer("team", "a-0", "u2", "placed", group="team/a", node="n-3"),
