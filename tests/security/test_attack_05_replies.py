@@ -32,8 +32,8 @@ KEPT = f"{EMPTY}.$O.{BUCKET}.C.configuration"
 """A request that the webhook may send. Its answer is empty while no configuration is stored."""
 FENCE = "apportion.v1.placement.n1"
 BESIDE = [
-    "agent", AUDITOR.name, "admission", "binder", "extender", "gateway", "intake", "operator",
-    "scheduler", "watcher",
+    "agent", AUDITOR.name, "admission", "binder", "defrag", "extender", "gateway", "intake",
+    "operator", "scheduler", "watcher",
 ]  # fmt: skip
 """All roles that may send requests, except bootstrap, which may trim the ledger anyway.
 
