@@ -5,6 +5,7 @@ import asyncio
 import json
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -61,11 +62,16 @@ async def run_pod(world: KubeWorld, name: str) -> None:
     )  # fmt: skip
 
 
-async def act(world: KubeWorld, gateway: str, *options: str, job: bool = False) -> tuple[int, Any]:
+async def act(
+    world: KubeWorld, gateway: str, *options: str, token: Path | None = None
+) -> tuple[int, Any]:
     """Run a verb, and return the exit code and the report.
 
-    It runs as a user with a kubeconfig, or with the logins of the chart's `job`."""
+    It runs as a user with a kubeconfig, or with the logins of the chart's job, whose `token` is for
+    the gateway."""
+    job = token is not None
     kubeconfig = world.plane.kubeconfig_of("defrag") if job else world.plane.kubeconfig
+    options += ("--token", str(token)) if job else ()
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "apportion.cli.main", *options, "--reason", "firmware", "--json",
         "--nats", world.bus.server.url_for("defrag" if job else "operator"), "--gateway", gateway,
@@ -113,14 +119,16 @@ async def test_pods_are_evicted_as_their_budgets_allow(world: KubeWorld) -> None
     assert set(report["moved"]) == {"default/careful", "default/bare"}
 
 
-async def halves(world: KubeWorld) -> str:
-    """Start two nodes that each have one pod on one of two GPUs. Return the gateway's URL."""
+async def halves(world: KubeWorld, *login: str) -> str:
+    """Start two nodes that each have one pod on one of two GPUs. Return the gateway's URL.
+
+    The options `login` are for the gateway."""
     await world.plane.apply(kube_node("n1"), kube_node("n2"))
     await world.agents(("n1", "2xA100-80GB"), ("n2", "2xA100-80GB"))
     await world.start("watcher")
     await world.start("scheduler", "--name", "s")
     await world.start("binder")
-    gateway = await world.start("gateway", "--listen", "127.0.0.1:0")
+    gateway = await world.start("gateway", "--listen", "127.0.0.1:0", *login)
     url = str((await gateway.logged("answering"))["url"]).removesuffix("/api/v1/")
     names = [f"small-{number}" for number in range(4)]
     await world.plane.apply(*(made(name, share(81_920, 100)) for name in names))
@@ -153,23 +161,29 @@ async def test_a_pod_moves_so_that_a_larger_one_fits(world: KubeWorld) -> None:
     assert (await world.bound("recreated"))["spec"]["nodeName"] != moved.node
 
 
-async def test_the_scheduled_job_may_do_what_its_moves_need(world: KubeWorld) -> None:
-    """The chart's job empties a node with its own logins at the API server and the ledger. If there
-    is no move, it changes nothing and succeeds."""
+async def test_the_scheduled_job_may_do_what_its_moves_need(
+    world: KubeWorld, tmp_path: Path
+) -> None:
+    """The chart's job empties a node with its own logins at the API server, the ledger and the
+    gateway. If there is no move, it changes nothing and succeeds."""
     plane = world.plane
     plane.kubectl("apply", "-k", str(ROOT / "deploy" / "kubernetes" / "defrag"))
     said = plane.kubectl("get", "cronjob", "defrag", "-n", "apportion", "-o", "json")
     pod = json.loads(said)["spec"]["jobTemplate"]["spec"]["template"]["spec"]
     words = pod["containers"][0]["args"]
-    url = await halves(world)
-    going_on = asyncio.create_task(act(world, url, *words, "--free-nodes=1", job=True))
+    words += ["--free-nodes=1"]
+    token = tmp_path / "token"
+    made_for = ("--audience", "apportion", "-n", "apportion")
+    token.write_text(plane.kubectl("create", "token", "defrag", *made_for))
+    url = await halves(world, "--kubeconfig", str(plane.kubeconfig_of("gateway")))
+    going_on = asyncio.create_task(act(world, url, *words, token=token))
     await world.facts.count(PodGone, 3)
     await plane.apply(made("recreated", share(81_920, 100)))
     code, report = await going_on
     assert (code, report["stopped"], report["cordoned"]) == (0, "", [])
     assert (len(report["moved"]), len(report["freed"])) == (1, 1)
     assert {each.by for each in world.facts.of(NodeCordoned)} == {"cronjob/defrag (defrag)"}
-    code, report = await act(world, url, *words, "--free-nodes=1", job=True)
+    code, report = await act(world, url, *words, token=token)
     assert (code, report["plan"].get("steps", []), report["moved"]) == (0, [], {})
 
 
