@@ -14,6 +14,7 @@ from apportion_schemas import NodeCordoned, PodGone, PodPlaced, PodRefused
 from tests.support.control_plane import ROOT
 from tests.support.kube_objects import kube_node, kube_pod, share
 from tests.support.kube_world import KubeWorld
+from tests.support.polling import until
 
 pytestmark = pytest.mark.slow
 GIVEN_S = 25
@@ -218,8 +219,22 @@ async def test_defrag_changes_nothing_if_an_eviction_is_refused(world: KubeWorld
         "metadata": {"name": "no-evictions"},
         "spec": {"policyName": "no-evictions", "validationActions": ["Deny"]},
     }  # fmt: skip
+    about = (await world.plane.get("pods"))["items"][0]["metadata"]
+    eviction = {
+        "apiVersion": "policy/v1", "kind": "Eviction",
+        "metadata": {"name": about["name"], "namespace": "default"},
+        "deleteOptions": {"dryRun": ["All"]},
+    }  # fmt: skip
+    ask = ("create", "--raw", f"/api/v1/namespaces/default/pods/{about['name']}/eviction")
+
+    async def refused() -> bool:
+        said = await world.plane.user(*ask, "-f", "-", stdin=json.dumps(eviction), ok=None)
+        return not said  # an error is not on standard output
+
+    assert not await refused()
     await world.plane.apply(policy, binding)
     try:
+        await until(refused, "the API server to apply the policy")
         code, report = await act(world, url, "defrag", "--free-nodes", "1", "--apply")
         assert (code, report["moved"], report["freed"]) == (1, {}, [])
         assert ["evictions are closed" in why for why in report["left"].values()] == [True]
