@@ -494,7 +494,9 @@ class Preempting:
         # The evictions for a gang, and when to make them, as in `GangRoom.make`.
         columns = self._finder.columns
         columns.sync()
-        vain, as_of = self._in_vain.get(shape_queue.key), self._generation()
+        vain = self._in_vain.get(shape_queue.key)
+        # What the search depends on, apart from the nodes. With entitlements, that is all.
+        as_of = self._state.revision if self._gang_room.dry_run.lends else self._claims
         if vain and (vain.generation, vain.seen) == (as_of, columns.changed.end):
             return [], 0
         waiting = [self._state.pods[turn.uid] for turn in shape_queue.live(self._state)]
@@ -550,10 +552,6 @@ class Preempting:
             live = [self._state.pods[turn.uid] for turn in shape_queue.live(self._state)]
             dry_run.ahead += next_batch(deficit, live)
         return True
-
-    def _generation(self) -> int:
-        # What a gang's search depends on, apart from the nodes. With entitlements, that is all.
-        return self._state.revision if self._gang_room.dry_run.lends else self._claims
 
     def _given_up(self, events_max: int) -> list[PodEvicted | PodRefused]:
         # Report pods that fit nowhere although all their victims have ended; one for each gang.

@@ -302,7 +302,8 @@ class DryRun:
         back: list[Unit] = []
         lost = [unit._replace(since=min(map(self._since, unit.pods))) for unit in others.values()]
         for unit in sorted(lost, reverse=True):  # the least important first
-            alone = _may_go(unit) and self._of_one_queue(unit)
+            # Pods of a gang whose PodGroup is not known may name different queues.
+            alone = _may_go(unit) and len({queue_of(self._state, pod) for pod in unit.pods}) == 1
             if alone and reclaim and reclaim.allows([*(each.pods for each in back), unit.pods]):
                 back.append(unit)
         return leaving, sorted((*allowed, *back))
@@ -339,10 +340,6 @@ class DryRun:
                 # A gang is not idle while one of its other members works.
                 idle = all(map(self._is_idle, members))
                 units[name] = self._unit(rest, name)._replace(idle=idle)
-
-    def _of_one_queue(self, unit: Unit) -> bool:
-        # Pods of a gang whose PodGroup is not known may name different queues.
-        return len({queue_of(self._state, pod) for pod in unit.pods}) == 1
 
     def shares_on(self, pod: PodState, row: Int64) -> tuple[Share, ...] | None:
         """Return what the pod would get on the node; None if it does not fit or exceeds a limit."""
