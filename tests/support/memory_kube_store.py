@@ -43,6 +43,8 @@ KINDS = {
     "csistoragecapacities": Kind("storage.k8s.io/v1", "CSIStorageCapacity"),
     "resourceclaims": Kind("resource.k8s.io/v1", "ResourceClaim"),
     "resourceslices": Kind("resource.k8s.io/v1", "ResourceSlice", namespaced=False),
+    "podtemplates": Kind("v1", "PodTemplate"),
+    "provisioningrequests": Kind("autoscaling.x-k8s.io/v1", "ProvisioningRequest"),
     "podgroups": Kind(VOLCANO, "PodGroup"),
     "queues": Kind(VOLCANO, "Queue", namespaced=False),
 }

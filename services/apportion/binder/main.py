@@ -8,6 +8,7 @@ import click
 
 from apportion.binder.binding import ACK_WAIT_S, IN_FLIGHT_MAX, Binding, LocalTarget, Target
 from apportion.core.ledger.fold import Change
+from apportion.core.workloads.document import ManifestError, dns_subdomain
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader, StateFold
 from apportion.runtime.process.config import ConfigError, ServiceConfig
@@ -27,6 +28,7 @@ PLACEMENTS = "apportion.v1.placement.>"
 # Of all replicas together, because they share the queue's settings. Held pods of a gang may fill
 # it. The binder reads the last placement, which releases them, from the ledger and not from here.
 QUEUE_IN_FLIGHT_MAX = 4 * IN_FLIGHT_MAX
+PROVISIONING = "--provisioning-class"
 
 
 @click.command(
@@ -39,15 +41,31 @@ QUEUE_IN_FLIGHT_MAX = 4 * IN_FLIGHT_MAX
     help="Add GPU memory and cores to the allocatable resources of each node.",
 )  # fmt: skip
 @dra_option
+@click.option(
+    PROVISIONING, default="", metavar="NAME",
+    envvar="APPORTION_PROVISIONING_CLASS", show_envvar=True,
+    help="Create a ProvisioningRequest of this class for each gang that needs new nodes.",
+)  # fmt: skip
 @service_options
-def command(*, allocatable: bool, dra: bool, config: ServiceConfig, **given: Any) -> None:
+def command(
+    *, allocatable: bool, dra: bool, provisioning_class: str, config: ServiceConfig, **given: Any
+) -> None:
     """Bind placed pods to their nodes, and record each binding. Several binders share the work."""
     kube = kube_choice(**given)
+    if provisioning_class:
+        try:
+            dns_subdomain(provisioning_class, PROVISIONING)
+        except ManifestError as error:
+            stop_with(str(error))
     if kube.wanted:
-        in_cluster = partial(kube_body, kube=kube, show=allocatable, dra=dra)
+        in_cluster = partial(
+            kube_body, kube=kube, show=allocatable, dra=dra, provisioning=provisioning_class
+        )
         sys.exit(run_service("binder", in_cluster, config))
-    if dra:
-        stop_with(str(ConfigError("--dra", "on", "this option needs a cluster; add --kubernetes")))
+    for option, value in (("--dra", "on" if dra else ""), (PROVISIONING, provisioning_class)):
+        if value:
+            fix = "this option needs a cluster; add --kubernetes"
+            stop_with(str(ConfigError(option, value, fix)))
     sys.exit(run_service("binder", body, config))
 
 
@@ -59,15 +77,19 @@ async def body(service: Service, target: Target | None = None) -> None:
         await _bind(service, session, cluster, reader, target or LocalTarget())
 
 
-async def kube_body(service: Service, kube: KubeChoice, *, show: bool, dra: bool) -> None:
+async def kube_body(
+    service: Service, kube: KubeChoice, *, show: bool, dra: bool, provisioning: str = ""
+) -> None:
     """Run the binder for a Kubernetes cluster until cancelled.
 
     `show`: publish amounts in nodes' statuses; see `allocatable`. `dra`: publish devices as
-    ResourceSlices and allocate ResourceClaims."""
+    ResourceSlices and allocate ResourceClaims. `provisioning`: the class of ProvisioningRequests
+    for gangs, or empty."""
     from apportion.binder.kubernetes.allocatable import Allocatable  # noqa: PLC0415
     from apportion.binder.kubernetes.claims import ClaimRelease  # noqa: PLC0415
     from apportion.binder.kubernetes.gangs import Gangs  # noqa: PLC0415 - see KubeChoice
     from apportion.binder.kubernetes.pod_events import Telling  # noqa: PLC0415
+    from apportion.binder.kubernetes.provisioning import Provisioning  # noqa: PLC0415
     from apportion.binder.kubernetes.slices import Slices  # noqa: PLC0415
     from apportion.binder.kubernetes.target import KubernetesTarget, Pace  # noqa: PLC0415
     from apportion.runtime.kube.client import Reach  # noqa: PLC0415
@@ -82,6 +104,7 @@ async def kube_body(service: Service, kube: KubeChoice, *, show: bool, dra: bool
         reach = Reach(api, service.clock)
         slices = Slices(api, cluster.state, service.clock) if dra else None
         release = ClaimRelease(api, cluster.state, service.clock)
+        requests = Provisioning(api, cluster.state, service.clock, provisioning)
         if slices is not None:
             await require_dra(api, service.clock)
             await slices.require()
@@ -92,6 +115,7 @@ async def kube_body(service: Service, kube: KubeChoice, *, show: bool, dra: bool
             ("withdraw pods", target.locks),
             *((("publish devices", slices), ("release claims", release)) if slices else ()),
             *((("publish allocatable", allocatable),) if allocatable else ()),
+            *((("request nodes", requests),) if provisioning else ()),
         )
         reader = session.reader(
             service, cluster, *(each.observe for _, each in beside), writes="binder"

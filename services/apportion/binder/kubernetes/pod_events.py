@@ -27,7 +27,7 @@ from apportion.core.explain.why import event_words
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.handlers.idle import IdleNews, idle_pod
 from apportion.core.ledger.state import PENDING, NodeState, Phase, PodState, State
-from apportion.core.placement.feasibility.causes import NO_NODE_CODES, ranked
+from apportion.core.placement.feasibility.causes import of_no_node
 from apportion.core.workloads.adoption.placement_annotations import PREFIX
 from apportion.runtime.kube.client import (
     CONFLICT,
@@ -417,9 +417,9 @@ def _of(state: State, pod: PodState, data: object, revision: int) -> Tale | None
             return None  # kube-scheduler reports the reason and sets the condition
         case PodRefused():
             said = event_words(state, pod, data)
-            code = ranked(data)[0][0] if data.reasons else None
+            code = of_no_node(data)
             # Autoscalers add nodes for Unschedulable. Where no node could help, name the code.
-            condition = code.value if code in NO_NODE_CODES else UNSCHEDULABLE
+            condition = code.value if code is not None else UNSCHEDULABLE
             return _tale(about, FAILED, said, revision, condition=condition)
         case BindFailed():
             return _tale(about, "FailedBinding", f"{data.node}: {data.message}", revision)

@@ -65,6 +65,11 @@ class KubeRefused(Exception):
         self.reason = reason
         self.message = message
 
+    @property
+    def passing(self) -> bool:
+        """Return True if a retry may succeed, because the server failed or is overloaded."""
+        return self.status == TOO_MANY or self.status >= SERVER_ERROR
+
 
 class Answer(msgspec.Struct, frozen=True):
     """An answer of the API server. `retry_after_s` is 0 without a Retry-After header."""

@@ -157,6 +157,12 @@ def ranked(refused: PodRefused) -> list[tuple[RefusalCode, int]]:
     )
 
 
+def of_no_node(refused: PodRefused) -> RefusalCode | None:
+    """Return the main cause of a refusal if it keeps the pod from every node, else None."""
+    code = ranked(refused)[0][0] if refused.reasons else None
+    return code if code in NO_NODE_CODES else None
+
+
 def frequent(refused: PodRefused) -> list[tuple[RefusalCode, int]]:
     """Return the causes of a refusal: limits, then causes by node count, then lasting ones."""
     order = list(RefusalCode)

@@ -1,0 +1,421 @@
+"""Asks an autoscaler for the nodes of a whole gang, with one ProvisioningRequest.
+
+A gang has a request while its newest refusal has the condition `Unschedulable` (see `pod_events`).
+The request lists the pods that the gang lacks, by shape, and these pods have an annotation with
+its name: the autoscaler then adds no nodes for each pod by itself. If the request fails, the next
+one follows after a pause. Requests, annotations and pauses are like those of Kueue.
+
+Invariants: the names are derived from the ledger, so several binders create a request once. If the
+API server refuses a request, its pods are not changed."""
+
+import asyncio
+import logging
+import math
+from hashlib import sha256
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from apportion.binder.kubernetes.claims import has_claims
+from apportion.core.ledger.fold import Change
+from apportion.core.ledger.handlers.gangs import missing
+from apportion.core.ledger.moments import SECOND, micros_of
+from apportion.core.ledger.state import PENDING, PodState, State
+from apportion.core.placement.feasibility.causes import of_no_node
+from apportion.core.workloads.adoption.placement_annotations import PREFIX
+from apportion.runtime.kube.client import (
+    CONFLICT,
+    MERGE_PATCH,
+    NOT_FOUND,
+    KubeApi,
+    KubeRefused,
+    KubeUnavailable,
+    pod_path,
+)
+from apportion.runtime.kube.watch import Discovery
+from apportion.runtime.ledger.reader import Reader
+from apportion.runtime.process.clock import BackOff, Clock
+from apportion_schemas import PodRefused
+from apportion_schemas.decoding import from_outside
+
+API: Final = "autoscaling.x-k8s.io"
+KIND: Final = "provisioningrequests"
+VERSIONS: Final = ("v1", "v1beta1")  # with the same fields
+CONSUMES: Final = f"{API}/consume-provisioning-request"
+CLASS: Final = f"{API}/provisioning-class-name"
+GANG: Final = f"{PREFIX}gang"  # a label without a value, and an annotation with the gang's name
+KUEUE: Final = "kueue.x-k8s.io/"
+OURS: Final = "apportion-"
+ENDED: Final = ("Failed", "BookingExpired", "CapacityRevoked")
+LOOK_S: Final = 10.0  # the autoscaler's own interval
+AGAIN_S: Final = 300.0  # interval of attempts while the API server refuses
+BACK_OFF: Final = BackOff(60.0, 1_800.0)  # Kueue's defaults: pauses between requests of a gang
+ATTEMPTS_MAX: Final = 4  # Kueue's default: a request, and 3 more if it fails
+SETS_MAX: Final = 32  # limit of `spec.podSets`
+NAME_MAX: Final = 200  # of 253, less prefix, digest, and the numbers of attempt and template
+# the fields on which it depends where a pod fits: a template needs no commands and no variables
+POD_FIELDS: Final = (
+    "affinity", "hostNetwork", "nodeSelector", "overhead", "resources", "tolerations",
+    "topologySpreadConstraints",
+)  # fmt: skip
+CONTAINER_FIELDS: Final = ("image", "name", "ports", "restartPolicy")
+FIXES: Final = {
+    403: "set binder.provisioning.enabled of the chart, which grants the permissions",
+    NOT_FOUND: "install the CRD of Cluster Autoscaler",
+}
+
+_log = logging.getLogger(__name__)
+
+
+class _Owner(Struct, frozen=True, rename="camel", omit_defaults=True):
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+    controller: bool | None = None
+
+
+class _Meta(Struct, frozen=True, rename="camel"):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    owner_references: tuple[_Owner, ...] | None = None
+
+
+class _Pod(Struct, frozen=True):
+    metadata: _Meta = _Meta()
+    spec: dict[str, Any] = {}
+
+    @property
+    def managed(self) -> bool:
+        """Return True if another program, such as Kueue, requests the nodes of this pod."""
+        notes = self.metadata.annotations or {}
+        given = notes.get(CONSUMES, OURS)
+        names = (*notes, *(self.metadata.labels or ()))
+        return not given.startswith(OURS) or any(name.startswith(KUEUE) for name in names)
+
+    @property
+    def owner(self) -> _Owner:
+        """Return the pod's controller, or the pod if it has none."""
+        for each in self.metadata.owner_references or ():
+            if each.controller:
+                return msgspec.structs.replace(each, controller=None)
+        return _Owner("v1", "Pod", self.metadata.name, self.metadata.uid)
+
+    def template(self, claims: frozenset[str]) -> dict[str, Any]:
+        """Return a template with what decides where the pod fits, and with these volume claims."""
+        spec: dict[str, Any] = {
+            field: self.spec[field] for field in POD_FIELDS if field in self.spec
+        }
+        for part in ("initContainers", "containers"):
+            spec[part] = [
+                {field: each[field] for field in CONTAINER_FIELDS if field in each}
+                | {"resources": {**each.get("resources", {}), "claims": []}}
+                for each in self.spec.get(part) or ()
+            ]
+        spec["volumes"] = [
+            volume
+            for volume in self.spec.get("volumes") or ()
+            if volume.get("persistentVolumeClaim", {}).get("claimName") in claims
+        ]
+        return {"metadata": {"labels": self.metadata.labels or {}}, "spec": spec}
+
+
+class _Spec(Struct, frozen=True, rename="camel"):
+    pod_sets: tuple[msgspec.Raw, ...] = ()
+
+
+class _Condition(Struct, frozen=True, rename="camel"):
+    type: str
+    status: str
+    last_transition_time: str | None = None
+
+
+class _Status(Struct, frozen=True):
+    conditions: tuple[_Condition, ...] | None = None
+
+
+class _Request(Struct, frozen=True):
+    metadata: _Meta
+    spec: _Spec = _Spec()
+    status: _Status = _Status()
+
+    @property
+    def ended(self) -> int | None:
+        """Return when the request failed or expired, in microseconds since 1970; else None."""
+        for each in self.status.conditions or ():
+            if each.type in ENDED and each.status == "True":
+                return micros_of(each.last_transition_time or "") or 0
+        return None
+
+
+class _Requests(Struct, frozen=True):
+    items: tuple[_Request, ...] | None = None
+
+
+class _Demand(NamedTuple):
+    """The pods that a gang lacks, by shape; `name` is the request's name without its attempt."""
+
+    gang: str
+    namespace: str
+    name: str
+    sets: list[list[PodState]]
+
+    @property
+    def key(self) -> str:
+        """Return the name with its namespace."""
+        return f"{self.namespace}/{self.name}"
+
+
+_decode_pod = from_outside(msgspec.json.Decoder(_Pod).decode)
+_decode_requests = from_outside(msgspec.json.Decoder(_Requests).decode)
+
+
+class Provisioning:
+    """Keeps one ProvisioningRequest for each gang that new nodes would help."""
+
+    def __init__(self, api: KubeApi, state: State, clock: Clock, provisioning_class: str) -> None:
+        self._api = api
+        self._state = state
+        self._clock = clock
+        self._class = provisioning_class
+        self._discovery = Discovery(api, clock, (API,))
+        self._gangs: dict[str, None] = {}  # those that may need a request
+        self._open = True  # requests of ours may exist
+        self._version = ""  # of the API, as the server has it
+        self._news = asyncio.Event()
+        self._named: dict[str, str | None] = {}  # the request in each pod's annotation, by uid
+        self._later: dict[str, float] = {}  # when a demand is tried again, by name
+        self._warned: set[int] = set()
+
+    def observe(self, change: Change) -> None:
+        """Record a change of the fold. Pass this method to the reader."""
+        pod = change.pod
+        if isinstance(change.data, PodRefused) and pod is not None and pod.submitted.group:
+            self._gangs[pod.submitted.group] = None
+            self._news.set()
+
+    async def run(self, reader: Reader[Change]) -> None:
+        """Keep the requests up to date until cancelled."""
+        await reader.caught_up()
+        self._gangs |= dict.fromkeys(self._state.groups)
+        while True:
+            self._news.clear()
+            pause_s = LOOK_S
+            try:
+                await self.look()
+            except (KubeUnavailable, KubeRefused, msgspec.DecodeError) as error:
+                if isinstance(error, KubeUnavailable) or _passing(error):
+                    _log.info("ProvisioningRequests not updated, retrying: %s", error)
+                else:
+                    self._version = ""
+                    pause_s = AGAIN_S
+                    self._warn(error, "gangs")
+            if self._gangs or self._open:
+                await self._clock.pause(pause_s)
+            else:
+                await self._news.wait()
+
+    async def look(self) -> None:
+        """Create and delete requests once. Raises KubeRefused and KubeUnavailable."""
+        wanted: dict[str, _Demand] = {}
+        for gang in tuple(self._gangs):
+            group = self._state.groups.get(gang)
+            if group is None or all(pod.phase is not PENDING for pod in group.pods.values()):
+                del self._gangs[gang]
+            elif (demand := demand_of(self._state, gang)) is not None:
+                wanted[demand.key] = demand
+        if not (wanted or self._open):
+            return
+        found = await self._found()
+        if found is None:
+            return
+        self._open = bool(found)
+        asking = {demand.gang for demand in wanted.values()}
+        for key in found.keys() - wanted.keys():
+            for request in found[key].values():
+                await self._remove(request, asking)
+        for key, demand in wanted.items():
+            await self._keep(demand, found.get(key, {}))
+        for uid in self._named.keys() - self._state.pods.keys():
+            del self._named[uid]
+        self._later = {key: at_s for key, at_s in self._later.items() if key in wanted}
+
+    async def _found(self) -> dict[str, dict[int, _Request]] | None:
+        """Return our requests by key and attempt; None if the server is not known yet."""
+        if not self._version:
+            await self._discovery.look()
+            served = self._discovery.versions(API, KIND)
+            if served is None:
+                return None  # the server has not answered yet
+            self._version = next((each for each in VERSIONS if each in served), "")
+            if not self._version:
+                raise KubeRefused(NOT_FOUND, "", f"this cluster does not serve {KIND}.{API}")
+        body = await self._api.get(f"/apis/{API}/{self._version}/{KIND}", {"labelSelector": GANG})
+        found: dict[str, dict[int, _Request]] = {}
+        for request in _decode_requests(body).items or ():
+            meta = request.metadata
+            name, _, attempt = meta.name.rpartition("-")
+            if GANG in (meta.labels or {}) and name.startswith(OURS) and attempt.isdecimal():
+                found.setdefault(f"{meta.namespace}/{name}", {})[int(attempt)] = request
+        return found
+
+    async def _keep(self, demand: _Demand, found: dict[int, _Request]) -> None:
+        """Create the gang's request, or the next one after a failure, and annotate its pods."""
+        attempt = max(found, default=0)
+        ended = found[attempt].ended if found else 0
+        if ended is not None:  # there is no request that the autoscaler still works on
+            next_us = ended + int(BACK_OFF.after(attempt) * SECOND)
+            late = self._clock.now().timestamp() * SECOND < next_us
+            if late or attempt >= ATTEMPTS_MAX:
+                return
+            if self._clock.monotonic() < self._later.get(demand.key, -math.inf):
+                return
+            attempt += 1
+            try:
+                if not await self._create(demand, f"{demand.name}-{attempt}"):
+                    return
+            except (KubeRefused, msgspec.DecodeError) as error:
+                if _passing(error):
+                    raise
+                self._later[demand.key] = self._clock.monotonic() + AGAIN_S
+                self._warn(error, f"gang {demand.gang}")
+                return
+            self._open = True
+            for request in found.values():
+                await self._remove(request, {demand.gang})
+        pods = [pod for pods in demand.sets for pod in pods]
+        await self._annotate(pods, f"{demand.name}-{attempt}")
+
+    async def _create(self, demand: _Demand, name: str) -> bool:
+        """Create the request and its templates. Return False if the gang gets none now."""
+        if len(demand.sets) > SETS_MAX:
+            said = f"its pods have {len(demand.sets)} shapes, more than the {SETS_MAX} of a request"
+            self._later[demand.key] = math.inf
+            self._warn(ValueError(said), f"gang {demand.gang}")
+            return False
+        owners: dict[str, _Owner] = {}
+        templates: list[dict[str, Any]] = []
+        for pods in demand.sets:
+            first = pods[0].submitted
+            body = await self._api.find(pod_path(first.namespace, first.name))
+            pod = _decode_pod(body) if body is not None else _Pod()
+            if pod.metadata.uid != first.uid:
+                return False  # the ledger has yet to learn that the pod is gone
+            if pod.managed:
+                self._later[demand.key] = math.inf
+                return False
+            owners[pod.owner.uid] = pod.owner
+            claims = frozenset.intersection(*(frozenset(p.submitted.volume_claims) for p in pods))
+            templates.append(pod.template(claims))
+        meta = {
+            "namespace": demand.namespace,
+            "labels": {GANG: ""},
+            "annotations": {GANG: demand.gang},
+            "ownerReferences": list(owners.values()),
+        }
+        sets = []
+        core = f"/api/v1/namespaces/{demand.namespace}/podtemplates"
+        for at, (pods, template) in enumerate(zip(demand.sets, templates, strict=True)):
+            ref = {"name": f"{name}-{at}"}
+            sets.append({"podTemplateRef": ref, "count": len(pods)})
+            about = {"apiVersion": "v1", "kind": "PodTemplate"}
+            await self._have(core, {**about, "metadata": meta | ref, "template": template})
+        about = {"apiVersion": f"{API}/{self._version}", "kind": "ProvisioningRequest"}
+        spec = {"provisioningClassName": self._class, "podSets": sets}
+        path = f"/apis/{API}/{self._version}/namespaces/{demand.namespace}/{KIND}"
+        await self._have(path, {**about, "metadata": {**meta, "name": name}, "spec": spec})
+        self._warned.clear()
+        _log.info("ProvisioningRequest %s created for gang %s", name, demand.gang)
+        return True
+
+    async def _have(self, path: str, document: object) -> None:
+        """Create an object, unless another binder has. Raises KubeRefused and KubeUnavailable."""
+        try:
+            await self._api.change("POST", path, document)
+        except KubeRefused as error:
+            if error.status != CONFLICT:
+                raise
+
+    async def _remove(self, request: _Request, asking: set[str]) -> None:
+        """Delete a request with its templates, and its annotations if its gang is not `asking`."""
+        meta = request.metadata
+        gang = (meta.annotations or {}).get(GANG, "")
+        group = self._state.groups.get(gang)
+        if group is not None and gang not in asking and gang.startswith(f"{meta.namespace}/"):
+            # The autoscaler may add a node for each pod that the gang has beyond its minimum.
+            pending = [pod for pod in group.pods.values() if pod.phase is PENDING]
+            await self._annotate(pending, None)
+        within = f"namespaces/{meta.namespace}"
+        templates = [
+            f"/api/v1/{within}/podtemplates/{meta.name}-{at}"
+            for at in range(len(request.spec.pod_sets))
+        ]
+        for path in (*templates, f"/apis/{API}/{self._version}/{within}/{KIND}/{meta.name}"):
+            answer = await self._api.request("DELETE", path)
+            if not answer.ok and answer.status != NOT_FOUND:
+                raise answer.refusal()
+
+    async def _annotate(self, pods: list[PodState], name: str | None) -> None:
+        """Name the request in the pods' annotations, or remove these. Raises KubeUnavailable."""
+        notes = {CONSUMES: name, CLASS: name and self._class}
+        for pod in pods:
+            if self._named.get(pod.uid, "") != name:
+                body = msgspec.json.encode({"metadata": {"uid": pod.uid, "annotations": notes}})
+                path = f"{pod_path(pod.submitted.namespace, pod.submitted.name)}/status"
+                answer = await self._api.request("PATCH", path, body=body, content_type=MERGE_PATCH)
+                if answer.passing:
+                    raise KubeUnavailable(str(answer.refusal()))
+                self._named[pod.uid] = name  # other refusals: the pod is gone
+
+    def _warn(self, error: Exception, whose: str) -> None:
+        """Log a refusal once for each status, until a request is created."""
+        status = error.status if isinstance(error, KubeRefused) else 0
+        if status not in self._warned:
+            self._warned.add(status)
+            fix = FIXES.get(status, "correct this")
+            said = "no ProvisioningRequest for %s: %s; %s, or start the binder without %s"
+            _log.warning(said, whose, error, fix, "--provisioning-class")
+
+
+def _passing(error: Exception) -> bool:
+    return isinstance(error, KubeRefused) and error.passing
+
+
+def demand_of(state: State, gang: str) -> _Demand | None:
+    """Return which pods of a gang need new nodes to start, or None if new nodes would not help."""
+    group = state.groups[gang]
+    tasks, others = missing(group)
+    waiting = [pod for pod in group.pods.values() if pod.phase is PENDING and not pod.terminating]
+    waiting.sort(key=lambda pod: (pod.submitted_revision, pod.uid))
+    refusals = [(pod.refused_revision, pod.refusal) for pod in waiting if pod.refusal is not None]
+    if not group.together or group.observed is None or not refusals:
+        return None
+    if of_no_node(max(refusals, key=lambda each: each[0])[1]) is not None:
+        return None
+    if any(
+        pod.submitted.chooser or has_claims(pod.submitted) or pod.uid in state.nominated
+        for pod in waiting
+    ):
+        return None
+    sets: dict[bytes, list[PodState]] = {}
+    for pod in waiting:
+        task = pod.submitted.task
+        if tasks[task] > 0:
+            tasks[task] -= 1
+        elif others > 0:
+            others -= 1
+        else:
+            continue
+        sets.setdefault(pod.shape_key, []).append(pod)
+    if not sets or others or +tasks:
+        return None
+    digest = sha256(f"{gang} {group.since}".encode())
+    for key in sorted(sets):
+        digest.update(b" %d " % len(sets[key]) + key)
+    namespace, *_, leaf = gang.split("/")
+    name = f"{OURS}{leaf.replace('.', '-')[:NAME_MAX]}-{digest.hexdigest()[:12]}"
+    return _Demand(gang, namespace, name, [sets[key] for key in sorted(sets)])

@@ -1,0 +1,639 @@
+"""Tests of the ProvisioningRequests that the binder creates for gangs.
+
+The tests use an in-memory API server in virtual time."""
+
+import asyncio
+import json
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from apportion.binder.kubernetes.provisioning import (
+    AGAIN_S,
+    ATTEMPTS_MAX,
+    BACK_OFF,
+    CLASS,
+    CONSUMES,
+    GANG,
+    LOOK_S,
+    OURS,
+    SETS_MAX,
+    Provisioning,
+)
+from apportion.binder.main import command
+from apportion.core.dra.names import container_of
+from apportion.core.ledger.fold import Change
+from apportion.runtime.kube.client import MERGE_PATCH, Answer
+from apportion.runtime.ledger.reader import Reader
+from apportion_schemas import PodChanged, PodGroupGone, PodRefused, PodSubmitted, RefusalCode
+from tests.simulation.clocks import SkewedClock
+from tests.simulation.loop import rest, run_virtually
+from tests.support import memory_kube_store
+from tests.support.deciding import decided
+from tests.support.fleet import rack
+from tests.support.kube_objects import kube_pod, share
+from tests.support.ledger_of import Ledger
+from tests.support.memory_kube import MemoryKube, status_body
+from tests.support.memory_kube_api import MemoryKubeApi
+from tests.support.memory_kube_store import Kind
+from tests.support.pods import ask, gang, member, shape
+
+PODS = "/api/v1/namespaces/default/pods"
+TEMPLATES = "/api/v1/namespaces/default/podtemplates"
+API = "/apis/autoscaling.x-k8s.io/v1"
+REQUESTS = f"{API}/namespaces/default/provisioningrequests"
+NAME = "atomic.example.com"
+JOB = {"apiVersion": "batch/v1", "kind": "Job", "name": "job", "uid": "u-1"}
+SECRET = {"name": "TOKEN", "value": "secret"}
+
+
+class CaughtUp(Reader[Change]):
+    """A ledger reader that is always at the end of the ledger."""
+
+    def __init__(self) -> None:
+        pass
+
+    async def caught_up(self) -> None:
+        """Return at once, since this reader never lags behind the ledger."""
+
+
+class Guarded(MemoryKube):
+    """An API server that counts requests, and refuses those of one method for our kind."""
+
+    refuses = ""
+    status = 403
+    asked = 0
+
+    def handle(self, method: str, path: str, **given: Any) -> Answer:
+        """Refuse the request with `status` if its method is refused. Otherwise handle it."""
+        self.asked += 1
+        if method == self.refuses and path.endswith(("/provisioningrequests", "/status")):
+            return Answer(self.status, status_body(self.status, "Refused", "not yours"))
+        return super().handle(method, path, **given)
+
+
+class World:
+    """An API server, a ledger with a node of 2 GPUs, and the binder's loop for requests."""
+
+    def __init__(self) -> None:
+        self.kube, self.ledger = Guarded(), Ledger()
+        self.ledger.report(rack("n1", 2))
+        self.begin()
+
+    def begin(self) -> None:
+        """Replace the binder by one that has just started."""
+        clock = SkewedClock(random.Random(7), skew_s=0.0)
+        api = MemoryKubeApi(self.kube)
+        self.binder = Provisioning(api, self.ledger.state, clock, NAME)
+
+    def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        """Send a user's request to the API server. Return the answer, or None on an error."""
+        raw = json.dumps(body or {}).encode()
+        answer = self.kube.handle(method, path, query=None, body=raw, content_type=MERGE_PATCH)
+        return json.loads(answer.body) if answer.ok else None
+
+    def told(self, data: Any) -> None:
+        """Append the event to the ledger and show the resulting state change to the binder."""
+        self.binder.observe(self.ledger.take(data))
+
+    def decide(self) -> None:
+        """Let the scheduler decide once."""
+        for data in decided(self.ledger.engine).events:
+            self.told(data)
+
+    def submit(
+        self, name: str, memory_mib: int = 90_000, notes: dict[str, Any] | None = None,
+        **fields: Any,
+    ) -> PodSubmitted:  # fmt: skip
+        """Create a pod of the gang in the cluster and in the ledger."""
+        more = {"nodeSelector": {"pool": "gpu"}, "volumes": fields.pop("volumes", [])}
+        made = kube_pod(name, share(memory_mib), **more)
+        made["spec"]["containers"][0]["env"] = [SECRET]
+        made["metadata"] |= {"ownerReferences": [JOB | {"controller": True}], **(notes or {})}
+        uid = self.ask("POST", PODS, made)["metadata"]["uid"]
+        fields = {"group": "default/job", "namespace": "default", "name": name} | fields
+        pod = member(uid, ask(memory_mib), **fields)
+        self.told(pod)
+        return pod
+
+    def gang(self, pods: int = 3, least: int = 3, **fields: Any) -> None:
+        """Submit a gang whose first pod fits on the node, and whose other pods do not."""
+        self.told(gang("default/job", least))
+        self.submit("p0", 1_000, **fields)
+        for number in range(1, pods):
+            self.submit(f"p{number}", **fields)
+        self.decide()
+
+    @property
+    def requests(self) -> list[dict[str, Any]]:
+        """Return the ProvisioningRequests of the cluster."""
+        return self.kube.store.all("provisioningrequests")
+
+    @property
+    def names(self) -> list[str]:
+        """Return the names of the ProvisioningRequests and of the PodTemplates."""
+        both = (*self.requests, *self.kube.store.all("podtemplates"))
+        return [each["metadata"]["name"] for each in both]
+
+    def consumed(self) -> dict[str, str]:
+        """Return the request that each pod names in its annotation."""
+        notes = {
+            pod["metadata"]["name"]: pod["metadata"].get("annotations", {})
+            for pod in self.kube.store.all("pods")
+        }
+        return {name: note[CONSUMES] for name, note in notes.items() if CONSUMES in note}
+
+    def condition(self, kind: str, at: str, status: str = "True") -> None:
+        """Set a condition of the newest request, as the autoscaler does."""
+        about = self.requests[-1]
+        condition = {"type": kind, "status": status, "lastTransitionTime": at}
+        about["status"] = {"conditions": [condition]}
+        self.ask("PATCH", f"{REQUESTS}/{about['metadata']['name']}/status", about)
+
+
+def with_loop(world: World, work: Callable[[], Awaitable[None]]) -> None:
+    """Run `work` in virtual time while the binder's loop is running."""
+
+    async def both() -> None:
+        loop = asyncio.create_task(world.binder.run(CaughtUp()))
+        await rest(1.0)
+        await work()
+        loop.cancel()
+        await asyncio.gather(loop, return_exceptions=True)
+
+    run_virtually(both())
+
+
+def test_a_gang_without_room_gets_one_request_for_all_of_its_pods() -> None:
+    """The request counts the pods of each shape. Its templates have what decides where the pods
+    fit, and no variables. The pods' controller owns it, and the pods name it."""
+    world = World()
+
+    async def work() -> None:
+        world.gang()
+        await rest(LOOK_S)
+        (request,) = world.requests
+        name = request["metadata"]["name"]
+        assert request["spec"]["provisioningClassName"] == NAME
+        assert request["metadata"]["ownerReferences"] == [JOB]
+        assert request["metadata"]["annotations"] == {GANG: "default/job"}
+        sets = {
+            each["podTemplateRef"]["name"]: each["count"] for each in request["spec"]["podSets"]
+        }
+        assert sets == {f"{name}-0": 1, f"{name}-1": 2}
+        for template, memory_mib in ((f"{name}-0", 1_000), (f"{name}-1", 90_000)):
+            made = world.ask("GET", f"{TEMPLATES}/{template}")
+            assert made["metadata"]["ownerReferences"] == [JOB]
+            spec = made["template"]["spec"]
+            assert spec["nodeSelector"] == {"pool": "gpu"}
+            (container,) = spec["containers"]
+            assert container["resources"]["limits"] == share(memory_mib)
+            assert "env" not in container
+        assert world.consumed() == dict.fromkeys(("p0", "p1", "p2"), name)
+        notes = world.ask("GET", f"{PODS}/p0")["metadata"]["annotations"]
+        assert notes[CLASS] == NAME
+
+    with_loop(world, work)
+
+
+def test_a_request_has_the_minimum_of_the_gang() -> None:
+    """Pods that the gang does not need to start are left to the autoscaler one by one."""
+    world = World()
+
+    async def work() -> None:
+        world.gang(pods=5, least=3)
+        await rest(LOOK_S)
+        (request,) = world.requests
+        assert sum(each["count"] for each in request["spec"]["podSets"]) == 3
+        assert set(world.consumed()) == {"p0", "p1", "p2"}
+
+    with_loop(world, work)
+
+
+def test_a_template_has_the_claims_that_all_of_its_pods_mount() -> None:
+    """Volume claims of one pod would keep the other pods of the template from every node."""
+    world = World()
+
+    async def work() -> None:
+        world.told(gang("default/job", 2))
+        for number in range(2):
+            names = ("data", f"own-{number}")
+            volumes = [{"name": n, "persistentVolumeClaim": {"claimName": n}} for n in names]
+            volumes.append({"name": "scratch", "emptyDir": {}})
+            world.submit(f"p{number}", volume_claims=names, volumes=volumes)
+        refuse(world, RefusalCode.MEMORY_INSUFFICIENT)
+        await rest(LOOK_S)
+        (template,) = world.kube.store.all("podtemplates")
+        (volume,) = template["template"]["spec"]["volumes"]
+        assert volume["name"] == "data"
+
+    with_loop(world, work)
+
+
+def refuse(world: World, *codes: RefusalCode) -> None:
+    """Let the scheduler refuse each pod of the gang for these reasons."""
+    for uid, pod in list(world.ledger.state.pods.items()):
+        reasons, name = dict.fromkeys(codes, 1), pod.submitted.name
+        world.told(PodRefused(pod=uid, namespace="default", name=name, reasons=reasons, nodes=1))
+
+
+def quota(world: World) -> None:
+    """Submit a gang that a limit of its namespace refuses."""
+    world.gang()
+    refuse(world, RefusalCode.QUOTA_EXCEEDED)
+
+
+def alone(world: World) -> None:
+    """Submit pods that need not start together."""
+    world.gang(least=1)
+
+
+def incomplete(world: World) -> None:
+    """Submit a gang that lacks a pod."""
+    world.gang(least=4)
+
+
+def of_kueue(world: World) -> None:
+    """Submit a gang that Kueue has admitted."""
+    world.gang(notes={"labels": {"kueue.x-k8s.io/managed": "true"}})
+
+
+def of_others(world: World) -> None:
+    """Submit a gang whose pods consume another request."""
+    world.gang(notes={"annotations": {CONSUMES: "mine"}})
+
+
+def chosen(world: World) -> None:
+    """Submit a gang for which kube-scheduler chooses the nodes."""
+    world.gang(chooser="default-scheduler")
+    refuse(world, RefusalCode.MEMORY_INSUFFICIENT)
+
+
+def nominated(world: World) -> None:
+    """Submit a gang for which other pods are evicted."""
+    world.gang()
+    world.ledger.state.nominated[next(iter(world.ledger.state.pods))] = "n1"
+
+
+def claiming(world: World) -> None:
+    """Submit a gang whose pods request devices with ResourceClaims."""
+    world.gang(shape=shape(ask(90_000, container=container_of("u-2"))))
+    refuse(world, RefusalCode.MEMORY_INSUFFICIENT)
+
+
+NEEDLESS = [quota, alone, incomplete, of_kueue, of_others, chosen, nominated, claiming]
+
+
+@pytest.mark.parametrize("submit", NEEDLESS)
+def test_a_gang_that_needs_no_request_gets_none(submit: Callable[[World], None]) -> None:
+    """There is no request if a new node would not help, or if another program requests it."""
+    world = World()
+
+    async def work() -> None:
+        submit(world)
+        before = world.consumed()
+        await rest(10 * LOOK_S)
+        assert world.names == []
+        assert world.consumed() == before
+
+    with_loop(world, work)
+
+
+def test_a_request_is_deleted_once_its_gang_is_placed() -> None:
+    """The request and its templates are deleted once the gang is placed."""
+    world = World()
+
+    async def work() -> None:
+        world.gang()
+        await rest(LOOK_S)
+        assert len(world.names) == 3
+        world.ledger.report(rack("n2", 2, memory_mib=100_000))
+        world.decide()
+        await rest(2 * LOOK_S)
+        assert world.names == []
+
+    with_loop(world, work)
+
+
+def test_pods_without_a_request_name_none() -> None:
+    """If the rest of a gang need not start together any more, the request is deleted, and the
+    pending pods no longer name it. Otherwise the autoscaler would ignore them."""
+    world = World()
+
+    async def work() -> None:
+        world.gang()
+        await rest(LOOK_S)
+        world.told(gang("default/job", 1))
+        await rest(2 * LOOK_S)
+        assert world.names == []
+        assert world.consumed() == {}
+
+    with_loop(world, work)
+
+
+def test_a_request_is_deleted_once_its_gang_is_gone() -> None:
+    """The request and its templates are deleted once the pods of the gang are gone."""
+    world = World()
+
+    async def work() -> None:
+        world.gang()
+        await rest(LOOK_S)
+        world.ledger.gone(*world.ledger.state.pods)
+        await rest(2 * LOOK_S)
+        assert world.names == []
+
+    with_loop(world, work)
+
+
+@pytest.mark.parametrize("kind", ["Failed", "BookingExpired", "CapacityRevoked"])
+def test_a_failed_request_is_followed_by_another_after_a_pause(kind: str) -> None:
+    """Each failure doubles the pause. The pods name the newest request, the only one that is kept.
+    After the last attempt there is no other."""
+    world = World()
+
+    async def work() -> None:
+        world.gang()
+        await rest(LOOK_S)
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            name = world.requests[0]["metadata"]["name"]
+            assert name.endswith(f"-{attempt}")
+            assert len(world.names) == 3
+            assert set(world.consumed().values()) == {name}
+            at = world.binder._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+            world.condition(kind, at)
+            await rest(BACK_OFF.after(attempt) - LOOK_S)
+            assert world.requests[0]["metadata"]["name"] == name
+            await rest(3 * LOOK_S)
+        assert world.requests[0]["metadata"]["name"].endswith(f"-{ATTEMPTS_MAX}")
+
+    with_loop(world, work)
+
+
+def test_a_request_that_the_autoscaler_works_on_is_kept() -> None:
+    """A request without capacity for now, or whose capacity is booked, is neither changed nor
+    followed by another."""
+    world = World()
+
+    async def work() -> None:
+        world.gang()
+        await rest(LOOK_S)
+        for status in ("False", "True"):
+            world.condition("Provisioned", "2026-01-01T00:00:00Z", status)
+            before = world.requests
+            await rest(BACK_OFF.longest_s)
+            assert world.requests == before
+
+    with_loop(world, work)
+
+
+def test_another_binder_and_a_restarted_one_change_nothing() -> None:
+    """Every binder derives the same names, so there is one request. A binder that starts deletes
+    the requests of gangs that no longer need one."""
+    world = World()
+
+    async def work() -> None:
+        world.gang()
+        await rest(LOOK_S)
+        version = world.kube.store.version
+        world.begin()
+        other = asyncio.create_task(world.binder.run(CaughtUp()))
+        await rest(3 * LOOK_S)
+        assert world.kube.store.version == version
+        other.cancel()
+
+    with_loop(world, work)
+    world.ledger.gone(*world.ledger.state.pods)
+    world.begin()
+
+    async def rested() -> None:
+        await rest(LOOK_S)
+        assert world.names == []
+
+    with_loop(world, rested)
+
+
+def test_pods_that_replace_others_change_no_request() -> None:
+    """If a pod of the gang is replaced by an equal one, the new pod names the same request."""
+    world = World()
+
+    async def work() -> None:
+        world.gang()
+        await rest(LOOK_S)
+        (before,) = world.requests
+        (uid,) = (uid for uid, pod in world.ledger.state.pods.items() if pod.submitted.name == "p1")
+        world.ask("DELETE", f"{PODS}/p1")
+        world.ledger.gone(uid)
+        world.submit("p3")
+        world.decide()
+        await rest(2 * LOOK_S)
+        assert world.requests == [before]
+        assert "p3" in world.consumed()
+
+    with_loop(world, work)
+
+
+def test_without_the_api_there_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """If the cluster does not serve ProvisioningRequests, the binder logs one warning and looks
+    again later."""
+    world = World()
+    absent = {("autoscaling.x-k8s.io/v1", "provisioningrequests")}
+    world.kube.fewer_kinds |= absent
+
+    async def work() -> None:
+        world.gang()
+        await rest(3 * AGAIN_S)
+        assert len(warnings(caplog)) == 1
+        assert world.kube.asked < 10
+        assert world.consumed() == {}
+        world.kube.fewer_kinds -= absent
+        await rest(AGAIN_S)
+        assert len(world.requests) == 1
+
+    with_loop(world, work)
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return the messages of all warnings."""
+    return [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_without_the_permission_there_is_one_warning(
+    method: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """If the binder has no permission, it logs one warning, does not change the pods, and tries
+    again later."""
+    world = World()
+
+    async def work() -> None:
+        world.gang()
+        await rest(LOOK_S)
+        assert world.consumed() == {}
+        world.kube.refuses = ""
+        await rest(AGAIN_S + LOOK_S)
+        assert len(world.requests) == 1
+
+    world.kube.refuses = method
+    with_loop(world, work)
+    (said,) = warnings(caplog)
+    assert "binder.provisioning.enabled" in said
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PATCH"])
+def test_a_server_that_fails_for_a_while_is_asked_again_soon(
+    method: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """If the API server is overloaded, the binder tries again at its usual interval, without a
+    warning."""
+    world = World()
+    world.kube.refuses, world.kube.status = method, 503
+
+    async def work() -> None:
+        world.gang()
+        await rest(2 * LOOK_S)
+        assert world.consumed() == {}
+        world.kube.refuses = ""
+        await rest(2 * LOOK_S)
+        assert len(world.requests) == 1
+        assert len(world.consumed()) == 3
+        assert warnings(caplog) == []
+
+    with_loop(world, work)
+
+
+def test_a_gang_of_too_many_shapes_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    """A request can list a limited number of shapes. A gang with more gets a warning."""
+    world = World()
+
+    async def work() -> None:
+        world.told(gang("default/job", SETS_MAX + 1))
+        for number in range(SETS_MAX + 1):
+            world.submit(f"p{number}", 90_000 + number)
+        world.decide()
+        await rest(3 * LOOK_S)
+        assert len(warnings(caplog)) == 1
+        assert world.names == []
+
+    with_loop(world, work)
+
+
+def test_the_version_of_the_api_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The binder uses v1beta1 if the server does not serve v1, and v1 if that replaces it."""
+    older = Kind("autoscaling.x-k8s.io/v1beta1", "ProvisioningRequest")
+    monkeypatch.setitem(memory_kube_store.KINDS, "provisioningrequests", older)
+    world = World()
+
+    async def work() -> None:
+        world.gang()
+        await rest(LOOK_S)
+        assert len(world.requests) == 1
+        newer = Kind("autoscaling.x-k8s.io/v1", "ProvisioningRequest")
+        monkeypatch.setitem(memory_kube_store.KINDS, "provisioningrequests", newer)
+        await rest(2 * LOOK_S)
+        world.ledger.gone(*world.ledger.state.pods)
+        await rest(AGAIN_S)
+        assert world.requests == []
+
+    with_loop(world, work)
+
+
+def test_a_tenant_cannot_use_the_name_of_another_namespace() -> None:
+    """A request in another namespace, with the name and the annotation of ours, does not replace
+    ours, and its deletion changes no pods of our namespace."""
+    world = World()
+
+    async def work() -> None:
+        world.gang()
+        await rest(LOOK_S)
+        (ours,) = world.requests
+        name = ours["metadata"]["name"].removesuffix("-1")
+        forged = {key: ours["metadata"][key] for key in ("labels", "annotations")}
+        path = REQUESTS.replace("default", "tenant")
+        world.ask("POST", path, {"metadata": {**forged, "name": f"{name}-99"}, "spec": {}})
+        await rest(2 * LOOK_S)
+        assert world.requests == [ours]
+        assert set(world.consumed().values()) == {f"{name}-1"}
+
+    with_loop(world, work)
+
+
+def test_a_tenant_cannot_change_the_pods_of_another_namespace() -> None:
+    """The deletion of a forged request changes no annotation in the namespace that it names."""
+    world = World()
+    of_others(world)
+    world.told(gang("default/job", 1))
+    before = world.consumed()
+    meta = {"name": f"{OURS}x-1", "labels": {GANG: ""}, "annotations": {GANG: "default/job"}}
+    path = REQUESTS.replace("default", "tenant")
+    world.ask("POST", path, {"metadata": meta, "spec": {}})
+
+    async def work() -> None:
+        await rest(LOOK_S)
+        assert world.requests == []
+        assert world.consumed() == before
+
+    with_loop(world, work)
+
+
+def test_a_gang_that_loses_a_pod_or_its_group_gets_another_request() -> None:
+    """A gang with a pod that is being deleted is incomplete. A PodGroup that is created again is
+    another gang, so its requests are counted from 1 again."""
+    world = World()
+
+    async def work() -> None:
+        world.gang()
+        await rest(LOOK_S)
+        (before,) = world.requests
+        world.told(PodGroupGone(group="default/job"))
+        world.told(gang("default/job", 3))
+        await rest(2 * LOOK_S)
+        (after,) = world.requests
+        assert after["metadata"]["name"] != before["metadata"]["name"]
+        assert set(world.consumed().values()) == {after["metadata"]["name"]}
+        world.told(PodChanged(uid=next(iter(world.ledger.state.pods)), terminating=True))
+        await rest(2 * LOOK_S)
+        assert world.requests == []
+
+    with_loop(world, work)
+
+
+def test_a_gang_that_waits_for_a_limit_costs_no_request() -> None:
+    """While no gang needs new nodes, the binder sends nothing."""
+    world = World()
+
+    async def work() -> None:
+        quota(world)
+        await rest(2 * LOOK_S)
+        asked = world.kube.asked
+        await rest(AGAIN_S)
+        assert world.kube.asked == asked
+
+    with_loop(world, work)
+
+
+def test_pods_without_a_gang_cost_no_request() -> None:
+    """After it has looked for its requests once, the binder sends nothing until a gang waits."""
+    world = World()
+
+    async def work() -> None:
+        world.submit("single", group="")
+        asked = world.kube.asked
+        world.decide()
+        await rest(AGAIN_S)
+        assert world.kube.asked == asked
+
+    with_loop(world, work)
+
+
+@pytest.mark.parametrize(("value", "fix"), [("Not_A_Name", "a-z"), (NAME, "--kubernetes")])
+def test_an_unusable_class_stops_the_binder(value: str, fix: str) -> None:
+    """The error names the option, its value and the fix."""
+    nats = ("--nats", "nats://binder:p@localhost:4222")
+    done = CliRunner().invoke(command, [*nats, "--provisioning-class", value])
+    assert done.exit_code == 78
+    for part in ("--provisioning-class", value, fix):
+        assert part in done.output
