@@ -4,9 +4,9 @@
     python -m tools.kustomize --check    list the files that would change, write nothing
 
 Each template becomes the file of the same name, rendered with deploy/helm/kustomize.yaml. The
-templates in `defrag/`, `dra/`, `extender/`, `monitoring/` and `receipts/` are rendered with that
-feature enabled. The chart's NATS configuration is a copy of the one in services/. Invariant: the
-output is a function of the tree alone."""
+templates in `defrag/`, `dra/`, `extender/`, `monitoring/`, `provisioning/` and `receipts/` are
+rendered with that feature enabled. The chart's NATS configuration is a copy of the one in
+services/. Invariant: the output is a function of the tree alone."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ ALONE = {
     "extender/": ("extender.enabled",),
     "monitoring/": ("monitoring.dashboards.enabled", "monitoring.rules.enabled",
                     "monitoring.scrape.enabled"),
+    "provisioning/": ("binder.provisioning.enabled",),
     "receipts/": ("receipts.enabled",),
 }  # fmt: skip
 """Templates that exist only with certain settings, and therefore have their own folders."""

@@ -493,6 +493,24 @@ def test_dra_is_one_setting() -> None:
     assert {group for rule in rules for group in rule["apiGroups"]} == {"resource.k8s.io"}
 
 
+def test_requests_for_nodes_are_one_setting() -> None:
+    """`binder.provisioning.enabled` adds an option of the binder, and a role with few rights.
+
+    Without it, or in shadow mode, the chart renders nothing of this."""
+    role = ("ClusterRole", "apportion-provisioning")
+    enabled = "binder.provisioning.enabled=true"
+    for settings in ("shadow=false", f"shadow=true,{enabled}"):
+        assert role not in documents(rendered("--set", settings))
+    found = documents(rendered("--set", f"{enabled},binder.provisioning.class=a.example.com"))
+    rules = {rule["resources"][0]: set(rule["verbs"]) for rule in found[role]["rules"]}
+    assert rules == {
+        "provisioningrequests": {"create", "list", "delete"},
+        "podtemplates": {"create", "delete"},
+    }
+    (container,) = found["Deployment", "binder"]["spec"]["template"]["spec"]["containers"]
+    assert "--provisioning-class=a.example.com" in container["args"]
+
+
 def test_nodes_without_devices_may_pretend_to_have_some() -> None:
     """With `agent.simulate`, nodes without the GPU label run an agent with simulated devices.
 
