@@ -188,8 +188,8 @@ class PlaceFinder:
         return self.models.excluded(pod)
 
     def _rows_left(self, without: frozenset[int]) -> NDArray[np.bool_] | None:
-        # A flag per row: whether the node has no device of these kinds. None if any node has devices
-        # of these kinds and others. Only such nodes need a class that leaves out the kinds, which is
+        # A flag per row: whether the node has no device of these kinds. None if a node has devices
+        # of these kinds and of others: only then is a class needed that leaves out the kinds. It is
         # used so seldom that most of its rows have to be evaluated.
         columns = self.columns
         as_of = columns.generation, columns.facts_changed.end
@@ -202,7 +202,8 @@ class PlaceFinder:
             of_these = left_out[columns.kind]
             some = of_these.any(axis=1)
             mixed = (some & ((columns.kind >= FIRST_KIND) & ~of_these).any(axis=1)).any()
-            remember(self._rows_without, without, None if mixed else ~some, most=KEYS_MAX)
+            left: NDArray[np.bool_] | None = None if mixed else ~some
+            remember(self._rows_without, without, left, most=KEYS_MAX)
         return self._rows_without[without]
 
     def capacity(self, pod: PodState) -> NDArray[np.int64]:

@@ -344,7 +344,10 @@ class GangTurn:
         if levels.divided:
             return self._place_parts(levels, waiting, deficit, tries_max)
         self._innermost = levels
-        return self._place_among(waiting, deficit, tries_max)
+        placed, refused = self._place(waiting, deficit, {})
+        if refused is None or not self._neighbours.active:
+            return placed, refused
+        return self._place_elsewhere(waiting, deficit, (placed, refused), tries_max)
 
     def _place_parts(
         self, levels: GangLevels, waiting: list[PodState], deficit: GangDeficit, tries_max: int
@@ -391,36 +394,24 @@ class GangTurn:
             self._short = incomplete
         return placed, failed or waiting[0]
 
-    def _place_among(self, waiting: list[PodState], deficit: GangDeficit, tries_max: int) -> Tried:
-        placed, refused = self._place(waiting, deficit, {})
-        if refused is None or not self._neighbours.active:
-            return placed, refused
-        return self._place_elsewhere(waiting, deficit, placed, refused, tries_max=tries_max)
-
     def _place_elsewhere(
-        self,
-        waiting: list[PodState],
-        deficit: GangDeficit,
-        placed: list[Placed],
-        refused: PodState,
-        *,
-        tries_max: int,
+        self, waiting: list[PodState], deficit: GangDeficit, first: Tried, tries_max: int
     ) -> Tried:
-        # Tries one domain after the other. The first try's result, `placed` and `refused`, is
-        # returned with its reservations unless a later try places all.
+        # Tries one domain after the other. The first try's result is returned with its reservations
+        # unless a later try places all.
         if not any(pod.submitted.shape.pods.affinity for pod in waiting):
-            return placed, refused
-        before = self._reservations.checkpoint() - len(placed)
+            return first
+        before = self._reservations.checkpoint() - len(first[0])
         self._reservations.roll_back(before)
         domains = GangDomains(self._finder, self._neighbours, waiting, deficit, tries_max)
-        tried = placed
+        tried = first[0]
         while domains.next(tried):
             tried, failed = self._place(waiting, deficit, domains.of)
             if failed is None:
                 return tried, None
             self._reservations.roll_back(before)
         self._place(waiting, deficit, {})
-        return placed, refused
+        return first
 
     def _place(
         self, waiting: list[PodState], deficit: GangDeficit, near: dict[str, BoundPods]
