@@ -200,7 +200,7 @@ class PlaceFinder:
             left_out = np.zeros(FIRST_KIND + len(columns.kinds), np.bool_)
             left_out[list(without)] = True
             of_these = left_out[columns.kind]
-            some = of_these.any(axis=1)
+            some: NDArray[np.bool_] = np.logical_or.reduce(of_these, axis=1)
             mixed = (some & ((columns.kind >= FIRST_KIND) & ~of_these).any(axis=1)).any()
             left: NDArray[np.bool_] | None = None if mixed else ~some
             remember(self._rows_without, without, left, most=KEYS_MAX)
