@@ -135,13 +135,15 @@ class NodeState(Struct, eq=False):
         """Return whose plugin allocates this node's devices; empty if our agent does.
 
         Our agent takes precedence if it serves the kubelet, unless an operator names the other
-        plugin in the label `DEVICE_PLUGIN`. Any other value of the label means our agent."""
+        plugin in the label `DEVICE_PLUGIN`. `hami` also names a vendor's own plugin. Any other
+        value of the label means our agent."""
         if self.registered is None or not self.registered.plugin:
             return ""
         plugin = self.registered.plugin
         chosen = self.observed.labels.get(DEVICE_PLUGIN) if self.observed else None
         if chosen is not None:
-            return plugin if chosen == plugin else ""
+            named = chosen == plugin or (chosen, plugin) == ("hami", "vendor")
+            return plugin if named else ""
         return "" if self.hands_out else plugin
 
     @property

@@ -249,6 +249,17 @@ def test_a_node_goes_from_a_plugin_to_the_agent_and_back_with_its_pods() -> None
     assert (ledger.node().foreign_plugin, ledger.device("g0").memory_free_mib) == ("", 8000)
 
 
+def test_the_label_for_hamis_plugin_includes_a_vendors_own_plugin() -> None:
+    """A node with the label `apportion.dev/device-plugin: hami` offers the devices that only the
+    vendor's own plugin registers. With the label `volcano`, it does not."""
+    theirs = structs.replace(registered("n1", devices=(gpu("g0"),)), plugin="vendor")
+    for label, plugin in (("hami", "vendor"), ("vendor", "vendor"), ("volcano", "")):
+        ledger = Ledger(observed("n1", labels={DEVICE_PLUGIN: label}), theirs)
+        assert ledger.node().foreign_plugin == plugin
+        assert ledger.node().keeps_plugin == bool(plugin)
+        assert len(ledger.node().devices) == bool(plugin)
+
+
 def test_a_registration_leaves_the_agents_other_devices_as_they_are() -> None:
     """A registration of a plugin's GPUs does not change the health of an NPU on the same node,
     because only Apportion's agent reports the NPU."""
