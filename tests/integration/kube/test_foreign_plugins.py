@@ -78,7 +78,7 @@ async def test_F19_each_container_gets_the_devices_of_its_own_pod(world: KubeWor
 async def test_G11_devices_of_every_vendor_are_handed_out(world: KubeWorld) -> None:
     """A pod of each vendor is placed on the node of its plugin. A plugin that takes devices from an
     annotation gives each container its own pod's devices, and leaves no lock. A node with a
-    vendor's own plugin needs no label that names the plugin."""
+    vendor's own plugin needs no label that names the plugin, except for Neuron and Kunlunxin."""
     plugins = {}
     for name, vendor in VENDORS.items():
         system = registration(vendor.node).plugin.removeprefix("vendor")

@@ -34,13 +34,14 @@ class NodeFacts(NamedTuple):
     config: DialectConfig
     capacity: Mapping[str, int]
 
-    @property
-    def allowed(self) -> bool:
-        """Return True if the node's label `DEVICE_PLUGIN` lets Apportion place pods there.
+    def allowed(self, name: str) -> None:
+        """Require that the label `DEVICE_PLUGIN` lets Apportion place pods there. Raises Unread.
 
-        This is needed if a plugin reports only how many devices a node has, because HAMi's
-        scheduler could choose the same devices."""
-        return self.labels.get(DEVICE_PLUGIN) in {"hami", "vendor"}
+        This is needed if a plugin only counts the devices, and pods have an annotation that chooses
+        among them: HAMi's scheduler could choose the same ones."""
+        if self.labels.get(DEVICE_PLUGIN) not in {"hami", "vendor"}:
+            label = f"{DEVICE_PLUGIN}=vendor"
+            raise Unread(f"{name} needs the label {label}, and no other scheduler on this node")
 
     def counted(self, name: str) -> int:
         """Return the node's capacity of a resource, or 0 if nothing of it is allocatable.

@@ -75,8 +75,9 @@ def _render(it: PlacedPod) -> dict[str, str]:
 
 def _offered(node: NodeFacts) -> Iterator[Device]:
     number = node.counted(XPU.names.number)
-    if readable(node.text(REGISTER)) or not node.allowed:
-        return  # the other plugin shares them, or HAMi's scheduler may choose the same ones
+    if readable(node.text(REGISTER)) or not number:
+        return  # the other plugin shares them, or there are none
+    node.allowed(XPU.names.number)
     memory = FAMILIES[XPU.family].printed_mib
     found = alike(node, number, XPU.word, devmem=memory, type=XPU.type)
     yield from devices_of(

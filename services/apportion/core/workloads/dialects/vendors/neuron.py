@@ -118,8 +118,9 @@ def _recover(pod: BoundPod, text: str) -> Iterator[Held]:
 
 def _offered(node: NodeFacts) -> Iterator[Device]:
     number, cores = node.counted(COUNT), node.counted(CORES)
-    if not number or not node.allowed:
+    if not number:
         return
+    node.allowed(COUNT)
     each, kind = max(cores // number, 1), node.labels.get(INSTANCE_TYPE, "").partition(".")[0]
     mode, memory = "exclusive", MEMORY_MIB.get(kind, PROFILES[-1].memory_mib)
     if each == PAIR:

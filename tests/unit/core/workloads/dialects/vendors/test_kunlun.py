@@ -248,8 +248,12 @@ def test_a_second_size_is_not_taken() -> None:
 
 def test_xpus_that_hamis_scheduler_may_choose_need_a_label() -> None:
     """A node offers XPUs only with the label `apportion.dev/device-plugin: vendor`, because HAMi's
-    scheduler also chooses XPUs by index, and the kubelet only counts them."""
-    assert registration(vendor_node({}, {COUNT: 8})).devices == ()
+    scheduler also chooses XPUs by index, and the kubelet only counts them. Without it, the
+    registration's problem names the label."""
+    without = registration(vendor_node({}, {COUNT: 8}))
+    assert (without.plugin, without.devices) == ("vendor", ())
+    assert f"{COUNT} needs the label apportion.dev/device-plugin=vendor" in without.problem
+    assert registration(vendor_node({}, {COUNT: 0})).plugin == ""
     assert len(registration(vendor_node({}, {COUNT: 8}, labels=ALLOWED)).devices) == 8
 
 

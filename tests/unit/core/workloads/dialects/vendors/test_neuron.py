@@ -69,13 +69,17 @@ def test_devices_are_chosen_by_id() -> None:
 
 def test_what_a_node_offers() -> None:
     """A node offers as many devices as the vendor's plugin counts. A device with two cores can be
-    divided."""
+    divided. Without the node's label, the registration's problem names the label."""
     found = registration(NODE)
     assert (found.plugin, found.problem, len(found.devices)) == ("vendor", "", 16)
     one = found.devices[3]
     assert (one.id, one.index, one.model) == ("n1-AWSNeuron-3", 3, "AWSNeuron trn1")
     assert (one.mode, one.memory_mib, one.cores, one.slots) == ("mig", 32768, 2, 2)
     assert registration(vendor_node({}, {CORES: 2}, labels=ALLOWED)).devices == ()
+    assert registration(vendor_node({}, {CORES: 2})).problem == ""
+    without = registration(vendor_node({}, {COUNT: 1, CORES: 2}))
+    assert without.devices == ()
+    assert "needs the label apportion.dev/device-plugin=vendor" in without.problem
 
 
 @pytest.mark.parametrize(
