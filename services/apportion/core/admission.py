@@ -246,8 +246,8 @@ def _set(
 # They are the amounts that the scheduler reads (`defaultGPUNum`, `defaultMem`, `defaultCores`), so
 # a device plugin that sees only resources agrees with it. A pod in plain `nvidia.com/gpu` style is
 # left alone, because another amount would put it into another dialect. A container whose dialect
-# counts no devices gets a slot, so that the kubelet calls the agent. Invariant: a patched pod has
-# the same asks as before.
+# counts no devices gets a slot, so that the kubelet calls the agent. One NPU of a 910C
+# becomes the two of its module. Invariant: a patched pod has the same asks as before.
 
 
 def _filled(
@@ -259,7 +259,7 @@ def _filled(
         said, ask = {*container.limits, *container.requests}, wanted.get(container.name)
         if ask is None:
             continue
-        added: dict[str, int] = {}
+        added, raised = dict[str, int](), dict[str, int]()
         dialects = tuple(_dialects_of(draft, ask, config))
         names = next((known[each.name] for each in dialects if each.name in known), None)
         if names is not None:
@@ -274,15 +274,19 @@ def _filled(
             added[SLOT] = 1
         for dialect in dialects:
             added |= {key: n for key, n in dialect.fills(ask).items() if key not in said}
+            one = (key for key in dialect.raises if str(container.limits.get(key)) == "1")
+            raised |= {key: ask.count for key in one if ask.count == dialect.raises[key]}
         # `resources` exists, because the container names a resource.
         base = "/" + container.field.replace("[", "/").replace("]", "").replace(".", "/")
-        path, amounts = f"{base}/resources/limits", {key: str(n) for key, n in added.items()}
-        if amounts and not container.limits:
-            yield {"op": "add", "path": path, "value": amounts}
-            continue
-        for name, amount in amounts.items():
-            pointer = name.replace("~", "~0").replace("/", "~1")  # RFC 6901
-            yield {"op": "add", "path": f"{path}/{pointer}", "value": amount}
+        of_limits, of_requests = (container.limits, added | raised), (container.requests, raised)
+        for kind, (listed, those) in (("limits", of_limits), ("requests", of_requests)):
+            path, amounts = f"{base}/resources/{kind}", {n: str(v) for n, v in those.items()}
+            if amounts and not listed:
+                yield {"op": "add", "path": path, "value": amounts}
+                continue
+            for name, amount in amounts.items():
+                pointer = name.replace("~", "~0").replace("/", "~1")  # RFC 6901
+                yield {"op": "add", "path": f"{path}/{pointer}", "value": amount}
 
 
 def _dialects_of(draft: PodDraft, ask: Ask, config: DialectConfig) -> Iterator[Dialect]:

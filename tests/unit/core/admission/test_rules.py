@@ -361,6 +361,27 @@ def test_hamis_webhook_fills_in_what_the_plugins_of_vendors_read() -> None:
     assert admitted(made, under).patches == ()
 
 
+@pytest.mark.parametrize("notes", [{}, {"huawei.com/vnpu-mode": "hami-core"}])
+def test_F1_one_npu_of_a_module_becomes_two(notes: dict[str, str]) -> None:
+    """The webhook writes 2 where a container requests one Ascend 910C, as HAMi's webhook does,
+    because HAMi's plugin (1.3 and newer) fails a container with another number of NPUs than its
+    annotation has. Memory of one die, and other numbers, are kept."""
+    name = "huawei.com/Ascend910C"
+    pod = pod_of(
+        container("a", {name: "1"}),
+        container("b", {name: "2"}),
+        *(() if notes else (container("c", {name: "1", f"{name}-memory": "16384"}),)),
+    )
+    pod["metadata"]["annotations"] = notes
+    pod["spec"]["containers"][0]["resources"]["requests"] = {name: "1"}
+    made = patched(pod, admitted(pod))
+    assert limits(made, 0) == made["spec"]["containers"][0]["resources"]["requests"] == {name: "2"}
+    assert [limits(made, at) for at in range(1, len(made["spec"]["containers"]))] == [
+        limits(pod, at) for at in range(1, len(pod["spec"]["containers"]))
+    ]
+    assert admitted(made).patches == ()
+
+
 def test_the_environment_is_nobodys_business_by_default() -> None:
     """By default the webhook leaves the environment of containers unchanged."""
     pod = pod_of(container("a", share()), container("b", env=ALL))

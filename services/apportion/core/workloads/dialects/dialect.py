@@ -362,6 +362,7 @@ class Dialect(Struct, frozen=True, kw_only=True, eq=False):
     writes: tuple[str, ...] = ()  # prefixes of annotations that its scheduler writes
     sections: Mapping[str, Callable[[object, str], str]] = {}
     one_container: tuple[str, ...] = ()  # families that only one container of a pod can have
+    raises: Mapping[str, int] = {}  # a count of 1 that HAMi's webhook replaces by this number
     # what HAMi's webhook sets in a container with this ask: limits, and environment variables
     fills: Callable[[Ask], Mapping[str, int]] = lambda _: {}
     env: Callable[[Ask], Mapping[str, str]] = lambda _: {}

@@ -455,6 +455,11 @@ def doubtful_amounts(
         elif why := _too_much(each, config):
             yield each, why
     for dialect in listing.DIALECTS if asked else ():
+        for name, number in dialect.raises.items():
+            whole_device = not any(f"{name}-memory" in part(resources, kind) for kind in kinds)
+            if whole_device and name in asked and asked[name].value == 1:
+                why = f"means {number} devices, which HAMi's plugin refuses without a webhook"
+                yield asked[name], f"{why} that writes {number}; write {number}"
         if dialect.idle is None:
             continue
         # If memory is given as an amount and as a percentage, one of the two is ignored.

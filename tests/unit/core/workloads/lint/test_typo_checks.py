@@ -91,6 +91,17 @@ def test_an_annotation_that_is_nearly_ours(key: str, meant: str) -> None:
         assert said.endswith(f" {meant}?")
 
 
+def test_F1_one_npu_of_a_module_causes_a_warning() -> None:
+    """A request for one Ascend 910C causes a warning, because it means both NPUs of a module. A
+    request for two, or for memory of one, does not."""
+    document, name = pod(), "huawei.com/Ascend910C"
+    for limits, number in (({name: 1}, 1), ({name: 2}, 0), ({name: 1, f"{name}-memory": 16384}, 0)):
+        document["spec"]["containers"][0]["resources"] = {"limits": limits}
+        assert len(found(document)) == number
+    document["spec"]["containers"][0]["resources"] = {"limits": {name: 1}}
+    assert found(document)[0].endswith("without a webhook that writes 2; write 2")
+
+
 @pytest.mark.parametrize("name", ["nvidia.com/gpucores", "cambricon.com/mlu.smlu.vcore"])
 def test_more_cores_than_a_device_has_are_told_of(name: str) -> None:
     """A request for more than 100 percent of a device's cores causes a warning, because it counts

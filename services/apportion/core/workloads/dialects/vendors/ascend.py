@@ -323,6 +323,8 @@ DIALECT = Dialect(
         for npu in NPUS
         for name in (npu.memory, npu.cores)
     },
+    # The plugin (1.3 and newer) fails a container with another number of NPUs than its annotation.
+    raises={npu.count: PAIR for npu in NPUS if npu.paired},
     plugin=lambda _: "hami",
     locks={"hami": hami.LOCK},
     inventory=Inventory("hami", tuple(npu.register for npu in NPUS), _registered),
