@@ -113,6 +113,12 @@ def alike_number(family: str, template: str) -> int:
     return names.index(template) + 1 if template in names else 0
 
 
+def by_template(family: str) -> bool:
+    """Return True if shares of one device may have different templates, as of an NPU."""
+    known = FAMILIES.get(family)
+    return known is not None and bool(known.templates) and not known.alike
+
+
 def counts_cores(family: str) -> bool:
     """Return True if shares of this family have a number of the device's cores, not percent."""
     known = FAMILIES.get(family)

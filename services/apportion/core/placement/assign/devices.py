@@ -19,6 +19,7 @@ from apportion_schemas import Device, MigInstance, Share
 
 STEPS_MAX: Final = 64  # choices tried for one pod on one node; equivalent devices count once
 
+Part = tuple[int, int, str]  # memory in MiB, cores and template of a share
 Cut = tuple[int, str]  # a MIG device's occupied slices, and their group
 Left = tuple[int, str, int]  # the same, and the device's free memory in MiB
 UNCUT: Final[Left] = (0, "", 0)  # if the ask takes no MIG instance of any kind of device
@@ -32,6 +33,7 @@ class _Room:
         self.free: list[int] = columns.free[row].tolist()[HOST + 1 :]
         self.kinds: list[int] = columns.kind[row].tolist()[HOST + 1 :]
         self.cuts: dict[int, Cut] = {}
+        self.parts: dict[int, Part] = {}  # the pod's own last one, by device
 
     def share(self, ask: AskColumns, at: int) -> Share:
         return _share(ask, self.kinds[at], self.devices[at], self.left(at))
@@ -40,11 +42,15 @@ class _Room:
         other = _Room.__new__(_Room)
         other.devices, other.kinds = self.devices, self.kinds
         other.free, other.cuts = self.free.copy(), self.cuts.copy()
+        other.parts = self.parts.copy()
         return other
 
     def alike(self, option: Iterable[int]) -> tuple[object, ...]:
-        """Return a key that is equal for sets of devices with equal kinds and free amounts."""
-        found = [(self.kinds[at], self.free[at], *self._cut(at)) for at in option]
+        """Return a key that is equal for sets of devices with equal kinds, free amounts and
+        parts."""
+        found = [
+            (self.kinds[at], self.free[at], *self._cut(at), self.parts.get(at, ())) for at in option
+        ]
         return tuple(sorted(found))
 
     def _cut(self, at: int) -> Cut:
@@ -54,7 +60,12 @@ class _Room:
     def left(self, at: int) -> Left:
         return *self._cut(at), packed.memory_of(self.free[at])
 
+    def serves(self, ask: AskColumns, at: int) -> bool:
+        """Return True if the pod has no other part of this device than the one for the ask."""
+        return at not in self.parts or self.parts[at] == _part(self.share(ask, at))
+
     def take(self, at: int, share: Share) -> None:
+        self.parts[at] = _part(share)
         cpu = template_cpu(share, self.devices[at])
         self.free[at] -= packed.amounts(share.memory_mib, share.cores, 1, cpu)
         if share.instance is not None:
@@ -215,10 +226,16 @@ def _fitting(ask: AskColumns, row: int, room: _Room, chosen: Sequence[int]) -> l
     fitting = [at for at in chosen if not packed.lacking(free[at], needs[kinds[at]])]
     if ask.cuts_instances:
         fitting = [at for at in fitting if _has_place(ask, kinds[at], room.left(at))]
+    if ask.parts_alike and room.parts:
+        fitting = [at for at in fitting if room.serves(ask, at)]
     if ask.elsewhere is not None:
         elsewhere = ask.elsewhere[row].tolist()[HOST + 1 :]
         fitting = [at for at in fitting if not elsewhere[at]]
     return fitting
+
+
+def _part(share: Share) -> Part:
+    return share.memory_mib, share.cores, share.template or ""
 
 
 def _has_place(ask: AskColumns, kind: int, left: Left) -> bool:

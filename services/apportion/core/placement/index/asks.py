@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from apportion.core.devices.catalogue import alike_number
+from apportion.core.devices.catalogue import alike_number, by_template
 from apportion.core.devices.chains import Chain
 from apportion.core.devices.demand import SLICE_STATES, Demand, FleetFacts, demand
 from apportion.core.devices.sets import in_sets
@@ -44,6 +44,8 @@ class AskColumns:
         self._host_need = host_need
         self.constraints = constraints
         self.together: bool = ask.count > 1 and in_sets(ask.family)  # see `core.devices.sets`
+        # HAMi's plugin for NPUs gives all containers of a pod on one NPU the last one's part.
+        self.parts_alike: bool = constraints.plugin == "hami" and by_template(ask.family)
         self.chain = chain
         self._count: Int64 = ask.count
         self.elsewhere: NDArray[np.bool_] | None = None  # excluded by uuid or index

@@ -231,3 +231,28 @@ def test_a_pod_of_many_containers_that_cannot_fit_is_given_up_soon() -> None:
     report = node("n1", *(gpu(f"g{at}", memory_mib=10_000) for at in range(8)))
     asks = [ask(6_000, container=f"c{at}", count=2) for at in range(5)]
     assert chosen(shape(*asks), report) is None
+
+
+def test_G13_unequal_parts_of_one_pod_are_on_different_npus() -> None:
+    """Containers of one pod get unequal parts of different NPUs, because HAMi's plugin gives each
+    of them the part of the last one on the same NPU. Equal parts share an NPU."""
+    small, large = ask(3072, container="a", cores=0), ask(12_288, container="b", cores=0)
+    hami = DeviceConstraints(plugin="hami")
+
+    def on(report: NodeReported, *asks: Ask, devices: DeviceConstraints = hami) -> set[str] | None:
+        npus = (structs.replace(each, family="ascend310p") for each in asks)
+        found = chosen(shape(*npus, devices=devices), report)
+        return None if found is None else {each.device for each in found}
+
+    one, two = node("n1", npu("u0")), node("n1", npu("u0"), npu("u1"))
+    assert on(two, small, large) == {"u0", "u1"}
+    assert on(one, small, large) is None
+    assert on(one, small, large, devices=DeviceConstraints()) == {"u0"}
+    equal = structs.replace(small, container="b")
+    assert on(two, small, equal) == {"u0"}
+    third = structs.replace(small, container="c")
+    assert on(two, small, large, third) == {"u0", "u1"}
+    split = node("n1", structs.replace(npu("u0"), mode="hami-core"))
+    softly = DeviceConstraints(plugin="hami", modes=("hami-core",))
+    assert on(split, small, equal, devices=softly) == {"u0"}
+    assert on(split, small, large, devices=softly) is None
