@@ -22,7 +22,11 @@ from apportion.core.workloads.dialects import Container, ManifestError
 from apportion.core.workloads.dialects.amounts import Role, quantity
 from apportion.core.workloads.dialects.inventory import NodeFacts
 from apportion.core.workloads.dialects.listing import claimed
-from apportion.core.workloads.dialects.node_annotations import registration, unhealthy_indexes
+from apportion.core.workloads.dialects.node_annotations import (
+    registration,
+    unhealthy_indexes,
+    unsupported,
+)
 from apportion.core.workloads.kinds.drafts import PodDraft
 from apportion.core.workloads.kinds.limits import extended_limits
 from apportion.core.workloads.kinds.queues import VOLCANO_QUEUE, read_queue
@@ -437,6 +441,11 @@ class ObjectReader:
         }
         conditions = {c.type: c.status for c in node.status.conditions or ()}
         notes, labels = node.metadata.annotations or {}, node.metadata.labels or {}
+        # Their plugin would wait for annotations that Apportion does not write.
+        if words := tuple(f"{word}-" for word in unsupported(notes).values()):
+            for name in tuple(extended):
+                if f"{name}-".partition("/")[2].startswith(words):
+                    del extended[name]
         return NodeObserved(
             node=node.metadata.name,
             version=number(node.metadata.resource_version),

@@ -98,7 +98,7 @@ def test_F6_the_file_of_hamis_chart_is_taken_whole() -> None:
 def test_F6_the_list_of_older_files_and_nodes_of_config_json() -> None:
     """Volcano's older list `vnpus` and HAMi's keys for nodes are both accepted."""
     document = {
-        "vnpus": [chip(NPUS[0]), {"commonWord": "Ascend910Z"}],
+        "vnpus": [chip(NPUS[0])],
         "nodeconfig": [
             {"name": "n1", "operatingmode": "mig", "enablegetpreferredallocation": True}
         ],
@@ -142,6 +142,15 @@ def test_G6_a_known_npu_by_another_word_is_refused() -> None:
     for key in other:
         del chips[0][key]
     assert read_configuration({"vnpus": chips}) == Configuration()
+
+
+@pytest.mark.parametrize("entry", [{"chipName": "910B2C", "commonWord": "Ascend910B2C"}, {}])
+def test_G6_an_npu_outside_the_catalogue_is_refused(entry: dict[str, str]) -> None:
+    """A configuration with an NPU that Apportion does not know is refused. The fix names the known
+    ones."""
+    (wrong,) = every_error({"vnpus": {"configs": [chip(NPUS[0]), entry]}})
+    assert (wrong.field, wrong.value) == ("vnpus.configs[1].commonWord", entry.get("commonWord"))
+    assert "remove this entry, or use one of Ascend910A, " in wrong.fix
 
 
 def test_F6_templates_of_the_910b4_1_in_older_charts(golden: Golden) -> None:

@@ -52,6 +52,18 @@ def test_G5_cards_that_hami_cordons_on_the_node_stay_on_offer() -> None:
     assert found[0] == found[1]
 
 
+def test_G6_resources_of_registered_devices_that_are_not_supported_are_not_offered() -> None:
+    """The watcher leaves out resources of devices that HAMi's plugin registers by a name that is
+    not supported, because the plugin would fail each pod without HAMi's annotations."""
+    names = ("huawei.com/Ascend910B", "huawei.com/Ascend910B-memory", "huawei.com/Ascend910")
+    document = kube_node("n1", allocatable=dict.fromkeys(names, "8"))
+    reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
+    assert set(reader.node(json.dumps(document).encode()).extended) == set(names)
+    register = {"hami.io/node-register-Ascend910B": '[{"id":"a"}]'}
+    document["metadata"]["annotations"] = register
+    assert set(reader.node(json.dumps(document).encode()).extended) == {"huawei.com/Ascend910"}
+
+
 def test_E8_the_configuration_of_the_ledger_names_resources_and_schedulers() -> None:
     """Resource names, defaults and scheduler names come from the ledger's configuration. If the
     ledger has no configuration, they come from the watcher's options."""

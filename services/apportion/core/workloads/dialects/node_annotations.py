@@ -14,7 +14,7 @@ from apportion_schemas import Device, Plugin
 from apportion_schemas.quantities import COUNT_MAX, TEXT_MAX
 
 UNHEALTHY_IDS: Final = "volcano.sh/gpu-unhealthy-ids"
-_REGISTERED: Final = re.compile(r"(hami\.io|volcano\.sh)/node-(register-.+|.+-register)")
+_REGISTERED: Final = re.compile(r"(hami\.io|volcano\.sh)/node-(register-(.+)|(.+)-register)")
 _DIGITS_MAX: Final = 3
 # annotations and resources of a node; one is present wherever a plugin registers devices
 INVENTORIES: Final = tuple(each.inventory for each in DIALECTS if each.inventory)
@@ -32,6 +32,16 @@ def unhealthy_indexes(annotations: Mapping[str, str]) -> tuple[int, ...]:
     words = (word.strip() for word in annotations.get(UNHEALTHY_IDS, "").split(","))
     numbers = (int(w) for w in words if w.isascii() and w.isdecimal() and len(w) <= _DIGITS_MAX)
     return tuple(sorted({number for number in numbers if number < COUNT_MAX}))
+
+
+def unsupported(annotations: Mapping[str, str]) -> dict[str, str]:
+    """Return the annotations that register devices that Apportion does not support, with the word
+    that the names of their resources begin with."""
+    return {
+        name: match[3] or match[4]
+        for name, value in annotations.items()
+        if name not in MARKS and (match := _REGISTERED.fullmatch(name)) and readable(value)
+    }
 
 
 class Registration(NamedTuple):
@@ -54,11 +64,9 @@ def registration(node: NodeFacts) -> Registration:
             devices[each.plugin] += tuple(each.read(node))
         except Unread as error:
             problems[each.plugin].append(str(error))
-    for name, value in node.annotations.items():
-        match = _REGISTERED.fullmatch(name)
-        if match and name not in MARKS and readable(value):
-            plugin: Plugin = "hami" if match[1] == "hami.io" else "volcano"
-            problems[plugin].append(f"{name}: devices of this vendor are not supported")
+    for name in unsupported(node.annotations):
+        plugin: Plugin = "hami" if name.startswith("hami.io/") else "volcano"
+        problems[plugin].append(f"{name}: these devices are not supported")
     for found in (devices, problems):
         for plugin in PLUGINS:
             if found[plugin]:

@@ -237,8 +237,10 @@ def _check_section(section: object, path: str) -> str:
         npu = known.get(str(word))
         if npu is not None:
             _check_npu(chip, npu, here)
-        elif by_chip is not None:
-            fix = f"set it to {by_chip.word} and request {by_chip.count}, or remove this entry"
+        else:
+            fix = f"remove this entry, or use one of {', '.join(known)}"
+            if by_chip is not None:
+                fix = f"set it to {by_chip.word} and request {by_chip.count}, or remove this entry"
             raise ManifestError(f"{here}.commonWord", word, "is not supported", fix)
     return "names, templates and die pairs come from the device catalogue"
 
