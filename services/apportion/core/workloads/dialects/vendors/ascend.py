@@ -46,6 +46,7 @@ PAIR = 2
 _NO_COUNT = "has no number of NPUs: Apportion allocates one, HAMi none"
 # MindCluster's way to request NPUs; claimed so that it is refused by name
 MINDCLUSTER = "huawei.com/npu-core"
+_SOFTLY = f"remove it; the node's annotation {SOFT_SPLIT} says whether its NPUs are softly split"
 _encode = msgspec.json.Encoder().encode
 
 
@@ -226,7 +227,7 @@ def _check_section(section: object, path: str) -> str:
     if isinstance(section, dict):
         soft = section.get("hamiVnpuCore", False)
         at = below(path, "hamiVnpuCore")
-        chart.expect(soft, (False,), at, "remove it; the agent reports which NPUs are softly split")
+        chart.expect(soft, (False,), at, _SOFTLY)
         section, path = section.get("configs", []), f"{path}.configs"  # older files have the list
     known = {npu.word: npu for npu in NPUS}
     for position, each in enumerate(chart.a_list(section, path)):
@@ -279,7 +280,7 @@ def _sorted(template: dict[str, Any]) -> list[tuple[str, str]]:
 # keys that have no effect with these values, and the fix for other values
 _NODE_KEYS: Mapping[str, tuple[tuple[object, ...], str]] = {
     "name": ((), ""),
-    "hami-vnpu-core": ((False,), "remove it; the agent reports which NPUs are softly split"),
+    "hami-vnpu-core": ((False,), _SOFTLY),
     "vDeviceCount": ((), ""),  # a node itself reports how many pods share an NPU
     "filterDevices": (
         ({}, {"uuid": [], "index": []}, {"uuid": []}, {"index": []}, None),  # excludes none
@@ -300,7 +301,7 @@ def _check_nodes(section: object, path: str) -> str:
             if key not in _NODE_KEYS:
                 fix = "set options of a node under `nodeconfig`"
                 raise ManifestError(below(here, key), None, "is not a known key", fix)
-    return "each node's agent reports its NPUs and how they are split"
+    return "each node's agent or plugin reports its NPUs and how they are split"
 
 
 DIALECT = Dialect(
