@@ -91,7 +91,8 @@ def _where(model: str, instance: MigInstance) -> str:
 def _recover(pod: BoundPod, text: str) -> Iterator[Held]:
     asking = {ask.container for ask in pod.asks if not ask.init}
     names = [name for name in pod.containers if name in asking]
-    segments = text.split(";")
+    # An amount of 0 leaves an empty segment in Volcano, but no ask here.
+    segments = list(filter(None, text.split(";")))
     if len(segments) != len(names):
         raise Unclear
     for name, segment in zip(names, segments, strict=True):

@@ -675,6 +675,21 @@ def test_F17_containers_without_devices_may_be_left_out(text: str, containers: l
     assert [each.container for each in found.held] == containers
 
 
+@pytest.mark.parametrize(
+    "text", [";g1,NVIDIA,12000,0:", "g1,NVIDIA,12000,0:;", "g1,NVIDIA,12000,0:"]
+)
+def test_F17_volcanos_segments_of_no_devices_are_passed_over(text: str) -> None:
+    """Volcano writes an empty segment for a container whose number of GPUs is 0. The other
+    container keeps its GPU."""
+    number = "volcano.sh/vgpu-number"
+    main = container("gpu", {number: 1, "volcano.sh/vgpu-memory": 12_000})
+    found = draft(pod(containers=[container("none", {number: 0}), main]))
+    notes = {"volcano.sh/vgpu-ids-new": text}
+    bound = recover(BoundPod(notes, (), ("none", "gpu"), found.shape.asks, DialectConfig()))
+    assert bound is not None
+    assert [(each.container, each.device) for each in bound.held] == [("gpu", "g1")]
+
+
 def test_G17_more_memory_than_a_gpu_has_is_all_of_it() -> None:
     """With Volcano's names, a request for more memory than a GPU has gets all of its memory. An
     unhealthy GPU is not used."""
