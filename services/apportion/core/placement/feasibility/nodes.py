@@ -56,7 +56,8 @@ def plugin(shape: Shape, node: NodeState) -> tuple[int, int]:
 
     An operator labels such a node (`DEVICE_PLUGIN`) once no other scheduler places pods there. The
     plugin reads the annotations of its own system, so only pods of that system fit. A vendor's own
-    plugin serves pods of HAMi's dialects, which use the vendor's resource names, too."""
+    plugin serves pods of HAMi's dialects, which use the vendor's resource names, too. An amount
+    that would be capped does not fit, because the kubelet counts it as written."""
     foreign, registered = node.foreign_plugin, node.registered
     if not shape.asks or not foreign or registered is None:
         return YES
@@ -64,6 +65,9 @@ def plugin(shape: Shape, node: NodeState) -> tuple[int, int]:
     theirs = not families or any(ask.family in families for ask in shape.asks)
     system = "hami" if foreign == "vendor" else foreign
     may = bool(families) and node.keeps_plugin and shape.devices.plugin == system
+    if may and any(ask.cap_memory for ask in shape.asks):
+        most = max(device.memory_mib for device in registered.devices)
+        may = all(not ask.cap_memory or (ask.memory_mib or 0) <= most for ask in shape.asks)
     return NO if theirs and not may else YES
 
 

@@ -130,6 +130,18 @@ def test_a_node_that_is_given_back_to_a_plugin_takes_no_device_pods() -> None:
     assert code_of(ledger, shape(ask(1))) is _C.DEVICE_PLUGIN_FOREIGN
 
 
+def test_G17_memory_is_not_capped_on_a_node_that_keeps_volcanos_plugin() -> None:
+    """On a node that keeps Volcano's plugin, a request for more memory than a GPU has is refused,
+    because the kubelet would count the request as written and reject the pod."""
+    labels = {DEVICE_PLUGIN: "volcano"}
+    largest = gpu("g0", memory_mib=16_384)
+    ledger = Ledger(observed("n1", labels=labels), registered("n1", "volcano", devices=(largest,)))
+    for memory_mib, code in ((16_384, None), (16_385, _C.DEVICE_PLUGIN_FOREIGN)):
+        wanted = ask(memory_mib, cap_memory=True)
+        served = shape(wanted, devices=DeviceConstraints(plugin="volcano"))
+        assert code_of(ledger, served) is code
+
+
 def test_a_vendors_own_plugin_needs_no_permission() -> None:
     """Devices of a vendor's own plugin take pods that use the plugin's resource names, because this
     plugin has no scheduler of its own. Other pods are refused."""
