@@ -13,6 +13,7 @@ from apportion.core.workloads.dialects.dialect import (
     BoundPod,
     Held,
     Lock,
+    Notes,
     PlacedPod,
     Unclear,
     record,
@@ -28,7 +29,7 @@ from apportion.core.workloads.dialects.inventory import (
     number,
     readable,
 )
-from apportion_schemas import Device, MigInstance, Share
+from apportion_schemas import Device, DeviceConstraints, MigInstance, Share
 from apportion_schemas.quantities import WHOLE
 
 NAME = "volcano-vgpu"
@@ -109,6 +110,17 @@ def _recover(pod: BoundPod, text: str) -> Iterator[Held]:
             yield Held(name, nvidia.FAMILY, device, -1, memory_mib, cores, place=place)
 
 
+def choose(notes: Notes) -> DeviceConstraints:
+    """Return the constraints that annotations set on a pod's GPUs. Raises ManifestError.
+
+    Types that a pod excludes count only if it chooses none (Volcano's `checkGPUtype`)."""
+    use, nouse = nvidia.SELECTING[:2]
+    if any(notes.values.get(key, "").strip() for key in use):
+        kept = {key: value for key, value in notes.values.items() if key not in nouse}
+        notes = notes._replace(values=kept)
+    return nvidia.choose(notes)
+
+
 _FIELDS = 6
 
 
@@ -133,6 +145,7 @@ def _registered(node: NodeFacts) -> Iterator[Device]:
 
 DIALECT = MANNER.dialect(
     NAME,
+    choose=choose,
     render=render,
     recover={IDS: _recover},
     plugin=lambda _: "volcano",

@@ -690,6 +690,17 @@ def test_F17_volcanos_segments_of_no_devices_are_passed_over(text: str) -> None:
     assert [(each.container, each.device) for each in bound.held] == [("gpu", "g1")]
 
 
+def test_F11_a_type_that_volcano_chooses_is_not_excluded() -> None:
+    """With Volcano's names, excluded types have no effect on a pod that also chooses types."""
+    types = {"nvidia.com/use-gputype": "A100", "nvidia.com/nouse-gputype": "A100-SXM4-80GB"}
+    ours = draft(pod({"volcano.sh/vgpu-number": 1}, types)).shape.devices
+    assert (ours.use_types, ours.nouse_types) == (("A100",), ())
+    hamis = draft(pod(GPU, types)).shape.devices
+    assert hamis.nouse_types == ("A100-SXM4-80GB",)
+    alone = {"nvidia.com/nouse-gputype": "A100", "nvidia.com/use-gputype": " "}
+    assert draft(pod({"volcano.sh/vgpu-number": 1}, alone)).shape.devices.nouse_types == ("A100",)
+
+
 def test_G17_more_memory_than_a_gpu_has_is_all_of_it() -> None:
     """With Volcano's names, a request for more memory than a GPU has gets all of its memory. An
     unhealthy GPU is not used."""
