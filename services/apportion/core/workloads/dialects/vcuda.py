@@ -12,6 +12,7 @@ from apportion.core.workloads.dialects.amounts import Amount, Amounts, Container
 from apportion.core.workloads.dialects.dialect import (
     CORES,
     DEVICE_MEMORY,
+    DIGITS_MAX,
     Bound,
     BoundPod,
     Dialect,
@@ -36,7 +37,6 @@ PREFIXES = ("docker.com", WRITER)
 UNIT_MIB = 256
 CARD = 100
 CONTAINERS_MAX: Final = 16  # containers whose annotation counts if gpu-admission wrote no node
-LIMIT_DIGITS_MAX = 3
 
 
 class Vcuda:
@@ -86,8 +86,8 @@ class Vcuda:
         """Return the device constraints in the pod's annotations. Raises ManifestError."""
         value = notes.values.get(self.core_limit)
         if value is not None:
-            digits = value.isascii() and value.isdecimal() and len(value) <= LIMIT_DIGITS_MAX
-            if not digits or not 0 < int(value) <= WHOLE:
+            digits = value.isascii() and value.isdecimal() and len(value) <= DIGITS_MAX
+            if not digits or not int(value):  # gpu-manager reads more than 100 as 100
                 fix = f"write a whole number from 1 to {WHOLE}"
                 raise notes.refusal(self.core_limit, "is not a percentage of a GPU", fix)
         return nvidia.choose(notes)

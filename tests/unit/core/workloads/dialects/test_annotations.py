@@ -79,8 +79,9 @@ def test_scoring_weights() -> None:
 
 def test_B4_a_core_limit_binds_no_decision() -> None:
     """gpu-manager's annotation for a core limit is accepted. It does not affect placement."""
-    limited = draft(pod(VCUDA, {"tencent.com/vcuda-core-limit": "50"}))
-    assert limited == draft(pod(VCUDA))
+    for limit in ("50", "100", "150"):  # more than 100 counts as 100, as in gpu-manager
+        limited = draft(pod(VCUDA, {"tencent.com/vcuda-core-limit": limit}))
+        assert limited == draft(pod(VCUDA))
 
 
 WRONG = [
@@ -107,7 +108,7 @@ WRONG = [
     (GPU, "volcano.sh/vgpu-podgroup-policy", "apart"),
     (GPU, "tencent.com/vcuda-core-limit", "10"),
     (VCUDA, "docker.com/vcuda-core-limit", "10"),
-    (VCUDA, "tencent.com/vcuda-core-limit", "101"),
+    (VCUDA, "tencent.com/vcuda-core-limit", "101%"),
     (VCUDA, "tencent.com/vcuda-core-limit", "0"),
     (VCUDA, "tencent.com/vcuda-core-limit", "half"),
     (GPU, "hami.io/use-Ascend310P-uuid", "a"),
