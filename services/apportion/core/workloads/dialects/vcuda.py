@@ -5,7 +5,6 @@ GPUs. The names exist under two prefixes. Annotations are written with the prefi
 request, as its device plugin expects."""
 
 from collections.abc import Iterator
-from typing import Final
 
 from apportion.core.workloads.dialects import nvidia
 from apportion.core.workloads.dialects.amounts import Amount, Amounts, Container
@@ -26,7 +25,7 @@ from apportion.core.workloads.dialects.dialect import (
 )
 from apportion.core.workloads.dialects.names import DialectConfig
 from apportion_schemas import Ask, DeviceConstraints, DeviceWeights
-from apportion_schemas.quantities import WHOLE
+from apportion_schemas.quantities import CONTAINERS_MAX, WHOLE
 
 # The fewest free cores, then the least free memory: gpu-manager's plugin takes that GPU
 # (`NewShareMode`), and fails a pod for which another one was chosen ("Nvidia node mismatch"). One
@@ -36,7 +35,6 @@ WRITER = "tencent.com"  # prefix under which gpu-admission writes other annotati
 PREFIXES = ("docker.com", WRITER)
 UNIT_MIB = 256
 CARD = 100
-CONTAINERS_MAX: Final = 16  # containers whose annotation counts if gpu-admission wrote no node
 
 
 class Vcuda:
@@ -120,6 +118,7 @@ class Vcuda:
     def dialect(self) -> Dialect:
         """Create the dialect whose names begin with this prefix."""
         alone = {self.core_limit: f"applies only to {self.name} pods"}
+        # gpu-manager without gpu-admission writes no node, only the annotations of containers
         notes = (f"{self.prefix}/predicate-node", *map(self.of_container, range(CONTAINERS_MAX)))
         return nvidia.dialect(
             self.name,

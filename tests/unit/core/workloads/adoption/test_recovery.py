@@ -172,6 +172,16 @@ def test_what_cannot_be_understood_whole_is_not_understood(annotations: dict[str
     assert recover(bound(annotations, ask(5))) is None
 
 
+def test_each_container_of_a_vcuda_pod_is_read_without_a_node() -> None:
+    """gpu-manager alone writes no node. The GPUs of each container are read, up to the largest
+    number of containers."""
+    notes = {"tencent.com/predicate-gpu-idx-17": "1"}
+    asking = msgspec.structs.replace(ask(5), container="c17")
+    found = recover(bound(notes, asking, containers=tuple(f"c{at}" for at in range(18))))
+    assert found is not None
+    assert [(each.container, each.number) for each in found.held] == [("c17", 1)]
+
+
 def test_a_number_needs_the_nodes_devices() -> None:
     """A share that names its device by number can be read only after the node has reported its
     devices."""
