@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from apportion.core.configuration.collect_errors import remove_errors
 from apportion.core.configuration.reading import passed_over, read_configuration
 from apportion.core.workloads.dialects import chart
+from apportion.core.workloads.dialects.names import VOLCANO_VGPU, original_names
 from apportion.core.workloads.document import ManifestError, below, part, within
 from apportion_schemas import Configuration
 
@@ -148,6 +149,11 @@ _ARGUMENTS: Final = {
     "KnownGeometriesCMName": "import that ConfigMap, too",
     "KnownGeometriesCMNamespace": "import that ConfigMap, too",
 }
+_UNUSED: Final = {
+    "nvidia.defaultMemory", "nvidia.defaultMem", "nvidia.defaultCores", "nvidia.defaultGPUNum",
+    "nvidia.deviceMemoryScaling",
+}  # fmt: skip
+_TAKES_EFFECT: Final = "Volcano reads this key but never uses it; here it takes effect"
 _SCHEDULER_FILE: Final = "volcano-scheduler.conf"
 _FILES: Final = {"device-config.yaml", "config.json", "device-node-config.yaml", _SCHEDULER_FILE}
 _VOLCANO: Final = "only deviceshare's arguments are imported from Volcano's scheduler"
@@ -218,6 +224,16 @@ class Importing:
             self._errors.append((source, moved))
         for passed in passed_over(left):
             self._notes.append(Note(*self._origin(passed.path), f"no effect: {passed.why}"))
+        if original_names(configuration.nvidia) is VOLCANO_VGPU:
+            used = [
+                key for key in self._origins
+                if key in _UNUSED and part(left, "nvidia").get(key.split(".")[1]) not in (0, 1)
+            ] + [
+                f"nodeconfig[{at}].devicememoryscaling"
+                for at, node in enumerate(left.get("nodeconfig") or ())
+                if node.get("devicememoryscaling") not in (None, 1)
+            ]  # fmt: skip
+            self._notes += [Note(*self._origin(key), _TAKES_EFFECT) for key in used]
         return Imported(configuration, tuple(self._notes), tuple(self._errors))
 
     def _origin(self, field: str) -> tuple[str, str]:

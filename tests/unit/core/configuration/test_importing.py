@@ -68,6 +68,18 @@ def test_a_later_empty_list_replaces_an_earlier_list() -> None:
     assert ("nvidia", "no effect: it is empty") in notes(done)
 
 
+def test_F23_keys_that_volcano_never_uses_are_noted() -> None:
+    """In files with Volcano's resource names, a note names each key that takes effect here, but not
+    in Volcano. Default values need no note."""
+    section = {"defaultMemory": 5000, "defaultCores": 0, "defaultGPUNum": 1}
+    nodes = [{"name": "n1", "devicesplitcount": 5}, {"name": "n2", "devicememoryscaling": 1.8}]
+    file = {"nvidia": section, "nodeconfig": nodes}
+    volcanos = {"nvidia": {**section, "resourceCountName": "volcano.sh/vgpu-number"}}
+    found = [note.path for note in imported(file | volcanos).notes if "Volcano" in note.why]
+    assert found == ["nvidia.defaultMemory", "nodeconfig[1].devicememoryscaling"]
+    assert not [note for note in imported(file).notes if "Volcano" in note.why]
+
+
 def test_a_part_that_is_left_out_is_named() -> None:
     """If a node's settings are left out because its name is not valid, an error names the
     node's entry."""
