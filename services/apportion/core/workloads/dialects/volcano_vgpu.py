@@ -131,6 +131,7 @@ def _registered(node: NodeFacts) -> Iterator[Device]:
         if len(parts) < _FIELDS:
             raise Unread(f"{REGISTER} has {len(parts)} fields, not {_FIELDS}")
         name, count, memory, kind, health, mode = parts[:_FIELDS]
+        mode = mode if mode == "mig" else "hami-core"  # Volcano's `getSharingMode`
         memory_mib = number(memory) * node.config.memory_factor
         entries.append(
             Entry(

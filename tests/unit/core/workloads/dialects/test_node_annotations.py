@@ -103,6 +103,14 @@ def test_volcanos_encoding() -> None:
     assert (first.healthy, second.healthy) == (True, False)
 
 
+@pytest.mark.parametrize("mode", ["", "hami-core", "mps", "foo"])
+def test_F19_volcano_knows_no_mode_but_mig_and_hami_core(mode: str) -> None:
+    """A GPU that Volcano's plugin registers with any mode except `mig` is in the mode
+    `hami-core`."""
+    found = read({VOLCANO_NVIDIA: f"GPU-a,10,15360,NVIDIA-Tesla T4,true,{mode}:"})
+    assert (found.problem, [device.mode for device in found.devices]) == ("", ["hami-core"])
+
+
 def test_a_plugin_that_does_not_run_offers_nothing() -> None:
     """A node does not offer registered devices if the kubelet reports no resources of their plugin.
     The annotation stays even if the plugin is removed."""
