@@ -82,8 +82,8 @@ class Vcuda:
 
     def choose(self, notes: Notes) -> DeviceConstraints:
         """Return the device constraints in the pod's annotations. Raises ManifestError."""
-        value = notes.values.get(self.core_limit)
-        if value is not None:
+        value = notes.values.get(self.core_limit, "")
+        if value.strip():
             digits = value.isascii() and value.isdecimal() and len(value) <= DIGITS_MAX
             if not digits or not int(value):  # gpu-manager reads more than 100 as 100
                 fix = f"write a whole number from 1 to {WHOLE}"

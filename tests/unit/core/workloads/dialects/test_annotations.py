@@ -79,7 +79,7 @@ def test_scoring_weights() -> None:
 
 def test_B4_a_core_limit_binds_no_decision() -> None:
     """gpu-manager's annotation for a core limit is accepted. It does not affect placement."""
-    for limit in ("50", "100", "150"):  # more than 100 counts as 100, as in gpu-manager
+    for limit in ("50", "100", "150", " "):  # more than 100 counts as 100, as in gpu-manager
         limited = draft(pod(VCUDA, {"tencent.com/vcuda-core-limit": limit}))
         assert limited == draft(pod(VCUDA))
 
