@@ -8,7 +8,7 @@ from functools import lru_cache
 import msgspec
 from msgspec import structs
 
-from apportion.core.devices.catalogue import normal
+from apportion.core.devices.catalogue import mig_profiles, normal
 from apportion.core.devices.demand import Unlaid, laid_out
 from apportion.core.workloads.dialects.listing import claims
 from apportion.core.workloads.dialects.names import dialect_config, original_names, renamed
@@ -179,6 +179,13 @@ def _check_geometries(known: tuple[MigGeometries, ...]) -> None:
             )
         for at, group in enumerate(geometries.allowed_geometries):
             for model in geometries.models:
+                if not mig_profiles("nvidia", model):
+                    raise ManifestError(
+                        f"{path}.models",
+                        model,
+                        "is not the name of a GPU model with MIG",
+                        "write the whole name, such as A100-SXM4-40GB (`nvidia-smi -L`)",
+                    )
                 try:
                     laid_out(group, 1, model)
                 except Unlaid as error:

@@ -8,7 +8,7 @@ same key with another value is rejected, with the fix."""
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from apportion.core.devices.catalogue import mig_profiles
+from apportion.core.devices.catalogue import FAMILIES, model_of, normal
 from apportion.core.workloads.dialects import chart
 from apportion.core.workloads.dialects.listing import SECTIONS
 from apportion.core.workloads.dialects.nvidia import FAMILY as NVIDIA
@@ -108,7 +108,15 @@ def _take_allowlist(nvidia: dict[str, Any], passed: list[Passed]) -> None:
         here = f"{path}[{at}]"
         allowed = {_slices(name) for name in _texts(entry, "profiles", here)}
         for model in _texts(entry, "models", here):
-            for profile in mig_profiles(NVIDIA, model):
+            # HAMi's plugin looks for the text in the model's name, so `A100` means several models.
+            part = normal(model).removeprefix("nvidia-")
+            exact = model_of(NVIDIA, model)
+            meant = [
+                each
+                for each in FAMILIES[NVIDIA].models
+                if each is exact or (not exact and any(part in normal(n) for n in each.match))
+            ]
+            for profile in (profile for each in meant for profile in each.profiles):
                 if not profile.by_name and _slices(profile.name) not in allowed:
                     raise ManifestError(
                         f"{here}.profiles",

@@ -67,7 +67,9 @@ _MOVED: Final = {
     "iluvatarResourceCore": "iluvatar.resourceCoreName",
 }
 # The chart writes these values unquoted into its files.
-_BOOLEANS: Final = frozenset(("nvidia.overwriteEnv", "nvidia.disableCoreLimit"))
+_BOOLEANS: Final = frozenset(
+    ("nvidia.overwriteEnv", "nvidia.disableCoreLimit", "metax.sgpuTopologyAware")
+)
 _CORE_LIMIT: Final = ("disableCoreLimit", "disablecorelimit")  # two spellings of one key
 _INSTALLS: Final = "it installs HAMi; see values.yaml of Apportion's chart for such settings"
 _OPTIONS: Final = "command lines are not imported; set the configuration key of the option instead"

@@ -206,6 +206,11 @@ def test_F6_a_core_policy_of_disable_is_obeyed() -> None:
             ["1g.6gb"],
             "excludes 2g.12gb, which Apportion creates on A30",
         ),
+        (
+            "nvidia.migProfileAllowlist",
+            [{"models": ["A100"], "profiles": ["1g.5gb", "2g.10gb"]}],
+            "excludes 3g.20gb, which Apportion creates on A100",
+        ),
         ("nvidia.migProfileAllowlist.0.profiles", "1g.6gb", "is not a list"),
         ("nvidia.migProfileAllowlist.0.models", [1], "is not text"),
         ("nvidia.migProfileAllowlist", [7], "is not an object"),

@@ -87,3 +87,9 @@ def test_a_part_that_is_left_out_is_named() -> None:
     assert [(source, error.field) for source, error in done.errors] == [
         ("0", "nodeconfig[0].name"), ("0", "nodeconfig[0]"),
     ]  # fmt: skip
+
+
+def test_the_chart_of_hami_writes_false_as_text() -> None:
+    """HAMi's chart has `metaxsGPUTopologyAware: "false"` by default. It is taken as false."""
+    done = imported({"metaxsGPUTopologyAware": "false"})
+    assert not done.errors, done

@@ -181,6 +181,14 @@ def test_A8_geometries_that_no_card_has(change: dict[str, object], says: str) ->
     assert refused(document).startswith(path + says)
 
 
+def test_F20_a_part_of_a_models_name_is_refused() -> None:
+    """A list of MIG geometries for `A100`, which is a part of several models' names, is refused."""
+    groups = [{"group": "g", "geometries": [{"name": "1g.5gb", "memory": 5120, "count": 7}]}]
+    document = nvidia(knownMigGeometries=[{"models": ["A100"], "allowedGeometries": groups}])
+    said = 'knownMigGeometries[0].models: "A100" is not the name of a GPU model with MIG'
+    assert said in refused(document)
+
+
 def test_geometries_of_one_model_twice() -> None:
     """A second list of MIG geometries for the same model is refused, even if the model is spelled
     differently."""
