@@ -94,8 +94,12 @@ _BUDGET = "jobs have no disruption budget; use a PodDisruptionBudget, which is h
 _SEGMENTS = "only the subGroups of a PodGroup divide its pods"
 _NETWORK = "Apportion reads only networkTopology of the PodGroup, which Volcano's controller makes"
 _TOPOLOGY = "Apportion reads only topologyConstraint of the PodGroup, which KAI's pod-grouper makes"
-# annotations of YuniKorn, KAI and Volcano (its `labels.go` and its plugins) without effect here
+_MLU_TYPE = "Cambricon's plugin does not report the model of MLUs, and HAMi does not read it either"
+# annotations of Cambricon, YuniKorn, KAI and Volcano (its `labels.go` and its plugins) without
+# effect here
 ANNOTATIONS: Mapping[str, str] = {
+    "cambricon.com/nouse-mlutype": _MLU_TYPE,
+    "cambricon.com/use-mlutype": _MLU_TYPE,
     "yunikorn.apache.org/task-groups": "pods are placed one by one; use a PodGroup for a gang",
     "kai.scheduler/segment-size": _SEGMENTS,
     "kai.scheduler/segment-topology-preferred-placement": _SEGMENTS,

@@ -155,7 +155,7 @@ def test_each_vendors_annotations_are_for_its_own_pods() -> None:
     keys = {
         "nvidia.com/gpu": "nvidia.com/use-gputype",
         "huawei.com/Ascend310P": "hami.io/use-Ascend310P-uuid",
-        "cambricon.com/vmlu": "cambricon.com/use-mlutype",
+        "cambricon.com/vmlu": "cambricon.com/use-gpuuuid",
     }
     for resource, own in keys.items():
         assert draft(pod({resource: 1}, {own: "a"})).shape.asks

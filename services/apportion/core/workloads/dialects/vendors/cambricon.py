@@ -24,10 +24,7 @@ MLU = HamiDevice(
     word="cambricon-mlu",
     type="MLU",
     selecting=Selecting(
-        use_types=("cambricon.com/use-mlutype",),
-        nouse_types=("cambricon.com/nouse-mlutype",),
-        use_ids=("cambricon.com/use-gpuuuid",),
-        nouse_ids=("cambricon.com/nouse-gpuuuid",),
+        use_ids=("cambricon.com/use-gpuuuid",), nouse_ids=("cambricon.com/nouse-gpuuuid",)
     ),
     unit_mib=UNIT_MIB,
 )

@@ -151,11 +151,15 @@ def _render(it: PlacedPod) -> dict[str, str]:
 def recover(pod: BoundPod, text: str) -> Iterator[Held]:
     """Yield the slices or vGCUs of a pod: HAMi 2.10 and older versions use the same annotation.
 
-    The annotation has the percent of a slice, but not its size."""
+    The annotation has the percent of a slice, but not its size. If the container does not request a
+    size, it is in `ASSIGNED`, which Enflame's plugin rewrites."""
+    sizes = {ask.container: ask.cores for ask in pod.asks if ask.family == DRS.family}
     for held in hami.segments_of(DRS.family)(pod, text):
         if _ID.fullmatch(held.device):
-            assigned = _decode_assigned(pod.annotations[ASSIGNED])
-            yield held._replace(cores=assigned[held.container].request)
+            size = sizes.get(held.container)
+            if size is None:
+                size = _decode_assigned(pod.annotations[ASSIGNED])[held.container].request
+            yield held._replace(cores=size)
         else:  # the cores of a vGCU are in its container's request
             yield held._replace(family="enflame-vgcu", memory_mib=None, cores=None)
 

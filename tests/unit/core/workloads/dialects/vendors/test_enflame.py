@@ -247,14 +247,17 @@ def test_vgcus_without_slices_or_next_to_slices() -> None:
 
 
 def test_pods_that_hami_has_placed() -> None:
-    """The devices of a bound pod are read from one annotation, for slices and for vGCUs. A slice
-    cannot be read without a second annotation, which has its size."""
+    """The devices of a bound pod are read from one annotation, for slices and for vGCUs. The size
+    of a slice is in its container's request, or else in a second annotation."""
     text = "n1-enflame-drs-1,Enflame,20480,50:;"
     notes = {ALLOCATED: text, "assigned-containers": '{"main":{"allocated":true,"request":3}}'}
     found = recover(BoundPod(notes, (), ("main",), (), DialectConfig()))
     assert found is not None
     assert found.held == (Held("main", "enflame-drs", "n1-enflame-drs-1", -1, 20480, 3),)
     assert recover(BoundPod({ALLOCATED: text}, (), ("main",), (), DialectConfig())) is None
+    asked = Ask(container="main", family="enflame-drs", cores=3)
+    known = recover(BoundPod({ALLOCATED: text}, (), ("main",), (asked,), DialectConfig()))
+    assert known == found
     notes = {ALLOCATED: "n1-enflame-1,Enflame,50,0:;"}
     found = recover(BoundPod(notes, (), ("main",), (), DialectConfig()))
     assert found is not None
