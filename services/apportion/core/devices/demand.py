@@ -211,7 +211,7 @@ def demand(ask: Ask, device: Device, fleet: FleetFacts = NO_FACTS) -> Demand | R
     # HAMi-core and MPS. 100 % of the cores needs the device exclusively; an ask for 0 % is refused
     # if all cores are in use (HAMi's `CardComputeUnitsExhausted`).
     memory_mib = memory_needed_mib(ask, device, fleet)
-    if ask.cores == WHOLE:
+    if ask.cores == WHOLE and device.cores <= WHOLE:  # not with `deviceCoreScaling` above 1
         return Demand(memory_mib, device.cores, device.cores, alone=True)
     cores = ask.cores
     if cores and counts_cores(device.family):

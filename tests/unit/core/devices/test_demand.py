@@ -57,7 +57,7 @@ SHARES = [
     ("a whole card", cards(), SHARED, Demand(81920, 100, 100, True)),
     ("a whole card, said twice", cards(memory_percent=100), SHARED, Demand(81920, 100, 100, True)),
     ("a whole scaled card", cards(), SCALED, Demand(163840, 200, 200, True)),
-    ("all cores of a scaled card", ask(10, cores=100), SCALED, Demand(10, 200, 200, True)),
+    ("100 of a scaled card's 200 cores", ask(10, cores=100), SCALED, Demand(10, 100, 100)),
     ("half the cores of a scaled card", ask(10, cores=50), SCALED, Demand(10, 50, 50)),
     ("MPS is shared like HAMi-core", ask(8000, cores=25), MPS, Demand(8000, 25, 25)),
     ("a whole MPS card", cards(), MPS, Demand(24576, 100, 100, True)),

@@ -91,10 +91,11 @@ def assign(class_: PlacementClass, columns: Columns, row: int) -> tuple[Share, .
     candidates: list[Sequence[int]] = [range(len(room.devices))]
     if numa_bind:  # one NUMA node at a time
         nodes = [state.device.numa for state in room.devices]
+        known = sorted({numa for numa in nodes if numa is not None})
+        # A machine with only one NUMA node reports none.
         candidates = [
-            [at for at, node in enumerate(nodes) if node == numa]
-            for numa in sorted({numa for numa in nodes if numa is not None})
-        ]
+            [at for at, node in enumerate(nodes) if node == numa] for numa in known
+        ] or candidates
     for chosen in candidates:
         shares = _assign(class_, row, room, chosen, order)
         if shares is None and len(class_.asks) > 1:

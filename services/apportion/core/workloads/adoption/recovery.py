@@ -151,5 +151,5 @@ def _amounts(
             return memory_mib, device.cores if device else cores, None
         return memory_mib, cut.cores, cut.name
     if cores == WHOLE and device is not None and not counts_cores(each.family):
-        cores = device.cores
+        cores = device.cores if memory_mib >= device.memory_mib else min(device.cores, WHOLE)
     return memory_mib, cores, template

@@ -200,13 +200,15 @@ def test_templates_fill_a_device() -> None:
 
 def test_numa_bind_keeps_all_devices_on_one_numa_node() -> None:
     """With `numa_bind`, all devices of a pod are on the first NUMA node that has enough of them.
-    Devices without a NUMA node are not used."""
+    A device without a NUMA node is used only if no device of its node has one: then the machine
+    has a single NUMA node."""
     wanted = shape(cards(2), devices=DeviceConstraints(numa_bind=True))
     near = [gpu(f"g{n}", numa=n // 2) for n in range(4)]
     assert devices(chosen(wanted, node("n1", *near))) == ["g0", "g1"]
     assert devices(chosen(wanted, node("n1", *near), share("g1"))) == ["g2", "g3"]
     assert chosen(wanted, node("n1", *near), share("g1"), share("g2")) is None
-    assert chosen(wanted, rack("n1", 2)) is None
+    assert devices(chosen(wanted, rack("n1", 2))) == ["n1-g0", "n1-g1"]
+    assert chosen(wanted, node("n1", gpu("g0", numa=0), gpu("g1"), gpu("g2"))) is None
 
 
 def test_ids_and_indexes_leave_devices_out() -> None:
