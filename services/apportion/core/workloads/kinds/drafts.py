@@ -174,7 +174,7 @@ def read_pod_group(document: dict[str, Any], config: ManifestConfig) -> Manifest
         group=gangs.name_of(group.metadata),
         parts=parts,
         **_minimums(spec.min_member, min_tasks, least, parts),
-        queue=dns_subdomain(spec.queue, "spec.queue"),
+        queue=dns_subdomain(spec.queue or "default", "spec.queue"),
         priority=priority_of(spec.priority_class_name, "spec.priorityClassName", config),
         **levels_of_volcano(spec.network_topology, "spec.networkTopology"),
     )

@@ -169,6 +169,8 @@ def _queue(notes: dict[str, str], labels: dict[str, str], field: str) -> str:
 
 def _evictable(notes: dict[str, str], labels: dict[str, str], field: str) -> bool:
     value = notes.get(PREEMPTABLE, labels.get(PREEMPTABLE, "true"))
+    if not value.strip():
+        return False  # as in Volcano, where it is not a boolean
     if value not in TRUE | FALSE:
         raise ManifestError(
             within(field, PREEMPTABLE), value, "is not true or false", "write false"

@@ -544,7 +544,7 @@ def test_G4_what_volcano_only_prefers_has_no_effect(key: str) -> None:
     assert draft(pod(GPU, {key: "x"})) == draft(pod(GPU))
 
 
-@pytest.mark.parametrize(("value", "evictable"), [("false", False), ("true", True)])
+@pytest.mark.parametrize(("value", "evictable"), [("false", False), ("", False), ("true", True)])
 def test_G4_a_pod_that_is_not_preemptable_is_evicted_for_nobody(
     value: str, evictable: bool
 ) -> None:

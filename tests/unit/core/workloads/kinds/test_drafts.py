@@ -253,6 +253,16 @@ def test_the_queue_of_a_pod(notes: dict[str, object], labels: dict[str, str], qu
     assert submitted(draft(document), "u1").queue == queue
 
 
+def test_a_pod_group_with_an_empty_queue_is_in_the_default_queue() -> None:
+    """The PodGroups of older Volcano versions can have an empty queue, which is `default`."""
+    document = {
+        "apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup",
+        "metadata": {"name": "g", "namespace": "team"}, "spec": {"minMember": 2, "queue": ""},
+    }  # fmt: skip
+    (group,) = read(document).groups
+    assert (group.group, group.queue) == ("team/g", "default")
+
+
 def test_null_fields_are_absent() -> None:
     """A field with the value null counts as absent."""
     document = pod(nodeSelector=None, initContainers=None, priority=None)
