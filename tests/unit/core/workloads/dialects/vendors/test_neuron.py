@@ -79,7 +79,7 @@ def test_what_a_node_offers() -> None:
     assert registration(vendor_node({}, {CORES: 2})).problem == ""
     without = registration(vendor_node({}, {COUNT: 1, CORES: 2}))
     assert without.devices == ()
-    assert "needs the label apportion.dev/device-plugin=vendor" in without.problem
+    assert "apportion.dev/device-plugin=vendor" in without.problem
 
 
 @pytest.mark.parametrize(
