@@ -226,9 +226,7 @@ class Binding:
             await self._done(delivery, "passed over")
             return
         if isinstance(outcome, Bound):
-            data = PodBound(pod=placed.pod, node=placed.node, attempt=placed.attempt)
-            await self._publish(data, f"{placed.pod}/{placed.attempt}/bound", delivery)
-            await self._done(delivery, "bound")
+            await self._record_bound(placed, delivery)
         else:
             await self._record_failed(placed, outcome, delivery)
 
@@ -305,6 +303,11 @@ class Binding:
 
     async def _bind(self, placed: PodPlaced) -> Outcome:
         return await _in_time(self._target.bind(placed))
+
+    async def _record_bound(self, placed: PodPlaced, delivery: Delivery) -> None:
+        data = PodBound(pod=placed.pod, node=placed.node, attempt=placed.attempt)
+        await self._publish(data, f"{placed.pod}/{placed.attempt}/bound", delivery)
+        await self._done(delivery, "bound")
 
     async def _record_failed(self, placed: PodPlaced, failed: Failed, delivery: Delivery) -> None:
         tries = delivery.attempt
