@@ -104,7 +104,9 @@ async def kube_body(
         reach = Reach(api, service.clock)
         slices = Slices(api, cluster.state, service.clock) if dra else None
         release = ClaimRelease(api, cluster.state, service.clock)
-        requests = Provisioning(api, cluster.state, service.clock, provisioning)
+        requests = (
+            Provisioning(api, cluster.state, service.clock, provisioning) if provisioning else None
+        )
         if slices is not None:
             await require_dra(api, service.clock)
             await slices.require()
@@ -115,7 +117,7 @@ async def kube_body(
             ("withdraw pods", target.locks),
             *((("publish devices", slices), ("release claims", release)) if slices else ()),
             *((("publish allocatable", allocatable),) if allocatable else ()),
-            *((("request nodes", requests),) if provisioning else ()),
+            *((("request nodes", requests),) if requests else ()),
         )
         reader = session.reader(
             service, cluster, *(each.observe for _, each in beside), writes="binder"

@@ -93,7 +93,7 @@ class AskColumns:
             marks[rows] = np.logical_or(*unnamed(columns, wants, rows))
 
     def possible(self, without: frozenset[int]) -> bool:
-        """Return True if any kind of device, but `without` these, could serve the ask when free."""
+        """Return True if any kind of device, except these, could serve the ask when free."""
         return any(
             isinstance(known, Demand) and kind not in without
             for kind, known in enumerate(self.demands)
