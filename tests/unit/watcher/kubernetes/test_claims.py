@@ -170,6 +170,26 @@ def test_an_init_container_that_hami_put_onto_the_same_card_may_hold_more() -> N
     assert cluster.ledger.device("g1").slots_free == 9
 
 
+@pytest.mark.parametrize("without", [{"cores": "50"}, {"memory-percentage": "50"}])
+def test_a_container_that_volcano_gives_no_gpu_holds_none(without: dict[str, str]) -> None:
+    """Volcano gives no GPU, and writes no segment, for a container with only cores or a percentage
+    of memory. The watcher adopts the other container with the GPU that Volcano wrote."""
+    cluster = Cluster()
+    cluster.ledger.report(CARD)
+    cluster.see("nodes", kube_node("n1"))
+    amounts = {"first": without, "main": {"number": "1", "memory": "12000"}}
+    containers = [
+        {
+            "name": name,
+            "resources": {"limits": {f"volcano.sh/vgpu-{k}": n for k, n in each.items()}},
+        }
+        for name, each in amounts.items()
+    ]
+    notes = {"volcano.sh/vgpu-ids-new": "g1,NVIDIA,12000,0:"}
+    cluster.pod("p", annotations=notes, containers=containers, on="n1", schedulerName="volcano")
+    assert held(cluster).shares == (of("g1", 12_000, 0),)
+
+
 def test_an_instance_that_volcano_names_by_its_group_is_held_once_its_card_is_known() -> None:
     """If Volcano's annotation names a MIG instance by group, the watcher adopts the pod once the
     node has reported the GPU. Until then, the node offers no GPUs."""

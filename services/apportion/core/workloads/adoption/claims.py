@@ -165,7 +165,12 @@ def claim_of(
         for role in ("init", "app")
     )
     asks = about.shape.asks
-    bound = BoundPod(notes, init, containers, asks, config.dialects, about.borrowing)
+    limits = {
+        each["name"]: tuple(_resources(each)[0])
+        for role, each in _containers(document)
+        if role == "app"
+    }
+    bound = BoundPod(notes, init, containers, asks, config.dialects, about.borrowing, limits)
     if (found := recover(bound)) is None:
         return claim._replace(unclear=any(notes.get(key) for key in RECOVERS))
     return claim._replace(evidence=found.evidence, held=found.held)

@@ -258,7 +258,8 @@ _RECORD_FIELDS = 4
 class BoundPod(NamedTuple):
     """The input of `recover`: a bound pod's annotations, containers in order, and asks.
 
-    `borrowing` are the asks of containers that use devices of other containers."""
+    `borrowing` are the asks of containers that use devices of other containers; `limits` has the
+    resource names that each app container limits."""
 
     annotations: Mapping[str, str]
     init_containers: Sequence[str]
@@ -266,6 +267,7 @@ class BoundPod(NamedTuple):
     asks: Sequence[Ask]
     config: DialectConfig
     borrowing: Sequence[Ask] = ()
+    limits: Mapping[str, Collection[str]] = {}
 
 
 class Held(NamedTuple):

@@ -95,6 +95,10 @@ def _recover(pod: BoundPod, text: str) -> Iterator[Held]:
     # An amount of 0 leaves an empty segment in Volcano, but no ask here.
     segments = list(filter(None, text.split(";")))
     if len(segments) != len(names):
+        # Volcano gives no GPU to a container with neither a count nor an amount of memory.
+        keys = {pod.config.volcano_vgpu.count, pod.config.volcano_vgpu.memory}
+        names = [name for name in names if not keys.isdisjoint(pod.limits.get(name, ()))]
+    if len(segments) != len(names):
         raise Unclear
     for name, segment in zip(names, segments, strict=True):
         for device_named, memory, cores in records(segment, places=True):
