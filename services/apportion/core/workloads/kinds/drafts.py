@@ -159,7 +159,9 @@ def read_volcano_job(document: dict[str, Any], config: ManifestConfig) -> Manife
 
 
 def read_pod_group(document: dict[str, Any], config: ManifestConfig) -> Manifest:
-    """Read a Volcano PodGroup as a gang. Its pods are in other documents."""
+    """Read a Volcano PodGroup as a gang. Its pods are in other documents.
+
+    A priority class that the configuration lacks has no effect, because the pods have their own."""
     group = typed(document, kube.PodGroup)
     spec, field = group.spec, "spec.minTaskMember"
     parts = parts_of_volcano(spec.sub_group_policy)
@@ -175,7 +177,7 @@ def read_pod_group(document: dict[str, Any], config: ManifestConfig) -> Manifest
         parts=parts,
         **_minimums(spec.min_member, min_tasks, least, parts),
         queue=dns_subdomain(spec.queue or "default", "spec.queue"),
-        priority=priority_of(spec.priority_class_name, "spec.priorityClassName", config),
+        priority=config.priority_classes.get(spec.priority_class_name, 0),
         **levels_of_volcano(spec.network_topology, "spec.networkTopology"),
     )
     return manifest_of("PodGroup", group.metadata, [], "", (observed,))

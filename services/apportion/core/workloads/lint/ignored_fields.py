@@ -139,6 +139,10 @@ KAI_QUEUE_FIELDS: Mapping[str, str] = {
     "preemptMinRuntime": "a pod can be evicted for one of higher priority in its queue at any time"
 }
 
+# of `spec` of a Volcano PodGroup
+POD_GROUP_FIELDS: Mapping[str, str] = {
+    "priorityClassName": "the priority of a gang is the highest priority of its pods"
+}
 # of `spec` of a Volcano Job, for the values that are not refused
 JOB_FIELDS: Mapping[str, str] = {"tasks[].topologyPolicy": "NUMA nodes of CPUs are not considered"}
 

@@ -130,13 +130,14 @@ def _environment(container: Mapping[Any, Any], at: str) -> Iterator[Suspect]:
 
 
 def ignored(document: Mapping[Any, Any]) -> Iterator[Suspect]:
-    """Yield the fields of the document's pods, and of its Volcano Job, that have no effect here."""
+    """Yield the fields of a document's pods, Volcano Job or PodGroup that have no effect here."""
     parts = [(at, each) for key, at, each in _parts(document, "", 0) if key == "pod"]
     fields = [(at, each, ignored_fields.EXPECTED) for at, each in parts]
     if _VOLCANO in str(document.get("apiVersion")):
+        of_group = document.get("kind") == "PodGroup"
+        names = ignored_fields.POD_GROUP_FIELDS if of_group else ignored_fields.JOB_FIELDS
         for keys in (("spec",), ("spec", "jobTemplate", "spec")):
-            job = part(document, *keys)
-            fields.append((".".join(keys), job, ignored_fields.JOB_FIELDS))
+            fields.append((".".join(keys), part(document, *keys), names))
     for at, each, why in fields:
         for path, reason in why.items():
             for field, _ in unsupported.places(each, at, path.split(".")):

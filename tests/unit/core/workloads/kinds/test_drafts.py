@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from apportion.core.workloads.kinds.drafts import PodDraft, submitted
+from apportion.core.workloads.lint.typo_checks import ignored
 from apportion_schemas import PodGroupObserved, PodSubmitted, Shape
 from tests.support.manifests import container, draft, pod, read, refused, task, volcano_job
 
@@ -357,6 +358,16 @@ def test_names_that_grow_too_long() -> None:
     document = volcano_job(task())
     document["metadata"].update(name="a" * 230, namespace="n" * 63)
     assert "294" in refused(document).problem
+
+
+def test_G18_an_unknown_priority_class_of_a_volcano_pod_group_has_no_effect() -> None:
+    """A Volcano PodGroup can name a priority class that the configuration lacks, because the
+    priority of a gang is that of its pods. `check` warns about the field."""
+    version, fields = "scheduling.volcano.sh/v1beta1", {"minMember": 2, "priorityClassName": "high"}
+    expected = PodGroupObserved(group="team/gang", min_available=2)
+    assert gang_of(version, **fields) == expected
+    document = {"apiVersion": version, "kind": "PodGroup", "spec": fields}
+    assert [each.field for each in ignored(document)] == ["spec.priorityClassName"]
 
 
 KAI = "scheduling.run.ai/v2alpha2"
