@@ -136,8 +136,8 @@ def ignored(document: Mapping[Any, Any]) -> Iterator[Suspect]:
     if _VOLCANO in str(document.get("apiVersion")):
         of_group = document.get("kind") == "PodGroup"
         names = ignored_fields.POD_GROUP_FIELDS if of_group else ignored_fields.JOB_FIELDS
-        for keys in (("spec",), ("spec", "jobTemplate", "spec")):
-            fields.append((".".join(keys), part(document, *keys), names))
+        paths = (("spec",), ("spec", "jobTemplate", "spec"))
+        fields += [(".".join(keys), part(document, *keys), names) for keys in paths]
     for at, each, why in fields:
         for path, reason in why.items():
             for field, _ in unsupported.places(each, at, path.split(".")):
@@ -165,7 +165,11 @@ def of_annotations(found: Mapping[Any, Any], at: str) -> Iterator[Suspect]:
         said = f"creates no gang (not in Volcano either), so the pod starts alone; {fix}"
         yield Suspect(within(at, gangs.VOLCANO_GROUP), said)
     if gangs.MIN_MEMBER in found:
-        why = f"minMember of the PodGroup in {gangs.GROUP} applies instead"
+        why = (
+            f"minMember of the PodGroup in {gangs.GROUP} applies instead"
+            if in_gang
+            else f"it makes no gang; create a PodGroup, and name it in {gangs.GROUP} of the pods"
+        )
         yield Suspect(within(at, gangs.MIN_MEMBER), why, doubtful=False)
 
 

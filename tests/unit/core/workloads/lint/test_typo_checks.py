@@ -406,6 +406,10 @@ def test_the_members_that_a_pod_names_do_not_count_in_its_gang() -> None:
     key = "scheduling.volcano.sh/group-min-member"
     (said,) = suspects(pod({key: "4", "scheduling.k8s.io/group-name": "train"}), CONFIG)
     assert (said.field, said.doubtful) == (f'metadata.annotations["{key}"]', False)
+    owner = {"kind": "Deployment", "metadata": {"annotations": {key: "4"}}}
+    (lost,) = suspects(owner, CONFIG)
+    assert (lost.field, lost.doubtful) == (said.field, False)
+    assert lost.why != said.why
 
 
 @pytest.mark.parametrize(
