@@ -235,11 +235,24 @@ def _of_limit(document: Mapping[Any, Any], config: DialectConfig) -> Iterator[Su
         yield from of_queue(document)
     before = ("",) if is_queue else ("", *OF_CLAIMS)
     known = frozenset(prefix + name for name in listing.claimed(config) for prefix in before)
+    idle = {n: each for n, each in listing.resources(config).items() if each.bound is None}
     if is_queue:
         known |= {GPU_MILLI}
     for path in QUEUE_AMOUNTS if is_queue else ("hard",):
         field = f"spec.{path}"
         for name in part(document, "spec", *path.split(".")):
+            # The API server itself enforces a quota of `requests.`.
+            if isinstance(name, str) and (bare := name.removeprefix(before[-1])) in idle:
+                why = f"has no effect: Apportion counts no {bare}"
+                counted = [
+                    other for other, each in listing.resources(config).items()
+                    if each.bound and each.families == idle[bare].families
+                    and _domain(other) == _domain(bare)
+                ]  # fmt: skip
+                if counted:
+                    nearest = max(filter(bare.startswith, counted), key=len, default=counted[0])
+                    why = f"{why}; limit {nearest}"
+                yield Suspect(within(field, name), why)
             if not isinstance(name, str) or name in known:
                 continue
             if "/" in name:

@@ -471,6 +471,26 @@ def test_fields_of_a_queue_that_decide_nothing() -> None:
     assert list(of_queue({"kind": "Queue", "spec": unset})) == []
 
 
+@pytest.mark.parametrize(
+    ("kind", "spec", "field"),
+    [
+        ("Queue", {"capability": {"volcano.sh/vgpu-memory-percentage": 50}}, "spec.capability"),
+        ("Queue", {"deserved": {"enflame.com/gcu-core": 1}}, "spec.deserved"),
+        ("ResourceQuota", {"hard": {"limits.enflame.com/gcu-memory": 1}}, "spec.hard"),
+    ],
+)
+def test_a_limit_on_a_resource_that_is_not_counted(
+    kind: str, spec: dict[str, Any], field: str
+) -> None:
+    """A limit on a device resource that no limit counts causes a warning. The API server enforces
+    a quota of `requests.` itself."""
+    (said,) = suspects({"kind": kind, "spec": spec}, CONFIG)
+    assert said.doubtful
+    assert said.field.startswith(f"{field}[")
+    hard = {"requests.enflame.com/gcu-memory": 1, "limits.enflame.com/drs-gcu": 1}
+    assert list(suspects({"kind": "ResourceQuota", "spec": {"hard": hard}}, CONFIG)) == []
+
+
 @pytest.mark.parametrize("path", QUEUE_AMOUNTS)
 def test_a_typo_in_each_of_a_queues_amounts(path: str) -> None:
     """A misspelt resource causes a warning in every field of a Queue with amounts."""
