@@ -1,8 +1,9 @@
 """Collect a configuration document from files of HAMi's and Volcano's charts and ConfigMaps.
 
-Sources: `charts/hami/values.yaml` of HAMi 2.4 to 2.10, Volcano's `volcano-vgpu-device-config`, and
-the arguments of Volcano's plugin `deviceshare`. Invariant: every key of a file is in the document,
-in a note or in an error."""
+Sources: `charts/hami/values.yaml` of HAMi 2.4 to 2.10, Volcano's `volcano-vgpu-device-config`, the
+values of the chart of Volcano's device plugin, and the arguments of Volcano's plugin `deviceshare`.
+Invariant: every key of a file is in the document, in a note or in an error. Of objects that are no
+ConfigMaps, a note has the kinds."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
@@ -156,6 +157,19 @@ _UNUSED: Final = {
     "nvidia.deviceMemoryScaling",
 }  # fmt: skip
 _TAKES_EFFECT: Final = "Volcano reads this key but never uses it; here it takes effect"
+_DIALECT: Final = "nvidia.dialect"
+_NAMES_RESOURCES: Final = {
+    f"resource{each}Name" for each in ("Count", "Memory", "MemoryPercentage", "Core")
+}
+# keys of the chart of Volcano's device plugin
+_DEVICES: Final = "deviceConfig"
+_NODES: Final = "nodeConfig"
+_PLUGIN: Final = {
+    "namespace", "image", "monitor", "rbac", "daemonset", "hostPaths", "nodeSelector", "affinity",
+    "tolerations", "cdi",
+}  # fmt: skip
+_OF_PLUGIN: Final = "no effect: these keys install Volcano's device plugin"
+_OTHER_KINDS: Final = "no effect: only ConfigMaps are imported, and no command-line options"
 _SCHEDULER_FILE: Final = "volcano-scheduler.conf"
 _FILES: Final = {"device-config.yaml", "config.json", "device-node-config.yaml", _SCHEDULER_FILE}
 _VOLCANO: Final = "only deviceshare's arguments are imported from Volcano's scheduler"
@@ -186,6 +200,7 @@ class Importing:
         self._origins: dict[str, tuple[str, str]] = {}  # key of the document: file and its key
         self._notes: list[Note] = []
         self._errors: list[tuple[str, ManifestError]] = []
+        self._kinds: dict[str, dict[str, None]] = {}  # of other objects, by file
 
     def add(self, source: str, content: object) -> None:
         """Add a file: chart values, a ConfigMap, a list of these, or a device configuration."""
@@ -196,6 +211,10 @@ class Importing:
                     self.add(source, item)
             elif document.get("kind") == "ConfigMap":
                 self._config_map(source, document)
+            elif isinstance(document.get("kind"), str) and document.get("apiVersion"):
+                self._kinds.setdefault(source, {})[document["kind"]] = None
+            elif {_DEVICES, _NODES} & document.keys():
+                self._plugin_values(source, document)
             elif _ROOTS & document.keys():
                 for path, value in _leaves(document):
                     try:
@@ -211,6 +230,9 @@ class Importing:
         """Return the configuration. Unless set, it serves only pods that name `apportion`.
 
         Raises ManifestError if a part with an error cannot be left out."""
+        self._notes += [
+            Note(source, ", ".join(kinds), _OTHER_KINDS) for source, kinds in self._kinds.items()
+        ]
         left, found, parts = remove_errors(self._document)
         configuration = read_configuration(left)
         if not configuration.scheduler_names:
@@ -226,7 +248,10 @@ class Importing:
             self._errors.append((source, moved))
         for passed in passed_over(left):
             self._notes.append(Note(*self._origin(passed.path), f"no effect: {passed.why}"))
-        if original_names(configuration.nvidia) is VOLCANO_VGPU:
+        of_volcano = original_names(configuration.nvidia) is VOLCANO_VGPU or any(
+            path.startswith((_DEVICES, _NODES)) for _, path in self._origins.values()
+        )
+        if of_volcano:
             used = [
                 key for key in self._origins
                 if key in _UNUSED and part(left, "nvidia").get(key.split(".")[1]) not in (0, 1)
@@ -262,6 +287,24 @@ class Importing:
                     self._take(source, content, path)
             except ManifestError as error:
                 self._errors.append((source, error))
+
+    def _plugin_values(self, source: str, document: dict[str, Any]) -> None:
+        if idle := ", ".join(key for key in document if key in _PLUGIN):
+            self._notes.append(Note(source, idle, _OF_PLUGIN))
+        for key in document.keys() - _PLUGIN - {_DEVICES, _NODES}:
+            self._unknown(source, key)
+        if devices := document.get(_DEVICES):
+            if _NAMES_RESOURCES & part(devices, "nvidia").keys():
+                # Overrides of values may leave out names that the chart's defaults have.
+                self._put(source, _DEVICES, _DIALECT, "volcano-vgpu")
+            self._take(source, chart.an_object(devices, _DEVICES), _DEVICES)
+        nodes = chart.an_object(document.get(_NODES) or {}, _NODES)
+        for key in nodes.keys() - {"enabled", "configs"}:
+            self._unknown(source, below(_NODES, key))
+        if not nodes.get("enabled", True):
+            self._notes.append(Note(source, _NODES, "no effect: it is not enabled"))
+        elif "configs" in nodes:
+            self._put(source, f"{_NODES}.configs", "nodeconfig", nodes["configs"])
 
     def _value(self, source: str, path: str, value: Any) -> None:
         if path in _MOVED:

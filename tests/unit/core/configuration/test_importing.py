@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from apportion.core.configuration.importing import Imported, Importing
+from apportion.core.workloads.dialects.names import dialect_config
 
 
 def imported(*files: dict[str, Any]) -> Imported:
@@ -78,6 +79,42 @@ def test_F23_keys_that_volcano_never_uses_are_noted() -> None:
     found = [note.path for note in imported(file | volcanos).notes if "Volcano" in note.why]
     assert found == ["nvidia.defaultMemory", "nodeconfig[1].devicememoryscaling"]
     assert not [note for note in imported(file).notes if "Volcano" in note.why]
+
+
+@pytest.mark.parametrize("name", [None, "example.com/vgpu"])
+def test_the_values_of_volcanos_plugin_are_imported(name: str | None) -> None:
+    """Values of the chart of Volcano's device plugin set the same keys as its ConfigMaps, with
+    Volcano's names as defaults. One note names the keys that install the plugin."""
+    named = {"resourceCountName": name} if name else {}
+    section = {**named, "deviceSplitCount": 20, "defaultMemory": 5000}
+    nodes = {"enabled": True, "configs": [{"name": "n1", "devicememoryscaling": 1.8}]}
+    values = {"deviceConfig": {"nvidia": section}, "nodeConfig": nodes, "image": {}, "cdi": {}}
+    done = imported(values)
+    assert not done.errors
+    assert done.configuration.nvidia.device_split_count == 20
+    assert [node.name for node in done.configuration.nodeconfig] == ["n1"]
+    names = dialect_config(done.configuration).volcano_vgpu
+    assert names.count == (name or "volcano.sh/vgpu-number")
+    assert names.memory == "volcano.sh/vgpu-memory"
+    assert [note.path for note in done.notes if note.path != "schedulerNames"] == [
+        "image, cdi", "deviceConfig: nvidia.defaultMemory",
+        "nodeConfig.configs[0].devicememoryscaling",
+    ]  # fmt: skip
+    off = imported(values | {"nodeConfig": nodes | {"enabled": False}})
+    assert (off.errors, off.configuration.nodeconfig) == ((), ())
+
+
+def test_objects_of_other_kinds_are_ignored() -> None:
+    """One note names the kinds of a file's objects that are no ConfigMaps."""
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "a"}}
+    made = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "a"}, "spec": {}}
+    config = {"device-config.yaml": json.dumps({"nvidia": {"deviceSplitCount": 20}})}
+    listed = {"items": [account, made, account, {"kind": "ConfigMap", "data": config}]}
+    done = imported({"apiVersion": "v1", "kind": "List"} | listed)
+    assert (done.errors, done.configuration.nvidia.device_split_count) == ((), 20)
+    assert [note.path for note in done.notes if note.path != "schedulerNames"] == [
+        "ServiceAccount, DaemonSet"
+    ]
 
 
 def test_a_part_that_is_left_out_is_named() -> None:
