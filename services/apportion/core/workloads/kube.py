@@ -327,6 +327,10 @@ class VolcanoTask(Kube, frozen=True):
     partition_policy: PartitionPolicy | None = None
 
 
+class VolcanoVolume(Kube, frozen=True):
+    volume_claim_name: Text = ""
+
+
 class VolcanoJobSpec(Kube, frozen=True):
     tasks: Annotated[list[VolcanoTask], Meta(min_length=1, max_length=256)]
     min_available: Replicas = 0
@@ -334,6 +338,7 @@ class VolcanoJobSpec(Kube, frozen=True):
     priority_class_name: Text = ""
     scheduler_name: Text = ""
     network_topology: NetworkTopology | None = None
+    volumes: Annotated[list[VolcanoVolume], Meta(max_length=256)] = []
 
 
 class PodGroupSpec(Kube, frozen=True):

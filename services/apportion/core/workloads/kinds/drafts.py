@@ -133,6 +133,8 @@ def read_volcano_job(document: dict[str, Any], config: ManifestConfig) -> Manife
     unsupported.check(document["spec"], "spec", unsupported.VOLCANO_JOB_SPEC)
     name = dns_subdomain(job.metadata.name, "metadata.name")
     group = _volcano_group(job, config)
+    # Volcano's controller mounts these in all pods. A `volumeClaim` makes one of a random name.
+    claims = {each.volume_claim_name for each in job.spec.volumes} - {""}
     named: list[tuple[str, Template]] = []
     for i, task in enumerate(job.spec.tasks):
         field = f"spec.tasks[{i}]"
@@ -149,6 +151,7 @@ def read_volcano_job(document: dict[str, Any], config: ManifestConfig) -> Manife
             scheduler_name=template.scheduler_name or job.spec.scheduler_name,
             group=name,
             task=_task_name(task, i),
+            volume_claims=tuple(sorted(claims.union(template.volume_claims))),
         )
         policy = task.partition_policy
         for n in range(task.replicas):

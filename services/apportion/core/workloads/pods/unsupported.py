@@ -22,8 +22,6 @@ class Unsupported(NamedTuple):
     values: tuple[str, ...] = ()
 
 
-_VOLUME = "may bind the pod to a node and is not supported"
-_VOLUME_FIX = "use a volume that every node has, such as emptyDir, hostPath or nfs"
 _NUMA_FIX = "remove it; nvidia.com/numa-bind keeps the pod's devices on one NUMA node"
 # values for which Volcano keeps a pod off nodes; with the others it prefers none, or some
 NUMA_REQUIRED = ("restricted", "single-numa-node")
@@ -41,8 +39,6 @@ POD_SPEC = (
     ),
 )
 VOLCANO_JOB_SPEC = (
-    Unsupported("volumes[].volumeClaim", _VOLUME, _VOLUME_FIX),
-    Unsupported("volumes[].volumeClaimName", _VOLUME, _VOLUME_FIX),
     Unsupported("tasks[].dependsOn", fix="submit the later task once the earlier one has started"),
     Unsupported("tasks[].topologyPolicy", fix=_NUMA_FIX, values=NUMA_REQUIRED),
 )

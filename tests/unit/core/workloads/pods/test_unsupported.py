@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from apportion.core.workloads.kinds.drafts import submitted
-from tests.support.manifests import container, draft, pod, refused, task, volcano_job
+from tests.support.manifests import container, draft, pod, read, refused, task, volcano_job
 
 
 @pytest.mark.parametrize(
@@ -55,10 +55,19 @@ def test_claims_of_volumes_are_read_by_name() -> None:
     assert "is missing" in refused(pod(volumes=[{"persistentVolumeClaim": {}}])).problem
 
 
-def test_G8_what_a_job_may_not_say() -> None:
-    """A Job with an unsupported field is refused with the field's path."""
-    error = refused(volcano_job(task(), volumes=[{"volumeClaimName": "a"}]))
-    assert error.field == "spec.volumes[0].volumeClaimName"
+def test_claims_of_a_volcano_job_are_claims_of_its_pods() -> None:
+    """Every pod of a Volcano Job mounts the claims that the Job names. A claim that the Job creates
+    has a random name, so it is not read."""
+    new = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    volumes = [
+        {"mountPath": "/x", "volumeClaimName": "data"}, {"mountPath": "/y", "volumeClaim": new},
+        {"mountPath": "/z"},
+    ]  # fmt: skip
+    mounted = task(replicas=2)
+    pods = [{"name": "a", "persistentVolumeClaim": {"claimName": "a"}}]
+    mounted["template"]["spec"]["volumes"] = pods
+    found = read(volcano_job(mounted, task(), volumes=volumes)).pods
+    assert [each.volume_claims for each in found] == [("a", "data"), ("a", "data"), ("data",)]
 
 
 def test_G8_what_a_task_may_not_say() -> None:
