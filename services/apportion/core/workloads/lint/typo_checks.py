@@ -416,6 +416,8 @@ _KNOWN_ANNOTATIONS: Final = frozenset(
         *(gangs.MODELS, CHECKPOINT, NOTICE),
         *(*QUEUES, unsupported.NUMA_POLICY, PREEMPTABLE, TASK),
         *(gangs.KAI_GROUP, gangs.KAI_SKIPS, "kai.scheduler/batch-min-member"),
+        # read by Volcano's agent on the node, with any scheduler
+        *("volcano.sh/enable-quota-burst", "volcano.sh/quota-burst-time"),
     )
 )
 

@@ -437,6 +437,12 @@ def test_a_disruption_mode_without_a_gang(spec: dict[str, Any], fields: list[str
     assert [each.field for each in suspects(document, CONFIG)] == fields
 
 
+def test_annotations_of_volcanos_agent_are_known() -> None:
+    """An annotation that Volcano's agent reads on the node causes no warning."""
+    notes = {f"volcano.sh/{name}": "x" for name in ("enable-quota-burst", "quota-burst-time")}
+    assert found(pod(notes)) == []
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [("gang-models", "any"), ("checkpoint-every", "30m"), ("eviction-notice", "5m")],
