@@ -29,7 +29,7 @@ from apportion.core.workloads.dialects.inventory import (
     number,
     readable,
 )
-from apportion_schemas import Device, DeviceConstraints, MigInstance, Share
+from apportion_schemas import Device, DeviceConstraints, Share
 from apportion_schemas.quantities import WHOLE
 
 NAME = "volcano-vgpu"
@@ -71,22 +71,20 @@ def render(it: PlacedPod) -> dict[str, str]:
 def _record(it: PlacedPod, share: Share) -> str:
     # Memory is in units of `gpuMemoryFactor` MiB; that of a MIG instance is what was requested.
     factor = it.config.memory_factor
-    if share.instance is None:
+    if (instance := share.instance) is None:
         return record(share.device, TYPE, share.memory_mib // factor, min(share.cores, WHOLE))
     device, ask = it.devices[share.device], it.ask(share.container)
-    name = f"{share.device}[{_where(device.model, share.instance)}]"
-    return record(name, TYPE, memory_needed_mib(ask, device) // factor, ask.cores)
-
-
-def _where(model: str, instance: MigInstance) -> str:
+    where = f"{instance.profile}-{instance.start}"
     if instance.group:
-        return f"{instance.group}-{instance.position}"
-    for group in generated(model):
+        where = f"{instance.group}-{instance.position}"
+    for group in () if instance.group else generated(device.model):
         if group.geometries[0].name == instance.profile:
-            places = laid_out(group, 1, model)
+            places = laid_out(group, 1, device.model)
             found = (p.position for p in places if p.start == instance.start)
-            return f"{group.group}-{next(found, 0)}"
-    return f"{instance.profile}-{instance.start}"
+            where = f"{group.group}-{next(found, 0)}"
+            break
+    name = f"{share.device}[{where}]"
+    return record(name, TYPE, memory_needed_mib(ask, device) // factor, ask.cores)
 
 
 def _recover(pod: BoundPod, text: str) -> Iterator[Held]:
