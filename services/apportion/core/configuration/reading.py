@@ -11,7 +11,9 @@ from msgspec import inspect
 from apportion.core.configuration.checks import check
 from apportion.core.configuration.hami_volcano_keys import Passed, without_foreign
 from apportion.core.configuration.keys import KEYS
+from apportion.core.devices import chains
 from apportion.core.names import near
+from apportion.core.workloads.dialects import chart
 from apportion.core.workloads.document import ManifestError, below, cleaned, refusal
 from apportion_schemas import Configuration
 
@@ -87,6 +89,13 @@ def _check_keys(value: object, kind: inspect.Type, path: str) -> None:
     elif isinstance(kind, inspect.VarTupleType) and isinstance(value, list):
         for position, entry in enumerate(value):
             _check_keys(entry, kind.item_type, f"{path}[{position}]")
+    elif isinstance(kind, inspect.StrType) and kind.pattern and value == "":
+        raise ManifestError(path, value, "is empty", "write a name, or remove it for the default")
+    elif isinstance(kind, inspect.LiteralType) and isinstance(value, str):
+        chain = path == "policy.devices" and chains.known(value)
+        fix = f"write one of {', '.join(filter(None, map(str, kind.values)))}"
+        pods = f"remove it, and annotate pods with hami.io/gpu-scheduler-policy: {value}"
+        chart.expect(value, kind.values, path, pods if chain else fix)
     elif isinstance(kind, inspect.StructType) and isinstance(value, Mapping):
         fields = {field.encode_name: field.type for field in kind.fields}
         for key, entry in value.items():

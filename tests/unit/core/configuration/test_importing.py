@@ -130,3 +130,22 @@ def test_the_chart_of_hami_writes_false_as_text() -> None:
     """HAMi's chart has `metaxsGPUTopologyAware: "false"` by default. It is taken as false."""
     done = imported({"metaxsGPUTopologyAware": "false"})
     assert not done.errors, done
+
+
+@pytest.mark.parametrize("policy", ["topology-aware", "mutex", "binpack,numa"])
+def test_F6_a_default_policy_that_only_pods_can_have_is_refused(policy: str) -> None:
+    """A chain of device policies cannot be the default. The error names the pods' annotation."""
+    defaults = {"gpuSchedulerPolicy": policy}
+    done = imported({"scheduler": {"defaultSchedulerPolicy": defaults}})
+    ((_, error),) = done.errors
+    assert error.field == "scheduler.defaultSchedulerPolicy.gpuSchedulerPolicy"
+    assert f"annotate pods with hami.io/gpu-scheduler-policy: {policy}" in str(error)
+
+
+def test_F6_errors_of_names_and_choices_name_the_fix() -> None:
+    """An empty resource name and an unknown MIG strategy are refused, with what to write."""
+    done = imported({"resourceMem": "", "devicePlugin": {"migStrategy": "single"}})
+    assert [str(error) for _, error in done.errors] == [
+        'resourceMem: "" is empty; write a name, or remove it for the default',
+        'devicePlugin.migStrategy: "single" is not supported; write one of mixed, none',
+    ]
