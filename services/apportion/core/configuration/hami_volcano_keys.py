@@ -68,6 +68,8 @@ def without_foreign(document: dict[str, Any]) -> tuple[dict[str, Any], tuple[Pas
     if isinstance(nvidia, dict):
         if nvidia.get("gpuCorePolicy") == "disable":
             nvidia = {"disableCoreLimit": True} | nvidia
+            if nvidia["disableCoreLimit"] is True:  # the policy has this effect, so no note
+                del nvidia["gpuCorePolicy"]
         left["nvidia"] = _taken(nvidia, _NVIDIA, "nvidia", passed)
         _take_allowlist(left["nvidia"], passed)
         # HAMi 2.9 adds a `core` to each instance.

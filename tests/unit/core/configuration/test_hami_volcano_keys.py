@@ -189,8 +189,10 @@ def test_F6_a_core_policy_of_disable_is_obeyed() -> None:
     nvidia = NvidiaConfiguration(disable_core_limit=True)
     document: dict[str, Any] = {"nvidia": {"gpuCorePolicy": "disable"}}
     assert read_configuration(document) == Configuration(nvidia=nvidia)
+    assert not passed_over(document)
     document = {"nvidia": {"gpuCorePolicy": "disable", "disableCoreLimit": False}}
     assert read_configuration(document) == Configuration()
+    assert [each.path for each in passed_over(document)] == ["nvidia.gpuCorePolicy"]
 
 
 @pytest.mark.parametrize(
