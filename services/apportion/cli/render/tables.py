@@ -24,7 +24,7 @@ from apportion.core.answers.visibility import NOT_TOLD
 from apportion.core.devices.worth import DEVICE
 from apportion.core.explain.health import failed_words, found_silent
 from apportion.core.explain.text.answer_text import part_number, part_words, start_band
-from apportion.core.explain.text.event_text import ask_words, families_of, shares_words
+from apportion.core.explain.text.event_text import added_up, ask_words, families_of, shares_words
 from apportion.core.explain.text.vocabulary import PHASES
 from apportion.core.explain.text.words import (
     SYSTEMS,
@@ -123,7 +123,7 @@ def _held(pod: PodAnswer) -> str:
         return pod.unready
     if pod.room_on:
         return f"will run on {pod.room_on}, once evicted pods have ended"
-    return pod.cause or listed([ask_words(ask) for ask in pod.asks]) or "no device"
+    return pod.cause or listed([*map(ask_words, added_up(pod.asks))]) or "no device"
 
 
 def placements(items: Iterable[PlacementAnswer], look: Look = PLAIN) -> Rows:

@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from apportion.core.answers.plans import ManifestChange
-from apportion.core.explain.text.event_text import ask_words
+from apportion.core.explain.text.event_text import added_up, ask_words
 from apportion.core.explain.text.words import listed
 from apportion_schemas import PodSubmitted
 
@@ -27,7 +27,7 @@ def otherwise(was: PodSubmitted, wanted: PodSubmitted) -> tuple[ManifestChange, 
 
 
 def _asks(pod: PodSubmitted) -> str:
-    return listed([ask_words(ask) for ask in pod.shape.asks]) or "no device"
+    return listed([*map(ask_words, added_up(pod.shape.asks))]) or "no device"
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -15,7 +15,7 @@ from apportion.core.explain.causes import causes_say_all, refused_rows
 from apportion.core.explain.explainer import Explainer
 from apportion.core.explain.text import words
 from apportion.core.explain.text.answer_text import queued_with_text
-from apportion.core.explain.text.event_text import ask_words
+from apportion.core.explain.text.event_text import added_up, ask_words
 from apportion.core.explain.views import gang_answer
 from apportion.core.explain.why import with_never
 from apportion.core.ledger.handlers.departures import awaited
@@ -135,7 +135,7 @@ def _line(
     oldest = min((pod for _, pod in pods), key=lambda pod: pod.submitted_revision)
     about, shape = _about(pods), pods[0][1].submitted.shape
     # As in `8 x nvidia whole, of H100` or `1 x nvidia 3,000 MiB`.
-    asks, wishes = " + ".join(map(ask_words, shape.asks)), tuple(words.devices(shape))
+    asks, wishes = " + ".join(map(ask_words, added_up(shape.asks))), tuple(words.devices(shape))
     explained = _explained(explainer, about)
     said = words.refusal_words(explained) if explained else ""
     causes, nearest = refused_rows(explainer, about, explained) if explained else ((), ())

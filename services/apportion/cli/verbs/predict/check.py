@@ -16,7 +16,7 @@ from apportion.cli.pods.manifest_files import documents
 from apportion.cli.render.output import Screen, console, plain, print_answer
 from apportion.cli.usage import Verb
 from apportion.core.configuration import manifest_config
-from apportion.core.explain.text.event_text import ask_words
+from apportion.core.explain.text.event_text import added_up, ask_words
 from apportion.core.explain.text.words import LISTED, many, of_resource
 from apportion.core.workloads.kinds.drafts import PodDraft
 from apportion.core.workloads.lint.checking import checked
@@ -174,7 +174,7 @@ def _look(document: Document, config: ManifestConfig, report: Report) -> None:
         asks = {
             f"{ask.container}: {ask_words(ask)}": None
             for pod in each.pods
-            for ask in (*pod.shape.asks, *pod.borrowing)
+            for ask in added_up((*pod.shape.asks, *pod.borrowing))
         }
         notes = (NoteRow(*note, line=document.parsed.line_of(note.field)) for note in each.notes)
         row = Row(

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from string import Formatter
 from typing import Any, Final, NamedTuple
 
+from msgspec import structs
+
 import apportion_schemas as schemas
 from apportion.core.answers.reads import Part, joined
 from apportion.core.bounded import remember
@@ -164,6 +166,11 @@ def cores_words(cores: int, family: str, device: str = "") -> str:
     return f"{cores} %" if unit == PERCENT else words.many(cores, unit)
 
 
+def added_up(asks: Iterable[schemas.Ask]) -> list[schemas.Ask]:
+    """Return the asks, with equal ones of a container as one ask, as its manifest has them."""
+    return [structs.replace(ask, count=ask.count * times) for ask, times in Counter(asks).items()]
+
+
 def ask_words(ask: schemas.Ask) -> str:
     """Return an ask as text, as in `2 x nvidia 3,000 MiB 50 %` or `1 x nvidia whole`."""
     said = f"{ask.count} x {ask.family}"
@@ -279,7 +286,7 @@ def _because(reason: str) -> Pod:
 
 
 def _submitted(data: schemas.PodSubmitted) -> str:
-    asks = ", ".join((listed([ask_words(ask) for ask in data.shape.asks]) or "no device",
+    asks = ", ".join((listed([*map(ask_words, added_up(data.shape.asks))]) or "no device",
                       *words.devices(data.shape)))  # fmt: skip
     gang = f", gang {data.group}" if data.group else ""
     return f"{asks} ({data.dialect}{gang})"

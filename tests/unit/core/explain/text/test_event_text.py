@@ -9,6 +9,7 @@ from apportion.core.explain.text.event_text import (
     NAMES_MAX,
     SHAPES_MAX,
     Teller,
+    added_up,
     ask_words,
     share_words,
     shares_words,
@@ -288,6 +289,15 @@ def test_asks_in_words(golden: Golden) -> None:
         "25 cores": ask_words(ask(cores=25)),
         "two cards": ask_words(cards(2)),
     })  # fmt: skip
+
+
+def test_split_requests_are_added_up() -> None:
+    """The MIG instances of a container are separate asks, but shown as one number. Those of another
+    container are not added."""
+    of_a, of_b = ask(4000, container="a"), ask(4000, container="b")
+    assert [(each.container, each.count) for each in added_up([of_a, of_a, of_b])] == [
+        ("a", 2), ("b", 1),
+    ]  # fmt: skip
 
 
 def test_long_lists_are_counted(golden: Golden) -> None:
