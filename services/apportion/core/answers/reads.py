@@ -777,6 +777,7 @@ class MigrationAnswer(Answer, frozen=True):
     back_target: str = ""  # the node or namespace of that step
     pods: tuple[str, ...] = ()  # the first pods that the step moves
     pods_count: int = 0
+    pods_alone: bool = False  # none of them has a controller, such as a Deployment or Job
     back_pods: tuple[str, ...] = ()  # the first pods that the step back moves
     back_pods_count: int = 0
     tainted: bool = False  # a node with another plugin has the taint of the migration guide

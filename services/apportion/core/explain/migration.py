@@ -67,15 +67,15 @@ def migration_answer(state: State) -> MigrationAnswer:
     pods = state.pods.values()
     step = _step(state, sources, rows) if not overtaken else _Step("conflict")
     back = _back(state, sources, rows) if not overtaken else _Back("conflict")
-    moved: tuple[str, ...] = ()
+    moved: list[PodState] = []
     back_moved: tuple[str, ...] = ()
     if step.code in {"move-namespace", "move-more"}:
-        moved = tuple(
-            pod.full_name
+        moved = [
+            pod
             for pod in pods
             if pod.submitted.namespace == step.target
             if pod.submitted.shape.asks and _by_others(pod)
-        )
+        ]
     if back.code == "return-namespace":
         back_moved = tuple(
             pod.full_name
@@ -97,8 +97,9 @@ def migration_answer(state: State) -> MigrationAnswer:
         target=step.target,
         back=back.code,
         back_target=back.target,
-        pods=moved[:LISTED],
+        pods=tuple(pod.full_name for pod in moved[:LISTED]),
         pods_count=len(moved),
+        pods_alone=bool(moved) and not any(pod.submitted.owner for pod in moved),
         back_pods=back_moved[:LISTED],
         back_pods_count=len(back_moved),
         tainted=any(_reserved(node) for node in state.nodes.values()),

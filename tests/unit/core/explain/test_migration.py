@@ -190,6 +190,15 @@ def test_pods_are_counted_by_namespace_and_scheduler() -> None:
     assert (answer.pods, answer.pods_count) == (("research/a",), 1)
 
 
+def test_pods_without_a_controller_are_reported() -> None:
+    """The answer says if none of the pods that the step moves has a controller."""
+    alone, other = taken("a", "n1"), taken("b", "n1")
+    owned = structs.replace(other, submitted=structs.replace(other.submitted, owner="Job/b"))
+    assert migration_answer(Ledger(*BOTH, MINE, alone).state).pods_alone
+    assert not migration_answer(Ledger(*BOTH, MINE, alone, owned).state).pods_alone
+    assert not migration_answer(Ledger(*BOTH, MINE).state).pods_alone
+
+
 def test_a_pod_that_fits_no_node_is_pending() -> None:
     """A pod with devices is counted as pending, and not as placed, until a node takes it."""
     ledger = Ledger(*LABELLED, CONFIGURED, pod("a", ask(1000))).settle()

@@ -45,6 +45,11 @@ _SET_NAME = (
     "kubectl -n {target} patch deployment NAME -p "
     '\'{{"spec":{{"template":{{"spec":{{"schedulerName":"{scheduler}"{tolerations}}}}}}}}}\''
 )
+_ALONE: Final = (
+    "the pods of namespace {target} that are still to be moved have no controller: {pods}; delete "
+    "them, and create them again with schedulerName: {scheduler}{tolerate}, or wait until they end"
+)
+_SAVE: Final = "kubectl -n {target} get pod {pod} -o yaml > {pod}.yaml"
 STEPS: Final[dict[MigrationStep, Advice]] = {
     "conflict": Advice(
         "another scheduler binds pods that name one of Apportion's schedulers ({names}): "
@@ -219,7 +224,10 @@ def _show(answer: MigrationAnswer, *, back: bool) -> None:
 
 def advice_for(answer: MigrationAnswer) -> Advice:
     """Return the advice for the answer's step, with its names filled in."""
-    return _filled(STEPS[answer.step], answer, answer.target)
+    advice = STEPS[answer.step]
+    if answer.pods_alone:
+        advice = advice._replace(words=_ALONE, command=_SAVE)
+    return _filled(advice, answer, answer.target)
 
 
 def back_advice_for(answer: MigrationAnswer) -> Advice:
@@ -253,6 +261,7 @@ def _filled(advice: Advice, answer: MigrationAnswer, target: str) -> Advice:
         "plugin": row.source if row else "",
         "overtaken": _first(answer.overtaken, answer.overtaken_count),
         "pods": _first(answer.pods, answer.pods_count),
+        "pod": next(iter(answer.pods), "").rpartition("/")[2],
         "unbound": _first(answer.unbound, answer.unbound_count),
         "names": ", ".join(answer.scheduler_names),
         "scheduler": scheduler,

@@ -7,6 +7,7 @@ from typing import get_args
 
 import pytest
 from click.testing import CliRunner
+from msgspec import structs
 
 from apportion.cli.verbs.see.migrate import BACK, STEPS, Advice, command
 from apportion.core.answers.reads import (
@@ -67,6 +68,8 @@ def test_tables_stage_and_next_step(golden: Golden) -> None:
             sources=HALF_WAY.sources[2:3], pods=("n4/a",), pods_count=1,
         )  # fmt: skip
         said[step] = shown(answer).partition("next:  ")[2]
+    alone = structs.replace(HALF_WAY, pods=("web/a",), pods_count=1, pods_alone=True)
+    said["no controller"] = shown(alone).partition("next:  ")[2]
     golden(said)
 
 
