@@ -8,7 +8,10 @@ ConfigMaps, a note has the kinds."""
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from apportion.core.configuration.collect_errors import remove_errors
+from apportion.core.configuration.keys import KEYS
 from apportion.core.configuration.reading import passed_over, read_configuration
 from apportion.core.workloads.dialects import chart
 from apportion.core.workloads.dialects.names import VOLCANO_VGPU, original_names
@@ -156,6 +159,10 @@ _UNUSED: Final = {
     "nvidia.defaultMemory", "nvidia.defaultMem", "nvidia.defaultCores", "nvidia.defaultGPUNum",
     "nvidia.deviceMemoryScaling",
 }  # fmt: skip
+_DEFAULT: Final = "omitted: equal to the default"
+_KEYS: Final = {key.path: key.path for key in KEYS} | {
+    f"{key.path.partition('.')[0]}.{key.also}": key.path for key in KEYS if key.also
+}
 _TAKES_EFFECT: Final = "Volcano reads this key but never uses it; here it takes effect"
 _DIALECT: Final = "nvidia.dialect"
 _NAMES_RESOURCES: Final = {
@@ -246,6 +253,14 @@ class Importing:
             source, path = self._origin(error.field)
             moved = ManifestError(path, error.value, error.problem, error.fix)
             self._errors.append((source, moved))
+        kept = msgspec.to_builtins(configuration)  # without defaults
+        for target in filter(_KEYS.__contains__, self._origins):
+            sets, keeps = (
+                part(document, *path.split(".")[:-1]).keys() & {path.rpartition(".")[2]}
+                for document, path in ((left, target), (kept, _KEYS[target]))
+            )
+            if sets and not keeps:
+                self._notes.append(Note(*self._origin(target), _DEFAULT))
         for passed in passed_over(left):
             self._notes.append(Note(*self._origin(passed.path), f"no effect: {passed.why}"))
         of_volcano = original_names(configuration.nvidia) is VOLCANO_VGPU or any(
@@ -320,7 +335,7 @@ class Importing:
                     del held[key]
                     self._forget(source, path, f"nvidia.{key}")
                 if not earlier:
-                    self._notes.append(Note(source, path, "no effect: it is the default"))
+                    self._notes.append(Note(source, path, _DEFAULT))
                 return
             self._put(source, path, target, value)
         elif path in _NOTHING:

@@ -55,7 +55,17 @@ def test_a_later_default_replaces_an_earlier_core_limit(
     assert not done.configuration.nvidia.disable_core_limit
     assert ("devicePlugin.disablecorelimit", f"replaces the value of {replaced}") in notes(done)
     alone = imported(later)
-    assert ("devicePlugin.disablecorelimit", "no effect: it is the default") in notes(alone)
+    (note,) = (note for note in alone.notes if note.path == "devicePlugin.disablecorelimit")
+    assert note.why.startswith("omitted")
+
+
+def test_settings_that_are_equal_to_the_default_are_noted() -> None:
+    """The document omits settings that are equal to the default, and a note names each of them."""
+    section = {"defaultMemory": 0, "defaultCores": 20, "memoryFactor": 1, "deviceSplitCount": 0}
+    done = imported({"nvidia": section})
+    found = [path for path, why in notes(done) if why.startswith("omitted")]
+    assert sorted(found) == ["nvidia.defaultMemory", "nvidia.memoryFactor"]
+    assert [error.field for _, error in done.errors] == ["nvidia.deviceSplitCount"]
 
 
 def test_a_later_empty_list_replaces_an_earlier_list() -> None:
@@ -139,13 +149,13 @@ def test_F6_a_default_policy_that_only_pods_can_have_is_refused(policy: str) -> 
     done = imported({"scheduler": {"defaultSchedulerPolicy": defaults}})
     ((_, error),) = done.errors
     assert error.field == "scheduler.defaultSchedulerPolicy.gpuSchedulerPolicy"
-    assert f"annotate pods with hami.io/gpu-scheduler-policy: {policy}" in str(error)
+    assert error.fix.endswith(f"hami.io/gpu-scheduler-policy: {policy}")
 
 
 def test_F6_errors_of_names_and_choices_name_the_fix() -> None:
     """An empty resource name and an unknown MIG strategy are refused, with what to write."""
     done = imported({"resourceMem": "", "devicePlugin": {"migStrategy": "single"}})
-    assert [str(error) for _, error in done.errors] == [
-        'resourceMem: "" is empty; write a name, or remove it for the default',
-        'devicePlugin.migStrategy: "single" is not supported; write one of mixed, none',
-    ]
+    empty, unknown = (error for _, error in done.errors)
+    assert (empty.field, unknown.field) == ("resourceMem", "devicePlugin.migStrategy")
+    assert "mixed, none" in unknown.fix
+    assert "regex" not in str(empty)
