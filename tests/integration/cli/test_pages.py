@@ -70,7 +70,7 @@ FOLLOWING = {"tail", "--follow", "-N"}
 """Words of commands that print until they are interrupted."""
 FOLLOWED_S = 5
 ALIASES = {
-    "NAMESPACE/POD": "hami-pod", "training/worker-0": "hami-pod", "worker-0": "hami-pod",
+    "NAMESPACE/POD": "hami-pod", "training/worker-0": "test-vgpu", "worker-0": "hami-pod",
     "trainer-0": "hami-pod",
     "first": "hami-pod", "POD": "hami-pod", "NODE": "h100-1", "h100-3": "v100-1",
     "team/": "examples/pods", "pods/": "examples/pods", "60000 --cores 60": "4000 --cores 50",
@@ -79,7 +79,10 @@ ALIASES = {
     "08:00": "-1h", "18:00": "-1s",
     "2026-10-01T00:00": "-1h", "2026-11-01T00:00": "-1s",
 }  # fmt: skip
-"""Names and times on pages that the fleet of `up` does not have, and what is used instead."""
+"""Names and times on pages that the fleet of `up` does not have, and what is used instead.
+
+Pages resize the first worker of `training`. So it stands for a pod on two H100 with room for all
+other samples: they can fill the GPU of `hami-pod`, depending on the order of decisions."""
 AS_OF = re.compile(r"as of revision (\d+)")
 NAMES = re.compile(rf"(?<![\w/.-])({'|'.join(map(re.escape, ALIASES))})(?![\w.-])")
 PLACED = re.compile(r"\b(allocated) +\S.*")
