@@ -226,7 +226,7 @@ class Provisioning:
             group = self._state.groups.get(gang)
             if group is None or all(pod.phase is not PENDING for pod in group.pods.values()):
                 del self._gangs[gang]
-            elif (demand := demand_of(self._state, gang)) is not None:
+            elif (demand := demand_of(self._state, gang, self._class)) is not None:
                 wanted[demand.key] = demand
         if not (wanted or self._open):
             return
@@ -385,7 +385,7 @@ def _passing(error: Exception) -> bool:
     return isinstance(error, KubeRefused) and error.passing
 
 
-def demand_of(state: State, gang: str) -> _Demand | None:
+def demand_of(state: State, gang: str, provisioning_class: str) -> _Demand | None:
     """Return which pods of a gang need new nodes to start, or None if new nodes would not help."""
     group = state.groups[gang]
     tasks, others = missing(group)
@@ -413,7 +413,7 @@ def demand_of(state: State, gang: str) -> _Demand | None:
         sets.setdefault(pod.shape_key, []).append(pod)
     if not sets or others or +tasks:
         return None
-    digest = sha256(f"{gang} {group.since}".encode())
+    digest = sha256(f"{gang} {group.since} {provisioning_class}".encode())
     for key in sorted(sets):
         digest.update(b" %d " % len(sets[key]) + key)
     namespace, *_, leaf = gang.split("/")

@@ -84,11 +84,11 @@ class World:
         self.ledger.report(rack("n1", 2))
         self.begin()
 
-    def begin(self) -> None:
+    def begin(self, provisioning_class: str = NAME) -> None:
         """Replace the binder by one that has just started."""
         clock = SkewedClock(random.Random(7), skew_s=0.0)
         api = MemoryKubeApi(self.kube)
-        self.binder = Provisioning(api, self.ledger.state, clock, NAME)
+        self.binder = Provisioning(api, self.ledger.state, clock, provisioning_class)
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         """Send a user's request to the API server. Return the answer, or None on an error."""
@@ -414,6 +414,28 @@ def test_another_binder_and_a_restarted_one_change_nothing() -> None:
         assert world.names == []
 
     with_loop(world, rested)
+
+
+def test_another_class_replaces_the_requests() -> None:
+    """A binder with another class replaces the requests of the previous class, because the class of
+    a request cannot change. The pods name the new request and its class."""
+    world = World()
+
+    async def requested() -> None:
+        world.gang()
+        await rest(LOOK_S)
+
+    async def replaced() -> None:
+        await rest(2 * LOOK_S)
+        (request,) = world.requests
+        assert request["spec"]["provisioningClassName"] == "other.example.com"
+        assert set(world.consumed().values()) == {request["metadata"]["name"]}
+        notes = world.ask("GET", f"{PODS}/p0")["metadata"]["annotations"]
+        assert notes[CLASS] == "other.example.com"
+
+    with_loop(world, requested)
+    world.begin("other.example.com")
+    with_loop(world, replaced)
 
 
 def test_pods_that_replace_others_change_no_request() -> None:
