@@ -60,8 +60,9 @@ POD_FIELDS: Final = (
     "topologySpreadConstraints",
 )  # fmt: skip
 CONTAINER_FIELDS: Final = ("image", "name", "ports", "restartPolicy")
+FORBIDDEN: Final = 403
 FIXES: Final = {
-    403: "set binder.provisioning.enabled of the chart, which grants the permissions",
+    FORBIDDEN: "set binder.provisioning.enabled of the chart, which grants the permissions",
     NOT_FOUND: "install the CRD of Cluster Autoscaler",
 }
 
@@ -317,27 +318,35 @@ class Provisioning:
             "annotations": {GANG: demand.gang},
             "ownerReferences": list(owners.values()),
         }
-        sets = []
-        core = f"/api/v1/namespaces/{demand.namespace}/podtemplates"
-        for at, (pods, template) in enumerate(zip(demand.sets, templates, strict=True)):
-            ref = {"name": f"{name}-{at}"}
-            sets.append({"podTemplateRef": ref, "count": len(pods)})
-            about = {"apiVersion": "v1", "kind": "PodTemplate"}
-            await self._have(core, {**about, "metadata": meta | ref, "template": template})
-        about = {"apiVersion": f"{API}/{self._version}", "kind": "ProvisioningRequest"}
+        sets = [
+            {"podTemplateRef": {"name": f"{name}-{at}"}, "count": len(pods)}
+            for at, pods in enumerate(demand.sets)
+        ]
         spec = {"provisioningClassName": self._class, "podSets": sets}
-        path = f"/apis/{API}/{self._version}/namespaces/{demand.namespace}/{KIND}"
-        await self._have(path, {**about, "metadata": {**meta, "name": name}, "spec": spec})
+        within = f"namespaces/{demand.namespace}"
+        try:
+            # The autoscaler fails a request without its templates, so these are created first.
+            for at, template in enumerate(templates):
+                made = {"metadata": {**meta, "name": f"{name}-{at}"}, "template": template}
+                await self._have(f"/api/v1/{within}/podtemplates", "v1", "PodTemplate", made)
+            api = f"{API}/{self._version}"
+            made = {"metadata": {**meta, "name": name}, "spec": spec}
+            await self._have(f"/apis/{api}/{within}/{KIND}", api, "ProvisioningRequest", made)
+        except KubeRefused as error:
+            if not _passing(error):  # no other binder succeeds either
+                for at in range(len(templates)):
+                    await self._api.request("DELETE", f"/api/v1/{within}/podtemplates/{name}-{at}")
+            raise
         self._warned.clear()
         _log.info("ProvisioningRequest %s created for gang %s", name, demand.gang)
         return True
 
-    async def _have(self, path: str, document: object) -> None:
+    async def _have(self, path: str, api: str, kind: str, document: dict[str, Any]) -> None:
         """Create an object, unless another binder has. Raises KubeRefused and KubeUnavailable."""
         try:
-            await self._api.change("POST", path, document)
+            await self._api.change("POST", path, {"apiVersion": api, "kind": kind, **document})
         except KubeRefused as error:
-            if error.status != CONFLICT:
+            if error.reason != "AlreadyExists":
                 raise
 
     async def _remove(self, request: _Request, asking: set[str]) -> None:
@@ -377,12 +386,15 @@ class Provisioning:
         if status not in self._warned:
             self._warned.add(status)
             fix = FIXES.get(status, "correct this")
+            if status == FORBIDDEN and " cannot " not in error.args[0]:
+                fix = "correct this"  # refused by a quota or a webhook, not for a permission
             said = "no ProvisioningRequest for %s: %s; %s, or start the binder without %s"
             _log.warning(said, whose, error, fix, "--provisioning-class")
 
 
 def _passing(error: Exception) -> bool:
-    return isinstance(error, KubeRefused) and error.passing
+    # a conflict: the object, or the quota that counts it, has changed at the same time
+    return isinstance(error, KubeRefused) and (error.passing or error.status == CONFLICT)
 
 
 def demand_of(state: State, gang: str, provisioning_class: str) -> _Demand | None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import random
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -61,19 +62,31 @@ class CaughtUp(Reader[Change]):
         """Return at once, since this reader never lags behind the ledger."""
 
 
+FORBIDDEN = 'User "binder" cannot do this'
+
+
 class Guarded(MemoryKube):
-    """An API server that counts requests, and refuses those of one method for our kind."""
+    """An API server that records requests, and refuses those of one method on some paths.
+
+    By default, these are the paths of our kind and of annotations. Only as many requests are
+    refused as `times` says."""
 
     refuses = ""
-    status = 403
-    asked = 0
+    where = "(/provisioningrequests|/status)$"
+    status, reason, message = 403, "Forbidden", FORBIDDEN
+    times = 1_000_000
 
-    def handle(self, method: str, path: str, **given: Any) -> Answer:
+    def __init__(self) -> None:
+        super().__init__()
+        self.log: list[str] = []
+
+    def handle(self, method: str, path: str, *, body: bytes | None = None, **given: Any) -> Answer:
         """Refuse the request with `status` if its method is refused. Otherwise handle it."""
-        self.asked += 1
-        if method == self.refuses and path.endswith(("/provisioningrequests", "/status")):
-            return Answer(self.status, status_body(self.status, "Refused", "not yours"))
-        return super().handle(method, path, **given)
+        self.log.append(f"{method} {path}")
+        if method == self.refuses and self.times and re.search(self.where, path):
+            self.times -= 1
+            return Answer(self.status, status_body(self.status, self.reason, self.message))
+        return super().handle(method, path, body=body, **given)
 
 
 class World:
@@ -469,7 +482,7 @@ def test_without_the_api_there_is_one_warning(caplog: pytest.LogCaptureFixture) 
         world.gang()
         await rest(3 * AGAIN_S)
         assert len(warnings(caplog)) == 1
-        assert world.kube.asked < 10
+        assert len(world.kube.log) < 10
         assert world.consumed() == {}
         world.kube.fewer_kinds -= absent
         await rest(AGAIN_S)
@@ -495,14 +508,70 @@ def test_without_the_permission_there_is_one_warning(
         world.gang()
         await rest(LOOK_S)
         assert world.consumed() == {}
+        assert world.names == []
         world.kube.refuses = ""
         await rest(AGAIN_S + LOOK_S)
         assert len(world.requests) == 1
+        assert len(world.consumed()) == 3
 
     world.kube.refuses = method
     with_loop(world, work)
     (said,) = warnings(caplog)
     assert "binder.provisioning.enabled" in said
+
+
+def test_only_a_missing_permission_is_reported_as_one(caplog: pytest.LogCaptureFixture) -> None:
+    """If a quota refuses the request, the warning does not advise the permission of the chart. The
+    templates are deleted."""
+    world = World()
+    world.kube.refuses, world.kube.message = "POST", "exceeded quota: objects"
+
+    async def work() -> None:
+        world.gang()
+        await rest(LOOK_S)
+        assert world.names == []
+
+    with_loop(world, work)
+    (said,) = warnings(caplog)
+    assert "exceeded quota" in said
+    assert "binder.provisioning.enabled" not in said
+
+
+@pytest.mark.parametrize("where", ["/podtemplates$", "/provisioningrequests$"])
+def test_only_an_object_that_exists_is_one_of_another_binder(where: str) -> None:
+    """A conflict of the quota creates nothing, so the binder creates the object at its next
+    attempt. Until then, no pod names the request."""
+    world = World()
+    world.kube.refuses, world.kube.where, world.kube.times = "POST", where, 1
+    world.kube.status, world.kube.reason = 409, "Conflict"
+
+    async def work() -> None:
+        world.gang()
+        await rest(1.0)
+        assert world.consumed() == {}
+        await rest(2 * LOOK_S)
+        assert len(world.names) == 3
+        assert len(world.consumed()) == 3
+
+    with_loop(world, work)
+
+
+def test_two_binders_at_once_create_one_request() -> None:
+    """A binder that finds that the request exists when it creates it names it as its own."""
+    world = World()
+
+    async def work() -> None:
+        other = world.binder
+        world.begin()
+        world.gang()  # only the second binder observes it
+        other._gangs["default/job"] = None
+        await asyncio.gather(other.look(), world.binder.look())
+        posted = [each for each in world.kube.log if each.startswith("POST /apis")]
+        assert len(posted) == 2
+        assert len(world.names) == 3
+        assert len(world.consumed()) == 3
+
+    run_virtually(work())
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PATCH"])
@@ -630,9 +699,9 @@ def test_a_gang_that_waits_for_a_limit_costs_no_request() -> None:
     async def work() -> None:
         quota(world)
         await rest(2 * LOOK_S)
-        asked = world.kube.asked
+        asked = len(world.kube.log)
         await rest(AGAIN_S)
-        assert world.kube.asked == asked
+        assert len(world.kube.log) == asked
 
     with_loop(world, work)
 
@@ -643,10 +712,10 @@ def test_pods_without_a_gang_cost_no_request() -> None:
 
     async def work() -> None:
         world.submit("single", group="")
-        asked = world.kube.asked
+        asked = len(world.kube.log)
         world.decide()
         await rest(AGAIN_S)
-        assert world.kube.asked == asked
+        assert len(world.kube.log) == asked
 
     with_loop(world, work)
 
