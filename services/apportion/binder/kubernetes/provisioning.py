@@ -9,8 +9,10 @@ Invariants: the names are derived from the ledger, so several binders create a r
 API server refuses a request, its pods are not changed."""
 
 import asyncio
+import itertools
 import logging
 import math
+from collections.abc import Iterable
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
@@ -65,6 +67,7 @@ FIXES: Final = {
     FORBIDDEN: "set binder.provisioning.enabled of the chart, which grants the permissions",
     NOT_FOUND: "install the CRD of Cluster Autoscaler",
 }
+REFUSALS: Final = (KubeRefused, msgspec.DecodeError)  # of one object
 
 _log = logging.getLogger(__name__)
 
@@ -91,12 +94,12 @@ class _Pod(Struct, frozen=True):
     spec: dict[str, Any] = {}
 
     @property
-    def managed(self) -> bool:
-        """Return True if another program, such as Kueue, requests the nodes of this pod."""
+    def consumes(self) -> str:
+        """Return the request that the pod names; `KUEUE` if Kueue requests its nodes; or empty."""
         notes = self.metadata.annotations or {}
-        given = notes.get(CONSUMES, OURS)
         names = (*notes, *(self.metadata.labels or ()))
-        return not given.startswith(OURS) or any(name.startswith(KUEUE) for name in names)
+        managed = any(name.startswith(KUEUE) for name in names)
+        return notes.get(CONSUMES, KUEUE if managed else "")
 
     @property
     def owner(self) -> _Owner:
@@ -188,7 +191,7 @@ class Provisioning:
         self._open = True  # requests of ours may exist
         self._version = ""  # of the API, as the server has it
         self._news = asyncio.Event()
-        self._named: dict[str, str | None] = {}  # the request in each pod's annotation, by uid
+        self._named: dict[str, str] = {}  # what each pod consumes, by uid
         self._later: dict[str, float] = {}  # when a demand is tried again, by name
         self._warned: set[int] = set()
 
@@ -208,13 +211,10 @@ class Provisioning:
             pause_s = LOOK_S
             try:
                 await self.look()
-            except (KubeUnavailable, KubeRefused, msgspec.DecodeError) as error:
-                if isinstance(error, KubeUnavailable) or _passing(error):
-                    _log.info("ProvisioningRequests not updated, retrying: %s", error)
-                else:
+            except (KubeUnavailable, *REFUSALS) as error:
+                if not self._report(error, "gangs"):
                     self._version = ""
                     pause_s = AGAIN_S
-                    self._warn(error, "gangs")
             if self._gangs or self._open:
                 await self._clock.pause(pause_s)
             else:
@@ -238,9 +238,16 @@ class Provisioning:
         asking = {demand.gang for demand in wanted.values()}
         for key in found.keys() - wanted.keys():
             for request in found[key].values():
-                await self._remove(request, asking)
+                try:
+                    await self._remove(request, asking)
+                except REFUSALS as error:
+                    self._report(error, f"{key} is not deleted")
         for key, demand in wanted.items():
-            await self._keep(demand, found.get(key, {}))
+            try:
+                await self._keep(demand, found.get(key, {}))
+            except REFUSALS as error:
+                if not self._report(error, f"gang {demand.gang}"):
+                    self._later[key] = self._clock.monotonic() + AGAIN_S
         for uid in self._named.keys() - self._state.pods.keys():
             del self._named[uid]
         self._later = {key: at_s for key, at_s in self._later.items() if key in wanted}
@@ -276,39 +283,39 @@ class Provisioning:
             if self._clock.monotonic() < self._later.get(demand.key, -math.inf):
                 return
             attempt += 1
-            try:
-                if not await self._create(demand, f"{demand.name}-{attempt}"):
-                    return
-            except (KubeRefused, msgspec.DecodeError) as error:
-                if _passing(error):
-                    raise
-                self._later[demand.key] = self._clock.monotonic() + AGAIN_S
-                self._warn(error, f"gang {demand.gang}")
+            if not await self._create(demand, f"{demand.name}-{attempt}"):
                 return
             self._open = True
             for request in found.values():
                 await self._remove(request, {demand.gang})
-        pods = [pod for pods in demand.sets for pod in pods]
-        await self._annotate(pods, f"{demand.name}-{attempt}")
+        await self._name(demand, f"{demand.name}-{attempt}")
+
+    async def _name(self, demand: _Demand, name: str) -> None:
+        """Name the request in annotations of the gang's pods that consume no other request."""
+        for pod in itertools.chain(*demand.sets):
+            if pod.uid not in self._named:
+                await self._read(pod)
+            said = self._named.get(pod.uid, name)
+            if said != name and _ours(said):
+                await self._annotate(pod, name)
 
     async def _create(self, demand: _Demand, name: str) -> bool:
         """Create the request and its templates. Return False if the gang gets none now."""
         if len(demand.sets) > SETS_MAX:
             said = f"its pods have {len(demand.sets)} shapes, more than the {SETS_MAX} of a request"
             self._later[demand.key] = math.inf
-            self._warn(ValueError(said), f"gang {demand.gang}")
+            self._report(ValueError(said), f"gang {demand.gang}")
             return False
         owners: dict[str, _Owner] = {}
         templates: list[dict[str, Any]] = []
         for pods in demand.sets:
-            first = pods[0].submitted
-            body = await self._api.find(pod_path(first.namespace, first.name))
-            pod = _decode_pod(body) if body is not None else _Pod()
-            if pod.metadata.uid != first.uid:
-                return False  # the ledger has yet to learn that the pod is gone
-            if pod.managed:
+            read = [each for pod in pods if (each := await self._read(pod)) is not None]
+            if len(read) < len(pods):
+                return False  # the ledger has yet to learn that a pod is gone
+            if any(not _ours(each.consumes) for each in read):
                 self._later[demand.key] = math.inf
                 return False
+            pod = read[0]
             owners[pod.owner.uid] = pod.owner
             claims = frozenset.intersection(*(frozenset(p.submitted.volume_claims) for p in pods))
             templates.append(pod.template(claims))
@@ -357,7 +364,7 @@ class Provisioning:
         if group is not None and gang not in asking and gang.startswith(f"{meta.namespace}/"):
             # The autoscaler may add a node for each pod that the gang has beyond its minimum.
             pending = [pod for pod in group.pods.values() if pod.phase is PENDING]
-            await self._annotate(pending, None)
+            await self._release(pending, meta.name)
         within = f"namespaces/{meta.namespace}"
         templates = [
             f"/api/v1/{within}/podtemplates/{meta.name}-{at}"
@@ -368,28 +375,56 @@ class Provisioning:
             if not answer.ok and answer.status != NOT_FOUND:
                 raise answer.refusal()
 
-    async def _annotate(self, pods: list[PodState], name: str | None) -> None:
-        """Name the request in the pods' annotations, or remove these. Raises KubeUnavailable."""
-        notes = {CONSUMES: name, CLASS: name and self._class}
-        for pod in pods:
-            if self._named.get(pod.uid, "") != name:
-                body = msgspec.json.encode({"metadata": {"uid": pod.uid, "annotations": notes}})
-                path = f"{pod_path(pod.submitted.namespace, pod.submitted.name)}/status"
-                answer = await self._api.request("PATCH", path, body=body, content_type=MERGE_PATCH)
-                if answer.passing:
-                    raise KubeUnavailable(str(answer.refusal()))
-                self._named[pod.uid] = name  # other refusals: the pod is gone
+    async def _read(self, pod: PodState) -> _Pod | None:
+        """Return the pod as the API server has it, or None if it is gone."""
+        body = await self._api.find(pod_path(pod.submitted.namespace, pod.submitted.name))
+        read = _decode_pod(body) if body is not None else _Pod()
+        if read.metadata.uid != pod.uid:
+            return None
+        self._named[pod.uid] = read.consumes
+        return read
 
-    def _warn(self, error: Exception, whose: str) -> None:
-        """Log a refusal once for each status, until a request is created."""
+    async def _annotate(self, pod: PodState, name: str) -> None:
+        """Name the request in the pod's annotations, or no request if `name` is empty."""
+        notes = {CONSUMES: name or None, CLASS: self._class if name else None}
+        body = {"metadata": {"uid": pod.uid, "annotations": notes}}
+        path = f"{pod_path(pod.submitted.namespace, pod.submitted.name)}/status"
+        try:
+            await self._api.change("PATCH", path, body, content_type=MERGE_PATCH)
+        except KubeRefused as error:
+            if error.status != NOT_FOUND:
+                raise
+        self._named[pod.uid] = name
+
+    async def _release(self, pods: Iterable[PodState], name: str) -> None:
+        """Remove the annotation from those of the pods that name this request."""
+        for pod in pods:
+            # Another program may have changed the annotation since.
+            if self._named.get(pod.uid, name) == name:
+                read = await self._read(pod)
+                if read is not None and read.consumes == name:
+                    await self._annotate(pod, "")
+
+    def _report(self, error: Exception, whose: str) -> bool:
+        """Log an error. Return True if the next attempt may succeed.
+
+        A refusal is logged once for each status, until a request is created."""
+        if isinstance(error, KubeUnavailable) or _passing(error):
+            _log.info("ProvisioningRequests not updated (%s), retrying: %s", whose, error)
+            return True
         status = error.status if isinstance(error, KubeRefused) else 0
         if status not in self._warned:
             self._warned.add(status)
             fix = FIXES.get(status, "correct this")
-            if status == FORBIDDEN and " cannot " not in error.args[0]:
+            if status == FORBIDDEN and " cannot " not in str(error):
                 fix = "correct this"  # refused by a quota or a webhook, not for a permission
             said = "no ProvisioningRequest for %s: %s; %s, or start the binder without %s"
             _log.warning(said, whose, error, fix, "--provisioning-class")
+        return False
+
+
+def _ours(consumed: str) -> bool:
+    return not consumed or consumed.startswith(OURS)
 
 
 def _passing(error: Exception) -> bool:

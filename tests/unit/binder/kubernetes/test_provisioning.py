@@ -124,11 +124,13 @@ class World:
     ) -> PodSubmitted:  # fmt: skip
         """Create a pod of the gang in the cluster and in the ledger."""
         more = {"nodeSelector": {"pool": "gpu"}, "volumes": fields.pop("volumes", [])}
+        namespace = fields.setdefault("namespace", "default")
         made = kube_pod(name, share(memory_mib), **more)
         made["spec"]["containers"][0]["env"] = [SECRET]
         made["metadata"] |= {"ownerReferences": [JOB | {"controller": True}], **(notes or {})}
-        uid = self.ask("POST", PODS, made)["metadata"]["uid"]
-        fields = {"group": "default/job", "namespace": "default", "name": name} | fields
+        made["metadata"]["namespace"] = namespace
+        uid = self.ask("POST", PODS.replace("default", namespace), made)["metadata"]["uid"]
+        fields = {"group": "default/job", "name": name} | fields
         pod = member(uid, ask(memory_mib), **fields)
         self.told(pod)
         return pod
@@ -594,6 +596,104 @@ def test_a_server_that_fails_for_a_while_is_asked_again_soon(
         assert warnings(caplog) == []
 
     with_loop(world, work)
+
+
+def two_gangs(world: World) -> None:
+    """Submit two gangs of two pods. One is in the namespace `blocked`."""
+    for namespace in ("blocked", "default"):
+        name = f"{namespace}/pair"
+        world.told(gang(name, 2))
+        for number in range(2):
+            world.submit(f"{namespace}-{number}", group=name, namespace=namespace)
+    world.decide()
+
+
+@pytest.mark.parametrize("status", [403, 500])
+@pytest.mark.parametrize("where", ["/podtemplates$", "/provisioningrequests$"])
+def test_a_refused_gang_does_not_delay_others(status: int, where: str) -> None:
+    """If a webhook refuses or fails all objects of a namespace, the gangs of other namespaces get
+    their requests."""
+    world = World()
+    world.kube.refuses, world.kube.where = "POST", f"/blocked{where}"
+    world.kube.status, world.kube.message = status, "failed calling webhook"
+
+    async def work() -> None:
+        two_gangs(world)
+        await rest(2 * LOOK_S)
+        (request,) = world.requests
+        assert request["metadata"]["namespace"] == "default"
+        assert set(world.consumed()) == {"default-0", "default-1"}
+
+    with_loop(world, work)
+
+
+@pytest.mark.parametrize("status", [403, 500])
+def test_a_refused_deletion_does_not_delay_others(status: int) -> None:
+    """If the API server refuses to delete a request or its templates, other gangs get theirs."""
+    world = World()
+    world.kube.refuses, world.kube.where, world.kube.status = "DELETE", "job", status
+
+    async def work() -> None:
+        world.gang()
+        await rest(LOOK_S)
+        world.ledger.gone(*world.ledger.state.pods)
+        two_gangs(world)
+        await rest(3 * LOOK_S)
+        assert len(world.requests) == 3
+        world.kube.refuses = ""
+        await rest(2 * AGAIN_S)
+        assert len(world.requests) == 2
+
+    with_loop(world, work)
+
+
+@pytest.mark.parametrize("status", [401, 403, 409, 422])
+def test_a_refused_annotation_is_written_again(status: int) -> None:
+    """If the API server refuses an annotation, the binder tries again at its next attempt."""
+    world = World()
+    world.kube.refuses, world.kube.where, world.kube.times = "PATCH", "/status$", 2
+    world.kube.status = status
+
+    async def work() -> None:
+        world.gang()
+        await rest(5 * LOOK_S)
+        assert len(world.requests) == 1
+        assert len(world.consumed()) == 3
+
+    with_loop(world, work)
+
+
+def test_annotations_of_users_are_kept() -> None:
+    """A gang gets no request if any of the pods that it needs consumes another request. Pods beyond
+    the minimum keep the request of their user when the request of the gang is deleted."""
+    mine = {"annotations": {CONSUMES: "mine"}}
+    needed, beyond = World(), World()
+
+    async def none() -> None:
+        needed.told(gang("default/job", 3))
+        for name, notes in (("p0", {}), ("p1", {}), ("p2", mine)):
+            needed.submit(name, notes=notes)
+        needed.decide()
+        await rest(3 * LOOK_S)
+        assert needed.names == []
+        assert needed.consumed() == {"p2": "mine"}
+
+    async def kept() -> None:
+        beyond.gang()
+        beyond.submit("p3", notes=mine)
+        beyond.submit("p4")
+        beyond.decide()
+        await rest(3 * LOOK_S)
+        assert len(beyond.consumed()) == 4
+        beyond.kube.log.clear()
+        beyond.told(gang("default/job", 1))
+        await rest(3 * LOOK_S)
+        assert beyond.consumed() == {"p3": "mine"}
+        patched = [each for each in beyond.kube.log if each.startswith("PATCH")]
+        assert patched == [f"PATCH {PODS}/{name}/status" for name in ("p0", "p1", "p2")]
+
+    with_loop(needed, none)
+    with_loop(beyond, kept)
 
 
 def test_a_gang_of_too_many_shapes_is_reported(caplog: pytest.LogCaptureFixture) -> None:
