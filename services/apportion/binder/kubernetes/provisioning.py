@@ -5,8 +5,8 @@ The request lists the pods that the gang lacks, by shape, and these pods have an
 its name: the autoscaler then adds no nodes for each pod by itself. If the request fails, the next
 one follows after a pause. Requests, annotations and pauses are like those of Kueue.
 
-Invariants: the names are derived from the ledger, so several binders create a request once. If the
-API server refuses a request, its pods are not changed."""
+Invariants: the names are derived from the ledger, so several binders create a request once. Pods
+name only requests that exist, and a request is deleted after its pods are freed of it."""
 
 import asyncio
 import itertools
@@ -148,6 +148,12 @@ class _Request(Struct, frozen=True):
     status: _Status = _Status()
 
     @property
+    def gang(self) -> str:
+        """Return the gang in the request's namespace that it is for, or an empty string."""
+        gang = (self.metadata.annotations or {}).get(GANG, "")
+        return gang if gang.startswith(f"{self.metadata.namespace}/") else ""
+
+    @property
     def ended(self) -> int | None:
         """Return when the request failed or expired, in microseconds since 1970; else None."""
         for each in self.status.conditions or ():
@@ -192,6 +198,7 @@ class Provisioning:
         self._version = ""  # of the API, as the server has it
         self._news = asyncio.Event()
         self._named: dict[str, str] = {}  # what each pod consumes, by uid
+        self._alive: set[str] = set()  # requests that exist, with their namespace
         self._later: dict[str, float] = {}  # when a demand is tried again, by name
         self._warned: set[int] = set()
 
@@ -235,22 +242,39 @@ class Provisioning:
         if found is None:
             return
         self._open = bool(found)
-        asking = {demand.gang for demand in wanted.values()}
+        later = {each.gang for each in wanted.values() if not await self._serve(each, found)}
         for key in found.keys() - wanted.keys():
             for request in found[key].values():
-                try:
-                    await self._remove(request, asking)
-                except REFUSALS as error:
-                    self._report(error, f"{key} is not deleted")
-        for key, demand in wanted.items():
-            try:
-                await self._keep(demand, found.get(key, {}))
-            except REFUSALS as error:
-                if not self._report(error, f"gang {demand.gang}"):
-                    self._later[key] = self._clock.monotonic() + AGAIN_S
-        for uid in self._named.keys() - self._state.pods.keys():
-            del self._named[uid]
+                if request.gang not in later:
+                    await self._remove(request)
+        await self._forget()
         self._later = {key: at_s for key, at_s in self._later.items() if key in wanted}
+
+    async def _serve(self, planned: _Demand, found: dict[str, dict[int, _Request]]) -> bool:
+        """Keep the gang's request. Return False if the next attempt may succeed."""
+        demand = demand_of(self._state, planned.gang, self._class)
+        if demand is None or demand.key != planned.key:
+            return False  # changed while the API server handled the requests of other gangs
+        try:
+            await self._keep(demand, found.get(demand.key, {}))
+        except REFUSALS as error:
+            if self._report(error, f"gang {demand.gang}"):
+                return False
+            self._later[demand.key] = self._clock.monotonic() + AGAIN_S
+        return True
+
+    async def _forget(self) -> None:
+        """Forget pods that are gone, and free the others of requests that do not exist."""
+        for uid, name in tuple(self._named.items()):
+            pod = self._state.pods.get(uid)
+            if pod is None or pod.phase is not PENDING:
+                del self._named[uid]
+            elif _ours(name) and name and f"{pod.submitted.namespace}/{name}" not in self._alive:
+                self._open = True
+                try:
+                    await self._release((pod,), name)
+                except REFUSALS as error:
+                    self._report(error, f"gang {pod.submitted.group}")
 
     async def _found(self) -> dict[str, dict[int, _Request]] | None:
         """Return our requests by key and attempt; None if the server is not known yet."""
@@ -264,31 +288,37 @@ class Provisioning:
                 raise KubeRefused(NOT_FOUND, "", f"this cluster does not serve {KIND}.{API}")
         body = await self._api.get(f"/apis/{API}/{self._version}/{KIND}", {"labelSelector": GANG})
         found: dict[str, dict[int, _Request]] = {}
+        self._alive.clear()
         for request in _decode_requests(body).items or ():
             meta = request.metadata
             name, _, attempt = meta.name.rpartition("-")
             if GANG in (meta.labels or {}) and name.startswith(OURS) and attempt.isdecimal():
                 found.setdefault(f"{meta.namespace}/{name}", {})[int(attempt)] = request
+                self._alive.add(f"{meta.namespace}/{meta.name}")
         return found
 
     async def _keep(self, demand: _Demand, found: dict[int, _Request]) -> None:
         """Create the gang's request, or the next one after a failure, and annotate its pods."""
         attempt = max(found, default=0)
-        ended = found[attempt].ended if found else 0
-        if ended is not None:  # there is no request that the autoscaler still works on
-            next_us = ended + int(BACK_OFF.after(attempt) * SECOND)
-            late = self._clock.now().timestamp() * SECOND < next_us
-            if late or attempt >= ATTEMPTS_MAX:
-                return
-            if self._clock.monotonic() < self._later.get(demand.key, -math.inf):
-                return
+        due = self._is_due(demand, found.get(attempt), attempt)
+        if due and await self._create(demand, f"{demand.name}-{attempt + 1}"):
             attempt += 1
-            if not await self._create(demand, f"{demand.name}-{attempt}"):
-                return
-            self._open = True
-            for request in found.values():
-                await self._remove(request, {demand.gang})
-        await self._name(demand, f"{demand.name}-{attempt}")
+        if attempt:
+            await self._name(demand, f"{demand.name}-{attempt}")
+        for request in found.values():
+            if request.metadata.name != f"{demand.name}-{attempt}":
+                await self._remove(request)
+
+    def _is_due(self, demand: _Demand, last: _Request | None, attempt: int) -> bool:
+        """Return True if the gang gets its next request now."""
+        if self._clock.monotonic() < self._later.get(demand.key, -math.inf):
+            return False
+        if last is None:
+            return True
+        if last.ended is None or attempt >= ATTEMPTS_MAX:
+            return False
+        next_us = last.ended + int(BACK_OFF.after(attempt) * SECOND)
+        return self._clock.now().timestamp() * SECOND >= next_us
 
     async def _name(self, demand: _Demand, name: str) -> None:
         """Name the request in annotations of the gang's pods that consume no other request."""
@@ -344,6 +374,8 @@ class Provisioning:
                 for at in range(len(templates)):
                     await self._api.request("DELETE", f"/api/v1/{within}/podtemplates/{name}-{at}")
             raise
+        self._open = True
+        self._alive.add(f"{demand.namespace}/{name}")
         self._warned.clear()
         _log.info("ProvisioningRequest %s created for gang %s", name, demand.gang)
         return True
@@ -356,24 +388,27 @@ class Provisioning:
             if error.reason != "AlreadyExists":
                 raise
 
-    async def _remove(self, request: _Request, asking: set[str]) -> None:
-        """Delete a request with its templates, and its annotations if its gang is not `asking`."""
+    async def _remove(self, request: _Request) -> None:
+        """Delete a request with its templates, and the annotations that name it."""
         meta = request.metadata
-        gang = (meta.annotations or {}).get(GANG, "")
-        group = self._state.groups.get(gang)
-        if group is not None and gang not in asking and gang.startswith(f"{meta.namespace}/"):
-            # The autoscaler may add a node for each pod that the gang has beyond its minimum.
-            pending = [pod for pod in group.pods.values() if pod.phase is PENDING]
-            await self._release(pending, meta.name)
+        group = self._state.groups.get(request.gang)
+        pods = () if group is None else tuple(group.pods.values())
         within = f"namespaces/{meta.namespace}"
+        itself = f"/apis/{API}/{self._version}/{within}/{KIND}/{meta.name}"
         templates = [
             f"/api/v1/{within}/podtemplates/{meta.name}-{at}"
             for at in range(len(request.spec.pod_sets))
         ]
-        for path in (*templates, f"/apis/{API}/{self._version}/{within}/{KIND}/{meta.name}"):
-            answer = await self._api.request("DELETE", path)
-            if not answer.ok and answer.status != NOT_FOUND:
-                raise answer.refusal()
+        try:
+            # Without a request, the autoscaler may add a node for each pod.
+            await self._release((pod for pod in pods if pod.phase is PENDING), meta.name)
+            for path in (itself, *templates):
+                answer = await self._api.request("DELETE", path)
+                if not answer.ok and answer.status != NOT_FOUND:
+                    raise answer.refusal()
+                self._alive.discard(f"{meta.namespace}/{meta.name}")
+        except REFUSALS as error:
+            self._report(error, f"gang {request.gang}")
 
     async def _read(self, pod: PodState) -> _Pod | None:
         """Return the pod as the API server has it, or None if it is gone."""
@@ -434,7 +469,9 @@ def _passing(error: Exception) -> bool:
 
 def demand_of(state: State, gang: str, provisioning_class: str) -> _Demand | None:
     """Return which pods of a gang need new nodes to start, or None if new nodes would not help."""
-    group = state.groups[gang]
+    group = state.groups.get(gang)
+    if group is None:
+        return None
     tasks, others = missing(group)
     waiting = [pod for pod in group.pods.values() if pod.phase is PENDING and not pod.terminating]
     waiting.sort(key=lambda pod: (pod.submitted_revision, pod.uid))

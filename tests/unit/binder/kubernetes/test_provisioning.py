@@ -350,6 +350,105 @@ def test_pods_without_a_request_name_none() -> None:
     with_loop(world, work)
 
 
+def test_a_refused_successor_leaves_no_annotation() -> None:
+    """If a changed gang gets no request, the previous one is deleted, and the pods name none."""
+    world = World()
+
+    async def work() -> None:
+        world.gang()
+        await rest(LOOK_S)
+        assert len(world.consumed()) == 3
+        world.kube.refuses = "POST"
+        world.told(gang("default/job", 2))
+        await rest(3 * LOOK_S)
+        assert world.names == []
+        assert world.consumed() == {}
+
+    with_loop(world, work)
+
+
+def test_a_request_is_deleted_after_its_successor_exists() -> None:
+    """If the minimum of a gang changes, the pods of the new request name it before the previous one
+    is deleted. A pod that is not in the new request names none."""
+    world = World()
+
+    async def work() -> None:
+        world.gang()
+        await rest(LOOK_S)
+        (before,) = world.requests
+        world.kube.log.clear()
+        world.told(gang("default/job", 2))
+        await rest(3 * LOOK_S)
+        (after,) = world.requests
+        name = after["metadata"]["name"]
+        assert world.consumed() == dict.fromkeys(("p0", "p1"), name)
+        changes = [each for each in world.kube.log if not each.startswith("GET")]
+        deleted = changes.index(f"DELETE {REQUESTS}/{before['metadata']['name']}")
+        assert deleted == max(
+            at for at, each in enumerate(changes) if not each.startswith("DELETE")
+        ) + 1  # fmt: skip
+
+    with_loop(world, work)
+
+
+def test_the_templates_are_deleted_after_their_request() -> None:
+    """A request without templates fails, so a request whose deletion is refused keeps them."""
+    world = World()
+    world.kube.refuses, world.kube.where = "DELETE", "/provisioningrequests/"
+    world.kube.status = 503
+
+    async def work() -> None:
+        world.gang()
+        await rest(LOOK_S)
+        refuse(world, RefusalCode.QUOTA_EXCEEDED)
+        await rest(3 * LOOK_S)
+        assert len(world.names) == 3
+        assert world.consumed() == {}
+
+    with_loop(world, work)
+
+
+def test_pods_do_not_name_a_request_that_another_program_deleted() -> None:
+    """If an administrator deletes the request and the gang needs none any more, its pods do not
+    name it."""
+    world = World()
+
+    async def work() -> None:
+        world.gang()
+        await rest(LOOK_S)
+        world.ask("DELETE", f"{REQUESTS}/{world.requests[0]['metadata']['name']}")
+        world.told(gang("default/job", 1))
+        await rest(3 * LOOK_S)
+        assert world.consumed() == {}
+
+    with_loop(world, work)
+
+
+def test_a_gang_that_is_placed_in_the_meantime_gets_no_request() -> None:
+    """Before it creates a request, the binder checks whether the gang still needs one, because the
+    requests of other gangs take time."""
+    world = World()
+
+    async def work() -> None:
+        two_gangs(world)
+        placed = world.kube.handle
+
+        def handle(method: str, path: str, **given: Any) -> Answer:
+            if method == "POST" and path == REQUESTS.replace("default", "blocked"):
+                world.ledger.gone(*(
+                    uid for uid, pod in world.ledger.state.pods.items()
+                    if pod.submitted.namespace == "default"
+                ))  # fmt: skip
+            return placed(method, path, **given)
+
+        world.kube.handle = handle  # type: ignore[method-assign]
+        await rest(3 * LOOK_S)
+        posted = [each for each in world.kube.log if each.startswith("POST /apis")]
+        assert posted == [f"POST {REQUESTS.replace('default', 'blocked')}"]
+
+    with_loop(world, work)
+
+
 def test_a_request_is_deleted_once_its_gang_is_gone() -> None:
     """The request and its templates are deleted once the pods of the gang are gone."""
     world = World()
@@ -367,7 +466,7 @@ def test_a_request_is_deleted_once_its_gang_is_gone() -> None:
 @pytest.mark.parametrize("kind", ["Failed", "BookingExpired", "CapacityRevoked"])
 def test_a_failed_request_is_followed_by_another_after_a_pause(kind: str) -> None:
     """Each failure doubles the pause. The pods name the newest request, the only one that is kept.
-    After the last attempt there is no other."""
+    After the last attempt there is no other, and a pod that replaces another names the last one."""
     world = World()
 
     async def work() -> None:
@@ -383,9 +482,22 @@ def test_a_failed_request_is_followed_by_another_after_a_pause(kind: str) -> Non
             await rest(BACK_OFF.after(attempt) - LOOK_S)
             assert world.requests[0]["metadata"]["name"] == name
             await rest(3 * LOOK_S)
-        assert world.requests[0]["metadata"]["name"].endswith(f"-{ATTEMPTS_MAX}")
+        last = world.requests[0]["metadata"]["name"]
+        assert last.endswith(f"-{ATTEMPTS_MAX}")
+        replace_pod(world)
+        await rest(3 * LOOK_S)
+        assert world.consumed() == dict.fromkeys(("p0", "p2", "p3"), last)
 
     with_loop(world, work)
+
+
+def replace_pod(world: World) -> None:
+    """Replace the pod p1 of the gang by an equal pod p3."""
+    (uid,) = (uid for uid, pod in world.ledger.state.pods.items() if pod.submitted.name == "p1")
+    world.ask("DELETE", f"{PODS}/p1")
+    world.ledger.gone(uid)
+    world.submit("p3")
+    world.decide()
 
 
 def test_a_request_that_the_autoscaler_works_on_is_kept() -> None:
@@ -461,11 +573,7 @@ def test_pods_that_replace_others_change_no_request() -> None:
         world.gang()
         await rest(LOOK_S)
         (before,) = world.requests
-        (uid,) = (uid for uid, pod in world.ledger.state.pods.items() if pod.submitted.name == "p1")
-        world.ask("DELETE", f"{PODS}/p1")
-        world.ledger.gone(uid)
-        world.submit("p3")
-        world.decide()
+        replace_pod(world)
         await rest(2 * LOOK_S)
         assert world.requests == [before]
         assert "p3" in world.consumed()
