@@ -38,7 +38,7 @@ from apportion.runtime.kube.client import (
 from apportion.runtime.kube.watch import Discovery
 from apportion.runtime.ledger.reader import Reader
 from apportion.runtime.process.clock import BackOff, Clock
-from apportion_schemas import PodRefused
+from apportion_schemas import PodGroupGone, PodGroupObserved, PodRefused
 from apportion_schemas.decoding import from_outside
 
 API: Final = "autoscaling.x-k8s.io"
@@ -193,7 +193,9 @@ class Provisioning:
         self._clock = clock
         self._class = provisioning_class
         self._discovery = Discovery(api, clock, (API,))
-        self._gangs: dict[str, None] = {}  # those that may need a request
+        self._gangs: dict[str, _Demand | None] = {}  # of those that may need a request
+        self._touched: dict[str, None] = {}  # gangs whose demand may have changed
+        self._kept: set[str] = set()  # gangs without a demand whose request is not deleted yet
         self._open = True  # requests of ours may exist
         self._version = ""  # of the API, as the server has it
         self._news = asyncio.Event()
@@ -204,15 +206,23 @@ class Provisioning:
 
     def observe(self, change: Change) -> None:
         """Record a change of the fold. Pass this method to the reader."""
-        pod = change.pod
-        if isinstance(change.data, PodRefused) and pod is not None and pod.submitted.group:
-            self._gangs[pod.submitted.group] = None
+        data = change.data
+        pods = [pod for pod in (change.pod, change.before) if pod is not None]
+        gangs = [pod.submitted.group for pod in pods]
+        if isinstance(data, PodRefused) and gangs and gangs[0]:
+            self._gangs.setdefault(gangs[0])
             self._news.set()
+        elif isinstance(data, PodGroupObserved | PodGroupGone):
+            gangs.append(data.group)
+        for gang in gangs:
+            if gang in self._gangs:
+                self._touched[gang] = None
 
     async def run(self, reader: Reader[Change]) -> None:
         """Keep the requests up to date until cancelled."""
         await reader.caught_up()
         self._gangs |= dict.fromkeys(self._state.groups)
+        self._touched |= dict.fromkeys(self._gangs)
         while True:
             self._news.clear()
             pause_s = LOOK_S
@@ -229,31 +239,61 @@ class Provisioning:
 
     async def look(self) -> None:
         """Create and delete requests once. Raises KubeRefused and KubeUnavailable."""
-        wanted: dict[str, _Demand] = {}
-        for gang in tuple(self._gangs):
-            group = self._state.groups.get(gang)
-            if group is None or all(pod.phase is not PENDING for pod in group.pods.values()):
-                del self._gangs[gang]
-            elif (demand := demand_of(self._state, gang, self._class)) is not None:
-                wanted[demand.key] = demand
+        wanted = self._wanted()
         if not (wanted or self._open):
             return
         found = await self._found()
         if found is None:
             return
-        self._open = bool(found)
+        self._open = not found.keys().isdisjoint(wanted)
         later = {each.gang for each in wanted.values() if not await self._serve(each, found)}
+        self._kept.clear()
         for key in found.keys() - wanted.keys():
             for request in found[key].values():
+                if self._is_kept(request):
+                    self._kept.add(request.gang)
+                    continue
+                self._open = True  # until it is not found any more
                 if request.gang not in later:
                     await self._remove(request)
         await self._forget()
         self._later = {key: at_s for key, at_s in self._later.items() if key in wanted}
 
+    def _wanted(self) -> dict[str, _Demand]:
+        """Return the demands by key, and compute those of gangs that have changed."""
+        touched, self._touched = self._touched, {}
+        for gang in touched:
+            group = self._state.groups.get(gang)
+            if group is None or all(pod.phase is not PENDING for pod in group.pods.values()):
+                del self._gangs[gang]
+            else:
+                self._gangs[gang] = demand_of(self._state, gang, self._class)
+            self._open |= gang in self._kept
+        nominated = self._nominated()
+        demands = [each for each in self._gangs.values() if each and each.gang not in nominated]
+        return {demand.key: demand for demand in demands}
+
+    def _nominated(self) -> set[str]:
+        """Return the gangs for which other pods are evicted."""
+        return {self._state.pods[uid].submitted.group for uid in self._state.nominated}
+
+    def _is_kept(self, request: _Request) -> bool:
+        """Return True if a request stays, although its gang has no demand at the moment.
+
+        An ended request counts the attempts. The gang of another one may be placed soon."""
+        group = self._state.groups.get(request.gang)
+        if group is None or group.observed is None or not group.together:
+            return False
+        if self._gangs.get(request.gang) and request.gang not in self._nominated():
+            return False  # it has another request now
+        pending = any(pod.phase is PENDING for pod in group.pods.values())
+        soon = bool(group.held) or request.gang in self._nominated()
+        return pending and (soon or request.ended is not None)
+
     async def _serve(self, planned: _Demand, found: dict[str, dict[int, _Request]]) -> bool:
         """Keep the gang's request. Return False if the next attempt may succeed."""
         demand = demand_of(self._state, planned.gang, self._class)
-        if demand is None or demand.key != planned.key:
+        if demand is None or demand.key != planned.key or demand.gang in self._nominated():
             return False  # changed while the API server handled the requests of other gangs
         try:
             await self._keep(demand, found.get(demand.key, {}))
@@ -476,14 +516,11 @@ def demand_of(state: State, gang: str, provisioning_class: str) -> _Demand | Non
     waiting = [pod for pod in group.pods.values() if pod.phase is PENDING and not pod.terminating]
     waiting.sort(key=lambda pod: (pod.submitted_revision, pod.uid))
     refusals = [(pod.refused_revision, pod.refusal) for pod in waiting if pod.refusal is not None]
-    if not group.together or group.observed is None or not refusals:
-        return None
+    if not group.together or group.observed is None or group.held or not refusals:
+        return None  # `held`: its pods are placed in several batches
     if of_no_node(max(refusals, key=lambda each: each[0])[1]) is not None:
         return None
-    if any(
-        pod.submitted.chooser or has_claims(pod.submitted) or pod.uid in state.nominated
-        for pod in waiting
-    ):
+    if any(pod.submitted.chooser or has_claims(pod.submitted) for pod in waiting):
         return None
     sets: dict[bytes, list[PodState]] = {}
     for pod in waiting:

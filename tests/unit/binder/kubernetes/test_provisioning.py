@@ -30,7 +30,15 @@ from apportion.core.dra.names import container_of
 from apportion.core.ledger.fold import Change
 from apportion.runtime.kube.client import MERGE_PATCH, Answer
 from apportion.runtime.ledger.reader import Reader
-from apportion_schemas import PodChanged, PodGroupGone, PodRefused, PodSubmitted, RefusalCode
+from apportion_schemas import (
+    PlacementVoided,
+    PodChanged,
+    PodGone,
+    PodGroupGone,
+    PodRefused,
+    PodSubmitted,
+    RefusalCode,
+)
 from tests.simulation.clocks import SkewedClock
 from tests.simulation.loop import rest, run_virtually
 from tests.support import memory_kube_store
@@ -41,7 +49,7 @@ from tests.support.ledger_of import Ledger
 from tests.support.memory_kube import MemoryKube, status_body
 from tests.support.memory_kube_api import MemoryKubeApi
 from tests.support.memory_kube_store import Kind
-from tests.support.pods import ask, gang, member, shape
+from tests.support.pods import ask, gang, member, placed, shape
 
 PODS = "/api/v1/namespaces/default/pods"
 TEMPLATES = "/api/v1/namespaces/default/podtemplates"
@@ -112,6 +120,11 @@ class World:
     def told(self, data: Any) -> None:
         """Append the event to the ledger and show the resulting state change to the binder."""
         self.binder.observe(self.ledger.take(data))
+
+    def gone(self, *uids: str) -> None:
+        """End these pods in the ledger."""
+        for uid in uids:
+            self.told(PodGone(uid=uid))
 
     def decide(self) -> None:
         """Let the scheduler decide once."""
@@ -334,6 +347,72 @@ def test_a_request_is_deleted_once_its_gang_is_placed() -> None:
     with_loop(world, work)
 
 
+def test_attempts_are_counted_while_the_gang_is_pending() -> None:
+    """An ended request is kept while a limit refuses the gang, so the next attempt still waits for
+    its pause. In the meantime, the binder sends nothing."""
+    world = World()
+
+    async def work() -> None:
+        world.gang()
+        await rest(LOOK_S)
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            (request,) = world.requests
+            assert request["metadata"]["name"].endswith(f"-{attempt}")
+            at = world.binder._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+            world.condition("Failed", at)
+            refuse(world, RefusalCode.QUOTA_EXCEEDED)
+            await rest(2 * LOOK_S)
+            world.kube.log.clear()
+            await rest(BACK_OFF.after(attempt) + LOOK_S)
+            assert world.kube.log == []
+            refuse(world, RefusalCode.MEMORY_INSUFFICIENT)
+            await rest(2 * LOOK_S)
+        assert world.requests[0]["metadata"]["name"].endswith(f"-{ATTEMPTS_MAX}")
+        world.gone(*world.ledger.state.pods)
+        await rest(3 * LOOK_S)
+        assert world.names == []
+
+    with_loop(world, work)
+
+
+def hold_part(world: World) -> Callable[[], None]:
+    """Place the first pod of the gang in a batch that others follow."""
+    uid = next(iter(world.ledger.state.pods))
+    world.told(placed(uid, held=True, previous=world.ledger.state.nodes["n1"].chain))
+    voided = PlacementVoided(pod=uid, node="n1", attempt=1, reason="test")
+    return lambda: world.told(voided)
+
+
+def nominate(world: World) -> Callable[[], None]:
+    """Nominate a node for a pod of the gang."""
+    uid = next(iter(world.ledger.state.pods))
+    world.ledger.state.nominated[uid] = "n1"
+    return world.ledger.state.nominated.clear
+
+
+@pytest.mark.parametrize("begin", [hold_part, nominate])
+def test_a_gang_that_may_be_placed_soon_keeps_its_request(
+    begin: Callable[[World], Callable[[], None]],
+) -> None:
+    """While pods are evicted for the gang, or only some of its batches are placed, its request and
+    its annotations stay. A gang without a request gets none."""
+    world = World()
+
+    async def work() -> None:
+        world.gang()
+        await rest(LOOK_S)
+        before, consumed = world.names, world.consumed()
+        end = begin(world)
+        await rest(3 * LOOK_S)
+        assert world.names == before
+        assert world.consumed() == consumed
+        end()
+        await rest(3 * LOOK_S)
+        assert world.names == before
+
+    with_loop(world, work)
+
+
 def test_pods_without_a_request_name_none() -> None:
     """If the rest of a gang need not start together any more, the request is deleted, and the
     pending pods no longer name it. Otherwise the autoscaler would ignore them."""
@@ -431,15 +510,15 @@ def test_a_gang_that_is_placed_in_the_meantime_gets_no_request() -> None:
 
     async def work() -> None:
         two_gangs(world)
-        placed = world.kube.handle
+        answered = world.kube.handle
 
         def handle(method: str, path: str, **given: Any) -> Answer:
             if method == "POST" and path == REQUESTS.replace("default", "blocked"):
-                world.ledger.gone(*(
+                world.gone(*(
                     uid for uid, pod in world.ledger.state.pods.items()
                     if pod.submitted.namespace == "default"
                 ))  # fmt: skip
-            return placed(method, path, **given)
+            return answered(method, path, **given)
 
         world.kube.handle = handle  # type: ignore[method-assign]
         await rest(3 * LOOK_S)
@@ -456,7 +535,7 @@ def test_a_request_is_deleted_once_its_gang_is_gone() -> None:
     async def work() -> None:
         world.gang()
         await rest(LOOK_S)
-        world.ledger.gone(*world.ledger.state.pods)
+        world.gone(*world.ledger.state.pods)
         await rest(2 * LOOK_S)
         assert world.names == []
 
@@ -495,7 +574,7 @@ def replace_pod(world: World) -> None:
     """Replace the pod p1 of the gang by an equal pod p3."""
     (uid,) = (uid for uid, pod in world.ledger.state.pods.items() if pod.submitted.name == "p1")
     world.ask("DELETE", f"{PODS}/p1")
-    world.ledger.gone(uid)
+    world.gone(uid)
     world.submit("p3")
     world.decide()
 
@@ -533,7 +612,7 @@ def test_another_binder_and_a_restarted_one_change_nothing() -> None:
         other.cancel()
 
     with_loop(world, work)
-    world.ledger.gone(*world.ledger.state.pods)
+    world.gone(*world.ledger.state.pods)
     world.begin()
 
     async def rested() -> None:
@@ -673,8 +752,11 @@ def test_two_binders_at_once_create_one_request() -> None:
     async def work() -> None:
         other = world.binder
         world.begin()
-        world.gang()  # only the second binder observes it
-        other._gangs["default/job"] = None
+        world.gang()
+        (uid, *_) = world.ledger.state.pods
+        reasons = {RefusalCode.MEMORY_INSUFFICIENT: 1}
+        again = PodRefused(pod=uid, namespace="default", name="p0", reasons=reasons, nodes=1)
+        other.observe(world.ledger.take(again))
         await asyncio.gather(other.look(), world.binder.look())
         posted = [each for each in world.kube.log if each.startswith("POST /apis")]
         assert len(posted) == 2
@@ -744,7 +826,7 @@ def test_a_refused_deletion_does_not_delay_others(status: int) -> None:
     async def work() -> None:
         world.gang()
         await rest(LOOK_S)
-        world.ledger.gone(*world.ledger.state.pods)
+        world.gone(*world.ledger.state.pods)
         two_gangs(world)
         await rest(3 * LOOK_S)
         assert len(world.requests) == 3
@@ -833,7 +915,7 @@ def test_the_version_of_the_api_may_change(monkeypatch: pytest.MonkeyPatch) -> N
         newer = Kind("autoscaling.x-k8s.io/v1", "ProvisioningRequest")
         monkeypatch.setitem(memory_kube_store.KINDS, "provisioningrequests", newer)
         await rest(2 * LOOK_S)
-        world.ledger.gone(*world.ledger.state.pods)
+        world.gone(*world.ledger.state.pods)
         await rest(AGAIN_S)
         assert world.requests == []
 
