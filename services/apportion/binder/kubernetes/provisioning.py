@@ -12,6 +12,7 @@ import asyncio
 import itertools
 import logging
 import math
+from collections import Counter
 from collections.abc import Iterable
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
@@ -54,6 +55,7 @@ LOOK_S: Final = 10.0  # the autoscaler's own interval
 AGAIN_S: Final = 300.0  # interval of attempts while the API server refuses
 BACK_OFF: Final = BackOff(60.0, 1_800.0)  # Kueue's defaults: pauses between requests of a gang
 ATTEMPTS_MAX: Final = 4  # Kueue's default: a request, and 3 more if it fails
+GANGS_MAX: Final = 10  # requests of one namespace; the autoscaler handles one in each of its loops
 SETS_MAX: Final = 32  # limit of `spec.podSets`
 NAME_MAX: Final = 200  # of 253, less prefix, digest, and the numbers of attempt and template
 # the fields on which it depends where a pod fits: a template needs no commands and no variables
@@ -171,6 +173,7 @@ class _Demand(NamedTuple):
 
     gang: str
     namespace: str
+    since: int
     name: str
     sets: list[list[PodState]]
 
@@ -246,7 +249,8 @@ class Provisioning:
         if found is None:
             return
         self._open = not found.keys().isdisjoint(wanted)
-        later = {each.gang for each in wanted.values() if not await self._serve(each, found)}
+        chosen = self._chosen(wanted, found)
+        later = {each.gang for each in chosen if not await self._serve(each, found)}
         self._kept.clear()
         for key in found.keys() - wanted.keys():
             for request in found[key].values():
@@ -272,6 +276,22 @@ class Provisioning:
         nominated = self._nominated()
         demands = [each for each in self._gangs.values() if each and each.gang not in nominated]
         return {demand.key: demand for demand in demands}
+
+    def _chosen(
+        self, wanted: dict[str, _Demand], found: dict[str, dict[int, _Request]]
+    ) -> list[_Demand]:
+        """Return the demands that have a request, then the oldest ones up to the limit."""
+        chosen = [demand for key, demand in wanted.items() if key in found]
+        count: Counter[str] = Counter()
+        for demand in chosen:
+            last = max(found[demand.key])
+            if last < ATTEMPTS_MAX or found[demand.key][last].ended is None:
+                count[demand.namespace] += 1  # the autoscaler handles this request
+        for demand in sorted(wanted.values(), key=lambda each: (each.since, each.gang)):
+            if demand.key not in found and count[demand.namespace] < GANGS_MAX:
+                count[demand.namespace] += 1
+                chosen.append(demand)
+        return chosen
 
     def _nominated(self) -> set[str]:
         """Return the gangs for which other pods are evicted."""
@@ -539,4 +559,4 @@ def demand_of(state: State, gang: str, provisioning_class: str) -> _Demand | Non
         digest.update(b" %d " % len(sets[key]) + key)
     namespace, *_, leaf = gang.split("/")
     name = f"{OURS}{leaf.replace('.', '-')[:NAME_MAX]}-{digest.hexdigest()[:12]}"
-    return _Demand(gang, namespace, name, [sets[key] for key in sorted(sets)])
+    return _Demand(gang, namespace, group.since, name, [sets[key] for key in sorted(sets)])

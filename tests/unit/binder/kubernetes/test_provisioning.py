@@ -20,6 +20,7 @@ from apportion.binder.kubernetes.provisioning import (
     CLASS,
     CONSUMES,
     GANG,
+    GANGS_MAX,
     LOOK_S,
     OURS,
     SETS_MAX,
@@ -884,6 +885,45 @@ def test_annotations_of_users_are_kept() -> None:
 
     with_loop(needed, none)
     with_loop(beyond, kept)
+
+
+def test_the_oldest_gangs_of_a_namespace_get_requests() -> None:
+    """The autoscaler handles one request at a time, so a namespace has a limited number of them.
+    The next gang follows when one is gone, or after its last attempt. Other namespaces are not
+    affected."""
+    world = World()
+
+    def asking() -> set[str]:
+        """Return the gangs that have a request."""
+        return {each["metadata"]["annotations"][GANG] for each in world.requests}
+
+    async def work() -> None:
+        gangs = [f"default/{chr(ord('z') - number)}" for number in range(GANGS_MAX + 2)]
+        for name in gangs:
+            world.told(gang(name, 2))
+            for number in range(2):
+                world.submit(f"{name[-1]}{number}", group=name)
+        two_gangs(world)
+        await rest(2 * LOOK_S)
+        others = {"blocked/pair"}
+        assert asking() == {*gangs[:GANGS_MAX], *others}
+        world.gone(*world.ledger.state.groups[gangs[3]].pods)
+        await rest(3 * LOOK_S)
+        assert asking() == {*gangs[: GANGS_MAX + 1], *others} - {gangs[3]}
+        meta = next(
+            each["metadata"]
+            for each in world.requests
+            if each["metadata"]["annotations"][GANG] == gangs[0]
+        )
+        last = f"{meta['name'].removesuffix('-1')}-{ATTEMPTS_MAX}"
+        world.ask("POST", REQUESTS, {"metadata": {**meta, "name": last}, "spec": {}})
+        condition = {"type": "Failed", "status": "True"}
+        ended = {"status": {"conditions": [condition]}}
+        world.ask("PATCH", f"{REQUESTS}/{last}/status", ended)
+        await rest(3 * LOOK_S)
+        assert asking() == {*gangs, *others} - {gangs[3]}
+
+    with_loop(world, work)
 
 
 def test_a_gang_of_too_many_shapes_is_reported(caplog: pytest.LogCaptureFixture) -> None:
