@@ -39,7 +39,7 @@ from apportion.runtime.kube.client import (
 from apportion.runtime.kube.watch import Discovery
 from apportion.runtime.ledger.reader import Reader
 from apportion.runtime.process.clock import BackOff, Clock
-from apportion_schemas import PodGroupGone, PodGroupObserved, PodRefused
+from apportion_schemas import PodConstraints, PodGroupGone, PodGroupObserved, PodRefused
 from apportion_schemas.decoding import from_outside
 
 API: Final = "autoscaling.x-k8s.io"
@@ -169,7 +169,7 @@ class _Requests(Struct, frozen=True):
 
 
 class _Demand(NamedTuple):
-    """The pods that a gang lacks, by shape; `name` is the request's name without its attempt."""
+    """The pods that a gang lacks, by template; `name` is the request's name without its attempt."""
 
     gang: str
     namespace: str
@@ -527,6 +527,20 @@ def _passing(error: Exception) -> bool:
     return isinstance(error, KubeRefused) and (error.passing or error.status == CONFLICT)
 
 
+def _selecting(wishes: list[PodConstraints]) -> list[str]:
+    """Return the names of the labels by which these constraints select pods."""
+    selectors = [
+        each
+        for one in dict.fromkeys(wishes)
+        for each in (
+            *(term.pods for term in (*one.affinity, *one.anti_affinity)),
+            *(preferred.term.pods for preferred in one.preferred),
+            *(spread.pods for spread in one.spread),
+        )
+    ]
+    return sorted({each.key for selector in selectors for each in selector.expressions})
+
+
 def demand_of(state: State, gang: str, provisioning_class: str) -> _Demand | None:
     """Return which pods of a gang need new nodes to start, or None if new nodes would not help."""
     group = state.groups.get(gang)
@@ -542,6 +556,7 @@ def demand_of(state: State, gang: str, provisioning_class: str) -> _Demand | Non
         return None
     if any(pod.submitted.chooser or has_claims(pod.submitted) for pod in waiting):
         return None
+    names = _selecting([pod.submitted.shape.pods for pod in waiting])
     sets: dict[bytes, list[PodState]] = {}
     for pod in waiting:
         task = pod.submitted.task
@@ -551,7 +566,9 @@ def demand_of(state: State, gang: str, provisioning_class: str) -> _Demand | Non
             others -= 1
         else:
             continue
-        sets.setdefault(pod.shape_key, []).append(pod)
+        labels = [(name, pod.submitted.labels.get(name)) for name in names]
+        key = pod.shape_key + (msgspec.json.encode(labels) if labels else b"")
+        sets.setdefault(key, []).append(pod)
     if not sets or others or +tasks:
         return None
     digest = sha256(f"{gang} {group.since} {provisioning_class}".encode())

@@ -32,12 +32,16 @@ from apportion.core.ledger.fold import Change
 from apportion.runtime.kube.client import MERGE_PATCH, Answer
 from apportion.runtime.ledger.reader import Reader
 from apportion_schemas import (
+    LabelExpression,
     PlacementVoided,
     PodChanged,
+    PodConstraints,
     PodGone,
     PodGroupGone,
     PodRefused,
+    PodSelector,
     PodSubmitted,
+    PodTerm,
     RefusalCode,
 )
 from tests.simulation.clocks import SkewedClock
@@ -259,6 +263,35 @@ def test_a_template_has_the_claims_that_all_of_its_pods_mount() -> None:
         (template,) = world.kube.store.all("podtemplates")
         (volume,) = template["template"]["spec"]["volumes"]
         assert volume["name"] == "data"
+
+    with_loop(world, work)
+
+
+def test_pods_that_affinity_tells_apart_have_templates_of_their_own() -> None:
+    """If pods of the gang select others by labels, pods with other values of these labels have
+    another template. Other labels do not matter."""
+    world = World()
+
+    async def work() -> None:
+        (key, wanted) = ("role", LabelExpression(key="role", operator="In", values=("ps",)))
+        term = PodTerm(pods=PodSelector(expressions=(wanted,)), topology_key="zone")
+        same = shape(ask(90_000), pods=PodConstraints(anti_affinity=(term,)))
+        world.told(gang("default/job", 3))
+        for number, role in enumerate(("ps", "worker", "worker")):
+            labels = {key: role, "index": str(number)}
+            notes = {"labels": labels}
+            world.submit(f"p{number}", notes=notes, labels=labels, shape=same)
+        world.decide()
+        await rest(LOOK_S)
+        (request,) = world.requests
+        counts = {
+            each["podTemplateRef"]["name"]: each["count"] for each in request["spec"]["podSets"]
+        }
+        roles = {
+            each["template"]["metadata"]["labels"][key]: counts[each["metadata"]["name"]]
+            for each in world.kube.store.all("podtemplates")
+        }
+        assert roles == {"ps": 1, "worker": 2}
 
     with_loop(world, work)
 
