@@ -98,7 +98,6 @@ async def kube_body(
     async with open_session(service) as session, kube.open() as api:
         cluster = StateFold(await session.restored())
         pace = Pace(service.clock)
-        telling = Telling(api, cluster.state, service.clock, service.metrics, pace=pace)
         gangs = Gangs(api, cluster.state, service.clock)
         allocatable = Allocatable(api, cluster.state, service.clock) if show else None
         reach = Reach(api, service.clock)
@@ -107,6 +106,10 @@ async def kube_body(
         requests = (
             Provisioning(api, cluster.state, service.clock, provisioning) if provisioning else None
         )
+        telling = Telling(
+            api, cluster.state, service.clock, service.metrics, pace=pace,
+            holds=requests.holds if requests else None,
+        )  # fmt: skip
         if slices is not None:
             await require_dra(api, service.clock)
             await slices.require()

@@ -10,7 +10,7 @@ later made from the state."""
 import asyncio
 import itertools
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from hashlib import sha256
 from typing import Literal
@@ -78,6 +78,7 @@ SCHEDULED = "Scheduled"
 FAILED = "FailedScheduling"
 UNSCHEDULABLE = "Unschedulable"
 REVISION = f"{PREFIX}revision"
+HELD_S = 0.5  # interval of checks whether held pods may become `Unschedulable`
 DECLARED_WITHIN_S = 15.0  # undeclared gangs are reported after one to two of these intervals
 
 _log = logging.getLogger(__name__)
@@ -122,8 +123,12 @@ class Telling:
     """Queues Kubernetes events about pods and writes them, warnings first."""
 
     def __init__(
-        self, api: KubeApi, state: State, clock: Clock, metrics: Metrics, *, pace: Pace
-    ) -> None:
+        self, api: KubeApi, state: State, clock: Clock, metrics: Metrics, *, pace: Pace,
+        holds: Callable[[str], bool] | None = None,
+    ) -> None:  # fmt: skip
+        """`holds`: whether the pod with this uid must not become `Unschedulable` yet."""
+        self._holds = holds
+        self._held: dict[str, Tale] = {}
         self._api = api
         self._pace = pace
         self._state = state
@@ -143,7 +148,7 @@ class Telling:
         metrics.gauge(
             "apportion_unreported",
             "Number of Kubernetes Events about pods that are not written yet.",
-        ).set_function(lambda: len(self._bad) + len(self._good) + len(self._failing))
+        ).set_function(lambda: sum(map(len, (self._bad, self._good, self._failing, self._held))))
 
     def observe(self, change: Change) -> None:
         """Record a change of the fold. Pass this method to the reader."""
@@ -176,6 +181,7 @@ class Telling:
         if tale is None:
             return
         self._failing.pop(_place_of(tale), None)
+        self._held.pop(_place_of(tale), None)
         self._put(tale, self._bad if tale.kind == "Warning" else self._good)
 
     def _put(self, tale: Tale, waiting: dict[str, Tale]) -> None:
@@ -217,6 +223,14 @@ class Telling:
                 tellers.create_task(self._tell_all(), name=f"event writer {number}")
             tellers.create_task(self._look_for_undeclared(), name="look for undeclared gangs")
             tellers.create_task(self._renew(), name="renew events")
+            if self._holds is not None:
+                tellers.create_task(self._release(self._holds), name="release held events")
+
+    async def _release(self, holds: Callable[[str], bool]) -> None:
+        while True:
+            await self._clock.pause(HELD_S)
+            for uid in [uid for uid in self._held if not holds(uid)]:
+                self._put(self._held.pop(uid), self._bad)
 
     async def _look_for_undeclared(self) -> None:
         while True:
@@ -290,6 +304,10 @@ class Telling:
     async def _tell(self, tale: Tale, tries: int) -> None:
         if tale.condition and not self._still_waits(tale.uid):
             return
+        unschedulable = tale.condition == UNSCHEDULABLE and not tale.renews
+        if unschedulable and self._holds is not None and self._holds(tale.uid):
+            self._put(tale, self._held)
+            return
         path = f"/api/v1/namespaces/{tale.namespace}/events"
         answer = await self._send("POST", path, self._event(tale), tries=tries)
         if answer is not None and answer.status == CONFLICT and (tale.revision or tale.renews):
@@ -362,7 +380,8 @@ class Telling:
 
     def _is_queued(self, tale: Tale) -> bool:
         key = _place_of(tale)
-        return key in self._bad or key in self._good or key in self._failing
+        queues = self._bad, self._good, self._failing, self._held
+        return any(key in queue for queue in queues)
 
     def _ago(self, span_s: float) -> str:
         return (self._clock.now() - timedelta(seconds=span_s)).strftime("%Y-%m-%dT%H:%M:%SZ")

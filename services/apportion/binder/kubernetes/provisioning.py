@@ -2,13 +2,15 @@
 
 A gang has a request while its newest refusal has the condition `Unschedulable` (see `pod_events`).
 The request lists the pods that the gang lacks, by shape, and these pods have an annotation with
-its name: the autoscaler then adds no nodes for each pod by itself. If the request fails, the next
-one follows after a pause. Requests, annotations and pauses are like those of Kueue.
+its name: the autoscaler then adds no nodes for each pod by itself. `pod_events` writes a new
+condition only after the annotation. If the request fails, the next one follows after a pause.
+Requests, annotations and pauses are like those of Kueue.
 
 Invariants: the names are derived from the ledger, so several binders create a request once. Pods
 name only requests that exist, and a request is deleted after its pods are freed of it."""
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import math
@@ -52,6 +54,8 @@ KUEUE: Final = "kueue.x-k8s.io/"
 OURS: Final = "apportion-"
 ENDED: Final = ("Failed", "BookingExpired", "CapacityRevoked")
 LOOK_S: Final = 10.0  # the autoscaler's own interval
+SOON_S: Final = 0.5  # the pods of a gang are refused at the same time
+HOLD_S: Final = 30.0  # how long a refused pod may wait for its annotation
 AGAIN_S: Final = 300.0  # interval of attempts while the API server refuses
 BACK_OFF: Final = BackOff(60.0, 1_800.0)  # Kueue's defaults: pauses between requests of a gang
 ATTEMPTS_MAX: Final = 4  # Kueue's default: a request, and 3 more if it fails
@@ -187,6 +191,54 @@ _decode_pod = from_outside(msgspec.json.Decoder(_Pod).decode)
 _decode_requests = from_outside(msgspec.json.Decoder(_Requests).decode)
 
 
+class _Annotations:
+    """Reads and writes the annotations that name a request."""
+
+    def __init__(self, api: KubeApi, provisioning_class: str) -> None:
+        self._api = api
+        self._class = provisioning_class
+        self.named: dict[str, str] = {}  # what each pod consumes, by uid
+
+    async def read(self, pod: PodState) -> _Pod | None:
+        """Return the pod as the API server has it, or None if it is gone."""
+        body = await self._api.find(pod_path(pod.submitted.namespace, pod.submitted.name))
+        read = _decode_pod(body) if body is not None else _Pod()
+        if read.metadata.uid != pod.uid:
+            return None
+        self.named[pod.uid] = read.consumes
+        return read
+
+    async def _write(self, pod: PodState, name: str) -> None:
+        """Name the request in the pod's annotations, or no request if `name` is empty."""
+        notes = {CONSUMES: name or None, CLASS: self._class if name else None}
+        body = {"metadata": {"uid": pod.uid, "annotations": notes}}
+        path = f"{pod_path(pod.submitted.namespace, pod.submitted.name)}/status"
+        try:
+            await self._api.change("PATCH", path, body, content_type=MERGE_PATCH)
+        except KubeRefused as error:
+            if error.status != NOT_FOUND:
+                raise
+        self.named[pod.uid] = name
+
+    async def release(self, pods: Iterable[PodState], name: str) -> None:
+        """Remove the annotation from those of the pods that name this request."""
+        for pod in pods:
+            # Another program may have changed the annotation since.
+            if self.named.get(pod.uid, name) == name:
+                read = await self.read(pod)
+                if read is not None and read.consumes == name:
+                    await self._write(pod, "")
+
+    async def name(self, demand: _Demand, name: str) -> None:
+        """Name the request in annotations of the gang's pods that consume no other request."""
+        for pod in itertools.chain(*demand.sets):
+            if pod.uid not in self.named:
+                await self.read(pod)
+            said = self.named.get(pod.uid, name)
+            if said != name and _ours(said):
+                await self._write(pod, name)
+
+
 class Provisioning:
     """Keeps one ProvisioningRequest for each gang that new nodes would help."""
 
@@ -202,47 +254,77 @@ class Provisioning:
         self._open = True  # requests of ours may exist
         self._version = ""  # of the API, as the server has it
         self._news = asyncio.Event()
-        self._named: dict[str, str] = {}  # what each pod consumes, by uid
+        self._notes = _Annotations(api, provisioning_class)
         self._alive: set[str] = set()  # requests that exist, with their namespace
         self._later: dict[str, float] = {}  # when a demand is tried again, by name
         self._warned: set[int] = set()
+        self._held: dict[str, dict[str, float]] = {}  # by gang: pods by uid, each with a deadline
+        self._off = False  # the API server refuses to list requests
 
     def observe(self, change: Change) -> None:
         """Record a change of the fold. Pass this method to the reader."""
         data = change.data
         pods = [pod for pod in (change.pod, change.before) if pod is not None]
         gangs = [pod.submitted.group for pod in pods]
-        if isinstance(data, PodRefused) and gangs and gangs[0]:
+        if isinstance(data, PodRefused) and change.pod is not None and gangs[0]:
+            if self._hold(change.pod) or gangs[0] not in self._gangs:
+                self._news.set()
             self._gangs.setdefault(gangs[0])
-            self._news.set()
         elif isinstance(data, PodGroupObserved | PodGroupGone):
             gangs.append(data.group)
         for gang in gangs:
             if gang in self._gangs:
                 self._touched[gang] = None
 
+    def _hold(self, pod: PodState) -> bool:
+        """Hold a refused pod, unless it consumes a request or requests are refused."""
+        if self._off or self._notes.named.get(pod.uid):
+            return False
+        until_s = self._clock.monotonic() + HOLD_S
+        self._held.setdefault(pod.submitted.group, {}).setdefault(pod.uid, until_s)
+        return True
+
+    def holds(self, uid: str) -> bool:
+        """Return True if a refused pod may soon name a request.
+
+        Until then, the autoscaler must not see that it is `Unschedulable`."""
+        pod = self._state.pods.get(uid)
+        held = self._held.get(pod.submitted.group, {}) if pod is not None else {}
+        return self._clock.monotonic() < held.get(uid, -math.inf)
+
     async def run(self, reader: Reader[Change]) -> None:
         """Keep the requests up to date until cancelled."""
+        for pod in self._state.pods.values():
+            if pod.phase is PENDING and pod.refusal is not None and pod.submitted.group:
+                self._hold(pod)
         await reader.caught_up()
         self._gangs |= dict.fromkeys(self._state.groups)
         self._touched |= dict.fromkeys(self._gangs)
         while True:
             self._news.clear()
-            pause_s = LOOK_S
             try:
                 await self.look()
+                self._off = False
             except (KubeUnavailable, *REFUSALS) as error:
                 if not self._report(error, "gangs"):
                     self._version = ""
-                    pause_s = AGAIN_S
-            if self._gangs or self._open:
-                await self._clock.pause(pause_s)
+                    self._off = True
+                    self._held.clear()
+            await self._clock.pause(SOON_S)
+            if self._off:
+                await self._clock.pause(AGAIN_S)
+            elif self._gangs or self._open:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_S - SOON_S):
+                        await self._news.wait()
             else:
                 await self._news.wait()
 
     async def look(self) -> None:
         """Create and delete requests once. Raises KubeRefused and KubeUnavailable."""
         wanted = self._wanted()
+        asking = {demand.gang for demand in wanted.values()}
+        self._held = {gang: pods for gang, pods in self._held.items() if gang in asking}
         if not (wanted or self._open):
             return
         found = await self._found()
@@ -250,6 +332,8 @@ class Provisioning:
             return
         self._open = not found.keys().isdisjoint(wanted)
         chosen = self._chosen(wanted, found)
+        for gang in asking - {demand.gang for demand in chosen}:
+            self._held.pop(gang, None)
         later = {each.gang for each in chosen if not await self._serve(each, found)}
         self._kept.clear()
         for key in found.keys() - wanted.keys():
@@ -315,24 +399,27 @@ class Provisioning:
         demand = demand_of(self._state, planned.gang, self._class)
         if demand is None or demand.key != planned.key or demand.gang in self._nominated():
             return False  # changed while the API server handled the requests of other gangs
+        held = tuple(self._held.get(demand.gang, ()))
         try:
             await self._keep(demand, found.get(demand.key, {}))
         except REFUSALS as error:
             if self._report(error, f"gang {demand.gang}"):
                 return False
             self._later[demand.key] = self._clock.monotonic() + AGAIN_S
+        for uid in held:
+            self._held.get(demand.gang, {}).pop(uid, None)
         return True
 
     async def _forget(self) -> None:
         """Forget pods that are gone, and free the others of requests that do not exist."""
-        for uid, name in tuple(self._named.items()):
+        for uid, name in tuple(self._notes.named.items()):
             pod = self._state.pods.get(uid)
             if pod is None or pod.phase is not PENDING:
-                del self._named[uid]
+                del self._notes.named[uid]
             elif _ours(name) and name and f"{pod.submitted.namespace}/{name}" not in self._alive:
                 self._open = True
                 try:
-                    await self._release((pod,), name)
+                    await self._notes.release((pod,), name)
                 except REFUSALS as error:
                     self._report(error, f"gang {pod.submitted.group}")
 
@@ -364,7 +451,7 @@ class Provisioning:
         if due and await self._create(demand, f"{demand.name}-{attempt + 1}"):
             attempt += 1
         if attempt:
-            await self._name(demand, f"{demand.name}-{attempt}")
+            await self._notes.name(demand, f"{demand.name}-{attempt}")
         for request in found.values():
             if request.metadata.name != f"{demand.name}-{attempt}":
                 await self._remove(request)
@@ -380,15 +467,6 @@ class Provisioning:
         next_us = last.ended + int(BACK_OFF.after(attempt) * SECOND)
         return self._clock.now().timestamp() * SECOND >= next_us
 
-    async def _name(self, demand: _Demand, name: str) -> None:
-        """Name the request in annotations of the gang's pods that consume no other request."""
-        for pod in itertools.chain(*demand.sets):
-            if pod.uid not in self._named:
-                await self._read(pod)
-            said = self._named.get(pod.uid, name)
-            if said != name and _ours(said):
-                await self._annotate(pod, name)
-
     async def _create(self, demand: _Demand, name: str) -> bool:
         """Create the request and its templates. Return False if the gang gets none now."""
         if len(demand.sets) > SETS_MAX:
@@ -399,7 +477,7 @@ class Provisioning:
         owners: dict[str, _Owner] = {}
         templates: list[dict[str, Any]] = []
         for pods in demand.sets:
-            read = [each for pod in pods if (each := await self._read(pod)) is not None]
+            read = [each for pod in pods if (each := await self._notes.read(pod)) is not None]
             if len(read) < len(pods):
                 return False  # the ledger has yet to learn that a pod is gone
             if any(not _ours(each.consumes) for each in read):
@@ -461,7 +539,7 @@ class Provisioning:
         ]
         try:
             # Without a request, the autoscaler may add a node for each pod.
-            await self._release((pod for pod in pods if pod.phase is PENDING), meta.name)
+            await self._notes.release((pod for pod in pods if pod.phase is PENDING), meta.name)
             for path in (itself, *templates):
                 answer = await self._api.request("DELETE", path)
                 if not answer.ok and answer.status != NOT_FOUND:
@@ -469,36 +547,6 @@ class Provisioning:
                 self._alive.discard(f"{meta.namespace}/{meta.name}")
         except REFUSALS as error:
             self._report(error, f"gang {request.gang}")
-
-    async def _read(self, pod: PodState) -> _Pod | None:
-        """Return the pod as the API server has it, or None if it is gone."""
-        body = await self._api.find(pod_path(pod.submitted.namespace, pod.submitted.name))
-        read = _decode_pod(body) if body is not None else _Pod()
-        if read.metadata.uid != pod.uid:
-            return None
-        self._named[pod.uid] = read.consumes
-        return read
-
-    async def _annotate(self, pod: PodState, name: str) -> None:
-        """Name the request in the pod's annotations, or no request if `name` is empty."""
-        notes = {CONSUMES: name or None, CLASS: self._class if name else None}
-        body = {"metadata": {"uid": pod.uid, "annotations": notes}}
-        path = f"{pod_path(pod.submitted.namespace, pod.submitted.name)}/status"
-        try:
-            await self._api.change("PATCH", path, body, content_type=MERGE_PATCH)
-        except KubeRefused as error:
-            if error.status != NOT_FOUND:
-                raise
-        self._named[pod.uid] = name
-
-    async def _release(self, pods: Iterable[PodState], name: str) -> None:
-        """Remove the annotation from those of the pods that name this request."""
-        for pod in pods:
-            # Another program may have changed the annotation since.
-            if self._named.get(pod.uid, name) == name:
-                read = await self._read(pod)
-                if read is not None and read.consumes == name:
-                    await self._annotate(pod, "")
 
     def _report(self, error: Exception, whose: str) -> bool:
         """Log an error. Return True if the next attempt may succeed.

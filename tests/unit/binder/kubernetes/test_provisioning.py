@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from apportion.binder.kubernetes.pod_events import Telling
 from apportion.binder.kubernetes.provisioning import (
     AGAIN_S,
     ATTEMPTS_MAX,
@@ -21,16 +22,19 @@ from apportion.binder.kubernetes.provisioning import (
     CONSUMES,
     GANG,
     GANGS_MAX,
+    HOLD_S,
     LOOK_S,
     OURS,
     SETS_MAX,
     Provisioning,
 )
+from apportion.binder.kubernetes.target import Pace
 from apportion.binder.main import command
 from apportion.core.dra.names import container_of
 from apportion.core.ledger.fold import Change
 from apportion.runtime.kube.client import MERGE_PATCH, Answer
 from apportion.runtime.ledger.reader import Reader
+from apportion.runtime.process.metrics import Metrics
 from apportion_schemas import (
     LabelExpression,
     PlacementVoided,
@@ -920,6 +924,124 @@ def test_annotations_of_users_are_kept() -> None:
     with_loop(beyond, kept)
 
 
+class Watched(World):
+    """A world whose binder also writes the conditions of pods. Records the order of both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.order: list[tuple[str, str]] = []
+        self.telling: Telling | None = None
+        answered = self.kube.handle
+
+        def handle(method: str, path: str, *, body: bytes | None = None, **given: Any) -> Answer:
+            answer = answered(method, path, body=body, **given)
+            if method == "PATCH" and path.startswith(PODS) and answer.ok:
+                said = json.loads(body or b"{}")
+                conditions = said.get("status", {}).get("conditions", ())
+                reasons = [each["reason"] for each in conditions]
+                if CONSUMES in said["metadata"].get("annotations", {}):
+                    reasons.append("named")
+                self.order.extend((path.split("/")[-2], reason) for reason in reasons)
+            return answer
+
+        self.kube.handle = handle  # type: ignore[method-assign]
+
+    def told(self, data: Any) -> None:
+        """Append the event to the ledger and show the state change to both loops."""
+        change = self.ledger.take(data)
+        if self.telling is not None:
+            self.telling.observe(change)
+            self.binder.observe(change)
+
+    def with_events(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Run `work` in virtual time while both loops are running."""
+        clock = self.binder._clock
+        self.telling = telling = Telling(
+            MemoryKubeApi(self.kube), self.ledger.state, clock, Metrics(), pace=Pace(clock),
+            holds=self.binder.holds,
+        )  # fmt: skip
+
+        async def both() -> None:
+            loop = asyncio.create_task(telling.run(CaughtUp()))
+            await work()
+            loop.cancel()
+
+        with_loop(self, both)
+
+
+def test_pods_are_unschedulable_after_they_name_the_request() -> None:
+    """Otherwise the autoscaler could add nodes for single pods in between. A new gang does not wait
+    for the interval of the binder. A pod beyond the minimum needs no annotation."""
+    world = Watched()
+
+    async def work() -> None:
+        await rest(LOOK_S)
+        world.gang()
+        beyond = world.submit("beyond")
+        world.decide()
+        await rest(5.0)
+        assert len(world.consumed()) == 3
+        for name in ("p0", "p1", "p2"):
+            assert [reason for pod, reason in world.order if pod == name] == [
+                "named",
+                "Unschedulable",
+            ]
+        assert ("beyond", "Unschedulable") in world.order
+        world.gone(beyond.uid)
+        world.order.clear()
+        replace_pod(world)
+        await rest(5.0)
+        said = [each for each in world.order if each[0] == "p3"]
+        assert said[0] == ("p3", "named")
+
+    world.with_events(work)
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_refused_requests_hold_no_condition(method: str) -> None:
+    """Without the permission for requests, the pods are `Unschedulable` at once. The pods of gangs
+    that come later do not wait for an answer."""
+    world = Watched()
+    world.kube.refuses = method
+
+    async def work() -> None:
+        world.gang()
+        await rest(5.0)
+        names = ("p0", "p1", "p2")
+        assert sorted(world.order) == [(name, "Unschedulable") for name in names]
+
+    world.with_events(work)
+
+
+def test_a_server_without_an_answer_holds_conditions_for_a_limited_time() -> None:
+    """If the API server fails, the pods are `Unschedulable` after a while without annotation."""
+    world = Watched()
+    world.kube.refuses, world.kube.status = "POST", 503
+    world.kube.where = "/provisioningrequests$"
+
+    async def work() -> None:
+        world.gang()
+        await rest(HOLD_S - 5.0)
+        assert world.order == []
+        await rest(10.0)
+        assert len(world.order) == 3
+
+    world.with_events(work)
+
+
+def test_a_binder_that_starts_holds_the_conditions_of_refused_pods() -> None:
+    """Pods that were refused while no binder ran name the request before they are
+    `Unschedulable`."""
+    world = Watched()
+
+    async def work() -> None:
+        await rest(5.0)
+        assert [reason for _, reason in world.order] == ["named"] * 3 + ["Unschedulable"] * 3
+
+    world.gang()  # neither loop observes this
+    world.with_events(work)
+
+
 def test_the_oldest_gangs_of_a_namespace_get_requests() -> None:
     """The autoscaler handles one request at a time, so a namespace has a limited number of them.
     The next gang follows when one is gone, or after its last attempt. Other namespaces are not
@@ -1018,15 +1140,16 @@ def test_a_tenant_cannot_use_the_name_of_another_namespace() -> None:
 def test_a_tenant_cannot_change_the_pods_of_another_namespace() -> None:
     """The deletion of a forged request changes no annotation in the namespace that it names."""
     world = World()
-    of_others(world)
-    world.told(gang("default/job", 1))
-    before = world.consumed()
-    meta = {"name": f"{OURS}x-1", "labels": {GANG: ""}, "annotations": {GANG: "default/job"}}
-    path = REQUESTS.replace("default", "tenant")
-    world.ask("POST", path, {"metadata": meta, "spec": {}})
 
     async def work() -> None:
-        await rest(LOOK_S)
+        of_others(world)
+        world.told(gang("default/job", 1))
+        before = world.consumed()
+        meta = {"name": f"{OURS}x-1", "labels": {GANG: ""}, "annotations": {GANG: "default/job"}}
+        path = REQUESTS.replace("default", "tenant")
+        world.ask("POST", path, {"metadata": meta, "spec": {}})
+        world.begin()
+        await world.binder.look()
         assert world.requests == []
         assert world.consumed() == before
 
