@@ -154,6 +154,11 @@ class _Request(Struct, frozen=True):
     status: _Status = _Status()
 
     @property
+    def full_name(self) -> str:
+        """Return the request's namespace and name."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+    @property
     def gang(self) -> str:
         """Return the gang in the request's namespace that it is for, or an empty string."""
         gang = (self.metadata.annotations or {}).get(GANG, "")
@@ -330,7 +335,8 @@ class Provisioning:
         found = await self._found()
         if found is None:
             return
-        self._open = not found.keys().isdisjoint(wanted)
+        self._open = True  # also if an error ends this method
+        left = known = frozenset(self._alive)
         chosen = self._chosen(wanted, found)
         for gang in asking - {demand.gang for demand in chosen}:
             self._held.pop(gang, None)
@@ -340,11 +346,10 @@ class Provisioning:
             for request in found[key].values():
                 if self._is_kept(request):
                     self._kept.add(request.gang)
-                    continue
-                self._open = True  # until it is not found any more
-                if request.gang not in later:
+                    left -= {request.full_name}
+                elif request.gang not in later:
                     await self._remove(request)
-        await self._forget()
+        self._open = await self._forget() or bool(left | (self._alive - known))
         self._later = {key: at_s for key, at_s in self._later.items() if key in wanted}
 
     def _wanted(self) -> dict[str, _Demand]:
@@ -410,18 +415,22 @@ class Provisioning:
             self._held.get(demand.gang, {}).pop(uid, None)
         return True
 
-    async def _forget(self) -> None:
-        """Forget pods that are gone, and free the others of requests that do not exist."""
+    async def _forget(self) -> bool:
+        """Forget pods that are gone, and free the others of requests that do not exist.
+
+        Return True if there were any such requests."""
+        found = False
         for uid, name in tuple(self._notes.named.items()):
             pod = self._state.pods.get(uid)
             if pod is None or pod.phase is not PENDING:
                 del self._notes.named[uid]
             elif _ours(name) and name and f"{pod.submitted.namespace}/{name}" not in self._alive:
-                self._open = True
+                found = True
                 try:
                     await self._notes.release((pod,), name)
                 except REFUSALS as error:
                     self._report(error, f"gang {pod.submitted.group}")
+        return found
 
     async def _found(self) -> dict[str, dict[int, _Request]] | None:
         """Return our requests by key and attempt; None if the server is not known yet."""
@@ -441,7 +450,7 @@ class Provisioning:
             name, _, attempt = meta.name.rpartition("-")
             if GANG in (meta.labels or {}) and name.startswith(OURS) and attempt.isdecimal():
                 found.setdefault(f"{meta.namespace}/{name}", {})[int(attempt)] = request
-                self._alive.add(f"{meta.namespace}/{meta.name}")
+                self._alive.add(request.full_name)
         return found
 
     async def _keep(self, demand: _Demand, found: dict[int, _Request]) -> None:
@@ -512,7 +521,6 @@ class Provisioning:
                 for at in range(len(templates)):
                     await self._api.request("DELETE", f"/api/v1/{within}/podtemplates/{name}-{at}")
             raise
-        self._open = True
         self._alive.add(f"{demand.namespace}/{name}")
         self._warned.clear()
         _log.info("ProvisioningRequest %s created for gang %s", name, demand.gang)
@@ -544,7 +552,7 @@ class Provisioning:
                 answer = await self._api.request("DELETE", path)
                 if not answer.ok and answer.status != NOT_FOUND:
                     raise answer.refusal()
-                self._alive.discard(f"{meta.namespace}/{meta.name}")
+                self._alive.discard(request.full_name)
         except REFUSALS as error:
             self._report(error, f"gang {request.gang}")
 

@@ -2,6 +2,8 @@
 
 The conditions of pods are written after the annotations. The tests run in virtual time."""
 
+from typing import Any
+
 import pytest
 
 from apportion.binder.kubernetes.provisioning import (
@@ -13,6 +15,7 @@ from apportion.binder.kubernetes.provisioning import (
     OURS,
     SETS_MAX,
 )
+from apportion.runtime.kube.client import Answer, KubeUnavailable
 from apportion_schemas import RefusalCode
 from tests.simulation.loop import rest
 from tests.support import memory_kube_store
@@ -203,6 +206,32 @@ def test_a_refused_deletion_does_not_delay_others(status: int) -> None:
         world.kube.refuses = ""
         await rest(2 * AGAIN_S)
         assert len(world.requests) == 2
+
+    with_loop(world, work)
+
+
+def test_a_broken_connection_leaves_no_request() -> None:
+    """If the connection breaks while a request is created, those of other gangs are deleted at the
+    next attempt, also if no gang needs one any more."""
+    world = World()
+
+    async def work() -> None:
+        world.gang()
+        await rest(LOOK_S)
+        answered = world.kube.handle
+
+        def handle(method: str, path: str, **given: Any) -> Answer:
+            if method == "POST" and path.endswith("/podtemplates"):
+                raise KubeUnavailable("connection reset")
+            return answered(method, path, **given)
+
+        world.kube.handle = handle  # type: ignore[method-assign]
+        world.gone(*world.ledger.state.pods)
+        two_gangs(world)
+        await rest(2.0)
+        world.gone(*world.ledger.state.pods)
+        await rest(3 * LOOK_S)
+        assert world.names == []
 
     with_loop(world, work)
 
