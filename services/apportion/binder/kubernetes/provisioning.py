@@ -362,7 +362,7 @@ class Provisioning:
             else:
                 self._gangs[gang] = demand_of(self._state, gang, self._class)
             self._open |= gang in self._kept
-        nominated = self._nominated()
+        nominated = _nominated(self._state)
         demands = [each for each in self._gangs.values() if each and each.gang not in nominated]
         return {demand.key: demand for demand in demands}
 
@@ -382,10 +382,6 @@ class Provisioning:
                 chosen.append(demand)
         return chosen
 
-    def _nominated(self) -> set[str]:
-        """Return the gangs for which other pods are evicted."""
-        return {self._state.pods[uid].submitted.group for uid in self._state.nominated}
-
     def _is_kept(self, request: _Request) -> bool:
         """Return True if a request stays, although its gang has no demand at the moment.
 
@@ -393,16 +389,16 @@ class Provisioning:
         group = self._state.groups.get(request.gang)
         if group is None or group.observed is None or not group.together:
             return False
-        if self._gangs.get(request.gang) and request.gang not in self._nominated():
+        if self._gangs.get(request.gang) and request.gang not in _nominated(self._state):
             return False  # it has another request now
         pending = any(pod.phase is PENDING for pod in group.pods.values())
-        soon = bool(group.held) or request.gang in self._nominated()
+        soon = bool(group.held) or request.gang in _nominated(self._state)
         return pending and (soon or request.ended is not None)
 
     async def _serve(self, planned: _Demand, found: dict[str, dict[int, _Request]]) -> bool:
         """Keep the gang's request. Return False if the next attempt may succeed."""
         demand = demand_of(self._state, planned.gang, self._class)
-        if demand is None or demand.key != planned.key or demand.gang in self._nominated():
+        if demand is None or demand.key != planned.key or demand.gang in _nominated(self._state):
             return False  # changed while the API server handled the requests of other gangs
         held = tuple(self._held.get(demand.gang, ()))
         try:
@@ -572,6 +568,11 @@ class Provisioning:
             said = "no ProvisioningRequest for %s: %s; %s, or start the binder without %s"
             _log.warning(said, whose, error, fix, "--provisioning-class")
         return False
+
+
+def _nominated(state: State) -> set[str]:
+    """Return the gangs for which other pods are evicted."""
+    return {state.pods[uid].submitted.group for uid in state.nominated}
 
 
 def _ours(consumed: str) -> bool:
