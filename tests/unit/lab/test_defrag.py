@@ -149,6 +149,15 @@ def test_pods_that_may_not_be_moved_stay(fields: dict[str, Any]) -> None:
     assert (answer.steps, reasons(answer)) == ((), {"default/large": "pods-stay"})
 
 
+@pytest.mark.parametrize(("priority", "steps"), [(999, 0), (1000, 1)])
+def test_pods_of_higher_priority_are_not_moved_for_a_pending_pod(priority: int, steps: int) -> None:
+    """A pod is moved only for a pending pod of at least its priority. An emptied node has no
+    priority."""
+    ledger = wanting(halves("n1", "n2", priority=1000), cards(2), priority=priority)
+    assert len(asked(ledger).steps) == steps
+    assert len(asked(ledger, free_nodes=1).steps) == 1
+
+
 @pytest.mark.parametrize(
     ("owner", "steps"), [("", 0), ("DaemonSet/d", 0), ("ReplicaSet/r", 1)]
 )  # fmt: skip

@@ -1,9 +1,9 @@
 """Find the running pods to move so that a pending pod or gang fits.
 
 This is the search for evictions with other candidates and another cost: the candidates are all pods
-that may be moved, whatever their priority and queue, and those whose end loses the least work are
-chosen. Whether they fit elsewhere is unknown here; `lab.defrag` simulates that. Invariant: the
-search leaves the state as it was."""
+that may be moved and have no higher priority than the beneficiary, whatever their queue, and those
+whose end loses the least work are chosen. Whether they fit elsewhere is unknown here; `lab.defrag`
+simulates that. Invariant: the search leaves the state as it was."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Literal, NamedTuple
@@ -154,7 +154,7 @@ class MoveDryRun(DryRun):
         self._gains: dict[str, int] = {}  # by uid of the beneficiary's pods
 
     def may_evict(self, pod: PodState, reclaim: Reclaim | None, least: int) -> bool:  # noqa: ARG002 - the base's signature
-        """Return True: moves do not depend on the pod's priority."""
+        """Return True: `candidates` has the rule about priorities."""
         return True
 
     def reclaim(self, pod: PodState, others: Sequence[PodState] = ()) -> Reclaim | None:  # noqa: ARG002 - the base's signature
@@ -174,7 +174,8 @@ class MoveDryRun(DryRun):
     ) -> tuple[list[PodState], list[Unit]]:  # fmt: skip
         """Return the units that may be moved from the node, the one that would lose most first.
 
-        The first ones are put back first, if the pod still fits."""
+        No pod of them has a higher priority than the beneficiary, because it can end up pending in
+        Kubernetes. The first ones are put back first, if the pod still fits."""
         units: dict[str, Unit] = {}
         for each in node.pods.values():
             pods = unit_of(self._state, each)
@@ -182,7 +183,8 @@ class MoveDryRun(DryRun):
             if first.uid in units or first.uid in self._without or len(pods) > UNIT_MAX:
                 continue
             own = bool(pod.submitted.group) and first.submitted.group == pod.submitted.group
-            if not own and all(map(self.may_move, pods)):
+            below = all(each.submitted.priority <= pod.submitted.priority for each in pods)
+            if not own and below and all(map(self.may_move, pods)):
                 gang = first.submitted.group if len(pods) > 1 else ""
                 rank, since = -first.submitted.priority, first.placed_time
                 units[first.uid] = Unit(False, rank, since, first.uid, pods, gang)  # noqa: FBT003 - a field
