@@ -92,7 +92,8 @@ def may_move(state: State, pod: PodState) -> bool:
     """Return True if a drain could move the running pod, and the pod permits its eviction.
 
     A pod whose node is not ready stays, because it might then run twice. A pod whose node
-    kube-scheduler chooses stays, because its next node is unknown."""
+    kube-scheduler chooses stays, because its next node is unknown. In Kubernetes, a pod with a
+    notice stays, because the eviction API gives none."""
     about = pod.submitted
     return (
         about.evictable
@@ -100,6 +101,7 @@ def may_move(state: State, pod: PodState) -> bool:
         and comes_again(state, about)
         and not about.owner.startswith(DAEMON)
         and not about.chooser
+        and not (about.notice_s and state.of_kubernetes)
         and not unready(state, pod)
     )
 

@@ -171,6 +171,18 @@ def test_in_kubernetes_only_pods_with_a_controller_are_moved(owner: str, steps: 
     assert (answer.of_kubernetes, len(answer.steps)) == (True, steps)
 
 
+@pytest.mark.parametrize(("version", "steps"), [(0, 1), (1, 0)])
+def test_in_kubernetes_pods_with_a_notice_stay(version: int, steps: int) -> None:
+    """The eviction API gives a pod no notice. Without Kubernetes, no pod gets one."""
+    ledger = halves("n1", "n2", notice_s=60, owner="ReplicaSet/r")
+    if version:
+        ledger.play(observed("n1", version=version), observed("n2", version=version))
+    wanting(ledger, cards(2))
+    assert len(asked(ledger).steps) == steps
+    blocked = [] if steps else [("default/on-n1",), ("default/on-n2",)]
+    assert [each.pods for each in asked(ledger, free_nodes=1).blocked] == blocked
+
+
 @pytest.mark.parametrize(("allowed", "steps"), [(0, 0), (1, 1)])
 def test_disruption_budgets_are_kept(allowed: int, steps: int) -> None:
     """A pod is not moved if its PodDisruptionBudget allows no eviction."""
