@@ -78,13 +78,14 @@ def defrag(
         found.free_nodes()
     else:
         found.make_fit()
-    enough = bool(request.free_nodes) and len(found.steps) == request.free_nodes
+    enough = bool(request.free_nodes) and found.empty >= request.free_nodes
     return DefragAnswer(
         revision=state.revision,
         steps=tuple(found.steps),
         blocked=() if enough else tuple(found.blocked.values())[:BLOCKED_MAX],
         of_kubernetes=state.of_kubernetes,
         other_causes=found.other_causes,
+        empty_nodes=found.empty - len(found.steps) if request.free_nodes else 0,
     )
 
 
@@ -144,6 +145,8 @@ class _Defrag:
         self.steps: list[DefragStep] = []
         self.blocked: dict[str, DefragBlocked] = {}
         self.other_causes = 0
+        # Nodes that can take pods and have none on their devices, with those that steps empty.
+        self.empty = sum(_takes_pods(node) and _is_idle(node) for node in course.state.nodes.values())
 
     def make_fit(self) -> None:
         """Find steps for pending pods and gangs, the cheapest of all first."""
@@ -182,13 +185,16 @@ class _Defrag:
                 without.clear()
 
     def free_nodes(self) -> None:
-        """Find steps that empty one node each, those that move the fewest devices first."""
-        while len(self.steps) < self._request.free_nodes:
+        """Find steps that empty one node each, until enough nodes are empty.
+
+        Those that move the fewest devices come first."""
+        while self.empty < self._request.free_nodes:
             for each, offer in self._targets():
                 reason = self._beyond(offer)
                 tried = _Tried(self._course, []) if reason else self._simulate(each, offer)
                 if not (reason or tried.failed):
                     self._commit(each, offer, tried)
+                    self.empty += 1
                     break
                 self._block(each, reason or "no-place", [tried.failed] if tried.failed else [])
             else:
@@ -243,8 +249,7 @@ class _Defrag:
         state, found = self._course.state, []
         for name, node in sorted(state.nodes.items()):
             each = _Wanting("node", name)
-            closed = not node.ready or node.cordoned or not any(d.open for d in node.devices)
-            if name in self.blocked or closed or _is_idle(node):
+            if name in self.blocked or not _takes_pods(node) or _is_idle(node):
                 continue
             units = {unit[0].uid: unit for unit in (unit_of(state, p) for p in node.pods.values())}
             stay = [
@@ -391,6 +396,10 @@ class _Defrag:
         self._moved += (pod.before for pod in tried.displaced)
         self._again |= again
         self._course = tried.course
+
+
+def _takes_pods(node: NodeState) -> bool:
+    return node.ready and not node.cordoned and any(device.open for device in node.devices)
 
 
 def _is_idle(node: NodeState) -> bool:

@@ -318,12 +318,12 @@ def test_nodes_are_emptied_with_the_fewest_moved_gpus() -> None:
     put(ledger, "n1", "on-n1", cards(2))
     put(ledger, "n2", "on-n2", cards(1))
     put(ledger, "n3", "on-n3", cards(3))
-    one = asked(ledger, free_nodes=1).steps
+    one = asked(ledger, free_nodes=2).steps
     assert [(step.kind, step.name, moves(step)) for step in one] == [
         ("node", "n2", [("on-n2", "n2", "n3")])
     ]
     assert [(step.gpus_freed, step.gpus_moved) for step in one] == [(4.0, 1.0)]
-    answer = asked(ledger, free_nodes=3)
+    answer = asked(ledger, free_nodes=4)
     assert [step.name for step in answer.steps] == ["n2"], "n3 is full then"
     assert reasons(answer) == {"n1": "no-place", "n3": "pods-stay"}
 
@@ -333,7 +333,20 @@ def test_a_node_that_uses_all_its_gpus_is_not_emptied() -> None:
     ledger = Ledger(rack("n1", 2), rack("n2", 2), rack("n3", 4))
     put(ledger, "n1", "full", cards(2))
     put(ledger, "n3", "half", cards(2))
-    assert reasons(asked(ledger, free_nodes=1)) == {"n1": "frees-less", "n3": "no-place"}
+    assert reasons(asked(ledger, free_nodes=2)) == {"n1": "frees-less", "n3": "no-place"}
+
+
+def test_nodes_that_are_empty_already_count() -> None:
+    """Nodes are emptied until enough are empty. An empty node counts if it can take pods."""
+    ledger = halves("n1", "n2").report(rack("n3", 2), rack("n4", 2), rack("n5", 2))
+    ledger.play(
+        NodeCordoned(node="n3", by="test", reason="x"), observed("n4", unschedulable=True)
+    )
+    answer = asked(ledger, free_nodes=1)
+    assert (answer.empty_nodes, answer.steps, answer.blocked) == (1, (), ())
+    answer = asked(ledger, free_nodes=2)
+    assert (answer.empty_nodes, len(answer.steps)) == (1, 1)
+    assert asked(ledger).empty_nodes == 0
 
 
 def test_the_work_has_a_limit() -> None:

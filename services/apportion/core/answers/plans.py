@@ -242,13 +242,15 @@ class DefragAnswer(Answer, frozen=True):
     blocked: tuple[DefragBlocked, ...] = ()
     of_kubernetes: bool = False  # then controllers recreate moved pods in an unknown order
     other_causes: int = 0  # pending pods that no move helps
+    empty_nodes: int = 0  # nodes that are empty already; counted if the request has `free_nodes`
 
 
 class DefragRequest(Answer, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The body of `POST /api/v1/defrag`. Without `free_nodes`, pending pods are to fit."""
 
     pods: tuple[str, ...] = ()  # pods and gangs as `namespace/name`; all pending ones if empty
-    free_nodes: Annotated[int, Meta(ge=0, le=MOVES_MAX)] = 0  # nodes to empty, whatever is pending
+    # Empty nodes until this many are empty, whatever is pending. Cordoned ones do not count.
+    free_nodes: Annotated[int, Meta(ge=0, le=MOVES_MAX)] = 0
     moves_max: Annotated[int, Meta(ge=1, le=MOVES_MAX)] = 10  # pods
     lost_gpu_hours_max: Annotated[float, Meta(ge=0)] | None = None
 

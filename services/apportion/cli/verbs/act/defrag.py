@@ -93,7 +93,8 @@ class Report(Outcome, kw_only=True):
 )
 @click.argument("names", metavar="[POD|GANG]...", nargs=-1, shell_complete=PODS)
 @click.option("--free-nodes", type=click.IntRange(1, MOVES_MAX), metavar="COUNT",
-              help="Empty this many nodes, instead of making room for pending pods.")  # fmt: skip
+              help="Empty nodes until this many are empty, instead of making room for pending "
+              "pods.")  # fmt: skip
 @click.option("--budget", type=click.IntRange(1, MOVES_MAX), default=10, show_default=True,
               metavar="PODS", help="Maximum number of pods to move.")  # fmt: skip
 @click.option("--max-lost", type=click.FloatRange(0), metavar="GPU-HOURS",
@@ -178,7 +179,9 @@ def command(
 
 
 def _short(answer: DefragAnswer, request: DefragRequest) -> bool:
-    return len(answer.steps) < request.free_nodes if request.free_nodes else bool(answer.blocked)
+    if request.free_nodes:
+        return answer.empty_nodes + len(answer.steps) < request.free_nodes
+    return bool(answer.blocked)
 
 
 class _Making:
@@ -439,9 +442,11 @@ def _show_blocked(out: Screen, answer: DefragAnswer, request: DefragRequest) -> 
     for name, why in alike(said):
         out.say(f"no move for {name}: {why}", folds=True)
     if not (answer.steps or answer.blocked):
-        what = "no node in use can be emptied" if request.free_nodes else (
-            "no pod is pending because of fragmentation"
-        )  # fmt: skip
+        what = "no pod is pending because of fragmentation"
+        if request.free_nodes:
+            what = "no node in use can be emptied"
+            if not _short(answer, request):
+                what = f"{words.many(answer.empty_nodes, 'node')} empty already"
         out.say(what)
     if answer.other_causes and not request.pods and not request.free_nodes:
         count = words.many(answer.other_causes, "pod")

@@ -63,8 +63,9 @@ REASONS: list[DefragBlocked] = [
          DefragRequest(lost_gpu_hours_max=4.0)),
         (DefragAnswer(7, other_causes=1), DefragRequest()),
         (DefragAnswer(7), DefragRequest(free_nodes=1)),
+        (DefragAnswer(7, empty_nodes=2), DefragRequest(free_nodes=1)),
     ],
-    ids=["moves", "nodes", "reasons", "nothing", "no node"],
+    ids=["moves", "nodes", "reasons", "nothing", "no node", "empty nodes"],
 )  # fmt: skip
 def test_what_is_shown(
     answer: DefragAnswer, request_: DefragRequest, golden: Golden, request: pytest.FixtureRequest,
@@ -105,6 +106,8 @@ def test_what_was_done(
         (DefragAnswer(7, (STEP,), tuple(REASONS[:1])), 0, True),
         (DefragAnswer(7, (NODE,)), 2, True),
         (DefragAnswer(7, (NODE,), tuple(REASONS[2:3])), 1, False),
+        (DefragAnswer(7, (NODE,), empty_nodes=1), 2, False),
+        (DefragAnswer(7, (NODE,), empty_nodes=1), 3, True),
         (DefragAnswer(7), 0, False),
     ],
 )
