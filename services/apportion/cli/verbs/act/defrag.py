@@ -83,6 +83,8 @@ class Report(Outcome, kw_only=True):
             return NOT_NOW
         if self.stopped or self.left:
             return REFUSED
+        if request.free_nodes and len(self.freed) < len(self.plan.steps):
+            return NOT_NOW
         return NOT_NOW if _short(self.plan, request) and not ignore_blocked else 0
 
 

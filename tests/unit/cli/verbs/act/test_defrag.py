@@ -153,6 +153,14 @@ def test_blocked_pods_can_be_ignored() -> None:
     assert Report(plan=answer).exit_code(DefragRequest()) == NOT_NOW
 
 
+def test_nodes_that_are_not_empty_at_the_end_are_never_ignored() -> None:
+    """If pods are on a node after the moves that empty it, the exit code is 5."""
+    request = DefragRequest(free_nodes=1)
+    for freed, code in (([], NOT_NOW), (["n-1"], 0)):
+        report = Report(plan=DefragAnswer(7, (NODE,)), moved={"team/small": "n-2"}, freed=freed)
+        assert report.exit_code(request, ignore_blocked=True) == code
+
+
 GANG_NODES = [NodeAnswer(node=f"n-{number}", ready=True) for number in range(1, 5)]
 GANG_PODS = [
     PodAnswer("team", "a-0", "u2", "placed", group="team/a", node="n-3"),
