@@ -42,6 +42,13 @@ class Moving(msgspec.Struct, frozen=True, kw_only=True):
     kube: KubeChoice
     force: bool = False  # in Kubernetes, also evict pods without a controller
 
+    def is_late(self, deadline: float, outcome: "Outcome") -> bool:
+        """Return True, and note it in `outcome`, if this monotonic time has passed."""
+        late = time.monotonic() > deadline
+        if late:
+            outcome.stopped = f"after {self.timeout_s:g} s"
+        return late
+
 
 class Outcome(msgspec.Struct, kw_only=True):
     """What became of the pods. The keys of its maps are pods, as `namespace/name`."""
@@ -82,8 +89,7 @@ async def move_units(
     async with appending(ledger, moving.who) as (commit, _):
         anew, progress = Anew(ledger, commit, moving.who, moving.why), Progress(units)
         for unit in units:
-            if time.monotonic() > deadline:
-                outcome.stopped = f"after {moving.timeout_s:g} s"
+            if moving.is_late(deadline, outcome):
                 break
             submitted += await to_its_end(_move(anew, unit, outcome, progress, basis=basis))
     awaited = Awaited(submitted, lambda: None)
@@ -133,6 +139,8 @@ async def evict_units(
     from apportion.cli.pods.evict import Evicting, evict_all
     from apportion.runtime.kube.client import KubeRefused
 
+    if moving.is_late(deadline, outcome):  # also a cancelled eviction runs to its end
+        return
     evicted: dict[str, PodAnswer] = {}
     progress = Progress(units)
 

@@ -106,7 +106,8 @@ class Report(Outcome, kw_only=True):
 @click.option("--reason", default="",
               help="Reason, for the audit trail.  [required with --apply]")  # fmt: skip
 @click.option("--timeout", "timeout_s", type=click.FloatRange(1, 86_400), default=600.0,
-              show_default=True, metavar="SECONDS", help="Time limit for moving pods.")  # fmt: skip
+              show_default=True, metavar="SECONDS", help="Time limit for moving pods, after the "
+              "search for moves.")  # fmt: skip
 @click.option("--ignore-blocked", is_flag=True, help="Exit with 0 also if no moves can make room "
               "for a pod, or empty enough nodes.")  # fmt: skip
 @click.option("--kubeconfig", type=click.Path(dir_okay=False, path_type=Path),
@@ -195,7 +196,7 @@ class _Making:
         self._moving = moving
         self._reason = (DEFRAG + reason)[:REASON_MAX]
         self._report = report
-        self._deadline = time.monotonic() + moving.timeout_s
+        self._deadline = math.inf  # until the moves are known
 
     async def make(self, request: DefragRequest) -> None:
         """Plan at the newest revision, and make the steps.
@@ -220,8 +221,11 @@ class _Making:
             f"{each.namespace}/{each.pod}": "the moves stopped before it"
             for step in report.plan.steps for each in step.moves
         }  # fmt: skip
+        self._deadline = time.monotonic() + self._moving.timeout_s
         try:
             for step in report.plan.steps:
+                if self._moving.is_late(self._deadline, report):
+                    return
                 console(stderr=True).say(f"{_headline(step)}:")
                 await self._step(step)
                 if report.stopped:
@@ -279,6 +283,8 @@ class _Making:
         """Move the units one by one, until one cannot be moved, or has no new node."""
         report = self._report
         for unit in units:
+            if self._moving.is_late(self._deadline, report):
+                return
             if report.plan.of_kubernetes:
                 await evict_units(self._gateway, self._moving, report, [unit], self._deadline)
             else:

@@ -1,5 +1,6 @@
 """Tests of what `defrag` prints and with which exit code it ends."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,10 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from apportion.cli.client.connection import Where
-from apportion.cli.exits import INTERRUPTED, NOT_NOW, REFUSED, UNREACHABLE, USAGE
-from apportion.cli.pods.moving import BY_HAND, Moving
+from apportion.cli.client.gateway_client import Gateway
+from apportion.cli.exits import INTERRUPTED, NOT_NOW, REFUSED, UNREACHABLE, USAGE, Unreachable
+from apportion.cli.pods.moving import BY_HAND, Moving, Outcome, evict_units
+from apportion.cli.pods.resubmit import Unit
 from apportion.cli.verbs.act.defrag import (
     CHANGED,
     NOT_AGAIN,
@@ -201,6 +204,18 @@ def test_a_step_is_made_only_as_planned(
         {node.node: node for node in known},
     )  # fmt: skip
     assert sum(len(unit.pods) for unit in units) == moved
+
+
+async def test_after_the_time_limit_no_pod_is_evicted(tmp_path: Path) -> None:
+    """After the deadline, no request is sent to the API server."""
+    kube = KubeChoice(wanted=True, kubeconfig=tmp_path / "none")
+    moving = Moving(what="", who="ada", why="", timeout_s=5, kube=kube)
+    outcome, late = Outcome(), time.monotonic() - 1
+    units = [Unit(tuple(GANG_PODS))]
+    await evict_units(Gateway("http://127.0.0.1:1"), moving, outcome, units, late)
+    assert (outcome.stopped, outcome.left) == ("after 5 s", {})
+    with pytest.raises(Unreachable):
+        await evict_units(Gateway("http://127.0.0.1:1"), moving, outcome, units, late + 60)
 
 
 def test_wrong_usage() -> None:
