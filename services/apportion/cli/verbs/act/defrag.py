@@ -303,22 +303,19 @@ class _Making:
     async def until_again(
         self, step: DefragStep, units: list[Unit], before: Mapping[str, PodAnswer]
     ) -> None:
-        """Wait until the controllers of the evicted pods have as many placed pods as before.
+        """Wait until the controllers have a new placed pod for each evicted one.
 
         After a timeout, note the pods that lack as pending, and stop. Recreated pods have other
         names, so of each controller that lacks pods, those evicted last are noted."""
-        report, owners = self._report, {_owner(pod) for unit in units for pod in unit.pods}
+        report, known = self._report, {pod.uid for pod in before.values()}
+        evicted = Counter(_owner(pod) for unit in units for pod in unit.pods)
         missing = Counter[tuple[str, str]]()
 
         def again(now: Mapping[str, PodAnswer]) -> bool:
-            placed = (
-                Counter(
-                    owner for pod in pods.values() if pod.node and (owner := _owner(pod)) in owners
-                )
-                for pods in (before, now)
-            )
+            # Other pods of a controller may end in the meantime, so only new ones are counted.
+            new = Counter(_owner(p) for p in now.values() if p.node and p.uid not in known)
             missing.clear()
-            missing.update(next(placed) - next(placed))
+            missing.update(evicted - new)
             return not missing
 
         if await self._until(step, again):

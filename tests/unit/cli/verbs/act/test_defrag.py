@@ -218,6 +218,42 @@ async def test_after_the_time_limit_no_pod_is_evicted(tmp_path: Path) -> None:
         await evict_units(Gateway("http://127.0.0.1:1"), moving, outcome, units, late + 60)
 
 
+class Making(_Making):
+    """Makes the moves with lists of pods and nodes in place of a gateway and a ledger."""
+
+    def __init__(self, report: Report, tmp_path: Path) -> None:
+        where = Where(data=tmp_path, gateway="http://127.0.0.1:1")
+        kube = KubeChoice(wanted=True)
+        moving = Moving(what="", who="ada", why="", timeout_s=60, kube=kube)
+        super().__init__(where, moving, "x", report)
+        self.there: list[PodAnswer] = []
+
+    async def _pods(self, *_: object) -> dict[str, PodAnswer]:
+        return {f"{pod.namespace}/{pod.name}": pod for pod in self.there}
+
+
+def placed(name: str, uid: str, **fields: Any) -> PodAnswer:
+    """Return a pod of a Job, placed on n-1."""
+    return PodAnswer("team", name, uid, "placed", **{"node": "n-1", "owner": "Job/j", **fields})
+
+
+@pytest.mark.parametrize(("node", "waiting"), [("n-2", 0), ("", 1)])
+async def test_a_pod_that_ends_by_itself_is_not_waited_for(
+    node: str, waiting: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step waits for as many new placed pods of a controller as it evicted pods of it. It does
+    not matter that other pods of the controller end."""
+    monkeypatch.setattr("apportion.cli.verbs.act.defrag.PLACED_WITHIN_S", 0.0)
+    report = Report(plan=DefragAnswer(7, of_kubernetes=True), moved={"team/small": ""})
+    making = Making(report, tmp_path)
+    small = placed("small", "u1")
+    before = {f"team/{pod.name}": pod for pod in (small, placed("ends", "u2"))}
+    making.there = [placed("again", "u3", node=node)]
+    await making.until_again(STEP, [Unit((small,))], before)
+    assert len(report.waiting) == waiting
+    assert report.stopped == (NOT_AGAIN if waiting else "")
+
+
 def test_wrong_usage() -> None:
     """`--apply` needs a reason, and `--free-nodes` takes no names of pods."""
     where = ["--gateway", "http://127.0.0.1:1", "--nats", "nats://127.0.0.1:1"]
