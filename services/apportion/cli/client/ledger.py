@@ -136,7 +136,12 @@ async def by_now(reach: Reach) -> dict[str, int]:
     Verbs whose writes depend on the answer need this, because a gateway may be stale. Raises
     LedgerError."""
     async with open_ledger(reach) as ledger:
-        return {"at_least": await ledger.last_revision(), "wait_s": BEHIND_S}
+        return await by_end(ledger)
+
+
+async def by_end(ledger: JetStreamLedger) -> dict[str, int]:
+    """Return the query parameters of `by_now` for an open ledger. Raises LedgerError."""
+    return {"at_least": await ledger.last_revision(), "wait_s": BEHIND_S}
 
 
 @asynccontextmanager

@@ -139,8 +139,6 @@ async def evict_units(
     from apportion.cli.pods.evict import Evicting, evict_all
     from apportion.runtime.kube.client import KubeRefused
 
-    if moving.is_late(deadline, outcome):  # also a cancelled eviction runs to its end
-        return
     evicted: dict[str, PodAnswer] = {}
     progress = Progress(units)
 

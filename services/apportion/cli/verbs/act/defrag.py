@@ -17,7 +17,17 @@ import click
 from apportion.cli.client.completion import PODS
 from apportion.cli.client.connection import Where, asks_both
 from apportion.cli.client.gateway_client import Gateway
-from apportion.cli.client.ledger import by_now, by_whom, open_ledger, person, run, to_its_end, write
+from apportion.cli.client.ledger import (
+    appending,
+    by_end,
+    by_whom,
+    open_ledger,
+    person,
+    publish,
+    run,
+    to_its_end,
+    write,
+)
 from apportion.cli.client.lookup import split_name
 from apportion.cli.client.plans import ask_moves
 from apportion.cli.exits import INTERRUPTED, NOT_NOW, REFUSED, NotFound
@@ -36,7 +46,7 @@ from apportion.cli.pods.moving import (
 )
 from apportion.cli.pods.pending import alike
 from apportion.cli.pods.resubmit import Unit
-from apportion.cli.render.output import Screen, console, plain, print_answer
+from apportion.cli.render.output import Screen, console, plain, print_answer, warn
 from apportion.cli.render.rows import Rows
 from apportion.cli.usage import SAY_WHY, Verb
 from apportion.core.answers.plans import MOVES_MAX, DefragAnswer, DefragRequest, DefragStep, NoMove
@@ -44,11 +54,16 @@ from apportion.core.answers.reads import NodeAnswer, PodAnswer
 from apportion.core.devices.cordons import cordoning, lifting, spoken
 from apportion.core.explain.text import words
 from apportion.core.explain.text.words import listed
+from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion.runtime.ledger.port import LedgerError
+from apportion.runtime.process.clock import BackOff
 from apportion.runtime.service.options import KubeChoice
 from apportion_schemas.quantities import NAME_MAX, Payload
 
 DEFRAG = "defrag: "  # prefix of the reasons of this verb's cordons
 AUTHOR = " (defrag)"  # suffix of their author
+LIFT_S = 240.0  # time to remove cordons; the chart's job gets more before it is killed
+BACK_OFF = BackOff(0.5, 10.0)
 PLACED_WITHIN_S = 60.0  # time for the scheduler to place a pod for which room was made
 CHANGED = "because the cluster changed after the plan"
 NOT_PLACED = (
@@ -197,6 +212,7 @@ class _Making:
         self._reason = (DEFRAG + reason)[:REASON_MAX]
         self._report = report
         self._deadline = math.inf  # until the moves are known
+        self._ledger: JetStreamLedger  # one connection, because a login can be deleted during a run
 
     async def make(self, request: DefragRequest) -> None:
         """Plan at the newest revision, and make the steps.
@@ -207,38 +223,43 @@ class _Making:
         for number in (signal.SIGTERM, signal.SIGHUP):
             if task is not None and signal.getsignal(number) is not signal.SIG_IGN:  # as by nohup
                 loop.add_signal_handler(number, task.cancel)
-        report, now = self._report, await by_now(self._where.reach())
-        url = self._where.gateway_url()
-        for node in (await self.nodes(now)).values():
+        report = self._report
+        async with open_ledger(self._where.reach()) as self._ledger:
+            await self._clear()
+            now, url = await self._now(), self._where.gateway_url()
+            report.plan = await asyncio.to_thread(ask_moves, url, request, now)
+            report.left = {
+                f"{each.namespace}/{each.pod}": "the moves stopped before it"
+                for step in report.plan.steps for each in step.moves
+            }  # fmt: skip
+            self._deadline = time.monotonic() + self._moving.timeout_s
+            try:
+                for step in report.plan.steps:
+                    if self._moving.is_late(self._deadline, report):
+                        return
+                    console(stderr=True).say(f"{_headline(step)}:")
+                    await self._step(step)
+                    if report.stopped:
+                        return
+            finally:
+                for number in (signal.SIGTERM, signal.SIGHUP):  # must not cut the removal
+                    loop.remove_signal_handler(number)
+                    signal.signal(number, signal.SIG_IGN)
+                await to_its_end(self._lift())
+
+    async def _clear(self) -> None:
+        """Refuse to start while a node has a cordon of another run. Raises NotFound."""
+        for node in (await self.nodes(await self._now())).values():
             for each in node.cordons:
                 if each.by.endswith(AUTHOR):
                     raise NotFound(
                         f"{node.node} has a cordon of another defrag: {spoken([each])}; wait until "
                         f"it ends, or if it has ended: {lift_words(node.node, each.by)}"
                     )
-        report.plan = await asyncio.to_thread(ask_moves, url, request, now)
-        report.left = {
-            f"{each.namespace}/{each.pod}": "the moves stopped before it"
-            for step in report.plan.steps for each in step.moves
-        }  # fmt: skip
-        self._deadline = time.monotonic() + self._moving.timeout_s
-        try:
-            for step in report.plan.steps:
-                if self._moving.is_late(self._deadline, report):
-                    return
-                console(stderr=True).say(f"{_headline(step)}:")
-                await self._step(step)
-                if report.stopped:
-                    return
-        finally:
-            for number in (signal.SIGTERM, signal.SIGHUP):  # a second one must not cut the removal
-                loop.remove_signal_handler(number)
-                signal.signal(number, signal.SIG_IGN)
-            await to_its_end(self._lift())
 
     async def _step(self, step: DefragStep) -> None:
         report = self._report
-        now = await by_now(self._where.reach())
+        now = await self._now()
         pods = await self._pods(step, now)
         mine = [
             name for name, pod in pods.items()
@@ -263,7 +284,7 @@ class _Making:
         if report.stopped:
             return
         if step.kind == "node":  # stays cordoned until all nodes are empty
-            now = await by_now(self._where.reach())
+            now = await self._now()
             for node in step.nodes:
                 query = {"node": node, **now}
                 _, there = await asyncio.to_thread(self._gateway.items, "pods", PodAnswer, query)
@@ -283,16 +304,16 @@ class _Making:
         """Move the units one by one, until one cannot be moved, or has no new node."""
         report = self._report
         for unit in units:
+            # In time: an eviction that has begun runs to its end.
             if self._moving.is_late(self._deadline, report):
                 return
             if report.plan.of_kubernetes:
                 await evict_units(self._gateway, self._moving, report, [unit], self._deadline)
             else:
-                async with open_ledger(self._where.reach()) as ledger:
-                    await move_units(
-                        ledger, self._moving, report, [unit], self._deadline,
-                        basis=report.plan.revision,
-                    )  # fmt: skip
+                await move_units(
+                    self._ledger, self._moving, report, [unit], self._deadline,
+                    basis=report.plan.revision,
+                )  # fmt: skip
             if not report.stopped and report.left.keys() & set(unit.names):
                 report.stopped = NOT_ALLOWED
             if not report.stopped and report.waiting:
@@ -326,6 +347,9 @@ class _Making:
                 missing[_owner(before[name])] -= 1
                 report.moved.pop(name, None)
                 report.waiting[name] = "its controller's new pod is not placed"
+
+    async def _now(self) -> dict[str, int]:
+        return await by_end(self._ledger)
 
     async def nodes(self, query: Mapping[str, object]) -> dict[str, NodeAnswer]:
         """Return all nodes by name. Raises Unreachable."""
@@ -375,14 +399,35 @@ class _Making:
             found |= {f"{pod.namespace}/{pod.name}": pod for pod in pods}
         return found
 
-    async def _write(self, data: Payload) -> None:
-        await write(self._where.reach(), data, basis=self._report.plan.revision)
+    async def _write(self, data: Payload, *, again: bool = False) -> int:
+        basis = self._report.plan.revision
+        if again:  # the server may have closed the connection for good
+            return (await write(self._where.reach(), data, basis=basis)).revision or 0
+        async with appending(self._ledger) as (_, publisher):
+            return await publish(publisher, data, basis=basis)
 
     async def _lift(self) -> None:
-        by = self._report.author
-        for node in list(self._report.cordoned):
-            await self._write(lifting(node, "", of=by, by=by, reason=self._reason))
-            self._report.cordoned.remove(node)
+        # Retries, because a cordon that stays keeps pods away from its node. Raises LedgerError,
+        # Unreachable.
+        by, failures, end = self._report.author, 0, time.monotonic() + LIFT_S
+        while self._report.cordoned:
+            failed: LedgerError | None = None
+            for node in list(self._report.cordoned):
+                data = lifting(node, "", of=by, by=by, reason=self._reason)
+                try:
+                    await self._write(data, again=bool(failures))
+                except LedgerError as error:
+                    failed = error
+                else:
+                    self._report.cordoned.remove(node)
+            if failed is None:
+                return
+            if time.monotonic() > end:
+                raise failed
+            if not failures:
+                warn(f"cannot remove cordons, retrying for up to {LIFT_S:g} s: {failed}")
+            failures += 1
+            await asyncio.sleep(BACK_OFF.after(failures))
 
 
 def _owner(pod: PodAnswer) -> tuple[str, str]:

@@ -9,9 +9,8 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from apportion.cli.client.connection import Where
-from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.exits import INTERRUPTED, NOT_NOW, REFUSED, UNREACHABLE, USAGE, Unreachable
-from apportion.cli.pods.moving import BY_HAND, Moving, Outcome, evict_units
+from apportion.cli.pods.moving import BY_HAND, Moving
 from apportion.cli.pods.resubmit import Unit
 from apportion.cli.verbs.act.defrag import (
     CHANGED,
@@ -32,7 +31,10 @@ from apportion.core.answers.plans import (
     DefragStep,
 )
 from apportion.core.answers.reads import CordonAnswer, NodeAnswer, PodAnswer
+from apportion.runtime.ledger.port import LedgerUnavailable
 from apportion.runtime.service.options import KubeChoice
+from apportion_schemas import NodeCordoned, NodeCordonLifted
+from apportion_schemas.quantities import Payload
 from tests.support.golden import Golden
 
 MOVE = DefragMove("u1", "team", "small", "n-1", "n-2", 1.0, 2.5)
@@ -206,35 +208,62 @@ def test_a_step_is_made_only_as_planned(
     assert sum(len(unit.pods) for unit in units) == moved
 
 
-async def test_after_the_time_limit_no_pod_is_evicted(tmp_path: Path) -> None:
-    """After the deadline, no request is sent to the API server."""
-    kube = KubeChoice(wanted=True, kubeconfig=tmp_path / "none")
-    moving = Moving(what="", who="ada", why="", timeout_s=5, kube=kube)
-    outcome, late = Outcome(), time.monotonic() - 1
-    units = [Unit(tuple(GANG_PODS))]
-    await evict_units(Gateway("http://127.0.0.1:1"), moving, outcome, units, late)
-    assert (outcome.stopped, outcome.left) == ("after 5 s", {})
-    with pytest.raises(Unreachable):
-        await evict_units(Gateway("http://127.0.0.1:1"), moving, outcome, units, late + 60)
-
-
 class Making(_Making):
     """Makes the moves with lists of pods and nodes in place of a gateway and a ledger."""
 
     def __init__(self, report: Report, tmp_path: Path) -> None:
         where = Where(data=tmp_path, gateway="http://127.0.0.1:1")
-        kube = KubeChoice(wanted=True)
+        kube = KubeChoice(wanted=True, kubeconfig=tmp_path / "none")
         moving = Moving(what="", who="ada", why="", timeout_s=60, kube=kube)
         super().__init__(where, moving, "x", report)
         self.there: list[PodAnswer] = []
+        self.known = [NodeAnswer(node="n-1", ready=True), NodeAnswer(node="n-2", ready=True)]
+        self.moved: list[Unit] = []
+        self.lost = 0  # writes that fail
+        self.revision = 100
+
+    async def _now(self) -> dict[str, int]:
+        return {"at_least": self.revision}
 
     async def _pods(self, *_: object) -> dict[str, PodAnswer]:
         return {f"{pod.namespace}/{pod.name}": pod for pod in self.there}
+
+    async def nodes(self, *_: object) -> dict[str, NodeAnswer]:
+        return {node.node: node for node in self.known}
+
+    async def _write(self, data: Payload, *, again: bool = False) -> int:  # noqa: ARG002
+        self.lost -= 1
+        if self.lost >= 0:
+            raise LedgerUnavailable("the callout restarts")
+        self.revision += 1
+        cordons: dict[str, tuple[CordonAnswer, ...]] = {}
+        if isinstance(data, NodeCordoned):
+            made = CordonAnswer(data.by, data.reason, "2026-01-01T00:00:00Z", self.revision)
+            cordons[data.node] = (made,)
+        else:
+            assert isinstance(data, NodeCordonLifted)
+            cordons[data.node] = ()
+        self.known = [
+            replace(node, cordons=cordons.get(node.node, node.cordons)) for node in self.known
+        ]
+        return self.revision
 
 
 def placed(name: str, uid: str, **fields: Any) -> PodAnswer:
     """Return a pod of a Job, placed on n-1."""
     return PodAnswer("team", name, uid, "placed", **{"node": "n-1", "owner": "Job/j", **fields})
+
+
+async def test_after_the_time_limit_no_pod_is_evicted(tmp_path: Path) -> None:
+    """After the deadline, no request is sent to the API server."""
+    report = Report(plan=DefragAnswer(7, of_kubernetes=True))
+    making, units = Making(report, tmp_path), [Unit((placed("small", "u1"),))]
+    making._deadline = time.monotonic() - 1
+    await making.move(units)
+    assert (report.stopped, report.left) == ("after 60 s", {})
+    making._deadline = time.monotonic() + 60
+    with pytest.raises(Unreachable):
+        await making.move(units)
 
 
 @pytest.mark.parametrize(("node", "waiting"), [("n-2", 0), ("", 1)])
@@ -252,6 +281,15 @@ async def test_a_pod_that_ends_by_itself_is_not_waited_for(
     await making.until_again(STEP, [Unit((small,))], before)
     assert len(report.waiting) == waiting
     assert report.stopped == (NOT_AGAIN if waiting else "")
+
+
+async def test_cordons_are_removed_once_the_ledger_answers_again(tmp_path: Path) -> None:
+    """A write that fails is tried again, and does not keep other nodes from losing their cordon."""
+    report = Report(plan=DefragAnswer(7, (NODE,)), author="ada (defrag)", cordoned=["n-1", "n-2"])
+    making = Making(report, tmp_path)
+    making.lost = 1
+    await making._lift()
+    assert (report.cordoned, making.revision) == ([], 102)
 
 
 def test_wrong_usage() -> None:
