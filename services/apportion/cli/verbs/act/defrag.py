@@ -265,8 +265,13 @@ class _Making:
             name for name, pod in pods.items()
             if step.kind != "node" and step.name in {name, pod.group} and name in step.pods
         ]  # fmt: skip
+        if step.kind != "node" and all(pods[name].node for name in mine):
+            console(stderr=True).say(f"{step.name} is placed or gone already")
+            for each in step.moves:
+                report.left.pop(f"{each.namespace}/{each.pod}", None)
+            return
         units = self._units(step, pods, await self.nodes(now))
-        if not units or (step.kind != "node" and all(pods[name].node for name in mine)):
+        if not units:
             report.stopped = CHANGED
             return
         if report.plan.of_kubernetes and (why := await try_units(self._moving, units)):

@@ -283,6 +283,18 @@ async def test_a_pod_that_ends_by_itself_is_not_waited_for(
     assert report.stopped == (NOT_AGAIN if waiting else "")
 
 
+async def test_a_pod_that_is_placed_already_needs_no_moves(tmp_path: Path) -> None:
+    """If the pending pod was placed or deleted after the plan, its step is left out."""
+    small = placed("small", "u1")
+    for there in ([small], [small, PodAnswer("team", "large", "u9", "placed", node="n-2")]):
+        report = Report(plan=DefragAnswer(7, (STEP,)), left={"team/small": "not moved yet"})
+        making = Making(report, tmp_path)
+        making.there = there
+        await making._step(STEP)
+        assert (report.stopped, report.left, making.revision) == ("", {}, 100)
+        assert report.exit_code(DefragRequest()) == 0
+
+
 async def test_cordons_are_removed_once_the_ledger_answers_again(tmp_path: Path) -> None:
     """A write that fails is tried again, and does not keep other nodes from losing their cordon."""
     report = Report(plan=DefragAnswer(7, (NODE,)), author="ada (defrag)", cordoned=["n-1", "n-2"])
