@@ -50,7 +50,7 @@ def test_the_command_gets_the_limits_of_the_settings(
 
 
 def test_one_run_at_a_time_within_its_deadline() -> None:
-    """A run never overlaps another one, and is neither retried nor started late.
+    """The CronJob starts no run while one is running. A run is neither retried nor started late.
 
     It is ended some minutes after the time limit of its moves."""
     spec = made("defrag.timeout=120", "defrag.schedule=@daily")[NAME]["spec"]

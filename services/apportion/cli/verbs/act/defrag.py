@@ -50,7 +50,7 @@ from apportion.cli.render.output import Screen, console, plain, print_answer, wa
 from apportion.cli.render.rows import Rows
 from apportion.cli.usage import SAY_WHY, Verb
 from apportion.core.answers.plans import MOVES_MAX, DefragAnswer, DefragRequest, DefragStep, NoMove
-from apportion.core.answers.reads import NodeAnswer, PodAnswer
+from apportion.core.answers.reads import CordonAnswer, NodeAnswer, PodAnswer
 from apportion.core.devices.cordons import cordoning, lifting, spoken
 from apportion.core.explain.text import words
 from apportion.core.explain.text.words import listed
@@ -212,6 +212,7 @@ class _Making:
         self._reason = (DEFRAG + reason)[:REASON_MAX]
         self._report = report
         self._deadline = math.inf  # until the moves are known
+        self._written: dict[str, int] = {}  # revisions of the last cordons, by node
         self._ledger: JetStreamLedger  # one connection, because a login can be deleted during a run
 
     async def make(self, request: DefragRequest) -> None:
@@ -249,13 +250,18 @@ class _Making:
 
     async def _clear(self) -> None:
         """Refuse to start while a node has a cordon of another run. Raises NotFound."""
-        for node in (await self.nodes(await self._now())).values():
-            for each in node.cordons:
-                if each.by.endswith(AUTHOR):
-                    raise NotFound(
-                        f"{node.node} has a cordon of another defrag: {spoken([each])}; wait until "
-                        f"it ends, or if it has ended: {lift_words(node.node, each.by)}"
-                    )
+        for node, each in self.others(await self.nodes(await self._now())):
+            raise NotFound(
+                f"{node} has a cordon of another defrag: {spoken([each])}; wait until it ends, or "
+                f"if it has ended: {lift_words(node, each.by)}"
+            )
+
+    def others(self, nodes: Mapping[str, NodeAnswer]) -> list[tuple[str, CordonAnswer]]:
+        """Return the nodes with cordons that another run has written, and these cordons."""
+        return [
+            (node.node, each) for node in nodes.values() for each in node.cordons
+            if each.by.endswith(AUTHOR) and each.revision != self._written.get(node.node)
+        ]  # fmt: skip
 
     async def _step(self, step: DefragStep) -> None:
         report = self._report
@@ -270,8 +276,9 @@ class _Making:
             for each in step.moves:
                 report.left.pop(f"{each.namespace}/{each.pod}", None)
             return
-        units = self._units(step, pods, await self.nodes(now))
-        if not units:
+        nodes = await self.nodes(now)
+        units = self._units(step, pods, nodes)
+        if not units or self.others(nodes):
             report.stopped = CHANGED
             return
         if report.plan.of_kubernetes and (why := await try_units(self._moving, units)):
@@ -281,7 +288,12 @@ class _Making:
         for node in step.nodes:
             report.cordoned.append(node)
             data = cordoning(node, "", by=report.author, reason=self._reason)
-            await to_its_end(self._write(data))
+            self._written[node] = await to_its_end(self._write(data))
+        # Two runs may have looked at the same time. Of their cordons, the later one sees both.
+        now = await self._now()
+        if self.others(await self.nodes(now)):
+            report.stopped = CHANGED
+            return
         await self.move(units)
         if report.plan.of_kubernetes and not report.stopped:
             # Until then, the cordons keep recreated pods away.
@@ -290,10 +302,7 @@ class _Making:
             return
         if step.kind == "node":  # stays cordoned until all nodes are empty
             now = await self._now()
-            for node in step.nodes:
-                query = {"node": node, **now}
-                _, there = await asyncio.to_thread(self._gateway.items, "pods", PodAnswer, query)
-                report.freed += [] if any(pod.shares for pod in there) else [node]
+            report.freed += [node for node in step.nodes if not await self._using(node, now)]
             return
         await to_its_end(self._lift())
 
@@ -393,6 +402,12 @@ class _Making:
                 return False
             await asyncio.sleep(LOOK_EVERY_S)
         return True
+
+    async def _using(self, node: str, query: Mapping[str, object]) -> list[PodAnswer]:
+        # The pods with shares of the node's devices.
+        asked = {"node": node, **query}
+        _, pods = await asyncio.to_thread(self._gateway.items, "pods", PodAnswer, asked)
+        return [pod for pod in pods if pod.shares]
 
     async def _pods(self, step: DefragStep, query: Mapping[str, object]) -> dict[str, PodAnswer]:
         spaces = {each.namespace for each in step.moves}

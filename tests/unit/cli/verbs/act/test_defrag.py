@@ -218,7 +218,8 @@ class Making(_Making):
         super().__init__(where, moving, "x", report)
         self.there: list[PodAnswer] = []
         self.known = [NodeAnswer(node="n-1", ready=True), NodeAnswer(node="n-2", ready=True)]
-        self.moved: list[Unit] = []
+        self.moves, self.moved = True, list[Unit]()
+        self.other = NodeAnswer(node="n-9", ready=True)  # written at the same time as our cordon
         self.lost = 0  # writes that fail
         self.revision = 100
 
@@ -227,6 +228,10 @@ class Making(_Making):
 
     async def _pods(self, *_: object) -> dict[str, PodAnswer]:
         return {f"{pod.namespace}/{pod.name}": pod for pod in self.there}
+
+    async def _using(self, node: str, *_: object) -> list[PodAnswer]:
+        gone = {pod.uid for unit in self.moved for pod in unit.pods}
+        return [pod for pod in self.there if pod.node == node and pod.uid not in gone]
 
     async def nodes(self, *_: object) -> dict[str, NodeAnswer]:
         return {node.node: node for node in self.known}
@@ -240,6 +245,7 @@ class Making(_Making):
         if isinstance(data, NodeCordoned):
             made = CordonAnswer(data.by, data.reason, "2026-01-01T00:00:00Z", self.revision)
             cordons[data.node] = (made,)
+            self.known.append(self.other)
         else:
             assert isinstance(data, NodeCordonLifted)
             cordons[data.node] = ()
@@ -247,6 +253,11 @@ class Making(_Making):
             replace(node, cordons=cordons.get(node.node, node.cordons)) for node in self.known
         ]
         return self.revision
+
+    async def move(self, units: list[Unit]) -> None:
+        if self.moves:
+            await super().move(units)
+        self.moved += units
 
 
 def placed(name: str, uid: str, **fields: Any) -> PodAnswer:
@@ -293,6 +304,23 @@ async def test_a_pod_that_is_placed_already_needs_no_moves(tmp_path: Path) -> No
         await making._step(STEP)
         assert (report.stopped, report.left, making.revision) == ("", {}, 100)
         assert report.exit_code(DefragRequest()) == 0
+
+
+@pytest.mark.parametrize("when", ["before", "at once", "never"])
+async def test_two_runs_never_move_pods_at_the_same_time(when: str, tmp_path: Path) -> None:
+    """A step moves nothing if another run has a cordon, even one that was written at the same
+    time, and by the same author."""
+    report = Report(plan=DefragAnswer(7, (NODE,)), author="ada (defrag)")
+    making, others = Making(report, tmp_path), (replace(CORDON, by="ada (defrag)"),)
+    making.moves, making.there = False, [placed("small", "u1")]
+    if when == "before":
+        making.known.append(NodeAnswer(node="n-9", ready=True, cordons=others))
+    elif when == "at once":
+        making.other = NodeAnswer(node="n-9", ready=True, cordons=others)
+    await making._step(NODE)
+    assert report.stopped == ("" if when == "never" else CHANGED)
+    assert len(making.moved) == (when == "never")
+    assert len(report.cordoned) == (when != "before")
 
 
 async def test_cordons_are_removed_once_the_ledger_answers_again(tmp_path: Path) -> None:
