@@ -213,6 +213,7 @@ class _Making:
         self._report = report
         self._deadline = math.inf  # until the moves are known
         self._written: dict[str, int] = {}  # revisions of the last cordons, by node
+        self._known: set[str] = set()  # pods that earlier steps placed, or their controllers
         self._ledger: JetStreamLedger  # one connection, because a login can be deleted during a run
 
     async def make(self, request: DefragRequest) -> None:
@@ -289,9 +290,9 @@ class _Making:
             report.cordoned.append(node)
             data = cordoning(node, "", by=report.author, reason=self._reason)
             self._written[node] = await to_its_end(self._write(data))
-        # Two runs may have looked at the same time. Of their cordons, the later one sees both.
+        # Two runs may have looked at the same time. The one that cordons later sees both cordons.
         now = await self._now()
-        if self.others(await self.nodes(now)):
+        if self.others(await self.nodes(now)) or await self.came(step, now):
             report.stopped = CHANGED
             return
         await self.move(units)
@@ -300,6 +301,8 @@ class _Making:
             await self.until_again(step, units, pods)
         if report.stopped:
             return
+        self._known |= {*step.pods, *(name for unit in units for name in unit.names)}
+        self._known |= {"/".join(_owner(p)) for unit in units for p in unit.pods if p.owner}
         if step.kind == "node":  # stays cordoned until all nodes are empty
             now = await self._now()
             report.freed += [node for node in step.nodes if not await self._using(node, now)]
@@ -313,6 +316,23 @@ class _Making:
 
         if not await self._until(step, placed):
             report.stopped = NOT_PLACED
+
+    async def came(self, step: DefragStep, query: Mapping[str, object]) -> bool:
+        """Return True if a pod came onto the nodes of the step that is not in the plan.
+
+        A node to be emptied may have only pods that are moved. On other nodes, pods may stay, so
+        only those that were placed after the plan count."""
+        moved, since = {each.uid for each in step.moves}, self._report.plan.revision
+        pods = [pod for node in step.nodes for pod in await self._using(node, query)]
+        return any(
+            pod.uid not in moved and (
+                step.kind == "node" or (
+                    pod.placed_revision > since
+                    and not self._known & {f"{pod.namespace}/{pod.name}", "/".join(_owner(pod))}
+                )
+            )
+            for pod in pods
+        )  # fmt: skip
 
     async def move(self, units: list[Unit]) -> None:
         """Move the units one by one, until one cannot be moved, or has no new node."""

@@ -230,8 +230,7 @@ class Making(_Making):
         return {f"{pod.namespace}/{pod.name}": pod for pod in self.there}
 
     async def _using(self, node: str, *_: object) -> list[PodAnswer]:
-        gone = {pod.uid for unit in self.moved for pod in unit.pods}
-        return [pod for pod in self.there if pod.node == node and pod.uid not in gone]
+        return [pod for pod in self.there if pod.node == node]
 
     async def nodes(self, *_: object) -> dict[str, NodeAnswer]:
         return {node.node: node for node in self.known}
@@ -258,6 +257,9 @@ class Making(_Making):
         if self.moves:
             await super().move(units)
         self.moved += units
+        self.there = [
+            replace(pod, node=pod.node or "n-1") for pod in self.there if pod.uid != MOVE.uid
+        ]
 
 
 def placed(name: str, uid: str, **fields: Any) -> PodAnswer:
@@ -321,6 +323,32 @@ async def test_two_runs_never_move_pods_at_the_same_time(when: str, tmp_path: Pa
     assert report.stopped == ("" if when == "never" else CHANGED)
     assert len(making.moved) == (when == "never")
     assert len(report.cordoned) == (when != "before")
+
+
+@pytest.mark.parametrize(
+    ("step", "pod", "stopped"),
+    [
+        (NODE, placed("new", "u7", placed_revision=8), CHANGED),
+        (NODE, placed("new", "u7", placed_revision=6), CHANGED),
+        (NODE, placed("new", "u7", node="n-2", placed_revision=8), ""),
+        (STEP, placed("new", "u7", placed_revision=8), CHANGED),
+        (STEP, placed("new", "u7", placed_revision=6), ""),
+        (STEP, placed("first", "u7", placed_revision=8), ""),
+        (STEP, placed("new", "u7", owner="Job/first", placed_revision=8), ""),
+    ],
+)  # fmt: skip
+async def test_no_pod_is_moved_if_another_one_took_the_room(
+    step: DefragStep, pod: PodAnswer, stopped: str, tmp_path: Path
+) -> None:
+    """A step moves nothing if a pod that the plan does not know is on its nodes after they were
+    cordoned. Pods of earlier steps are known."""
+    large = PodAnswer("team", "large", "u9", "pending", owner="Job/l")
+    report = Report(plan=DefragAnswer(7, (step,)), author="ada (defrag)")
+    making = Making(report, tmp_path)
+    making.moves, making.there = False, [placed("small", "u1"), large, pod]
+    making._known = {"team/first", "team/Job/first"}
+    await making._step(step)
+    assert (report.stopped, bool(making.moved)) == (stopped, not stopped)
 
 
 async def test_cordons_are_removed_once_the_ledger_answers_again(tmp_path: Path) -> None:
