@@ -214,8 +214,9 @@ def test_signals_remove_the_cordons(up: Standalone, number: signal.Signals) -> N
             )
             assert [each["reason"] for each in cordons(up)] == ["defrag: x"]
             moving.send_signal(number)
-            moving.communicate(timeout=30)
+            out, _ = moving.communicate(timeout=30)
         assert moving.returncode == 130
+        assert ("by a signal" in out) == (number != signal.SIGINT)
         assert cordons(up) == []
     finally:
         os.kill(scheduler, signal.SIGCONT)

@@ -65,6 +65,7 @@ AUTHOR = " (defrag)"  # suffix of their author
 LIFT_S = 240.0  # time to remove cordons; the chart's job gets more before it is killed
 BACK_OFF = BackOff(0.5, 10.0)
 PLACED_WITHIN_S = 60.0  # time for the scheduler to place a pod for which room was made
+BY_SIGNAL = "by a signal"
 CHANGED = "because the cluster changed after the plan"
 NOT_PLACED = (
     "because the scheduler did not place the pods in the freed capacity within "
@@ -92,7 +93,7 @@ class Report(Outcome, kw_only=True):
 
     def exit_code(self, request: DefragRequest, *, ignore_blocked: bool = False) -> int:
         """Return the exit code of the verb for this outcome."""
-        if self.stopped == BY_HAND:
+        if self.stopped in {BY_HAND, BY_SIGNAL}:
             return INTERRUPTED
         if self.waiting or self.stopped == NOT_PLACED:
             return NOT_NOW
@@ -149,7 +150,7 @@ def command(
 
     Exit codes: 0 done, or nothing to do; 1 the moves stopped early, or no such pending pod; 3
     ledger, gateway or API server unreachable; 5 a pod stays pending, or fewer nodes become empty;
-    130 stopped with Ctrl-C."""
+    130 stopped with Ctrl-C or by a signal."""
     if apply and not reason.strip():
         raise click.UsageError(SAY_WHY)
     if names and free_nodes:
@@ -178,8 +179,10 @@ def command(
     )  # fmt: skip
     try:
         run(_Making(where, moving, reason, report).make(request))
-    except (KeyboardInterrupt, asyncio.CancelledError):
+    except KeyboardInterrupt:
         report.stopped = BY_HAND
+    except asyncio.CancelledError:
+        report.stopped = BY_SIGNAL
     except click.ClickException as error:
         if not report.began:
             raise

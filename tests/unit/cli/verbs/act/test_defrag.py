@@ -13,6 +13,7 @@ from apportion.cli.exits import INTERRUPTED, NOT_NOW, REFUSED, UNREACHABLE, USAG
 from apportion.cli.pods.moving import BY_HAND, Moving
 from apportion.cli.pods.resubmit import Unit
 from apportion.cli.verbs.act.defrag import (
+    BY_SIGNAL,
     CHANGED,
     NOT_AGAIN,
     NOT_PLACED,
@@ -125,6 +126,7 @@ def test_which_plans_fall_short(answer: DefragAnswer, free_nodes: int, *, short:
     ("fields", "code"),
     [
         ({"moved": {"team/small": "n-2"}}, 0),
+        ({"stopped": BY_SIGNAL}, INTERRUPTED),
         ({"stopped": BY_HAND, "waiting": {"team/small": "no room"}}, INTERRUPTED),
         ({"stopped": NOT_AGAIN, "waiting": {"team/small": "no room"}}, NOT_NOW),
         ({"stopped": NOT_AGAIN, "waiting": {"team/a": ""}, "left": {"team/b": "x"}}, NOT_NOW),
