@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from apportion.cli.verbs.act.defrag import command
+from apportion.cli.verbs.act.defrag import LIFT_S, command
 from tests.support.helm import documents, rendered
 
 NAME = ("CronJob", "defrag")
@@ -52,14 +52,20 @@ def test_the_command_gets_the_limits_of_the_settings(
 def test_one_run_at_a_time_within_its_deadline() -> None:
     """The CronJob starts no run while one is running. A run is neither retried nor started late.
 
-    It is ended some minutes after the time limit of its moves."""
+    It is ended some minutes after the time limit of its moves, and then gets time to remove its
+    cordons. Only cordons that are older than that are removed by a later run."""
     spec = made("defrag.timeout=120", "defrag.schedule=@daily")[NAME]["spec"]
     assert (spec["schedule"], spec["concurrencyPolicy"]) == ("@daily", "Forbid")
     assert spec["startingDeadlineSeconds"] <= 3600
     assert "timeZone" not in spec
     job = spec["jobTemplate"]["spec"]
     assert (job["backoffLimit"], job["activeDeadlineSeconds"]) == (0, 420)
-    assert job["template"]["spec"]["restartPolicy"] == "Never"
+    pod = job["template"]["spec"]
+    assert pod["restartPolicy"] == "Never"
+    assert pod["terminationGracePeriodSeconds"] >= LIFT_S + 60
+    verb, *words = pod["containers"][0]["args"]
+    killed_s = job["activeDeadlineSeconds"] + pod["terminationGracePeriodSeconds"]
+    assert command.make_context(verb, words).params["stale_s"] == killed_s + 60
     zone = "defrag.timeZone=Europe/Berlin"
     assert made(zone)[NAME]["spec"]["timeZone"] == "Europe/Berlin"
 

@@ -54,6 +54,7 @@ from apportion.core.answers.reads import CordonAnswer, NodeAnswer, PodAnswer
 from apportion.core.devices.cordons import cordoning, lifting, spoken
 from apportion.core.explain.text import words
 from apportion.core.explain.text.words import listed
+from apportion.core.ledger.moments import SECOND, micros_of
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.ledger.port import LedgerError
 from apportion.runtime.process.clock import BackOff
@@ -124,6 +125,9 @@ class Report(Outcome, kw_only=True):
 @click.option("--timeout", "timeout_s", type=click.FloatRange(1, 86_400), default=600.0,
               show_default=True, metavar="SECONDS", help="Time limit for moving pods, after the "
               "search for moves.")  # fmt: skip
+@click.option("--stale-after", "stale_s", type=click.FloatRange(1), metavar="SECONDS",
+              help="At the start, remove older cordons of earlier runs by the same author, because "
+              "those runs were killed.  [default: such a cordon is an error]")  # fmt: skip
 @click.option("--ignore-blocked", is_flag=True, help="Exit with 0 also if no moves can make room "
               "for a pod, or empty enough nodes.")  # fmt: skip
 @click.option("--kubeconfig", type=click.Path(dir_okay=False, path_type=Path),
@@ -134,8 +138,8 @@ class Report(Outcome, kw_only=True):
 @asks_both
 def command(
     *, where: Where, as_json: bool, names: tuple[str, ...], free_nodes: int | None, budget: int,
-    max_lost: float | None, apply: bool, reason: str, timeout_s: float, ignore_blocked: bool,
-    kubeconfig: Path | None, context: str | None, by: str,
+    max_lost: float | None, apply: bool, reason: str, timeout_s: float, stale_s: float | None,
+    ignore_blocked: bool, kubeconfig: Path | None, context: str | None, by: str,
 ) -> None:  # fmt: skip
     """Find moves of running pods that let pending pods and gangs fit, or that empty nodes.
 
@@ -160,6 +164,9 @@ def command(
             f"{max_lost} is no number of GPU-hours; write one such as 4.5, or leave the option out",
             param_hint="--max-lost",
         )
+    if stale_s is not None and stale_s < timeout_s + LIFT_S:
+        least = f"{timeout_s + LIFT_S:g}, because a run can take so long"
+        raise click.BadParameter(f"{stale_s:g} is less than {least}", param_hint="--stale-after")
     request = DefragRequest(
         pods=tuple("/".join(split_name(name, None)) for name in names),
         free_nodes=free_nodes or 0, moves_max=budget, lost_gpu_hours_max=max_lost,
@@ -178,7 +185,8 @@ def command(
         timeout_s=timeout_s, kube=kube,
     )  # fmt: skip
     try:
-        run(_Making(where, moving, reason, report).make(request))
+        making = _Making(where, moving, reason, report, stale_s=stale_s or math.inf)
+        run(making.make(request))
     except KeyboardInterrupt:
         report.stopped = BY_HAND
     except asyncio.CancelledError:
@@ -208,10 +216,14 @@ def _short(answer: DefragAnswer, request: DefragRequest) -> bool:
 class _Making:
     """Makes the moves of one plan, step by step, and fills the report."""
 
-    def __init__(self, where: Where, moving: Moving, reason: str, report: Report) -> None:
+    def __init__(
+        self, where: Where, moving: Moving, reason: str, report: Report, *,
+        stale_s: float = math.inf,
+    ) -> None:  # fmt: skip
         self._where = where
         self._gateway = Gateway(where.gateway_url())
         self._moving = moving
+        self._stale_s = stale_s
         self._reason = (DEFRAG + reason)[:REASON_MAX]
         self._report = report
         self._deadline = math.inf  # until the moves are known
@@ -253,8 +265,16 @@ class _Making:
                 await to_its_end(self._lift())
 
     async def _clear(self) -> None:
-        """Refuse to start while a node has a cordon of another run. Raises NotFound."""
+        """Refuse to start while a node has a cordon of another run. Raises NotFound.
+
+        Cordons that are so old that their run was killed are removed instead."""
         for node, each in self.others(await self.nodes(await self._now())):
+            age_s = time.time() - (micros_of(each.time) or math.inf) / SECOND
+            if each.by == self._report.author and age_s > self._stale_s:
+                warn(f"removing {spoken([each])} from {node}: its run was killed")
+                data = lifting(node, "", of=each.by, by=each.by, reason=self._reason)
+                await to_its_end(self._write(data))
+                continue
             raise NotFound(
                 f"{node} has a cordon of another defrag: {spoken([each])}; wait until it ends, or "
                 f"if it has ended: {lift_words(node, each.by)}"

@@ -1,6 +1,8 @@
 """Tests of what `defrag` prints and with which exit code it ends."""
 
+import math
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,15 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from apportion.cli.client.connection import Where
-from apportion.cli.exits import INTERRUPTED, NOT_NOW, REFUSED, UNREACHABLE, USAGE, Unreachable
+from apportion.cli.exits import (
+    INTERRUPTED,
+    NOT_NOW,
+    REFUSED,
+    UNREACHABLE,
+    USAGE,
+    NotFound,
+    Unreachable,
+)
 from apportion.cli.pods.moving import BY_HAND, Moving
 from apportion.cli.pods.resubmit import Unit
 from apportion.cli.verbs.act.defrag import (
@@ -353,6 +363,23 @@ async def test_no_pod_is_moved_if_another_one_took_the_room(
     assert (report.stopped, bool(making.moved)) == (stopped, not stopped)
 
 
+@pytest.mark.parametrize(
+    ("by", "stale_s", "stays"),
+    [("ada (defrag)", math.inf, 1), ("ada (defrag)", 1000, 0), ("bob (defrag)", 1000, 1)],
+)
+async def test_old_cordons_of_the_same_author_are_removed(
+    by: str, stale_s: float, stays: int, tmp_path: Path
+) -> None:
+    """A cordon that is older than every run can be does not keep the next run from starting. A
+    cordon of another author does."""
+    making = Making(Report(author="ada (defrag)"), tmp_path)
+    making._stale_s = stale_s
+    making.known = [NodeAnswer(node="n-1", ready=True, cordons=(replace(CORDON, by=by),))]
+    with pytest.raises(NotFound) if stays else nullcontext():
+        await making._clear()
+    assert len(making.known[0].cordons) == stays
+
+
 async def test_cordons_are_removed_once_the_ledger_answers_again(tmp_path: Path) -> None:
     """A write that fails is tried again, and does not keep other nodes from losing their cordon."""
     report = Report(plan=DefragAnswer(7, (NODE,)), author="ada (defrag)", cordoned=["n-1", "n-2"])
@@ -370,6 +397,7 @@ def test_wrong_usage() -> None:
         (["large", "--free-nodes", "1"], USAGE),
         (["--budget", "0"], USAGE),
         (["--max-lost", "nan"], USAGE),
+        (["--timeout", "600", "--stale-after", "700"], USAGE),
         (["--max-lost", "inf"], USAGE),
         (["large"], UNREACHABLE),
         (["--apply", "--reason", "x"], UNREACHABLE),
