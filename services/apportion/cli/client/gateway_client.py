@@ -7,6 +7,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -83,22 +84,9 @@ class Gateway:
         self, url: str, *, timeout_s: float = TIMEOUT_S, patience_s: float = PATIENCE_S
     ) -> None:
         self._timeout_s, self._patience_s = timeout_s, patience_s
+        self._cluster = url == CLUSTER
         self._headers: dict[str, str] = {}
-        if path := os.environ.get(TOKEN_ENV):  # a file, because tokens are renewed
-            try:
-                with open(path, encoding="ascii") as file:  # noqa: PTH123 - pathlib cannot stop at a limit
-                    token = file.read(TOKEN_CHARS_MAX + 1).strip()
-            except (OSError, UnicodeDecodeError) as error:
-                raise Wrong(f"--token {path}: {error}") from None
-            if not token.isprintable() or not 0 < len(token) <= TOKEN_CHARS_MAX:
-                most = f"at most {TOKEN_CHARS_MAX} characters"
-                raise Wrong(f"--token {path}: not a token of {most}")
-            if url == CLUSTER:
-                from apportion.cli.client.through_cluster import token_header
-
-                self._headers.update(token_header(token))
-            else:
-                self._headers["Authorization"] = f"Bearer {token}"
+        self._login()  # so that a wrong file is an error at once
         self._open(url)
 
     def _open(self, url: str) -> None:
@@ -124,6 +112,28 @@ class Gateway:
             self._connection = http.client.HTTPConnection(
                 parts.hostname, parts.port, timeout=self._timeout_s
             )
+
+    def _login(self) -> dict[str, str]:
+        # A file is read for each request, because tokens expire and are renewed there. A pipe is
+        # read once.
+        path = os.environ.get(TOKEN_ENV)
+        if not path or (self._headers and not Path(path).is_file()):
+            return self._headers
+        try:
+            with open(path, encoding="ascii") as file:  # noqa: PTH123 - pathlib cannot stop at a limit
+                token = file.read(TOKEN_CHARS_MAX + 1).strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise Wrong(f"--token {path}: {error}") from None
+        if not token.isprintable() or not 0 < len(token) <= TOKEN_CHARS_MAX:
+            most = f"at most {TOKEN_CHARS_MAX} characters"
+            raise Wrong(f"--token {path}: not a token of {most}")
+        if self._cluster:
+            from apportion.cli.client.through_cluster import token_header
+
+            self._headers = token_header(token)
+        else:
+            self._headers = {"Authorization": f"Bearer {token}"}
+        return self._headers
 
     def move(self, url: str) -> None:
         """Use `url` from now on, because a restarted gateway may listen on another port."""
@@ -186,7 +196,7 @@ class Gateway:
                 f"the request has {len(data)} bytes, more than {REQUEST_BYTES_MAX}; send fewer "
                 "manifests"
             )
-        headers = {"Accept": LINES, "Content-Type": "application/json", **self._headers}
+        headers = {"Accept": LINES, "Content-Type": "application/json", **self._login()}
         try:
             self._connection.request("POST", target, data, headers)
             response = self._connection.getresponse()
@@ -219,10 +229,10 @@ class Gateway:
             time.sleep(LOOK_S)
 
     def _get(self, path: tuple[str, ...], query: Mapping[str, object]) -> tuple[int, bytes, bool]:
-        target = _target(path, query)
+        target, headers = _target(path, query), self._login()
         for attempt in (1, 2):
             try:
-                self._connection.request("GET", target, headers=self._headers)
+                self._connection.request("GET", target, headers=headers)
                 response = self._connection.getresponse()
                 body = response.read(ANSWER_BYTES_MAX + 1)
             except (http.client.HTTPException, OSError) as error:

@@ -1,15 +1,18 @@
 """Tests of the CLI's requests to the gateway: it joins the pages of a list, and each kind of error
 has its exit code."""
 
+import os
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import click
 import msgspec
 import pytest
 
+from apportion.cli.client.connection import TOKEN_ENV
 from apportion.cli.client.gateway_client import Gateway, refused
 from apportion.cli.exits import NotFound, Unreachable, Wrong
 from apportion.core.answers.reads import ErrorAnswer, GangAnswer, GangPage, RevisionAnswer
@@ -20,9 +23,11 @@ class _Answering(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     asked: list[str]
+    logins: list[str]
 
     def do_GET(self) -> None:
         self.asked.append(self.path)
+        self.logins.append(self.headers.get("Authorization", ""))
         parts = urlsplit(self.path)
         status, body = 200, b""
         if parts.path == "/api/v1/revision":
@@ -51,7 +56,7 @@ class _Answering(BaseHTTPRequestHandler):
 @pytest.fixture
 def gateway() -> Iterator[Gateway]:
     """Provide a client of the fake gateway."""
-    _Answering.asked = []
+    _Answering.asked, _Answering.logins = [], []
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Answering)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -68,6 +73,22 @@ def test_pages_are_put_together(gateway: Gateway) -> None:
     revision, gangs = gateway.items("gangs", GangAnswer)
     assert (revision, [gang.group for gang in gangs]) == (7, ["g0", "g1", "g2"])
     assert len(_Answering.asked) == 3
+
+
+def test_a_renewed_token_is_used(
+    gateway: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client reads its token for each request, because the kubelet renews the file. It reads a
+    pipe only once."""
+    token = tmp_path / "token"
+    monkeypatch.setenv(TOKEN_ENV, str(token))
+    for each in ("first", "second"):
+        token.write_text(each)
+        gateway.ask("revision", answer=RevisionAnswer)
+    token.unlink()
+    os.mkfifo(token)
+    gateway.ask("revision", answer=RevisionAnswer)
+    assert _Answering.logins == ["Bearer first", "Bearer second", "Bearer second"]
 
 
 @pytest.mark.parametrize(
