@@ -170,6 +170,8 @@ def test_the_agent_is_told_which_xids_count() -> None:
         ("receipts.schedule=hourly", "receipts/schedule"),
         ("receipts.keySecret=", "receipts/keySecret"),
         ("defrag.schedule=nightly", "defrag/schedule"),
+        ("defrag.schedule=@nightly", "defrag/schedule"),
+        ("defrag.schedule=0 3 * * {}", "defrag/schedule"),
         ("defrag.budget=0", "defrag/budget"),
         ("defrag.maxLost=-1", "defrag/maxLost"),
         ("defrag.enabled=true,shadow=true", "defrag.enabled"),

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from apportion.cli.verbs.act.defrag import LIFT_S, command
-from tests.support.helm import documents, rendered
+from tests.support.helm import CHART, documents, helm, rendered
 
 NAME = ("CronJob", "defrag")
 
@@ -49,6 +49,13 @@ def test_the_command_gets_the_limits_of_the_settings(
     assert (given["apply"], given["ignore_blocked"], given["names"]) == (True, True, ())
 
 
+def test_the_lost_work_may_be_a_fraction() -> None:
+    """The limit for lost work is a number of GPU-hours, such as half an hour."""
+    text = rendered("--set", "defrag.enabled=true", "--set-json", "defrag.maxLost=0.5")
+    verb, *words = container_of(documents(text))["args"]
+    assert command.make_context(verb, words).params["max_lost"] == 0.5
+
+
 def test_one_run_at_a_time_within_its_deadline() -> None:
     """The CronJob starts no run while one is running. A run is neither retried nor started late.
 
@@ -68,6 +75,10 @@ def test_one_run_at_a_time_within_its_deadline() -> None:
     assert command.make_context(verb, words).params["stale_s"] == killed_s + 60
     zone = "defrag.timeZone=Europe/Berlin"
     assert made(zone)[NAME]["spec"]["timeZone"] == "Europe/Berlin"
+    found = documents(rendered("--set", f"defrag.enabled=true,{zone}", "--kube-version", "1.25.0"))
+    assert found[NAME]["spec"]["timeZone"] == "Europe/Berlin"
+    words = ("--set", f"defrag.enabled=true,{zone}", "--kube-version", "1.24.0")
+    assert "defrag.timeZone" in helm("template", "apportion", str(CHART), *words, ok=False)
 
 
 @pytest.mark.parametrize("login", ["kubernetes", "open"])
