@@ -19,6 +19,7 @@ NOT_NOW = 5  # the planned or drained pods would be pending
 NEVER = 6  # a planned pod cannot fit on this fleet
 EXCEEDED = 7  # a replay exceeds the bound of a gate, or cannot measure it
 INTERNAL = 70  # internal error; a service ends with 78 on an invalid setting
+BY_SIGNAL = 128  # plus the number of the signal, as shells report it
 INTERRUPTED = 130  # by Ctrl-C, as shells report SIGINT
 
 

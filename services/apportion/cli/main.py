@@ -4,12 +4,13 @@ Invariant: importing this module imports no service. `apportion --help` needs on
 
 import importlib
 import os
+import signal
 import sys
 from typing import NamedTuple
 
 import click
 
-from apportion.cli.exits import INTERNAL, INTERRUPTED
+from apportion.cli.exits import BY_SIGNAL, INTERNAL, INTERRUPTED
 from apportion.core.explain.text.printable import escaped
 from apportion.runtime.process.cpu_policy import seldom_look_for_cycles
 
@@ -175,6 +176,9 @@ def kubectl() -> None:
 
 def _run(command: click.Command, name: str) -> None:
     seldom_look_for_cycles()
+    if os.getpid() == 1 and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        # The first process of a container would ignore the signal until the verb handles it.
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(BY_SIGNAL + number))
     try:
         command.main(prog_name=name)
     except Exception as error:

@@ -1,6 +1,7 @@
 """Tests that every verb is documented, and that the CLI imports little before it runs one."""
 
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -140,6 +141,19 @@ def test_internal_error_is_one_line(
     said = capsys.readouterr().err
     assert "internal error: KeyError" in said
     assert "Traceback" not in said
+
+
+def test_the_first_process_of_a_container_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Process 1 ends with SIGTERM also before the verb handles signals. Linux would ignore it."""
+    monkeypatch.setattr("os.getpid", lambda: 1)
+    monkeypatch.setattr(root, "main", lambda **_: signal.raise_signal(signal.SIGTERM))
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            entry.main()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ended.value.code == 143
 
 
 def test_no_verb_imports_the_engine_to_ask_a_question() -> None:
