@@ -4,13 +4,16 @@ pods that cannot be evicted."""
 import asyncio
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from apportion_schemas import NodeCordoned, PodGone, PodPlaced, PodRefused
+from apportion.cli.exits import INTERRUPTED
+from apportion.cli.verbs.act.defrag import BY_SIGNAL
+from apportion_schemas import NodeCordoned, NodeCordonLifted, PodGone, PodPlaced, PodRefused
 from tests.support.control_plane import ROOT
 from tests.support.kube_objects import kube_node, kube_pod, share
 from tests.support.kube_world import KubeWorld
@@ -66,21 +69,28 @@ async def run_pod(world: KubeWorld, name: str) -> None:
 async def act(
     world: KubeWorld, gateway: str, *options: str, token: Path | None = None
 ) -> tuple[int, Any]:
-    """Run a verb, and return the exit code and the report.
+    """Run a verb as `begin` does, and return the exit code and the report."""
+    process = await begin(world, gateway, *options, token=token)
+    out, _ = await process.communicate()
+    return process.returncode or 0, json.loads(out)
+
+
+async def begin(
+    world: KubeWorld, gateway: str, *options: str, token: Path | None = None
+) -> asyncio.subprocess.Process:
+    """Start a verb.
 
     It runs as a user with a kubeconfig, or with the logins of the chart's job, whose `token` is for
     the gateway."""
     job = token is not None
     kubeconfig = world.plane.kubeconfig_of("defrag") if job else world.plane.kubeconfig
     options += ("--token", str(token)) if job else ()
-    process = await asyncio.create_subprocess_exec(
+    return await asyncio.create_subprocess_exec(
         sys.executable, "-m", "apportion.cli.main", *options, "--reason", "firmware", "--json",
         "--nats", world.bus.server.url_for("defrag" if job else "operator"), "--gateway", gateway,
         "--kubeconfig", str(kubeconfig),
         stdout=asyncio.subprocess.PIPE, env=os.environ,
     )  # fmt: skip
-    out, _ = await process.communicate()
-    return process.returncode or 0, json.loads(out)
 
 
 async def test_pods_are_evicted_as_their_budgets_allow(world: KubeWorld) -> None:
@@ -197,6 +207,38 @@ async def test_without_a_recreated_pod_no_node_counts_as_freed(world: KubeWorld)
     assert (code, report["freed"], report["cordoned"]) == (5, [], [])
     assert (report["moved"], len(report["waiting"])) == ({}, 1)
     assert report["waiting"].keys() == report["was"].keys()
+
+
+async def test_a_signal_during_an_eviction_leaves_no_cordon(world: KubeWorld) -> None:
+    """SIGTERM while an evicted pod is ending stops `defrag`, and its cordons are removed."""
+    url = await halves(world)
+
+    async def pods() -> list[Any]:
+        found: list[Any] = (await world.plane.get("pods"))["items"]
+        return found
+
+    async def keep(finalizers: list[str]) -> None:
+        patch = json.dumps({"metadata": {"finalizers": finalizers}})
+        for pod in await pods():
+            name = pod["metadata"]["name"]
+            await world.plane.user("patch", "pod", name, "--type=merge", "-p", patch)
+
+    async def leaving() -> bool:
+        return any("deletionTimestamp" in pod["metadata"] for pod in await pods())
+
+    await keep(["example.com/slow"])
+    try:
+        moving = await begin(world, url, "defrag", "--free-nodes", "1", "--apply")
+        await until(leaving, "a pod to be evicted")
+        moving.send_signal(signal.SIGTERM)
+        out, _ = await moving.communicate()
+    finally:
+        await keep([])
+    report = json.loads(out)
+    assert (moving.returncode, report["stopped"]) == (INTERRUPTED, BY_SIGNAL)
+    assert (report["cordoned"], report["freed"], len(report["left"])) == ([], [], 1)
+    [cordoned], [lifted] = world.facts.of(NodeCordoned), world.facts.of(NodeCordonLifted)
+    assert cordoned.node == lifted.node
 
 
 async def test_defrag_changes_nothing_if_an_eviction_is_refused(world: KubeWorld) -> None:

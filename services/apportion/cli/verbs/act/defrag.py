@@ -242,7 +242,7 @@ class _Making:
                 loop.add_signal_handler(number, task.cancel)
         report = self._report
         async with open_ledger(self._where.reach()) as self._ledger:
-            await self._clear()
+            await self.clear()
             now, url = await self._now(), self._where.gateway_url()
             report.plan = await asyncio.to_thread(ask_moves, url, request, now)
             report.left = {
@@ -264,7 +264,7 @@ class _Making:
                     signal.signal(number, signal.SIG_IGN)
                 await to_its_end(self._lift())
 
-    async def _clear(self) -> None:
+    async def clear(self) -> None:
         """Refuse to start while a node has a cordon of another run. Raises NotFound.
 
         Cordons that are so old that their run was killed are removed instead."""

@@ -376,7 +376,7 @@ async def test_old_cordons_of_the_same_author_are_removed(
     making._stale_s = stale_s
     making.known = [NodeAnswer(node="n-1", ready=True, cordons=(replace(CORDON, by=by),))]
     with pytest.raises(NotFound) if stays else nullcontext():
-        await making._clear()
+        await making.clear()
     assert len(making.known[0].cordons) == stays
 
 
