@@ -146,7 +146,8 @@ class _Defrag:
         self.blocked: dict[str, DefragBlocked] = {}
         self.other_causes = 0
         # Nodes that can take pods and have none on their devices, with those that steps empty.
-        self.empty = sum(_takes_pods(node) and _is_idle(node) for node in course.state.nodes.values())
+        nodes = course.state.nodes.values()
+        self.empty = sum(_takes_pods(node) and _is_idle(node) for node in nodes)
 
     def make_fit(self) -> None:
         """Find steps for pending pods and gangs, the cheapest of all first."""

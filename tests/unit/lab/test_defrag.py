@@ -339,9 +339,7 @@ def test_a_node_that_uses_all_its_gpus_is_not_emptied() -> None:
 def test_nodes_that_are_empty_already_count() -> None:
     """Nodes are emptied until enough are empty. An empty node counts if it can take pods."""
     ledger = halves("n1", "n2").report(rack("n3", 2), rack("n4", 2), rack("n5", 2))
-    ledger.play(
-        NodeCordoned(node="n3", by="test", reason="x"), observed("n4", unschedulable=True)
-    )
+    ledger.play(NodeCordoned(node="n3", by="test", reason="x"), observed("n4", unschedulable=True))
     answer = asked(ledger, free_nodes=1)
     assert (answer.empty_nodes, answer.steps, answer.blocked) == (1, (), ())
     answer = asked(ledger, free_nodes=2)
