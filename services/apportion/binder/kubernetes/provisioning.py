@@ -70,7 +70,10 @@ POD_FIELDS: Final = (
 CONTAINER_FIELDS: Final = ("image", "name", "ports", "restartPolicy")
 FORBIDDEN: Final = 403
 FIXES: Final = {
-    FORBIDDEN: "set binder.provisioning.enabled of the chart, which grants the permissions",
+    FORBIDDEN: (
+        "if the permission is missing, set binder.provisioning.enabled of the chart; else correct "
+        "what refuses it, such as a quota"
+    ),
     NOT_FOUND: "install the CRD of Cluster Autoscaler",
 }
 REFUSALS: Final = (KubeRefused, msgspec.DecodeError)  # of one object
@@ -563,8 +566,6 @@ class Provisioning:
         if status not in self._warned:
             self._warned.add(status)
             fix = FIXES.get(status, "correct this")
-            if status == FORBIDDEN and " cannot " not in str(error):
-                fix = "correct this"  # refused by a quota or a webhook, not for a permission
             said = "no ProvisioningRequest for %s: %s; %s, or start the binder without %s"
             _log.warning(said, whose, error, fix, "--provisioning-class")
         return False
