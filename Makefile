@@ -194,7 +194,7 @@ $(DEV): requirements/dev.txt requirements/docs.txt pyproject.toml | $(VENV)/bin/
 	@! git rev-parse --git-dir >/dev/null 2>&1 || git config core.hooksPath tools/hooks
 	@touch $@ $(RUNTIME)
 
-$(COMPILED): hatch_build.py $(shell find services/apportion/core -name '*.py') | $(DEV)
+$(COMPILED): hatch_build.py attribute_caches.h $(shell find services/apportion/core -name '*.py') | $(DEV)
 	@echo "compiling the hot path (once; three minutes on two cores)"
 	@$(VENV)/bin/python hatch_build.py
 	@touch $@

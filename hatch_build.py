@@ -87,6 +87,9 @@ KEPT = os.environ.get("APPORTION_COMPILED", "")
 KEPT_S = 30 * 24 * 3600
 OPTIMIZATION = os.environ.get("APPORTION_OPTIMIZATION") or "-O2"
 """An option of the C compiler. `-O0` takes a fifth of the time of `-O2`."""
+CACHES = ROOT / "attribute_caches.h"
+SECTION = "/* #### Code section: {} ### */\n"
+"""A line of Cython's C text at which a section begins."""
 FLAGS = ("-g0", "-w", "-fno-plt", "-frecord-gcc-switches")  # the last lets a test read the others
 DIMENSIONS_BELOW = 2  # of arrays that modules hand to one another, by value: all are flat
 NO_COMPILER = """\
@@ -122,6 +125,7 @@ def compile_all() -> dict[Path, Path]:
     Options.buffer_max_dims = DIMENSIONS_BELOW
     here = Path.cwd()
     SCRATCH.mkdir(parents=True, exist_ok=True)
+    _write(SCRATCH / CACHES.name, CACHES.read_text())
     declared_anew = [_copy(source_of(module), types) for module, types in MODULES.items()]
     os.chdir(SCRATCH)
     try:
@@ -130,7 +134,8 @@ def compile_all() -> dict[Path, Path]:
             Extension(
                 _full_name(module),
                 [str(source_of(module))],
-                extra_compile_args=[OPTIMIZATION, *FLAGS],
+                depends=[CACHES.name],
+                extra_compile_args=[OPTIMIZATION, *FLAGS, "-I."],
             )
             for module in MODULES
             if module not in kept or not kept[module].exists()
@@ -144,6 +149,8 @@ def compile_all() -> dict[Path, Path]:
             nthreads=jobs,
             quiet=True,
         )
+        for extension in made:
+            _include_caches(Path(extension.sources[0]))
         command: Any = Distribution({"ext_modules": made}).get_command_obj("build_ext")
         # setuptools looks at times only, so each optimization has folders of its own.
         command.build_lib, command.build_temp = f"lib{OPTIMIZATION}", f"objects{OPTIMIZATION}"
@@ -157,6 +164,21 @@ def compile_all() -> dict[Path, Path]:
     return made_here | _exchange(kept, made_here)
 
 
+def _include_caches(file: Path) -> None:
+    """Include `attribute_caches.h` before and after the module's own code, if it is not yet there.
+
+    Raise RuntimeError if Cython has changed the form of its text."""
+    text, include = file.read_text(), f'#include "{CACHES.name}"\n'
+    if include in text:
+        return
+    for name in ("module_code", "utility_code_pragmas"):
+        begin, found, rest = text.partition(SECTION.format(name))
+        if not found:
+            raise RuntimeError(f"{file} has no section {name}; adapt hatch_build.py to this Cython")
+        text = f"{begin}{found}{include}{rest}"
+    file.write_text(text)
+
+
 def _kept() -> dict[str, Path]:
     """Return each module's file in the cache. The file's name is a digest of sources and tools."""
     from Cython import __version__ as cython  # noqa: PLC0415
@@ -165,7 +187,12 @@ def _kept() -> dict[str, Path]:
     version = subprocess.run([*compiler, "--version"], check=True, capture_output=True).stdout
     flags = sysconfig.get_config_vars("CC", "CFLAGS", "CCSHARED", "LDSHARED", "EXT_SUFFIX")
     tools = [cython, sys.version, str(flags), os.environ.get("CFLAGS", ""), OPTIMIZATION]
-    texts = [Path(__file__).read_text(), *tools, version.decode(errors="replace")]
+    texts = [
+        Path(__file__).read_text(),
+        CACHES.read_text(),
+        *tools,
+        version.decode(errors="replace"),
+    ]
     sources = {module: SCRATCH / source_of(module) for module in MODULES}
     texts += [source.with_suffix(".pxd").read_text() for source in sources.values()]
     shared = hashlib.sha256("\0".join(texts).encode())

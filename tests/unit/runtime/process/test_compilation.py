@@ -1,12 +1,14 @@
 """Tests of the hot path, the modules that are compiled with Cython. Either all of these modules are
 compiled or none is. A compiled module is never older than its source."""
 
+import importlib.util
 import os
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Struct
 
 import hatch_build
 from apportion.core.placement.index import packed
@@ -55,6 +57,68 @@ def test_a_checkout_uses_modules_that_another_one_compiled(
     assert [file.relative_to(tmp_path).parts[0] for file in made] == ["first", "kept", "second"]
     assert made[0].read_bytes() == made[1].read_bytes()
     assert [b" -O1 " in file.read_bytes() for file in made] == [False, False, True]
+
+
+class _Box(Struct):
+    size: int
+
+    def grown(self, by: int) -> int:
+        return self.size + by
+
+
+class _Slots:
+    __slots__ = ("size",)
+
+
+class _Free:
+    def __init__(self) -> None:
+        self.size = 7
+
+    def grown(self, by: int) -> int:
+        return -by
+
+
+@pytest.mark.skipif(bool(hatch_build.missing()), reason="nothing can be compiled here")
+@pytest.mark.timeout(300)
+def test_a_compiled_module_notices_changes_of_a_class(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compiled module finds the same attributes and methods as its source, also at a place where
+    it found others before: of another class, or of a class that has changed since."""
+    (tmp_path / "sources").mkdir()
+    (tmp_path / "sources" / "boxes.py").write_text(
+        "def size(box):\n    return box.size\n\ndef grown(box, by):\n    return box.grown(by)\n"
+    )
+    for name, value in (("SOURCES", "sources"), ("SCRATCH", "scratch")):
+        monkeypatch.setattr(hatch_build, name, tmp_path / value)
+    for name, other in (("MODULES", {"boxes": ()}), ("KEPT", ""), ("OPTIMIZATION", "-O1")):
+        monkeypatch.setattr(hatch_build, name, other)
+    [file] = hatch_build.compile_all().values()
+    spec = importlib.util.spec_from_file_location("boxes", file)
+    assert spec is not None
+    assert spec.loader is not None
+    boxes = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(boxes)
+
+    class Wide(_Box):
+        def grown(self, by: int) -> int:
+            return self.size * by
+
+    box, free = _Box(2), _Free()
+    for _ in range(3):
+        assert [boxes.size(each) for each in (box, box, Wide(3), free)] == [2, 2, 3, 7]
+        assert [boxes.grown(each, 4) for each in (box, box, Wide(3), free)] == [6, 6, 12, -4]
+    free.grown = lambda by: by  # type: ignore[method-assign]
+    monkeypatch.setattr(_Box, "grown", lambda self, by: by - self.size)
+    assert [boxes.grown(each, 4) for each in (free, box, box, Wide(3))] == [4, 2, 2, 12]
+    monkeypatch.setattr(_Box, "size", property(lambda self: 9))
+    assert [boxes.size(each) for each in (box, Wide(3), box)] == [9, 9, 9]
+    slots = _Slots()
+    slots.size = 5  # type: ignore[attr-defined]
+    assert [boxes.size(slots), boxes.size(slots)] == [5, 5]
+    del slots.size  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="size"):
+        boxes.size(slots)
 
 
 def test_an_image_is_optimised_unless_a_test_builds_it() -> None:
