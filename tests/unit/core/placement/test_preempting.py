@@ -334,6 +334,17 @@ def test_pods_beyond_the_minimum_of_a_gang_go_alone() -> None:
     assert sorted(evicted(ledger)[2:]) == [("w-0", "h-2"), ("w-1", "h-2")]
 
 
+def test_pods_beyond_the_minimum_go_before_the_minimum_of_another_gang() -> None:
+    """Of pods with equal priority, the scheduler first evicts those beyond the minimum of any gang,
+    even if the needed pods of another gang started later."""
+    ledger = Ledger(rack("n0", 6), gang("team/a"), gang("team/b"))
+    for name in ("a", "b"):
+        for at in range(3):
+            ledger.submit(member(f"{name}-{at}", cards(), group=f"team/{name}")).settle()
+    ledger.submit(high("h", 2)).settle()
+    assert sorted(evicted(ledger)) == [("a-2", "h"), ("b-2", "h")]
+
+
 def test_a_gang_that_is_only_disrupted_as_a_whole() -> None:
     """With `disruptionMode: all`, a gang is evicted whole, even its pods beyond the minimum."""
     ledger = elastic("", "", "", min_available=2, whole=True)

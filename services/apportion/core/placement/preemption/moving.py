@@ -187,9 +187,9 @@ class MoveDryRun(DryRun):
             if not own and below and all(map(self.may_move, pods)):
                 gang = first.submitted.group if len(pods) > 1 else ""
                 rank, since = -first.submitted.priority, first.placed_time
-                units[first.uid] = Unit(False, rank, since, first.uid, pods, gang)  # noqa: FBT003 - a field
+                units[first.uid] = Unit(False, rank, False, since, first.uid, pods, gang)  # noqa: FBT003
         costs = {uid: -self.lost(unit.pods) for uid, unit in units.items()}
-        return [], sorted(units.values(), key=lambda unit: (costs[unit.uid], unit[1:4]))
+        return [], sorted(units.values(), key=lambda unit: (costs[unit.uid], unit[1:5]))
 
     def shares_on(self, pod: PodState, row: Int64) -> tuple[Share, ...] | None:
         """Return as the base does, and note the devices in `gain`."""

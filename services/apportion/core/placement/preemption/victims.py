@@ -58,10 +58,12 @@ class Unit(NamedTuple):
     """Pods that are evicted together: one pod, or a gang, its most important pod first.
 
     `gang` is the gang that cannot run without these pods, or empty. If all pods are idle, they are
-    less important than all pods that work."""
+    less important than all pods that work. A `surplus` pod, which its gang can run without, is less
+    important than all other pods of the same priority."""
 
     idle: bool
     rank: int
+    surplus: bool
     since: str
     uid: str
     pods: tuple[PodState, ...]
@@ -322,7 +324,8 @@ class DryRun:
         ordered = _by_importance(pods)
         first, idle = ordered[0], all(map(self._is_idle, pods))
         since = min(each.placed_time for each in pods)
-        return Unit(idle, -first.submitted.priority, since, first.uid, tuple(ordered), gang)
+        rank = -first.submitted.priority
+        return Unit(idle, rank, False, since, first.uid, tuple(ordered), gang)  # noqa: FBT003 - a field
 
     def _add_unit(self, pod: PodState, units: dict[str, Unit]) -> None:
         # Add the pods that are evicted with this one, unless they are there.
@@ -335,7 +338,7 @@ class DryRun:
             members = [each for each in held(group) if each.uid not in gone]
             extra = [each for each in _beyond_minimum(group, members) if _on(each, pod)]
             rest = [each for each in members if each not in extra]
-            units.update((each.uid, self._unit([each])) for each in extra)
+            units.update((each.uid, self._unit([each])._replace(surplus=True)) for each in extra)
             if any(_on(each, pod) for each in rest):
                 # A gang is not idle while one of its other members works.
                 idle = all(map(self._is_idle, members))
