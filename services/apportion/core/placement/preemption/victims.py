@@ -48,6 +48,8 @@ from apportion_schemas.quantities import GANG_BATCH_MAX
 
 Exceeded = dict[str, tuple[str, ...]]  # the budgets that the eviction of a pod exceeds, by its uid
 WAIT_MAX_S: Final = 1_800  # for a checkpoint: an annotation must not keep devices for long
+# of work that counts as lost for each device that is evicted beyond what is taken back
+SURPLUS_S: Final = 1_800
 WAITS_MAX: Final = 16  # times of checkpoints that are compared for one set of victims
 # subtracted from each, so that a few pods beat many of negative priority
 _LEAST_PRIORITY = -(1 << 31)
@@ -215,7 +217,8 @@ class DryRun:
 
         The time is in microseconds since 1970, 0 for now, and at most `WAIT_MAX_S` later. Just
         after a checkpoint, a pod loses little, but until then, the pods that take the devices back
-        wait. Both count."""
+        wait. Both count, and devices that these pods do not need: otherwise a large gang that has
+        just started would be evicted for one device."""
         now, worth = self._queue.now, [devices_of(self._state, pod) for pod in pods]
         waits = {0}
         devices = reclaim.devices if reclaim is not None else 0.0
@@ -223,9 +226,11 @@ class DryRun:
             every, placed = pod.submitted.checkpoint_s * SECOND, micros_of(pod.placed_time)
             if every and placed is not None and placed <= now:
                 waits.add(every - (now - placed) % every)
+        surplus = max(0.0, sum(worth) - devices) * SURPLUS_S if devices else 0.0
         lost = {
             wait: sum(map(operator.mul, worth, (lost_s(pod, now + wait) for pod in pods)))
             + wait / SECOND * devices
+            + surplus
             for wait in sorted(waits)[:WAITS_MAX]
             if wait <= WAIT_MAX_S * SECOND
         }

@@ -182,15 +182,16 @@ def test_the_newest_work_is_lost_rather_than_the_oldest() -> None:
     assert [each.pod for each in evictions(ledger)] == ["b-small"]
 
 
-def test_a_pod_loses_only_the_work_since_its_last_checkpoint() -> None:
-    """A large pod that has just written a checkpoint is evicted rather than a small pod that writes
-    none."""
-    ledger = Ledger(rack("n1", 7), rack("n2", 1), queue("a", deserved=8), queue("b"))
-    ledger.submit(pod("b-large", cards(7), queue="b", checkpoint_s=1200)).settle()
+@pytest.mark.parametrize(("devices", "victim"), [(2, "b-large"), (7, "b-small")])
+def test_a_pod_loses_only_the_work_since_its_last_checkpoint(devices: int, victim: str) -> None:
+    """A larger pod that has just written a checkpoint is evicted rather than a small pod that
+    writes none, unless far more devices would be taken than needed."""
+    ledger = Ledger(rack("n1", devices), rack("n2", 1), queue("a", deserved=8), queue("b"))
+    ledger.submit(pod("b-large", cards(devices), queue="b", checkpoint_s=1200)).settle()
     ledger.submit(pod("b-small", cards(1), queue="b")).settle()
     ledger.engine.tell_time(_time(3601))
     settle(ledger.submit(*in_queue("a", 1)))
-    assert [each.pod for each in evictions(ledger)] == ["b-large"]
+    assert [each.pod for each in evictions(ledger)] == [victim]
 
 
 def test_the_pod_that_has_just_written_a_checkpoint_is_evicted() -> None:
