@@ -178,7 +178,11 @@ _PLUGIN: Final = {
 _OF_PLUGIN: Final = "no effect: these keys install Volcano's device plugin"
 _OTHER_KINDS: Final = "no effect: only ConfigMaps are imported, and no command-line options"
 _SCHEDULER_FILE: Final = "volcano-scheduler.conf"
-_FILES: Final = {"device-config.yaml", "config.json", "device-node-config.yaml", _SCHEDULER_FILE}
+_FILES: Final = {
+    "device-config.yaml", "config.json", "device-node-config.yaml", "node-config.yaml",
+    _SCHEDULER_FILE,
+}  # fmt: skip
+_ACTIONS: Final = "no effect: preemption is always on here; see docs/tasks/preemption.md"
 _VOLCANO: Final = "only deviceshare's arguments are imported from Volcano's scheduler"
 
 
@@ -306,7 +310,7 @@ class Importing:
     def _plugin_values(self, source: str, document: dict[str, Any]) -> None:
         if idle := ", ".join(key for key in document if key in _PLUGIN):
             self._notes.append(Note(source, idle, _OF_PLUGIN))
-        for key in document.keys() - _PLUGIN - {_DEVICES, _NODES}:
+        for key in sorted(document.keys() - _PLUGIN - {_DEVICES, _NODES}):
             self._unknown(source, key)
         if devices := document.get(_DEVICES):
             if _NAMES_RESOURCES & part(devices, "nvidia").keys():
@@ -314,7 +318,7 @@ class Importing:
                 self._put(source, _DEVICES, _DIALECT, "volcano-vgpu")
             self._take(source, chart.an_object(devices, _DEVICES), _DEVICES)
         nodes = chart.an_object(document.get(_NODES) or {}, _NODES)
-        for key in nodes.keys() - {"enabled", "configs"}:
+        for key in sorted(nodes.keys() - {"enabled", "configs"}):
             self._unknown(source, below(_NODES, key))
         if not nodes.get("enabled", True):
             self._notes.append(Note(source, _NODES, "no effect: it is not enabled"))
@@ -370,18 +374,20 @@ class Importing:
             self._notes.append(Note(source, f"{path}: {what}", f"no effect: {_VOLCANO}"))
 
         for key in document:
-            if key != "tiers":
+            if key == "actions":
+                self._notes.append(Note(source, f"{path}: {key}", _ACTIONS))
+            elif key != "tiers":
                 skip(key)
         for at, tier in enumerate(chart.a_list(document.get("tiers") or [], f"{path}: tiers")):
             here = f"{path}: tiers[{at}]"
-            for key in chart.an_object(tier, here).keys() - {"plugins"}:
+            for key in sorted(chart.an_object(tier, here).keys() - {"plugins"}):
                 skip(f"tiers[{at}].{key}")
             for plugin in chart.a_list(tier.get("plugins") or [], f"{here}.plugins"):
                 name = chart.an_object(plugin, f"{here}.plugins").get("name")
                 if name != "deviceshare":
                     skip(f"plugin {name}")
                     continue
-                for key in plugin.keys() - {"name", "arguments"}:
+                for key in sorted(plugin.keys() - {"name", "arguments"}):
                     skip(f"plugin {name}.{key}")
                 arguments = plugin.get("arguments") or {}
                 self._arguments(source, chart.an_object(arguments, f"{here}.arguments"), path)

@@ -32,6 +32,13 @@ def test_without_usable_scheduler_names_only_apportion_is_served(names: object) 
     assert bool(done.errors) == bool(names)
 
 
+def test_nodes_in_a_file_of_the_npu_plugin_have_no_effect() -> None:
+    """The list `nodes` in the ConfigMap of HAMi's plugin for NPUs causes no error."""
+    data = {"node-config.yaml": '{"nodes": []}'}
+    config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {}, "data": data}
+    assert imported(config_map).errors == ()
+
+
 def test_scheduler_names_of_a_file_are_kept() -> None:
     """If a file names schedulers, the document serves those."""
     done = imported({"schedulerNames": ["volcano"]})

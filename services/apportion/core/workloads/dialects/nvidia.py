@@ -64,7 +64,7 @@ def choose(notes: Notes) -> DeviceConstraints:
 
 NO_GROUPS: Final = (
     "HAMi's plugin up to 2.9 divides it by knownMigGeometries, but the configuration has none for "
-    "its model; see apportion config import"
+    "this model name; see apportion config import, and write the whole name"
 )
 VOLCANOS_MIG: Final = "a GPU that Volcano's plugin divides by MIG is not supported"
 _PREFIX: Final = "NVIDIA-"

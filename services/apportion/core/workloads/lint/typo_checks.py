@@ -229,6 +229,10 @@ def of_pod_group(spec: Mapping[Any, Any]) -> Iterator[Suspect]:
         yield Suspect("spec.disruptionMode", f"has no effect: {why}")
 
 
+_OF_CLAIMS: Final = ("deviceclass", "cores.deviceclass", "memory.deviceclass")
+"""Domains of names in Volcano's Queues that limit claims of a device class."""
+
+
 def _of_limit(document: Mapping[Any, Any], config: DialectConfig) -> Iterator[Suspect]:
     is_queue = document["kind"] == VOLCANO_QUEUE[1]
     if is_queue:
@@ -254,6 +258,10 @@ def _of_limit(document: Mapping[Any, Any], config: DialectConfig) -> Iterator[Su
                     why = f"{why}; limit {nearest}"
                 yield Suspect(within(field, name), why)
             if not isinstance(name, str) or name in known:
+                continue
+            if is_queue and _domain(name) in _OF_CLAIMS:
+                why = "has no effect; limit volcano.sh/vgpu-number, which counts claims, too"
+                yield Suspect(within(field, name), why)
                 continue
             if "/" in name:
                 hint = _hint(name, known)
