@@ -111,7 +111,7 @@ def test_a_compiled_module_notices_changes_of_a_class(
     free.grown = lambda by: by  # type: ignore[method-assign]
     monkeypatch.setattr(_Box, "grown", lambda self, by: by - self.size)
     assert [boxes.grown(each, 4) for each in (free, box, box, Wide(3))] == [4, 2, 2, 12]
-    monkeypatch.setattr(_Box, "size", property(lambda self: 9))
+    monkeypatch.setattr(_Box, "size", property(lambda _: 9))
     assert [boxes.size(each) for each in (box, Wide(3), box)] == [9, 9, 9]
     slots = _Slots()
     slots.size = 5  # type: ignore[attr-defined]
