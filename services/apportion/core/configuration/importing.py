@@ -291,7 +291,7 @@ class Importing:
         return (self._origins[below_it[0]][0], field) if below_it else ("", field)
 
     def _config_map(self, source: str, document: dict[str, Any]) -> None:
-        for key in document.keys() - {"apiVersion", "kind", "metadata", "data"}:
+        for key in sorted(document.keys() - {"apiVersion", "kind", "metadata", "data"}):
             self._unknown(source, key)
         for key, text in chart.an_object(document.get("data") or {}, "data").items():
             path = within("data", key)
