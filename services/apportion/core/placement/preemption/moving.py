@@ -174,8 +174,8 @@ class MoveDryRun(DryRun):
     ) -> tuple[list[PodState], list[Unit]]:  # fmt: skip
         """Return the units that may be moved from the node, the one that would lose most first.
 
-        No pod of them has a higher priority than the beneficiary, because it can end up pending in
-        Kubernetes. The first ones are put back first, if the pod still fits."""
+        None of their pods has a higher priority than the beneficiary, because a moved pod can end
+        up pending in Kubernetes. The first ones are put back first, if the pod still fits."""
         units: dict[str, Unit] = {}
         for each in node.pods.values():
             pods = unit_of(self._state, each)

@@ -48,7 +48,7 @@ from apportion_schemas.quantities import GANG_BATCH_MAX
 
 Exceeded = dict[str, tuple[str, ...]]  # the budgets that the eviction of a pod exceeds, by its uid
 WAIT_MAX_S: Final = 1_800  # for a checkpoint: an annotation must not keep devices for long
-# of work that counts as lost for each device that is evicted beyond what is taken back
+# seconds of work that count as lost for each device that is evicted beyond what is taken back
 SURPLUS_S: Final = 1_800
 WAITS_MAX: Final = 16  # times of checkpoints that are compared for one set of victims
 # subtracted from each, so that a few pods beat many of negative priority
