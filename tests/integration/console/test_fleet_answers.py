@@ -134,6 +134,22 @@ def test_the_keyboard_leaves_a_panel_that_goes(browser: Browser, base: str) -> N
         expect(page.locator("#cards")).to_be_focused()
 
 
+def test_a_panel_is_updated_while_the_time_changes(browser: Browser, base: str) -> None:
+    """If live data arrives after the user has moved to a time before a node existed, the panel asks
+    for the node at that time. The answer is no error: the panel closes when the fleet has loaded."""
+    with opened(browser, base) as page:
+        [[first, *_]] = page.request.get("/api/v1/fleet?at=1").json()["nodes"]
+        visit(page, f"#/fleet?card={'h100-2' if first == 'h100-1' else 'h100-1'}")
+        live = Held(page, CHANGES).come()
+        moment = Held(page, re.compile(r"/api/v1/moment\?"))
+        page.locator("#t-range").evaluate(TO_THE_BEGINNING)
+        late = moment.come()
+        with page.expect_response(lambda each: "/api/v1/nodes/" in each.url and each.status == 404):
+            live.continue_()
+        late.continue_()
+        expect(page.locator("#panel")).to_be_hidden()
+
+
 HOLD = """link => {
   link.focus();
   return link.innerText;

@@ -2,7 +2,7 @@
 //
 // Invariant: only the answer to the newest request is applied. So an answer with changes always meets the
 // revision that it builds on, and the past is never shown as the present.
-import { get, getNow } from "../api.js";
+import { get, getNow, orNone } from "../api.js";
 import { legend } from "../cards.js";
 import { namespaceLegend } from "../colours.js";
 import { many, num, percent } from "../format.js";
@@ -621,7 +621,9 @@ class FleetPage {
     const live = isLive();
     const revision = live ? this.fleet.revision : moment.revision;
     if (this.more?.revision === revision) return;
-    const more = { ...(await ask(chosen.node, chosen.card)), revision };
+    const answer = await orNone(ask(chosen.node, chosen.card));
+    if (!answer) return; // no such node at this time: the panel closes when the fleet has loaded
+    const more = { ...answer, revision };
     const late =
       live !== isLive() || (live ? this.more?.revision > revision : moment.revision !== revision);
     if (
