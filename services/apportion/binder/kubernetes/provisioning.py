@@ -268,6 +268,7 @@ class Provisioning:
         self._warned: set[int] = set()
         self._held: dict[str, dict[str, float]] = {}  # by gang: pods by uid, each with a deadline
         self._off = False  # the API server refuses to list requests
+        self._looking = False  # the annotations of a large gang take longer than HOLD_S
 
     def observe(self, change: Change) -> None:
         """Record a change of the fold. Pass this method to the reader."""
@@ -298,7 +299,7 @@ class Provisioning:
         Until then, the autoscaler must not see that it is `Unschedulable`."""
         pod = self._state.pods.get(uid)
         held = self._held.get(pod.submitted.group, {}) if pod is not None else {}
-        return self._clock.monotonic() < held.get(uid, -math.inf)
+        return uid in held and (self._looking or self._clock.monotonic() < held[uid])
 
     async def run(self, reader: Reader[Change]) -> None:
         """Keep the requests up to date until cancelled."""
@@ -310,6 +311,7 @@ class Provisioning:
         self._touched |= dict.fromkeys(self._gangs)
         while True:
             self._news.clear()
+            self._looking = True
             try:
                 await self.look()
                 self._off = False
@@ -318,6 +320,7 @@ class Provisioning:
                     self._version = ""
                     self._off = True
                     self._held.clear()
+            self._looking = False
             await self._clock.pause(SOON_S)
             if self._off:
                 await self._clock.pause(AGAIN_S)
@@ -506,32 +509,39 @@ class Provisioning:
             for at, pods in enumerate(demand.sets)
         ]
         spec = {"provisioningClassName": self._class, "podSets": sets}
-        within = f"namespaces/{demand.namespace}"
+        within, api = f"namespaces/{demand.namespace}", f"{API}/{self._version}"
+        there, requests = f"/api/v1/{within}/podtemplates", f"/apis/{api}/{within}/{KIND}"
+        created: list[str] = []
         try:
             # The autoscaler fails a request without its templates, so these are created first.
             for at, template in enumerate(templates):
                 made = {"metadata": {**meta, "name": f"{name}-{at}"}, "template": template}
-                await self._have(f"/api/v1/{within}/podtemplates", "v1", "PodTemplate", made)
-            api = f"{API}/{self._version}"
+                if await self._have(there, "v1", "PodTemplate", made):
+                    created.append(f"{there}/{name}-{at}")
             made = {"metadata": {**meta, "name": name}, "spec": spec}
-            await self._have(f"/apis/{api}/{within}/{KIND}", api, "ProvisioningRequest", made)
+            await self._have(requests, api, "ProvisioningRequest", made)
         except KubeRefused as error:
-            if not _passing(error):  # no other binder succeeds either
-                for at in range(len(templates)):
-                    await self._api.request("DELETE", f"/api/v1/{within}/podtemplates/{name}-{at}")
+            # A quota refuses also what another binder has created already.
+            if not _passing(error) and await self._api.find(f"{requests}/{name}") is None:
+                for path in created:
+                    await self._api.request("DELETE", path)
             raise
         self._alive.add(f"{demand.namespace}/{name}")
         self._warned.clear()
         _log.info("ProvisioningRequest %s created for gang %s", name, demand.gang)
         return True
 
-    async def _have(self, path: str, api: str, kind: str, document: dict[str, Any]) -> None:
-        """Create an object, unless another binder has. Raises KubeRefused and KubeUnavailable."""
+    async def _have(self, path: str, api: str, kind: str, document: dict[str, Any]) -> bool:
+        """Create an object. Return False if another binder has, in the meantime or before.
+
+        Raises KubeRefused and KubeUnavailable."""
         try:
             await self._api.change("POST", path, {"apiVersion": api, "kind": kind, **document})
         except KubeRefused as error:
             if error.reason != "AlreadyExists":
                 raise
+            return False
+        return True
 
     async def _remove(self, request: _Request) -> None:
         """Delete a request with its templates, and the annotations that name it."""
@@ -547,6 +557,7 @@ class Provisioning:
         try:
             # Without a request, the autoscaler may add a node for each pod.
             await self._notes.release((pod for pod in pods if pod.phase is PENDING), meta.name)
+            # Templates that stay after an interruption are deleted with the controller of the pods.
             for path in (itself, *templates):
                 answer = await self._api.request("DELETE", path)
                 if not answer.ok and answer.status != NOT_FOUND:

@@ -19,6 +19,7 @@ from apportion.runtime.kube.client import Answer, KubeUnavailable
 from apportion_schemas import RefusalCode
 from tests.simulation.loop import rest
 from tests.support import memory_kube_store
+from tests.support.memory_kube import status_body
 from tests.support.memory_kube_store import Kind
 from tests.support.pods import gang
 from tests.support.provisioning_world import (
@@ -126,6 +127,27 @@ def test_a_request_that_a_quota_refuses_leaves_nothing(caplog: pytest.LogCapture
     with_loop(world, work)
     (said,) = warnings(caplog)
     assert "exceeded quota" in said
+
+
+@pytest.mark.parametrize(("kind", "stays"), [("podtemplates", 1), ("provisioningrequests", 3)])
+def test_a_quota_refuses_what_another_binder_has_created(kind: str, stays: int) -> None:
+    """A quota that is used up refuses also objects that exist. Those of another binder stay."""
+    world = World()
+    answered = world.kube.handle
+
+    def handle(method: str, path: str, **given: Any) -> Answer:
+        answer = answered(method, path, **given)  # the other binder creates it first
+        if method == "POST" and path.endswith(f"/{kind}"):
+            return Answer(403, status_body(403, "Forbidden", "exceeded quota: objects"))
+        return answer
+
+    async def work() -> None:
+        world.gang()
+        await rest(LOOK_S / 2)
+        assert len(world.names) == stays
+
+    world.kube.handle = handle  # type: ignore[method-assign]
+    with_loop(world, work)
 
 
 @pytest.mark.parametrize("where", ["/podtemplates$", "/provisioningrequests$"])
@@ -339,6 +361,25 @@ def test_a_server_without_an_answer_holds_conditions_for_a_limited_time() -> Non
         assert world.order == []
         await rest(10.0)
         assert len(world.order) == 3
+
+    world.with_events(work)
+
+
+def test_a_gang_holds_its_conditions_until_all_its_pods_are_annotated() -> None:
+    """The annotations of a large gang can take longer than the wait for an answer."""
+    world = Watched()
+    slow = world.binder._notes._write
+
+    async def write(*given: Any) -> None:
+        await rest(HOLD_S)
+        await slow(*given)
+
+    world.binder._notes._write = write  # type: ignore[method-assign]
+
+    async def work() -> None:
+        world.gang()
+        await rest(4 * HOLD_S)
+        assert [reason for _, reason in world.order] == ["named"] * 3 + ["Unschedulable"] * 3
 
     world.with_events(work)
 
