@@ -30,6 +30,7 @@ find_attribute(PyObject *object, PyObject *name, attribute_cache *cache)
     if (type->tp_getattro == PyObject_GenericGetAttr) {
         PyObject *found = _PyType_Lookup(type, name); /* gives the type a version tag */
         if (found && Py_IS_TYPE(found, &PyMemberDescr_Type)
+            && PyType_IsSubtype(type, PyDescr_TYPE(found)) /* not one of an unrelated class */
             && PyType_HasFeature(type, Py_TPFLAGS_VALID_VERSION_TAG)) {
             PyMemberDef *member = ((PyMemberDescrObject *)found)->d_member;
             if (member->type == T_OBJECT_EX && !(member->flags & ~READONLY)) {
