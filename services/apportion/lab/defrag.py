@@ -74,18 +74,21 @@ def defrag(
     for _ in comers.settle():
         pass
     found = _Defrag(course, request, tell, is_late)
+    empty = found.empty()
     if request.free_nodes:
         found.free_nodes()
     else:
         found.make_fit()
-    enough = bool(request.free_nodes) and found.empty >= request.free_nodes
+    after = found.empty()
+    enough = bool(request.free_nodes) and after >= request.free_nodes
     return DefragAnswer(
         revision=state.revision,
         steps=tuple(found.steps),
         blocked=() if enough else tuple(found.blocked.values())[:BLOCKED_MAX],
         of_kubernetes=state.of_kubernetes,
         other_causes=found.other_causes,
-        empty_nodes=found.empty - len(found.steps) if request.free_nodes else 0,
+        empty_nodes=empty if request.free_nodes else 0,
+        empty_after=after if request.free_nodes else 0,
     )
 
 
@@ -145,9 +148,14 @@ class _Defrag:
         self.steps: list[DefragStep] = []
         self.blocked: dict[str, DefragBlocked] = {}
         self.other_causes = 0
-        # Nodes that can take pods and have none on their devices, with those that steps empty.
-        nodes = course.state.nodes.values()
-        self.empty = sum(_takes_pods(node) and _is_idle(node) for node in nodes)
+
+    def empty(self) -> int:
+        """Return how many idle nodes can take pods, after the steps found so far."""
+        cleared = {step.name for step in self.steps}  # cordoned until the last step
+        return sum(
+            _is_idle(node) and (node.name in cleared or _takes_pods(node))
+            for node in self._course.state.nodes.values()
+        )
 
     def make_fit(self) -> None:
         """Find steps for pending pods and gangs, the cheapest of all first."""
@@ -189,13 +197,12 @@ class _Defrag:
         """Find steps that empty one node each, until enough nodes are empty.
 
         Those that move the fewest devices come first."""
-        while self.empty < self._request.free_nodes:
+        while self.empty() < self._request.free_nodes:
             for each, offer in self._targets():
                 reason = self._beyond(offer)
                 tried = _Tried(self._course, []) if reason else self._simulate(each, offer)
                 if not (reason or tried.failed):
                     self._commit(each, offer, tried)
-                    self.empty += 1
                     break
                 self._block(each, reason or "no-place", [tried.failed] if tried.failed else [])
             else:

@@ -112,12 +112,12 @@ def test_no_second_defrag_runs_and_cordons_of_users_stay(up: Standalone) -> None
     submit(up, "large", count=2)
     [move] = up.json("defrag")["steps"][0]["moves"]
     where = {name: pod["node"] for name, pod in pods(up).items()}
-    up.run("cordon", move["node"], "--reason", "defrag: y", "--by", "bob (defrag)")
+    up.run("cordon", move["node"], "--reason", "defrag: y", "--by", "bob (defrag 1)")
     refused = up.run("defrag", "--apply", "--reason", "x", "--by", "ada")
     assert refused.returncode == 1
-    assert f"apportion uncordon {move['node']} --of 'bob (defrag)'" in refused.stderr
+    assert f"apportion uncordon {move['node']} --of 'bob (defrag 1)'" in refused.stderr
     assert {name: pod["node"] for name, pod in pods(up).items()} == where
-    up.run("uncordon", move["node"], "--of", "bob (defrag)")
+    up.run("uncordon", move["node"], "--of", "bob (defrag 1)")
 
     scheduler = up.processes()["scheduler"]
     uids = {pod["uid"] for pod in pods(up).values()}
@@ -157,7 +157,7 @@ def test_after_an_error_the_report_is_printed_first(up: Standalone) -> None:
     assert moving.returncode == 3
     done = json.loads(out)
     assert done["cordoned"] == done["plan"]["steps"][0]["nodes"]
-    assert done["author"].endswith("(defrag)")
+    assert " (defrag " in done["author"]
     assert done["was"].keys() == done["waiting"].keys() | done["moved"].keys()
     up.ended()
 

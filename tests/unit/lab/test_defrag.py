@@ -317,7 +317,7 @@ def test_nodes_are_emptied_with_the_fewest_moved_gpus() -> None:
     ledger = Ledger(rack("n1", 4), rack("n2", 4), rack("n3", 4), rack("n4", 4))
     put(ledger, "n1", "on-n1", cards(2))
     put(ledger, "n2", "on-n2", cards(1))
-    put(ledger, "n3", "on-n3", cards(3))
+    put(ledger, "n3", "on-n3", cards(3), evictable=False)
     one = asked(ledger, free_nodes=2).steps
     assert [(step.kind, step.name, moves(step)) for step in one] == [
         ("node", "n2", [("on-n2", "n2", "n3")])
@@ -345,6 +345,20 @@ def test_nodes_that_are_empty_already_count() -> None:
     answer = asked(ledger, free_nodes=2)
     assert (answer.empty_nodes, len(answer.steps)) == (1, 1)
     assert asked(ledger).empty_nodes == 0
+
+
+def test_a_step_can_empty_several_nodes() -> None:
+    """A gang is moved as a whole, so the nodes of its other pods can become empty, too."""
+    ledger = Ledger(rack("n1", 2), rack("n2", 2), gang("team/job", 2, required_level=RACK))
+    ledger.play(*(observed(name, labels={RACK: "a"}) for name in ("n1", "n2")))
+    ledger.submit(*(member(f"w{n}", cards(2)) for n in range(2))).settle()
+    assert {ledger.where("w0"), ledger.where("w1")} == {"n1", "n2"}
+    ledger.report(rack("n1", 5), rack("n3", 8)).play(observed("n3", labels={RACK: "b"}))
+    put(ledger, "n3", "on-n3", cards(3), evictable=False)
+    answer = asked(ledger, free_nodes=2)
+    assert (answer.empty_nodes, answer.empty_after, answer.blocked) == (0, 2, ())
+    [step] = answer.steps
+    assert {each.to for each in step.moves} == {"n3"}
 
 
 def test_the_work_has_a_limit() -> None:

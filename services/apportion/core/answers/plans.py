@@ -243,6 +243,7 @@ class DefragAnswer(Answer, frozen=True):
     of_kubernetes: bool = False  # then controllers recreate moved pods in an unknown order
     other_causes: int = 0  # pending pods that no move helps
     empty_nodes: int = 0  # nodes that are empty already; counted if the request has `free_nodes`
+    empty_after: int = 0  # with those that the steps empty: a gang's step can empty several
 
 
 class DefragRequest(Answer, frozen=True, forbid_unknown_fields=True, kw_only=True):

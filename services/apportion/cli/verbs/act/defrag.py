@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import secrets
 import shlex
 import signal
 import sys
@@ -62,7 +63,7 @@ from apportion.runtime.service.options import KubeChoice
 from apportion_schemas.quantities import NAME_MAX, Payload
 
 DEFRAG = "defrag: "  # prefix of the reasons of this verb's cordons
-AUTHOR = " (defrag)"  # suffix of their author
+AUTHOR = " (defrag "  # their author: who runs it, this, and a word of each run
 LIFT_S = 240.0  # time to remove cordons; the chart's job gets more before it is killed
 BACK_OFF = BackOff(0.5, 10.0)
 PLACED_WITHIN_S = 60.0  # time for the scheduler to place a pod for which room was made
@@ -177,8 +178,9 @@ def command(
         sys.exit(NOT_NOW if _short(answer, request) and not ignore_blocked else 0)
     kube = KubeChoice(wanted=True, kubeconfig=kubeconfig, context=context)
     who, began = person(by), time.monotonic()
-    # Not the user's own name: a user has one cordon per node, and may cordon it, too.
-    report = Report(author=who[: NAME_MAX - len(AUTHOR)] + AUTHOR)
+    # An author has one cordon per node, and the user or another run may cordon it, too.
+    run_id = f"{secrets.token_hex(3)})"
+    report = Report(author=who[: NAME_MAX - len(AUTHOR + run_id)] + AUTHOR + run_id)
     failed: click.ClickException | None = None
     moving = Moving(
         what="its moves", who=who, why=f"moved by {who} to end fragmentation: {reason}",
@@ -209,7 +211,7 @@ def command(
 
 def _short(answer: DefragAnswer, request: DefragRequest) -> bool:
     if request.free_nodes:
-        return answer.empty_nodes + len(answer.steps) < request.free_nodes
+        return answer.empty_after < request.free_nodes
     return bool(answer.blocked)
 
 
@@ -227,7 +229,6 @@ class _Making:
         self._reason = (DEFRAG + reason)[:REASON_MAX]
         self._report = report
         self._deadline = math.inf  # until the moves are known
-        self._written: dict[str, int] = {}  # revisions of the last cordons, by node
         self._known: set[str] = set()  # pods that earlier steps placed, or their controllers
         self._ledger: JetStreamLedger  # one connection, because a login can be deleted during a run
 
@@ -270,7 +271,7 @@ class _Making:
         Cordons that are so old that their run was killed are removed instead."""
         for node, each in self.others(await self.nodes(await self._now())):
             age_s = time.time() - (micros_of(each.time) or math.inf) / SECOND
-            if each.by == self._report.author and age_s > self._stale_s:
+            if _person(each.by) == _person(self._report.author) and age_s > self._stale_s:
                 warn(f"removing {spoken([each])} from {node}: its run was killed")
                 data = lifting(node, "", of=each.by, by=each.by, reason=self._reason)
                 await to_its_end(self._write(data))
@@ -284,7 +285,7 @@ class _Making:
         """Return the nodes with cordons that another run has written, and these cordons."""
         return [
             (node.node, each) for node in nodes.values() for each in node.cordons
-            if each.by.endswith(AUTHOR) and each.revision != self._written.get(node.node)
+            if AUTHOR in each.by and each.by != self._report.author
         ]  # fmt: skip
 
     async def _step(self, step: DefragStep) -> None:
@@ -312,7 +313,7 @@ class _Making:
         for node in step.nodes:
             report.cordoned.append(node)
             data = cordoning(node, "", by=report.author, reason=self._reason)
-            self._written[node] = await to_its_end(self._write(data))
+            await to_its_end(self._write(data))
         # Two runs may have looked at the same time. The one that cordons later sees both cordons.
         now = await self._now()
         if self.others(await self.nodes(now)) or await self.came(step, now):
@@ -462,12 +463,13 @@ class _Making:
             found |= {f"{pod.namespace}/{pod.name}": pod for pod in pods}
         return found
 
-    async def _write(self, data: Payload, *, again: bool = False) -> int:
+    async def _write(self, data: Payload, *, again: bool = False) -> None:
         basis = self._report.plan.revision
         if again:  # the server may have closed the connection for good
-            return (await write(self._where.reach(), data, basis=basis)).revision or 0
+            await write(self._where.reach(), data, basis=basis)
+            return
         async with appending(self._ledger) as (_, publisher):
-            return await publish(publisher, data, basis=basis)
+            await publish(publisher, data, basis=basis)
 
     async def _lift(self) -> None:
         # Retries, because a cordon that stays keeps pods away from its node. Raises LedgerError,
@@ -481,16 +483,20 @@ class _Making:
                     await self._write(data, again=bool(failures))
                 except LedgerError as error:
                     failed = error
+                    if time.monotonic() > end:
+                        raise
                 else:
                     self._report.cordoned.remove(node)
             if failed is None:
                 return
-            if time.monotonic() > end:
-                raise failed
             if not failures:
                 warn(f"cannot remove cordons, retrying for up to {LIFT_S:g} s: {failed}")
             failures += 1
             await asyncio.sleep(BACK_OFF.after(failures))
+
+
+def _person(author: str) -> str:
+    return author.rpartition(AUTHOR)[0]
 
 
 def _owner(pod: PodAnswer) -> tuple[str, str]:

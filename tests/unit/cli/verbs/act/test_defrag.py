@@ -74,12 +74,12 @@ REASONS: list[DefragBlocked] = [
     ("answer", "request_"),
     [
         (DefragAnswer(7, (STEP, GANG), of_kubernetes=True), DefragRequest()),
-        (DefragAnswer(7, (NODE,)), DefragRequest(free_nodes=1)),
+        (DefragAnswer(7, (NODE,), empty_after=1), DefragRequest(free_nodes=1)),
         (DefragAnswer(7, blocked=tuple(REASONS), other_causes=2),
          DefragRequest(lost_gpu_hours_max=4.0)),
         (DefragAnswer(7, other_causes=1), DefragRequest()),
         (DefragAnswer(7), DefragRequest(free_nodes=1)),
-        (DefragAnswer(7, empty_nodes=2), DefragRequest(free_nodes=1)),
+        (DefragAnswer(7, empty_nodes=2, empty_after=2), DefragRequest(free_nodes=1)),
     ],
     ids=["moves", "nodes", "reasons", "nothing", "no node", "empty nodes"],
 )  # fmt: skip
@@ -100,7 +100,7 @@ def test_what_is_shown(
             "left": {"team/small": "not moved yet"},
             "stopped": BY_HAND,
             "cordoned": ["n-1"],
-            "author": "ada (defrag)",
+            "author": "ada (defrag 1)",
         },
         {"moved": {"team/small": ""}, "waiting": {"team/b": "no room"}, "freed": ["n-1"]},
     ],
@@ -120,10 +120,10 @@ def test_what_was_done(
     [
         (DefragAnswer(7, (STEP,)), 0, False),
         (DefragAnswer(7, (STEP,), tuple(REASONS[:1])), 0, True),
-        (DefragAnswer(7, (NODE,)), 2, True),
-        (DefragAnswer(7, (NODE,), tuple(REASONS[2:3])), 1, False),
-        (DefragAnswer(7, (NODE,), empty_nodes=1), 2, False),
-        (DefragAnswer(7, (NODE,), empty_nodes=1), 3, True),
+        (DefragAnswer(7, (NODE,), empty_after=1), 2, True),
+        (DefragAnswer(7, (NODE,), tuple(REASONS[2:3]), empty_after=1), 1, False),
+        (DefragAnswer(7, (NODE,), empty_nodes=1, empty_after=2), 2, False),
+        (DefragAnswer(7, (NODE,), empty_nodes=1, empty_after=2), 3, True),
         (DefragAnswer(7), 0, False),
     ],
 )
@@ -247,7 +247,7 @@ class Making(_Making):
     async def nodes(self, *_: object) -> dict[str, NodeAnswer]:
         return {node.node: node for node in self.known}
 
-    async def _write(self, data: Payload, *, again: bool = False) -> int:  # noqa: ARG002
+    async def _write(self, data: Payload, *, again: bool = False) -> None:  # noqa: ARG002
         self.lost -= 1
         if self.lost >= 0:
             raise LedgerUnavailable("the callout restarts")
@@ -263,7 +263,6 @@ class Making(_Making):
         self.known = [
             replace(node, cordons=cordons.get(node.node, node.cordons)) for node in self.known
         ]
-        return self.revision
 
     async def move(self, units: list[Unit]) -> None:
         if self.moves:
@@ -323,9 +322,9 @@ async def test_a_pod_that_is_placed_already_needs_no_moves(tmp_path: Path) -> No
 @pytest.mark.parametrize("when", ["before", "at once", "never"])
 async def test_two_runs_never_move_pods_at_the_same_time(when: str, tmp_path: Path) -> None:
     """A step moves nothing if another run has a cordon, even one that was written at the same
-    time, and by the same author."""
-    report = Report(plan=DefragAnswer(7, (NODE,)), author="ada (defrag)")
-    making, others = Making(report, tmp_path), (replace(CORDON, by="ada (defrag)"),)
+    time, and by the same person."""
+    report = Report(plan=DefragAnswer(7, (NODE,)), author="ada (defrag 1)")
+    making, others = Making(report, tmp_path), (replace(CORDON, by="ada (defrag 2)"),)
     making.moves, making.there = False, [placed("small", "u1")]
     if when == "before":
         making.known.append(NodeAnswer(node="n-9", ready=True, cordons=others))
@@ -355,7 +354,7 @@ async def test_no_pod_is_moved_if_another_one_took_the_room(
     """A step moves nothing if a pod that the plan does not know is on its nodes after they were
     cordoned. Pods of earlier steps are known."""
     large = PodAnswer("team", "large", "u9", "pending", owner="Job/l")
-    report = Report(plan=DefragAnswer(7, (step,)), author="ada (defrag)")
+    report = Report(plan=DefragAnswer(7, (step,)), author="ada (defrag 1)")
     making = Making(report, tmp_path)
     making.moves, making.there = False, [placed("small", "u1"), large, pod]
     making._known = {"team/first", "team/Job/first"}
@@ -365,14 +364,14 @@ async def test_no_pod_is_moved_if_another_one_took_the_room(
 
 @pytest.mark.parametrize(
     ("by", "stale_s", "stays"),
-    [("ada (defrag)", math.inf, 1), ("ada (defrag)", 1000, 0), ("bob (defrag)", 1000, 1)],
+    [("ada (defrag 2)", math.inf, 1), ("ada (defrag 2)", 1000, 0), ("bob (defrag 2)", 1000, 1)],
 )
-async def test_old_cordons_of_the_same_author_are_removed(
+async def test_old_cordons_of_the_same_person_are_removed(
     by: str, stale_s: float, stays: int, tmp_path: Path
 ) -> None:
     """A cordon that is older than every run can be does not keep the next run from starting. A
-    cordon of another author does."""
-    making = Making(Report(author="ada (defrag)"), tmp_path)
+    cordon of another person does."""
+    making = Making(Report(author="ada (defrag 1)"), tmp_path)
     making._stale_s = stale_s
     making.known = [NodeAnswer(node="n-1", ready=True, cordons=(replace(CORDON, by=by),))]
     with pytest.raises(NotFound) if stays else nullcontext():
@@ -382,7 +381,7 @@ async def test_old_cordons_of_the_same_author_are_removed(
 
 async def test_cordons_are_removed_once_the_ledger_answers_again(tmp_path: Path) -> None:
     """A write that fails is tried again, and does not keep other nodes from losing their cordon."""
-    report = Report(plan=DefragAnswer(7, (NODE,)), author="ada (defrag)", cordoned=["n-1", "n-2"])
+    report = Report(plan=DefragAnswer(7, (NODE,)), author="ada (defrag 1)", cordoned=["n-1", "n-2"])
     making = Making(report, tmp_path)
     making.lost = 1
     await making._lift()
