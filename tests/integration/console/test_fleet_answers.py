@@ -136,7 +136,7 @@ def test_the_keyboard_leaves_a_panel_that_goes(browser: Browser, base: str) -> N
 
 def test_a_panel_is_updated_while_the_time_changes(browser: Browser, base: str) -> None:
     """If live data arrives after the user has moved to a time before a node existed, the panel asks
-    for the node at that time. The answer is no error: the panel closes when the fleet has loaded."""
+    for the node at that time. The answer is not an error: the panel closes with the next fleet."""
     with opened(browser, base) as page:
         [[first, *_]] = page.request.get("/api/v1/fleet?at=1").json()["nodes"]
         visit(page, f"#/fleet?card={'h100-2' if first == 'h100-1' else 'h100-1'}")

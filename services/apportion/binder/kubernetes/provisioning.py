@@ -516,10 +516,10 @@ class Provisioning:
             # The autoscaler fails a request without its templates, so these are created first.
             for at, template in enumerate(templates):
                 made = {"metadata": {**meta, "name": f"{name}-{at}"}, "template": template}
-                if await self._have(there, "v1", "PodTemplate", made):
+                if await _have(self._api, there, "v1", "PodTemplate", made):
                     created.append(f"{there}/{name}-{at}")
             made = {"metadata": {**meta, "name": name}, "spec": spec}
-            await self._have(requests, api, "ProvisioningRequest", made)
+            await _have(self._api, requests, api, "ProvisioningRequest", made)
         except KubeRefused as error:
             # A quota refuses also what another binder has created already.
             if not _passing(error) and await self._api.find(f"{requests}/{name}") is None:
@@ -529,18 +529,6 @@ class Provisioning:
         self._alive.add(f"{demand.namespace}/{name}")
         self._warned.clear()
         _log.info("ProvisioningRequest %s created for gang %s", name, demand.gang)
-        return True
-
-    async def _have(self, path: str, api: str, kind: str, document: dict[str, Any]) -> bool:
-        """Create an object. Return False if another binder has, in the meantime or before.
-
-        Raises KubeRefused and KubeUnavailable."""
-        try:
-            await self._api.change("POST", path, {"apiVersion": api, "kind": kind, **document})
-        except KubeRefused as error:
-            if error.reason != "AlreadyExists":
-                raise
-            return False
         return True
 
     async def _remove(self, request: _Request) -> None:
@@ -580,6 +568,21 @@ class Provisioning:
             said = "no ProvisioningRequest for %s: %s; %s, or start the binder without %s"
             _log.warning(said, whose, error, fix, "--provisioning-class")
         return False
+
+
+async def _have(
+    api: KubeApi, path: str, version: str, kind: str, document: dict[str, Any]
+) -> bool:  # fmt: skip
+    """Create an object. Return False if another binder has, in the meantime or before.
+
+    Raises KubeRefused and KubeUnavailable."""
+    try:
+        await api.change("POST", path, {"apiVersion": version, "kind": kind, **document})
+    except KubeRefused as error:
+        if error.reason != "AlreadyExists":
+            raise
+        return False
+    return True
 
 
 def _nominated(state: State) -> set[str]:

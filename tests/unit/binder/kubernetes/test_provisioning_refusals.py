@@ -374,7 +374,7 @@ def test_a_gang_holds_its_conditions_until_all_its_pods_are_annotated() -> None:
         await rest(HOLD_S)
         await slow(*given)
 
-    world.binder._notes._write = write  # type: ignore[method-assign]
+    world.binder._notes._write = write  # type: ignore[method-assign, assignment]
 
     async def work() -> None:
         world.gang()
