@@ -2,8 +2,10 @@
 
     python -m tools.screenshots [FOLDER] [--page pods] [--theme dark] [--width 390]
 
-Runs a real `apportion up` with 200 nodes, pods in eight namespaces, a node without power, a cordon
-and pending pods, in real Chromium. The pictures are for people: no test compares pixels."""
+Runs a real `apportion up` with 200 nodes, pods in eight namespaces, queues, gangs, a node without
+power, a cordon and pending pods, in real Chromium. The picture of forecasts needs hours of history,
+so it is of a gateway whose ledger a test has written. The pictures are for people: no test compares
+pixels."""
 
 from __future__ import annotations
 
@@ -13,14 +15,16 @@ import random
 import tempfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 
 from click import echo
+from PIL import Image
 from playwright.sync_api import Browser
 
+from tests.integration.console.test_starts import past, served
 from tests.support.browser.chromium import NARROW, WIDE, opened, running_browser, visit
 from tests.support.browser.pages import navigation
-from tests.support.browser.small_png import small
 from tests.support.standalone import Standalone
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "console"
@@ -43,13 +47,33 @@ kind: Pod
 metadata:
   name: {name}
   namespace: {namespace}
-  annotations: {{nvidia.com/use-gputype: {model}}}
+  annotations: {{nvidia.com/use-gputype: {model}, volcano.sh/queue-name: {namespace}}}
 spec:
   schedulerName: apportion
   containers:
   - name: main
     image: x
     resources: {{limits: {limits}}}
+"""
+RACK, NODES_OF_RACK = "example.com/rack", 10
+QUEUES = (
+    # name, its parent, GPUs that it deserves, limit of shares
+    ("training", "", 600, 0), ("pretrain", "training", 360, 0), ("research", "training", 240, 0),
+    ("products", "", 440, 0), ("serving", "products", 240, 0), ("vision", "products", 140, 0),
+    ("speech", "products", 60, 0), ("genomics", "", 200, 0), ("notebooks", "", 180, 0),
+    ("ci", "", 60, 90),
+)  # fmt: skip
+GANGS = (("cryo-em", 4, 4), ("protein-lm", 16, 16), ("atlas", 4, 3))
+"""Gangs of pods with 8 A100s: name, required pods in one rack, existing pods. The second does not
+fit into a rack, and the third lacks a pod."""
+GANG = """\
+apiVersion: scheduling.run.ai/v2alpha2
+kind: PodGroup
+metadata: {{name: {name}, namespace: genomics}}
+spec:
+  minMember: {least}
+  queue: genomics
+  topologyConstraint: {{requiredTopologyLevel: {RACK}}}
 """
 PRICES = (
     'currency = "EUR"\n[models]\n"*H100*" = 2.40\n"*A100*" = 1.30\n"*L40S*" = 0.90\n"*" = 0.40\n'
@@ -59,8 +83,10 @@ THEMES = ("light", "dark")
 WIDTHS = (WIDE[0], NARROW[0])
 NAMES = (
     *navigation(), "fleet-card", "fleet-namespaces", "fleet-past", "pod", "pod-waiting", "diff",
+    "queues", "gang", "gang-waiting", "lost",
 )  # fmt: skip
 """One picture of each page, and some of what a page shows for a longer address."""
+FORECASTS = "forecasts"
 
 
 def manifests(seed: int) -> str:
@@ -78,14 +104,32 @@ def manifests(seed: int) -> str:
     return "---\n".join(pods)
 
 
+def queues_and_gangs() -> str:
+    """Return the manifests of the queues and gangs."""
+    found = []
+    for name, parent, deserved, limit in QUEUES:
+        spec = {"parent": parent or "root", "deserved": {"nvidia.com/gpu": deserved}}
+        spec |= {"capability": {"nvidia.com/gpu": limit}} if limit else {}
+        queue = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue"}
+        found.append(json.dumps(queue | {"metadata": {"name": name}, "spec": spec}))
+    for name, least, count in GANGS:
+        found.append(GANG.format(name=name, least=least, RACK=RACK))
+        for number in range(count):
+            pod = POD.format(name=f"{name}-{number}", namespace="genomics", model="A100",
+                             limits={"nvidia.com/gpu": 8})  # fmt: skip
+            found.append(pod.replace("annotations: {", f"annotations: {{pod-group-name: {name}, "))
+    return "\n---\n".join(found)
+
+
 def happen(up: Standalone) -> None:
     """Create the cluster in the pictures: two waves of pods, a lost node, a cordoned node, ended
     pods."""
+    up.run("submit", "--wait", "-f", "-", stdin=queues_and_gangs().encode())
     up.run("submit", "--wait", "-f", "-", stdin=manifests(1).encode())
     reason = ("--reason", "PSU replaced on Monday, ticket INF-2291")
     assert up.run("cordon", "h100-7", *reason).returncode == 0
-    ended = [f"{pod['namespace']}/{pod['name']}" for pod in up.json("get", "pods")["items"][:25]]
-    up.run("delete", *ended)
+    single = [pod for pod in up.json("get", "pods")["items"] if pod["namespace"] != "genomics"]
+    up.run("delete", *(f"{pod['namespace']}/{pod['name']}" for pod in single[:25]))
     for device in up.json("get", "devices", "--node", LOST)["items"]:
         up.run("simulate", "fail", device["device"], "--reason", "node lost power (r15, PDU B)")
     up.run("submit", "--wait", "--timeout", "20", "-f", "-", stdin=manifests(2).encode())
@@ -95,7 +139,7 @@ def pages(up: Standalone) -> Iterator[tuple[str, str]]:
     """Yield the name and the address of each picture."""
     pods = up.json("get", "pods")["items"]
     runs = next(pod for pod in reversed(pods) if pod["namespace"] == "vision" and pod["node"])
-    waits = next(pod for pod in pods if pod["phase"] == "pending" and pod["refused_revision"])
+    waits = next(pod for pod in reversed(pods) if pod["phase"] == "pending" and not pod["group"])
     failed = [mark for mark in up.run("tail", "--from", "1", "--no-follow").stdout.splitlines()
               if f"of {LOST} failed" in mark]  # fmt: skip
     when = int(failed[0].split()[0].replace(",", ""))
@@ -108,6 +152,9 @@ def pages(up: Standalone) -> Iterator[tuple[str, str]]:
         "whatif": "#/whatif?lose=a100-3,l40s-2",
         "events": f"#/events?rev={when}",
         "diff": f"#/events?diff={when - 30},{when + 40}",
+        "gang": f"#/pod/genomics/{GANGS[0][0]}-0",
+        "gang-waiting": f"#/pod/genomics/{GANGS[1][0]}-0",
+        "lost": "#/reports",
     }
     yield from ((name, addresses.get(name, f"#/{name}")) for name in NAMES)
 
@@ -122,8 +169,15 @@ def take(browser: Browser, base: str, shown: list[tuple[str, str]], asked: Names
                     page.wait_for_selector("#t-hist:visible")
                     page.wait_for_selector(".loading", state="hidden")
                     page.wait_for_function("document.fonts.status === 'loaded'")
+                    if name == "lost":
+                        page.locator("section:has(> #lost)").evaluate("it => it.scrollIntoView()")
+                    # Not what surrounds forecasts: their gateway has no scheduler.
+                    shot = page.locator(".page") if name == FORECASTS else page
+                    image = Image.open(BytesIO(shot.screenshot())).convert("RGB")
                     path = asked.folder / f"{name}-{size[0]}-{theme}.png"
-                    path.write_bytes(small(page.screenshot()))
+                    # 256 colours, without a visible difference
+                    small = image.quantize(method=Image.Quantize.MAXCOVERAGE, kmeans=1)
+                    small.save(path, optimize=True)
                     echo(f"{path.name}: {path.stat().st_size // 1024} KiB")
 
 
@@ -132,7 +186,8 @@ def arguments() -> ArgumentParser:
     parser = ArgumentParser("python -m tools.screenshots", description=__doc__.split("\n\n")[0])
     parser.add_argument("folder", nargs="?", type=Path, default=FOLDER, metavar="FOLDER",
                         help="where the pictures go (docs/console)")  # fmt: skip
-    parser.add_argument("--page", action="append", choices=NAMES, help="only this one")
+    choices = (*NAMES, FORECASTS)
+    parser.add_argument("--page", action="append", choices=choices, help="only this one")
     parser.add_argument("--theme", action="append", choices=THEMES, help="only in this one")
     parser.add_argument("--width", action="append", type=int, choices=WIDTHS, help="only so wide")
     return parser
@@ -145,18 +200,29 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         fleet, prices = Path(scratch) / "fleet.yaml", Path(scratch) / "prices.toml"
         prices.write_text(PRICES)
-        rows = [f'- {{node: {name}-{at}, devices: "{spec}"}}'
-                for name, count, spec in POOLS for at in range(1, count + 1)]  # fmt: skip
+        rows = [
+            f'- {{node: {name}-{at}, devices: "{spec}", '
+            f"labels: {{{RACK}: {name}-r{1 + (at - 1) // NODES_OF_RACK}}}}}"
+            for name, count, spec in POOLS for at in range(1, count + 1)
+        ]  # fmt: skip
         fleet.write_text("\n".join(["nodes:", *rows]) + "\n")
         os.environ["APPORTION_PRICES"] = str(prices)
         data = Path(scratch) / "data"
+        asked_for = asked.page or (*NAMES, FORECASTS)
         with Standalone(data, "--fleet", str(fleet), "--no-samples") as up:
             up.up()
             happen(up)
             base = str(json.loads((data / "connection.json").read_text())["gateway"])
-            shown = [each for each in pages(up) if each[0] in (asked.page or NAMES)]
+            shown = [each for each in pages(up) if each[0] in asked_for]
             with running_browser() as browser:
                 take(browser, base, shown, asked)
+        if FORECASTS in asked_for:
+            # The gateway has learned enough when it forecasts a time. An unknown median is "".
+            with (
+                served(Path(scratch) / "past", past, r'"median": ?"2') as base,
+                running_browser() as browser,
+            ):
+                take(browser, base, [(FORECASTS, "#/waiting")], asked)
 
 
 if __name__ == "__main__":
