@@ -735,7 +735,7 @@ function nearest(misses) {
   if (!misses.length) return "";
   const columns = [
     ["Requested", miss => miss.needed_words, "nw"],
-    ["Free", miss => miss.available_words, "hide-s"],
+    ["Free", miss => miss.available_words, "nw hide-s"],
     [
       "Missing",
       miss => (miss.missing ? html`<span class="nw">${miss.missing}</span>` : miss.words),
