@@ -15,6 +15,7 @@ import random
 import tempfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from io import BytesIO
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from playwright.sync_api import Browser
 from tests.integration.console.test_starts import past, served
 from tests.support.browser.chromium import NARROW, WIDE, opened, running_browser, visit
 from tests.support.browser.pages import navigation
+from tests.support.polling import wait_until
 from tests.support.standalone import Standalone
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "console"
@@ -83,10 +85,10 @@ THEMES = ("light", "dark")
 WIDTHS = (WIDE[0], NARROW[0])
 NAMES = (
     *navigation(), "fleet-card", "fleet-namespaces", "fleet-past", "pod", "pod-waiting", "diff",
-    "queues", "gang", "gang-waiting", "lost",
+    "queues", "gang", "gang-waiting", "lost", "forecasts",
 )  # fmt: skip
-"""One picture of each page, and some of what a page shows for a longer address."""
-FORECASTS = "forecasts"
+"""One picture of each page, and some of what a page shows for a longer address. The last
+one is of another gateway."""
 
 
 def manifests(seed: int) -> str:
@@ -126,6 +128,7 @@ def happen(up: Standalone) -> None:
     pods."""
     up.run("submit", "--wait", "-f", "-", stdin=queues_and_gangs().encode())
     up.run("submit", "--wait", "-f", "-", stdin=manifests(1).encode())
+    last(up, minutes=2)
     reason = ("--reason", "PSU replaced on Monday, ticket INF-2291")
     assert up.run("cordon", "h100-7", *reason).returncode == 0
     single = [pod for pod in up.json("get", "pods")["items"] if pod["namespace"] != "genomics"]
@@ -133,6 +136,18 @@ def happen(up: Standalone) -> None:
     for device in up.json("get", "devices", "--node", LOST)["items"]:
         up.run("simulate", "fail", device["device"], "--reason", "node lost power (r15, PDU B)")
     up.run("submit", "--wait", "--timeout", "20", "-f", "-", stdin=manifests(2).encode())
+    last(up, minutes=4)
+
+
+def last(up: Standalone, minutes: int) -> None:
+    """Wait until the reports cover so many minutes, their steps."""
+
+    def covered() -> bool:
+        report = up.json("report", "lost")
+        begin, end = (datetime.fromisoformat(report[key]) for key in ("begins", "to"))
+        return end - begin > timedelta(minutes=minutes)
+
+    wait_until(covered, f"reports about {minutes} minutes", timeout_s=300, interval_s=5)
 
 
 def pages(up: Standalone) -> Iterator[tuple[str, str]]:
@@ -156,7 +171,7 @@ def pages(up: Standalone) -> Iterator[tuple[str, str]]:
         "gang-waiting": f"#/pod/genomics/{GANGS[1][0]}-0",
         "lost": "#/reports",
     }
-    yield from ((name, addresses.get(name, f"#/{name}")) for name in NAMES)
+    yield from ((name, addresses.get(name, f"#/{name}")) for name in NAMES[:-1])
 
 
 def take(browser: Browser, base: str, shown: list[tuple[str, str]], asked: Namespace) -> None:
@@ -172,7 +187,7 @@ def take(browser: Browser, base: str, shown: list[tuple[str, str]], asked: Names
                     if name == "lost":
                         page.locator("section:has(> #lost)").evaluate("it => it.scrollIntoView()")
                     # Not what surrounds forecasts: their gateway has no scheduler.
-                    shot = page.locator(".page") if name == FORECASTS else page
+                    shot = page.locator(".page") if name == NAMES[-1] else page
                     image = Image.open(BytesIO(shot.screenshot())).convert("RGB")
                     path = asked.folder / f"{name}-{size[0]}-{theme}.png"
                     # 256 colours, without a visible difference
@@ -186,8 +201,7 @@ def arguments() -> ArgumentParser:
     parser = ArgumentParser("python -m tools.screenshots", description=__doc__.split("\n\n")[0])
     parser.add_argument("folder", nargs="?", type=Path, default=FOLDER, metavar="FOLDER",
                         help="where the pictures go (docs/console)")  # fmt: skip
-    choices = (*NAMES, FORECASTS)
-    parser.add_argument("--page", action="append", choices=choices, help="only this one")
+    parser.add_argument("--page", action="append", choices=NAMES, help="only this one")
     parser.add_argument("--theme", action="append", choices=THEMES, help="only in this one")
     parser.add_argument("--width", action="append", type=int, choices=WIDTHS, help="only so wide")
     return parser
@@ -208,7 +222,7 @@ def main() -> None:
         fleet.write_text("\n".join(["nodes:", *rows]) + "\n")
         os.environ["APPORTION_PRICES"] = str(prices)
         data = Path(scratch) / "data"
-        asked_for = asked.page or (*NAMES, FORECASTS)
+        asked_for = asked.page or NAMES
         with Standalone(data, "--fleet", str(fleet), "--no-samples") as up:
             up.up()
             happen(up)
@@ -216,13 +230,13 @@ def main() -> None:
             shown = [each for each in pages(up) if each[0] in asked_for]
             with running_browser() as browser:
                 take(browser, base, shown, asked)
-        if FORECASTS in asked_for:
+        if NAMES[-1] in asked_for:
             # The gateway has learned enough when it forecasts a time. An unknown median is "".
             with (
                 served(Path(scratch) / "past", past, r'"median": ?"2') as base,
                 running_browser() as browser,
             ):
-                take(browser, base, [(FORECASTS, "#/waiting")], asked)
+                take(browser, base, [(NAMES[-1], "#/waiting")], asked)
 
 
 if __name__ == "__main__":
