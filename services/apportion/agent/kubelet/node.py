@@ -35,7 +35,7 @@ from apportion.agent.shares.regions import Breach
 from apportion.agent.shares.share_lifecycle import ShareLifecycle
 from apportion.core.configuration import manifest_config
 from apportion.core.dra.names import DRIVER, SHARED, card, container_of, device_of, share_id
-from apportion.core.ledger.allocatable import names_of, of_devices
+from apportion.core.ledger.allocatable import of_plugins
 from apportion.core.workloads.dialects.listing import count_names
 from apportion.runtime.files.atomic import write_whole
 from apportion.runtime.process.clock import Clock
@@ -371,15 +371,16 @@ class KubeletNode:
         # Amounts that another plugin has registered as devices: unless a plugin offers them, the
         # kubelet rejects every pod that requests them.
         config = manifest_config(self._agent.configuration).dialects
-        self._holders.amounts = names_of(config)
+        registrable = of_plugins(devices, config)
+        self._holders.amounts = frozenset(registrable)
         try:
             registered = await asyncio.to_thread(self._holders.registered)
         except NotPrepared:
             registered = self._amounts
         amounts = {
             name: ROOM * amount
-            for name, amount in of_devices(devices, config).items()
-            if name in registered
+            for name, amount in registrable.items()
+            if amount and name in registered
         }
         if amounts.keys() - self._amounts:
             _log.info("extended resources offered to the kubelet: %s", ", ".join(sorted(amounts)))

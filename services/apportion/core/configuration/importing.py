@@ -156,8 +156,8 @@ _ARGUMENTS: Final = {
     "KnownGeometriesCMNamespace": "import that ConfigMap, too",
 }
 _UNUSED: Final = {
-    "nvidia.defaultMemory", "nvidia.defaultMem", "nvidia.defaultCores", "nvidia.defaultGPUNum",
-    "nvidia.deviceMemoryScaling",
+    "nvidia.defaultMemory", "nvidia.defaultCores", "nvidia.defaultGPUNum",
+    "nvidia.deviceMemoryScaling", "nvidia.overwriteEnv", "nvidia.disableCoreLimit",
 }  # fmt: skip
 _DEFAULT: Final = "omitted: equal to the default"
 _KEYS: Final = {key.path: key.path for key in KEYS} | {
@@ -273,7 +273,8 @@ class Importing:
         if of_volcano:
             used = [
                 key for key in self._origins
-                if key in _UNUSED and part(left, "nvidia").get(key.split(".")[1]) not in (0, 1)
+                if key in _UNUSED
+                and str(part(left, "nvidia").get(key.split(".")[1])) not in {"None", "0", "1", "False"}
             ] + [
                 f"nodeconfig[{at}].devicememoryscaling"
                 for at, node in enumerate(left.get("nodeconfig") or ())

@@ -25,13 +25,23 @@ def read_configuration(document: object) -> Configuration:
     """Return the document as a configuration. Raises `ManifestError` with key, value and fix."""
     ours, _ = without_foreign(_clean(document))
     spelled = _spelled(ours)
-    _check_keys(spelled, inspect.type_info(Configuration), "")
     try:
+        _check_keys(spelled, inspect.type_info(Configuration), "")
         configuration = msgspec.convert(spelled, Configuration)
+        check(configuration)
     except msgspec.ValidationError as error:
-        raise refusal(spelled, str(error)) from None
-    check(configuration)
+        raise _as_written(refusal(spelled, str(error)), ours) from None
+    except ManifestError as error:
+        raise _as_written(error, ours) from None
     return configuration
+
+
+def _as_written(error: ManifestError, document: dict[str, Any]) -> ManifestError:
+    """Return the error with the spelling of its key that the document has."""
+    for written, name in _SPELLINGS.items():
+        if error.field == f"nvidia.{name}" and name not in document["nvidia"]:
+            return ManifestError(f"nvidia.{written}", error.value, error.problem, error.fix)
+    return error
 
 
 def passed_over(document: object) -> tuple[Passed, ...]:

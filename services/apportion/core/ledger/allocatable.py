@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from apportion.core.ledger.state import NodeState, PodState
-from apportion.core.workloads.dialects import hami, nvidia, volcano_vgpu
+from apportion.core.workloads.dialects import hami, nvidia, vcuda, volcano_share, volcano_vgpu
 from apportion.core.workloads.dialects.names import DialectConfig, VgpuNames
 from apportion_schemas import Device
 
@@ -77,6 +77,20 @@ def beyond(
         memory_mib += max((ask.memory_mib or 0) - sum(share.memory_mib for share in own), 0)
         cores += max(ask.cores - sum(share.cores for share in own), 0)
     return _Amounts(memory_mib, cores).under(names, config)
+
+
+def of_plugins(cards: Iterable[Device], config: DialectConfig) -> dict[str, int]:
+    """Return the amounts that plugins of HAMi, Volcano and Tencent register with the kubelet.
+
+    Those of gpu-manager and of Volcano's older plugin are not in the node's status here."""
+    devices = [each for each in cards if _sharable(each)]
+    memory_mib = sum(device.memory_mib for device in devices)
+    found = {volcano_share.MEMORY: memory_mib // config.memory_factor}
+    for prefix in vcuda.PREFIXES:
+        names = vcuda.Vcuda(prefix)
+        found[names.cores] = vcuda.CARD * len(devices)
+        found[names.memory] = memory_mib // vcuda.UNIT_MIB
+    return dict.fromkeys(names_of(config), 0) | found | of_devices(devices, config)
 
 
 def names_of(config: DialectConfig) -> frozenset[str]:

@@ -89,13 +89,30 @@ def test_a_later_empty_list_replaces_an_earlier_list() -> None:
 def test_F23_keys_that_volcano_never_uses_are_noted() -> None:
     """In files with Volcano's resource names, a note names each key that takes effect here, but not
     in Volcano. Default values need no note."""
-    section = {"defaultMemory": 5000, "defaultCores": 0, "defaultGPUNum": 1}
+    section = {
+        "defaultMemory": 5000, "defaultCores": 0, "defaultGPUNum": 1, "overwriteEnv": True,
+        "disableCoreLimit": False,
+    }  # fmt: skip
     nodes = [{"name": "n1", "devicesplitcount": 5}, {"name": "n2", "devicememoryscaling": 1.8}]
     file = {"nvidia": section, "nodeconfig": nodes}
     volcanos = {"nvidia": {**section, "resourceCountName": "volcano.sh/vgpu-number"}}
     found = [note.path for note in imported(file | volcanos).notes if "Volcano" in note.why]
-    assert found == ["nvidia.defaultMemory", "nodeconfig[1].devicememoryscaling"]
+    assert found == [
+        "nvidia.defaultMemory", "nvidia.overwriteEnv", "nodeconfig[1].devicememoryscaling",
+    ]  # fmt: skip
     assert not [note for note in imported(file).notes if "Volcano" in note.why]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("disablecorelimit", "true"), ("memoryFactor", 0), ("defaultMem", 5000)]
+)
+def test_only_a_key_with_an_error_is_left_out(key: str, value: Any) -> None:
+    """The error has the spelling of the file, and the other keys of the section are kept."""
+    section = {"resourceCountName": "volcano.sh/vgpu-number", "deviceSplitCount": 20, key: value}
+    done = imported({"nvidia": section})
+    assert [error.field for _, error in done.errors] == [f"nvidia.{key}"]
+    assert done.configuration.nvidia.device_split_count == 20
+    assert not [note.path for note in done.notes if note.path == f"nvidia.{key}"]
 
 
 @pytest.mark.parametrize("name", [None, "example.com/vgpu"])

@@ -3,7 +3,7 @@
 import pytest
 from msgspec import structs
 
-from apportion.core.ledger.allocatable import beyond, cards, shown
+from apportion.core.ledger.allocatable import beyond, cards, of_plugins, shown
 from apportion.core.workloads.dialects.names import DialectConfig
 from apportion_schemas import PodAdopted, PodGone, ResizeAsked, Share
 from tests.support.fleet import T4, gpu, node, npu
@@ -126,3 +126,18 @@ def test_what_others_bound_raises_nothing() -> None:
         ledger.play(adopted)
         assert beyond(ledger.pod("sent"), ledger.node(), PLAIN) == more
         ledger.play(PodGone(uid="sent"))
+
+
+def test_the_names_that_other_plugins_leave_with_the_kubelet() -> None:
+    """These include the names of gpu-manager under both prefixes, in its units, and of Volcano's
+    older plugin. Without devices, all amounts are 0."""
+    devices = [gpu("g0", model=T4), gpu("g1", model=T4), gpu("g2", mode="exclusive"), npu("npu3")]
+    found = of_plugins(devices, PLAIN)
+    assert found == amounts(2 * 15_360, 200) | {
+        "volcano.sh/gpu-memory": 2 * 15_360,
+        "tencent.com/vcuda-core": 200,
+        "tencent.com/vcuda-memory": 120,
+        "docker.com/vcuda-core": 200,
+        "docker.com/vcuda-memory": 120,
+    }
+    assert dict.fromkeys(found, 0) == of_plugins([], PLAIN)

@@ -313,11 +313,16 @@ def _volcano_group(job: kube.VolcanoJob, config: ManifestConfig) -> PodGroupObse
     if job.spec.min_available > total:
         problem, fix = f"is more than the {total} pods of the job", "lower it, or raise replicas"
         raise ManifestError("spec.minAvailable", job.spec.min_available, problem, fix)
-    default = sum({**replicas, **of_parts, **min_tasks}.values())
+    minimums = {**replicas, **of_parts, **min_tasks}
     return PodGroupObserved(
         group=gangs.name_of(job.metadata),
         parts=tuple(parts),
-        **_minimums(job.spec.min_available or default, min_tasks, of_parts, parts),
+        **_minimums(
+            job.spec.min_available or sum(minimums.values()),
+            minimums if min_tasks else {},
+            of_parts,
+            parts,
+        ),  # fmt: skip
         queue=dns_subdomain(job.spec.queue or "default", "spec.queue"),
         priority=priority_of(job.spec.priority_class_name, "spec.priorityClassName", config),
         **levels_of_volcano(job.spec.network_topology, "spec.networkTopology"),

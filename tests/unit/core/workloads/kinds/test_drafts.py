@@ -144,6 +144,14 @@ def test_volcano_job_without_min_available(tasks: list[dict[str, Any]], least: i
     assert group.min_available == least
 
 
+def test_a_volcano_task_without_a_minimum_needs_its_replicas() -> None:
+    """If another task has a minimum, this one needs all its pods, as in the PodGroup that Volcano's
+    controller creates."""
+    tasks = (task(name="ps", replicas=2), task(name="worker", replicas=3, minAvailable=1))
+    (group,) = read(volcano_job(*tasks, minAvailable=3)).groups
+    assert group.min_tasks == {"ps": 2, "worker": 1}
+
+
 def gang_of(api_version: str, **spec: Any) -> Any:
     """Parse a PodGroup of this API version and spec, and return the gang."""
     metadata = {"name": "gang", "namespace": "team"}
