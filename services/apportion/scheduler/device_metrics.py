@@ -80,6 +80,7 @@ class _Hami(NamedTuple):
     overview: tuple[Family, ...]
     part: tuple[Family, ...]
     of_pod: tuple[Family, ...]
+    until_2_7: tuple[Family, ...] = ()
 
     @property
     def every(self) -> tuple[Family, ...]:
@@ -91,6 +92,7 @@ _MEMORY, _CORES = "Memory of the device in bytes", "Compute that the device offe
 _SHARED, _USED_CORES = "Containers that share the device", "Allocated compute in percent"
 _USED, _PART = "Allocated memory in bytes", "Allocated part of the device's memory, from 0 to 1"
 _POD_MEMORY = "Memory allocated to the container in bytes"
+_POD_PART = "Part of the device's memory that is allocated to the container, from 0 to 1"
 _POD_CORES = "Compute allocated to the container in percent"
 _CARD = "node device_uuid device_index device_type"
 _POD = "namespace node pod container_index device_uuid"
@@ -112,6 +114,8 @@ _HAMI_LEGACY = _Hami(
     _gauges("node", "HAMi", f"{_OLD_CARD} devicecores devicememorylimit", GPUOverview=_USED),
     _gauges("node", "HAMi", _OLD_CARD, GPUMemoryPercentage=_PART),
     _gauges("vGPU", "HAMi", _OLD_POD, MemoryAllocated=_POD_MEMORY, CoreAllocated=_POD_CORES),
+    _gauges("vGPU", "HAMi", _OLD_POD, MemoryPercentage=_POD_PART, CorePercentage=_POD_CORES)
+    + _gauges("vGPUPods", "HAMi", f"{_OLD_POD} deviceusedcore", DeviceAllocated=_POD_MEMORY),
 )  # fmt: skip
 
 
@@ -120,9 +124,10 @@ def _hami(names: _Hami, state: State) -> Iterator[Sample]:
         labels = (node.name, of.id, str(of.index), of.model)
         used = used_mib * _MIB
         values = (of.memory_mib * _MIB, of.cores, shares, cores)
+        said = str(cores if names is _HAMI_LEGACY else of.cores)  # HAMi has changed the label
         yield from _each(names.of_card, labels, values)
-        yield from _each(names.of_allocated, (*labels, str(of.cores)), (used,))
-        yield from _each(names.overview, (*labels, str(of.cores), str(of.memory_mib)), (used,))
+        yield from _each(names.of_allocated, (*labels, said), (used,))
+        yield from _each(names.overview, (*labels, said, str(of.memory_mib)), (used,))
         yield from _each(names.part, labels, (used_mib / (of.memory_mib or 1),))
     for node in state.nodes.values():
         for pod, container, device_id, memory_mib, cores in _shares(node.pods.values()):
@@ -132,6 +137,11 @@ def _hami(names: _Hami, state: State) -> Iterator[Sample]:
             position = listed.index(container) if container in listed else 0
             where = (*named, str(position), device_id)
             yield from _each(names.of_pod, where, (memory_mib * _MIB, cores))
+            if names.until_2_7:
+                part = memory_mib / (node.by_id[device_id].device.memory_mib or 1)
+                yield from _each(names.until_2_7[:2], where, (part, cores))
+                last = (*where, str(cores))
+                yield from _each(names.until_2_7[2:], last, (memory_mib * _MIB,))
 
 
 _Row = tuple[tuple[Family, ...], Callable[[State], Iterator[Sample]]]

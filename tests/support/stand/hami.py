@@ -45,11 +45,9 @@ def install_hami(
     (chart / "templates").mkdir(parents=True)
     for path in ("Chart.yaml", "templates/hami.yaml"):
         (chart / path).write_text((CHART / path).read_text())
-    # defaults of the chart, so that `helm get values` shows only HAMi's keys
+    # not among the values, so that `helm get values --all` shows only HAMi's keys
     double = {"python": sys.executable, "kubeconfig": str(plane.kubeconfig), "path": paths}
-    (chart / "values.yaml").write_text(
-        yaml.safe_dump({"double": double, "cards": dict(cards or {})})
-    )
+    (chart / "double.yaml").write_text(yaml.safe_dump({**double, "cards": dict(cards or {})}))
     values = folder / "hami.yaml"
     values.write_text(yaml.safe_dump(VALUES))
     words = ("install", "hami", str(chart), "--namespace", "kube-system", "-f", str(values))

@@ -83,9 +83,15 @@ def test_E7_dashboards_of_hamis_scheduler_find_their_names() -> None:
 
 def test_G16_dashboards_of_hami_up_to_2_8_find_their_names() -> None:
     """If HAMi's older names are enabled, the metrics have the same values as under the newer
-    ones."""
+    ones. Three more had values of their own up to HAMi 2.7."""
     old, new = scraped("hami-legacy"), scraped("hami")
-    assert sorted(old.values()) == sorted(new.values())
+    until_2_7 = {"vGPUMemoryPercentage", "vGPUCorePercentage", "vGPUPodsDeviceAllocated"}
+    newer = [value for (name, _), value in old.items() if name not in until_2_7]
+    assert sorted(newer) == sorted(new.values())
+    assert old["vGPUMemoryPercentage", "0/g0/n1/train/default"] == 0.2
+    assert old["vGPUCorePercentage", "0/g0/n1/train/other"] == 20
+    assert old["vGPUPodsDeviceAllocated", "0/20/g0/n1/train/other"] == 500 * MIB
+    assert ("GPUDeviceMemoryAllocated", "30/0/NVIDIA T4/g0/n1") in old
     card = "0/NVIDIA T4/g0/n1"
     assert old["GPUDeviceMemoryLimit", card] == 10_000 * MIB
     assert old["GPUDeviceSharedNum", card] == 2
@@ -94,7 +100,7 @@ def test_G16_dashboards_of_hami_up_to_2_8_find_their_names() -> None:
     assert {name for name, _ in old} == {
         "GPUDeviceMemoryLimit", "GPUDeviceCoreLimit", "GPUDeviceSharedNum",
         "GPUDeviceCoreAllocated", "GPUDeviceMemoryAllocated", "nodeGPUOverview",
-        "nodeGPUMemoryPercentage", "vGPUMemoryAllocated", "vGPUCoreAllocated",
+        "nodeGPUMemoryPercentage", "vGPUMemoryAllocated", "vGPUCoreAllocated", *until_2_7,
     }  # fmt: skip
 
 

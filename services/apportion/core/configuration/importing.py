@@ -272,9 +272,9 @@ class Importing:
         )
         if of_volcano:
             used = [
-                key for key in self._origins
-                if key in _UNUSED
-                and str(part(left, "nvidia").get(key.split(".")[1])) not in {"None", "0", "1", "False"}
+                key for key in self._origins if key in _UNUSED
+                and str(part(left, "nvidia").get(key.partition(".")[2]))
+                not in {"None", "0", "1", "False"}
             ] + [
                 f"nodeconfig[{at}].devicememoryscaling"
                 for at, node in enumerate(left.get("nodeconfig") or ())

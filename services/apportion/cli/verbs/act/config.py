@@ -99,9 +99,9 @@ def apply(*, where: Where, as_json: bool, file: str, reason: str, by: str) -> No
 def import_(*, files: tuple[str, ...], as_json: bool) -> None:
     """Convert settings of HAMi and Volcano to a configuration document.
 
-    Reads values of HAMi's chart (`helm get values hami -o yaml`), ConfigMaps of HAMi and Volcano,
-    and their device configuration. Prints the document. Warns of settings that have no effect, and
-    leaves out settings that Apportion does not support.
+    Reads values of HAMi's chart (`helm get values hami --all -o yaml`), ConfigMaps of HAMi and
+    Volcano, and their device configuration. Prints the document. Warns of settings that have no
+    effect, and leaves out settings that Apportion does not support.
 
     Exit codes: 0 imported; 1 a file is invalid, or settings were left out."""
     importing = Importing(_parsed)

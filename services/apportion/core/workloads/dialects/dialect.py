@@ -338,6 +338,7 @@ class Dialect(Struct, frozen=True, kw_only=True, eq=False):
       pod whose devices were chosen otherwise.
     - `idle` names a resource that is ignored if the container also requests a certain other one.
     - `plugin` is the system whose device plugin reads the annotations of `render`.
+    - `lists` maps annotation keys that choose devices to the only family that each applies to.
     - `served` has the annotations that this plugin changes once the pod has its devices.
     - `inventory` reads the devices that the plugin offers on a node.
     - `locks` has the annotations that the binder sets on a node of that system."""
@@ -348,6 +349,7 @@ class Dialect(Struct, frozen=True, kw_only=True, eq=False):
     read: Callable[[Container, Amounts, DialectConfig], Ask | None]
     choose: Callable[[Notes], DeviceConstraints]
     reserved: Mapping[str, str]  # annotations of its pods only; the error for others
+    lists: Mapping[str, str] = {}
     render: Callable[[PlacedPod], dict[str, str]]
     recover: Mapping[str, Recover]
     priority: Callable[[DialectConfig], str] | None = None  # the resource; empty: none

@@ -76,6 +76,11 @@ def read_pod(
         used = (each.name for each in parts(dialect.name) if serves(each, families, config))
         dialect = structs.replace(dialect, name=AND.join(used))
     request = selection(annotations, field=annotations_field, dialect=dialect, config=config)
+    chosen = {dialect.lists[key] for key in dialect.lists if annotations.get(key, "").strip()}
+    if chosen and (others := {ask.family for ask in asks} - chosen):
+        key = next(key for key in dialect.lists if annotations.get(key, "").strip())
+        fix = "remove it, or request these devices in a pod of their own"
+        raise notes.refusal(key, f"does not apply to {min(others)}, which the pod requests", fix)
     own, borrowing = dialect.part(asks, {each.name for each in containers if each.role == "app"})
     _check_holders(own, dialect.one_container, containers)
     # The `count` of an ask means distinct devices, but MIG instances may share a GPU.

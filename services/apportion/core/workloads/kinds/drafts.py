@@ -322,7 +322,7 @@ def _volcano_group(job: kube.VolcanoJob, config: ManifestConfig) -> PodGroupObse
             minimums if min_tasks else {},
             of_parts,
             parts,
-        ),  # fmt: skip
+        ),
         queue=dns_subdomain(job.spec.queue or "default", "spec.queue"),
         priority=priority_of(job.spec.priority_class_name, "spec.priorityClassName", config),
         **levels_of_volcano(job.spec.network_topology, "spec.networkTopology"),

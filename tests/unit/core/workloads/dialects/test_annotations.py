@@ -8,7 +8,7 @@ import pytest
 from apportion.core.workloads.dialects.node_annotations import unhealthy_indexes
 from apportion_schemas import DeviceConstraints, DeviceWeights
 from tests.support.golden import Golden
-from tests.support.manifests import draft, pod, refused
+from tests.support.manifests import container, draft, pod, refused
 
 GPU = {"nvidia.com/gpu": 1}
 NPU = {"huawei.com/Ascend310P": 1}
@@ -46,6 +46,31 @@ def test_npu_constraints() -> None:
     assert draft(pod(NPU, notes)).shape.devices == DeviceConstraints(
         use_ids=("a", "b"), nouse_ids=("c",), plugin="hami"
     )
+
+
+@pytest.mark.parametrize(
+    ("models", "lists", "field"),
+    [
+        (("910A",), ("310P",), "310P"),
+        (("310P", "910A"), ("310P",), "310P"),
+        (("310P", "910A"), ("910A",), "910A"),
+        (("310P", "910A"), ("310P", "910A"), ""),
+    ],
+)
+def test_a_list_for_another_model_of_npu_is_refused(
+    models: tuple[str, ...], lists: tuple[str, ...], field: str
+) -> None:
+    """HAMi has a list for each model. All lists of a pod apply to all its NPUs here, so a model
+    without a list would never fit."""
+    containers = [
+        container(each.lower(), limits={f"huawei.com/Ascend{each}": 1}) for each in models
+    ]
+    notes = {f"hami.io/use-Ascend{each}-uuid": each for each in lists}
+    made = pod(None, notes, containers=containers)
+    if field:
+        assert refused(made).field == f'metadata.annotations["hami.io/use-Ascend{field}-uuid"]'
+    else:
+        assert set(draft(made).shape.devices.use_ids) == set(lists)
 
 
 def test_policies() -> None:

@@ -314,6 +314,7 @@ DIALECT = Dialect(
         (VNPU_MODE, *(key for npu in NPUS for key in (npu.use_ids, npu.nouse_ids))),
         "selects NPUs, but the pod requests {devices}",
     ),
+    lists={npu.use_ids: npu.family for npu in NPUS},
     variant=_variant,
     render=_render,
     recover={

@@ -44,6 +44,7 @@ DEVICE = HamiDevice(
     to_allocate=False,
 )
 PAIR = 2
+MOST = 16  # devices of the largest node
 PROFILES = mig_profiles(DEVICE.family, TYPE)  # of one core, and of two
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"  # label of a node, as in trn1.32xlarge
 # memory of a device with another number of cores than two, by the family of the instance type
@@ -56,6 +57,8 @@ def _read(container: Container, amounts: Amounts, _: DialectConfig) -> Ask | Non
         fix = "request only one of the two resources"
         raise cores.refusal(f"is requested together with {COUNT} in one container", fix)
     if count is not None:
+        if count.value > MOST:
+            raise count.refusal("is more than a node has", f"write at most {MOST}")
         return container.ask(DEVICE.family, count=count.devices(DEVICE.family), cores=WHOLE)
     if cores is None:
         return None

@@ -25,7 +25,7 @@ POLICY = "hami.io/gpu-scheduler-policy"
 
 
 def _choose(notes: Notes) -> DeviceConstraints:
-    if MUTEX in notes.values.get(POLICY, "").split(","):
+    if MUTEX in map(str.strip, notes.values.get(POLICY, "").split(",")):
         problem = "would reserve whole cards, but only dies can be reserved"
         raise notes.refusal(POLICY, problem, f"remove {MUTEX}; a die is never shared")
     return selected(notes, VA.selecting)

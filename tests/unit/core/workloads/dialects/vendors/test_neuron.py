@@ -51,7 +51,7 @@ def test_asks(limits: dict[str, int], wanted: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("limits", "name"),
-    [({COUNT: 0}, COUNT), ({CORES: 0}, CORES), ({CORES: 3}, CORES), ({COUNT: 65}, COUNT),
+    [({COUNT: 0}, COUNT), ({CORES: 0}, CORES), ({CORES: 3}, CORES), ({COUNT: 17}, COUNT),
      ({CORES: 130}, CORES), ({COUNT: 1, CORES: 2}, CORES)],
 )  # fmt: skip
 def test_refusals(limits: dict[str, int], name: str) -> None:
