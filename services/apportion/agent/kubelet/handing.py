@@ -22,8 +22,9 @@ from apportion_schemas import Device, Share
 
 PATIENCE_S: Final = 2.0  # the kubelet admits no other pod in the meantime
 # How long a binding may lag behind the kubelet while another pod is still to be bound. The known
-# claim may belong to a pod that is gone, which no event reports to an agent.
-SETTLE_S: Final = 0.25
+# claim may belong to a pod that is gone, which no event reports to an agent. A container with the
+# devices of such a pod never starts, so this allows for a binder on a busy machine.
+SETTLE_S: Final = 1.0
 VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
 NOTHING: Final = "void"  # as the value of `VISIBLE`: NVIDIA's runtime gives the container nothing
 
