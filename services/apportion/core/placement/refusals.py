@@ -117,10 +117,13 @@ def _ask_ranks(ask: AskColumns, columns: Columns) -> Ranks:
     # The rank of the device at position `count`, highest first; too few if a row has no such.
     least, few = RANK[RefusalCode.NO_SUCH_DEVICE], RANK[RefusalCode.DEVICES_TOO_FEW]
     count, width = ask.ask.count, ranks.shape[1]
-    at = max(width - count, 0)
-    ordered = np.partition(ranks, sorted({at, width - 1}), axis=1)
-    last: Ranks = np.full(len(ranks), least, np.uint8) if count > width else ordered[:, at].copy()
-    last[(last == least) & (ordered[:, -1] > least)] = few
+    first: Ranks = np.ascontiguousarray(ranks.T).max(axis=0)  # faster than along short rows
+    if count == 1:
+        return first
+    last: Ranks = np.full(len(ranks), least, np.uint8)
+    if count <= width:
+        last = np.partition(ranks, width - count, axis=1)[:, width - count].copy()
+    last[(last == least) & (first > least)] = few
     return last
 
 
