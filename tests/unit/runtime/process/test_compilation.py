@@ -1,11 +1,13 @@
 """Tests of the hot path, the modules that are compiled with Cython. Either all of these modules are
 compiled or none is. A compiled module is never older than its source."""
 
+import gc
 import importlib.util
 import os
 import re
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import pytest
 from msgspec import Struct
@@ -78,27 +80,94 @@ class _Free:
         return -by
 
 
-@pytest.mark.skipif(bool(hatch_build.missing()), reason="nothing can be compiled here")
-@pytest.mark.timeout(300)
-def test_a_compiled_module_notices_changes_of_a_class(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A compiled module finds the same attributes and methods as its source, also at a place where
-    it found others before: of another class, or of a class that has changed since."""
+class _Pair(NamedTuple):
+    first: int
+    size: int
+
+
+class _Fixed:
+    __slots__ = ()
+    size = 4
+
+
+class _Computed(Struct, frozen=True):
+    half: int
+
+    @property
+    def size(self) -> int:
+        return 2 * self.half
+
+
+_BOXES = """
+def size(box):
+    return box.size
+
+def resize(box, size):
+    box.size = size
+
+def grown(box, by):
+    return box.grown(by)
+
+class Row:
+    def __init__(self, size: list):
+        self.size: list = size
+"""
+
+
+@pytest.fixture
+def boxes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A compiled module of `_BOXES`."""
+    if hatch_build.missing():
+        pytest.skip("nothing can be compiled here")
     (tmp_path / "sources").mkdir()
-    (tmp_path / "sources" / "boxes.py").write_text(
-        "def size(box):\n    return box.size\n\ndef grown(box, by):\n    return box.grown(by)\n"
-    )
+    (tmp_path / "sources" / "boxes.py").write_text(_BOXES)
     for name, value in (("SOURCES", "sources"), ("SCRATCH", "scratch")):
         monkeypatch.setattr(hatch_build, name, tmp_path / value)
-    for name, other in (("MODULES", {"boxes": ()}), ("KEPT", ""), ("OPTIMIZATION", "-O1")):
+    modules = {"boxes": ("Row",)}
+    for name, other in (("MODULES", modules), ("KEPT", ""), ("OPTIMIZATION", "-O1")):
         monkeypatch.setattr(hatch_build, name, other)
     [file] = hatch_build.compile_all().values()
     spec = importlib.util.spec_from_file_location("boxes", file)
     assert spec is not None
     assert spec.loader is not None
-    boxes = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(boxes)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.timeout(300)
+def test_a_compiled_module_finds_attributes_of_every_kind(
+    boxes: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compiled module gets and sets the same attributes as its source, wherever they are: in a
+    slot, in a named tuple, in a compiled class, computed by a property, or in the class."""
+    row = boxes.Row([1])
+    kinds: list[tuple[Any, Any]] = [
+        (_Box(2), 2), (_Pair(1, 3), 3), (_Fixed(), 4), (_Computed(5), 10), (row, [1]),
+    ]  # fmt: skip
+    for each, expected in kinds:
+        assert [boxes.size(each) for _ in range(3)] == [expected] * 3
+    assert [boxes.size(each) for each, _ in kinds] == [expected for _, expected in kinds]
+    monkeypatch.setattr(_Fixed, "size", 6)
+    monkeypatch.setattr(_Computed, "size", property(lambda self: self.half))
+    assert [boxes.size(kinds[at][0]) for at in (2, 2, 3, 3)] == [6, 6, 5, 5]
+
+    box, free, held = _Box(2), _Free(), [7]
+    for each in (box, box, free, row, row):
+        boxes.resize(each, held)
+        assert each.size is held
+    assert gc.is_tracked(box)
+    for each in (_Computed(5), _Pair(1, 3), _Fixed()):
+        with pytest.raises(AttributeError):
+            boxes.resize(each, 1)
+
+
+@pytest.mark.timeout(300)
+def test_a_compiled_module_notices_changes_of_a_class(
+    boxes: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compiled module finds the same attributes and methods as its source, also at a place where
+    it found others before: of another class, or of a class that has changed since."""
 
     class Wide(_Box):
         def grown(self, by: int) -> int:
@@ -111,8 +180,11 @@ def test_a_compiled_module_notices_changes_of_a_class(
     free.grown = lambda by: by  # type: ignore[method-assign]
     monkeypatch.setattr(_Box, "grown", lambda self, by: by - self.size)
     assert [boxes.grown(each, 4) for each in (free, box, box, Wide(3))] == [4, 2, 2, 12]
+    boxes.resize(box, 2)
     monkeypatch.setattr(_Box, "size", property(lambda _: 9))
     assert [boxes.size(each) for each in (box, Wide(3), box)] == [9, 9, 9]
+    with pytest.raises(AttributeError):
+        boxes.resize(box, 1)
     slots = _Slots()
     slots.size = 5  # type: ignore[attr-defined]
     assert [boxes.size(slots), boxes.size(slots)] == [5, 5]

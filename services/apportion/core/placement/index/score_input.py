@@ -31,6 +31,8 @@ class ScoreInput:
 class NodeScore(Protocol):
     """Interface of a score, which rates nodes for one shape and may choose a device."""
 
+    __slots__ = ()
+
     policy: str
     ask_at: int = NO_ASK  # the ask for which it chooses a device
 

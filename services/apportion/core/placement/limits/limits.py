@@ -93,6 +93,8 @@ class Kept(NamedTuple):
 class Limits:
     """All queue and namespace limits of one state; a pod must stay within each that applies."""
 
+    __slots__ = ("_namespaces", "_queues", "_state", "active", "bounded")
+
     def __init__(self, state: State) -> None:
         self._state = state
         self._queues = Queues(state)

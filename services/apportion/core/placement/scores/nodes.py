@@ -16,6 +16,7 @@ from apportion_schemas import NodeWeights, Shape
 class Binpack(NodeScore):
     """The policy `binpack`, which prefers full nodes."""
 
+    __slots__ = ("_uses_devices",)
     policy = "binpack"
     base, step = 0, 1
 
@@ -30,6 +31,7 @@ class Binpack(NodeScore):
 class Spread(Binpack):
     """The policy `spread`, which prefers empty nodes, so that a failure affects few pods."""
 
+    __slots__ = ()
     policy = "spread"
     base, step = POINTS, -1
 
@@ -37,6 +39,7 @@ class Spread(Binpack):
 class Bestfit(Binpack):
     """The policy `bestfit`, which prefers nodes with the least free CPU and devices in total."""
 
+    __slots__ = ()
     policy = "bestfit"
     base, step = POINTS, -(POINTS // LEFT_MAX)
 
