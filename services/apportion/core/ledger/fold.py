@@ -372,7 +372,8 @@ def _submit(context: _Context, data: PodSubmitted) -> PodState:
         force_setattr(data, "shape", shape)
     pod = PodState(data, key, context.revision, context.time)
     state.pods[data.uid] = pod
-    state.rejected.pop(data.uid, None)
+    if state.rejected:
+        state.rejected.pop(data.uid, None)
     if data.group:
         gangs.join(state, pod)
     return pod
@@ -411,17 +412,19 @@ def _pod_rejected(context: _Context, data: PodRejected) -> Change:
 @folds(PodGone)
 def _pod_gone(context: _Context, data: PodGone) -> Change:
     state = context.state
-    if state.rejected.pop(data.uid, None) is not None:
+    if state.rejected and state.rejected.pop(data.uid, None) is not None:
         return Change(data)
     pod = state.pods.pop(data.uid, None)
     if pod is None:
         raise _Refused(f"pod {data.uid} is not live")
     shares = shares_of(pod)
     node = unplace(state, pod)
-    state.failing.pop(data.uid, None)
+    if state.failing:
+        state.failing.pop(data.uid, None)
     if state.resizes or state.evictions or state.nominated:
         leave(state, data.uid)
-    state.differing.pop(data.uid, None)
+    if state.differing:
+        state.differing.pop(data.uid, None)
     state.released_count += 1
     if pod.submitted.group:
         gangs.part(state, pod)
@@ -466,7 +469,8 @@ def _pod_placed(context: _Context, data: PodPlaced) -> Change:
             f"node {data.node}: chain broken: previous {data.previous!r}, expected {node.chain!r}"
         )
     place(pod, node, placement_of(data))
-    state.nominated.pop(data.pod, None)
+    if state.nominated:
+        state.nominated.pop(data.pod, None)
     pod.placed_revision, pod.placed_time = context.revision, context.time
     pod.refusal, pod.refused_revision, pod.last_failure = None, 0, ""
     if pod.submitted.group:

@@ -59,11 +59,8 @@ EVENTS_MAX: Final = 512
 LOOKS_MAX: Final = 1 << 15  # per decision, twice: first to recheck waiting pods, then to place
 NOT_WHOLE: Final = "the rest of its gang does not fit any more"
 
-# events of pods that may be the first with affinity terms
-_COMES: Final = frozenset((PodSubmitted, PodAdopted))
-
-# events that may change a node's foreign pods
-_TELLS_OF_OTHERS: Final = frozenset((NodeObserved, NodeGone))
+# events that are not about a pod; one look at a set for most events, instead of one for each set
+_OF_CLUSTER: Final = OF_VOLUMES | LIMITS_SET
 
 DecisionEvent = PodPlaced | PodRefused | PlacementVoided | PodEvicted | PodResized | ResizeRefused
 
@@ -174,20 +171,23 @@ class Engine:
             self._finder.columns.touch(node, change.shares)
         for forgotten in change.forgotten:
             self._finder.columns.forget(forgotten)
-        if kind in OF_VOLUMES or (pod is not None and pod.submitted.volume_claims):
+        of_cluster = kind in _OF_CLUSTER
+        comes = kind is PodSubmitted or kind is PodAdopted  # maybe the first with affinity terms
+        claims = pod is not None and pod.submitted.volume_claims
+        if claims or (of_cluster and kind in OF_VOLUMES):
             self._finder.volumes.observe(change)
         moved = False
         if kind is PodChanged and pod is not None:
             moved = self._neighbours.rename(pod)
-        elif pod is not None and (self._neighbours.active or kind in _COMES):
+        elif pod is not None and (self._neighbours.active or comes):
             moved = self._neighbours.note(pod)
         elif kind is NamespaceObserved or kind is NamespaceGone:
             moved = self._neighbours.relabel(change.data.namespace)
-        elif node is not None and kind in _TELLS_OF_OTHERS:
-            moved = self._neighbours.look_at(node)
+        elif kind is NodeObserved or kind is NodeGone:  # its foreign pods may have changed
+            moved = node is not None and self._neighbours.look_at(node)
         if kind is PodPlaced and change.data.held and pod is not None:
             self._assembled[pod.submitted.group] = False
-        counts = self._limits.active or kind in LIMITS_SET
+        counts = self._limits.active or (of_cluster and kind in LIMITS_SET)
         freed = counts and self._limits.observe(change)
         if (
             pod is None
@@ -195,7 +195,7 @@ class Engine:
             or state.nominated
             or state.idle is not None
             or self._preempting.nominated
-            or (kind in _COMES and not self._preempting.knows(pod.submitted.priority))
+            or (comes and not self._preempting.knows(pod.submitted.priority))
         ):
             freed = self._preempting.observe(change) or freed
         self._waiting.observe(change)
@@ -358,7 +358,8 @@ class Engine:
             taken.add(found.pod)
         shape_queue.remove(taken)
         self._queue.wake(shape_queue)
-        self.fence(decision, (pod for pod, _ in placed))
+        if self._limits.active:
+            self.fence(decision, (pod for pod, _ in placed))
 
     def _report(self, decision: Decision, events_max: int) -> None:
         if len(decision.events) >= events_max or not self._queue.to_report:

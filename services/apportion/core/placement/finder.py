@@ -220,7 +220,9 @@ class PlaceFinder:
         # The pod's class, and the rows whose nodes have no other model than the pod's gang; None if
         # it is the class that leaves out other models.
         concern, others = self._neighbours.concern(pod.submitted), self._other_models(pod)
-        rows = self._rows_left(others) if others else None
+        if not others:
+            return self._class_of(pod, concern, without), None
+        rows = self._rows_left(others)
         return self._class_of(pod, concern, without | others if rows is None else without), rows
 
     def model_choices(

@@ -81,9 +81,9 @@ def assign(class_: PlacementClass, columns: Columns, row: int) -> tuple[Share, .
         ask, at = class_.asks[0], class_.pick(columns, row)
         if at >= 0:
             state, kind = columns.nodes[row].devices[at], columns.kind.item(row, HOST + 1 + at)
-            left = (state.taken, state.group, state.memory_free_mib)
-            left = left if ask.cuts_instances else UNCUT
-            if _has_place(ask, kind, left):
+            cuts = ask.cuts_instances
+            left = (state.taken, state.group, state.memory_free_mib) if cuts else UNCUT
+            if not cuts or _has_place(ask, kind, left):
                 return (_share(ask, kind, state, left),)
     numa_bind = class_.shape.devices.numa_bind
     order = class_.device_order(columns, row)

@@ -45,13 +45,13 @@ BY_EVENT: Final = _by_event()
 
 def asked(change: Change, moved: bool, freed: bool) -> Int64:  # noqa: FBT001 - hot path
     """Return which shape queues the event may help: a mask of `SOME`, `REORDERED` and `GANG`."""
-    whom = BY_EVENT.get(type(change.data))
-    if whom is None:
+    kind = type(change.data)
+    if kind not in BY_EVENT:
         return 0
     happened: Int64 = REFUSED if change.refused else TAKEN
     if moved:
         happened = happened | MOVED
     if freed:
         happened = happened | FREED
-    found: Int64 = whom[happened]
+    found: Int64 = BY_EVENT[kind][happened]
     return found

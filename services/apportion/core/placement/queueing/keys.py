@@ -39,7 +39,8 @@ def wants_key(pod: PodState) -> bytes:
 def limits_key(state: State, pod: PodState) -> bytes:
     """Return a key for the pod's queue, and for its namespace if a quota limits that."""
     about = pod.submitted
-    return _limits_key(about.queue, about.namespace if about.namespace in state.quotas else "")
+    namespace = about.namespace if about.namespace in state.quotas else ""
+    return _limits_key(about.queue, namespace) if about.queue or namespace else b""
 
 
 @lru_cache(maxsize=4096)

@@ -22,6 +22,7 @@ from apportion_schemas import (
 )
 
 SLACK = 64  # entries that may outlive their pods before they are removed
+_new_tuple: Final = tuple.__new__
 
 
 class Turn(NamedTuple):
@@ -105,7 +106,7 @@ def turn_of(pod: PodState) -> Turn:
     """Return the pod's position in the order."""
     about = pod.submitted
     # Equals `Turn(...)`, but saves three calls.
-    return tuple.__new__(Turn, (-about.priority, pod.submitted_revision, about.uid))
+    return _new_tuple(Turn, (-about.priority, pod.submitted_revision, about.uid))
 
 
 def place_of(state: State, pod: PodState) -> Turn:
