@@ -85,7 +85,7 @@ FOUND_BY: Final[Mapping[str, Sequence[Cause[Any]]]] = {
     "Parts of a device": causes.OF_PARTS,
     "Free amounts of a device": amounts.OF_DEVICES,
     "Several devices or containers": (causes.TOO_FEW, *causes.TOGETHER),
-    "Preemption": (causes.NOMINATED,),
+    "Nodes kept for other pods": (causes.NOMINATED, causes.RESERVED_FOR),
     "Volume claims, gangs, queues and quotas": causes.OF_NO_NODE,
 }
 """The section of each refusal code, by what its filter checks."""

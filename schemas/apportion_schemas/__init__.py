@@ -70,6 +70,7 @@ from apportion_schemas.placement import KeptNode as KeptNode
 from apportion_schemas.placement import LimitsChecked as LimitsChecked
 from apportion_schemas.placement import MigInstance as MigInstance
 from apportion_schemas.placement import NearMiss as NearMiss
+from apportion_schemas.placement import NodesReserved as NodesReserved
 from apportion_schemas.placement import PlacementVoided as PlacementVoided
 from apportion_schemas.placement import PodEvicted as PodEvicted
 from apportion_schemas.placement import PodPlaced as PodPlaced

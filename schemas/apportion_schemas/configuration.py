@@ -117,11 +117,13 @@ class QueuesConfiguration(Payload, frozen=True, rename="camel"):
     """The section `queues`: how queues divide the surplus.
 
     The surplus is what is left once each queue has what it deserves. If `usage_half_life` (`7d`,
-    `12h`) is empty, past use has no effect."""
+    `12h`) is empty, past use has no effect. If `reserve_after` (`10m`) is empty, no nodes are
+    reserved for pods that wait for long."""
 
     usage_half_life: Annotated[str, Meta(max_length=16)] = ""
     usage_weight: Annotated[float, Meta(ge=0, le=10)] | None = None  # None: 1
     reclaim_surplus: bool = True  # False: a queue takes back only what it deserves
+    reserve_after: Annotated[str, Meta(max_length=16)] = ""
 
 
 class IdleConfiguration(Payload, frozen=True, rename="camel"):
@@ -148,7 +150,7 @@ class Configuration(Payload, frozen=True, rename="camel"):
     extended_scheduler_names: Annotated[tuple[Name, ...], Meta(max_length=SCHEDULERS_MAX)] = ()
 
 
-@event("operator.configuration", "operator", born=4)
+@event("operator.configuration", "operator", born=5)
 class ConfigurationChanged(Payload, frozen=True):
     """An operator replaced the configuration with this document."""
 

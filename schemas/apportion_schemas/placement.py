@@ -81,6 +81,7 @@ class RefusalCode(StrEnum):
     DEVICES_TOO_FEW = "DevicesTooFew"
     CONTAINERS_COLLIDE = "ContainersCollide"
     NODE_NOMINATED = "NodeNominated"
+    NODE_RESERVED = "NodeReserved"
     GANG_INCOMPLETE = "GangIncomplete"
     QUEUE_CLOSED = "QueueClosed"
     QUEUE_CAPABILITY_EXCEEDED = "QueueCapabilityExceeded"
@@ -330,6 +331,22 @@ class LimitsChecked(Payload, frozen=True):
 
     kind: Literal["queue", "namespace"]
     name: Name
+
+
+@event("limits.reservation", "scheduler")
+class NodesReserved(Payload, frozen=True):
+    """The scheduler reserves nodes for a pod or gang that has waited for long.
+
+    Each of these events replaces the one before, and expects it on the subject, so there is at most
+    one reservation. `kept` has the node of each pod; without nodes, the event ends the reservation.
+    `pod` is the pod, or the first one of the gang; `name` is the gang, or the pod as
+    `namespace/name`. At `starts`, all pods of the reservation can start if running pods end at
+    their deadlines. It is empty if other pods must end, too."""
+
+    pod: Name | Literal[""] = ""
+    name: Text = ""
+    kept: Annotated[tuple[KeptNode, ...], Meta(max_length=GANG_BATCH_MAX)] = ()
+    starts: Text = ""
 
 
 class VolumeShortage(Payload, frozen=True):

@@ -14,6 +14,7 @@
     python -m tests.golden.record_ledger tests/golden/ledgers/v1-intake.jsonl
     python -m tests.golden.record_ledger tests/golden/ledgers/v1-plugins.jsonl
     python -m tests.golden.record_ledger tests/golden/ledgers/v1-limits.jsonl
+    python -m tests.golden.record_ledger tests/golden/ledgers/v1-reservations.jsonl
 
 The file's name decides what is recorded:
 
@@ -31,6 +32,7 @@ The file's name decides what is recorded:
 - v1-intake: an agent that reports false facts
 - v1-plugins: devices that another system's device plugin registers
 - v1-limits: pods of a queue and a namespace that have limits, fenced against other schedulers
+- v1-reservations: a node that is reserved for a pod
 
 Never record a ledger a second time: the file represents the ledgers that users have."""
 
@@ -76,6 +78,7 @@ from apportion_schemas import (
     DifferenceFound,
     FormatEnabled,
     HostPort,
+    KeptNode,
     LabelExpression,
     LedgerRebuilt,
     NamespaceGone,
@@ -88,6 +91,7 @@ from apportion_schemas import (
     NodeHeard,
     NodeReported,
     NodeSilent,
+    NodesReserved,
     NodeUncordoned,
     PlacementVoided,
     PodAdopted,
@@ -118,6 +122,7 @@ from apportion_schemas import (
     VolumeClaimObserved,
 )
 from apportion_schemas.catalogue import BY_PAYLOAD
+from apportion_schemas.configuration import QueuesConfiguration
 from apportion_schemas.quantities import Payload
 from tests.support.facts import Facts
 from tests.support.fleet import observed
@@ -567,7 +572,32 @@ async def fence(bus: Bus, facts: Facts) -> None:
         await facts.count(SharesAllocated, 4)
 
 
+async def reserve(bus: Bus, facts: Facts) -> None:
+    """Record a reservation of a node that ends, and one whose pod is placed."""
+    pens = Pens(bus, facts)
+    queues = QueuesConfiguration(reserve_after="10m")
+    async with services(bus, AGENT, SCHEDULER, BINDER):
+        await facts.count(NodeReported, 1)
+        await pens.write(
+            ConfigurationChanged(by="alice", configuration=Configuration(queues=queues)),
+            pod("short", ask(2_000), deadline_s=1_200),
+        )
+        await facts.count(SharesAllocated, 1)
+        await pens.write(pod("large", cards(2)))
+        await facts.count(PodRefused, 1)
+        kept = KeptNode(namespace="default", pod="large", node="node-1")
+        reserved = NodesReserved(
+            pod="large", name="default/large", kept=(kept,), starts="2100-01-01T00:00:00Z"
+        )
+        await pens.write(reserved, NodesReserved(), reserved)
+        await pens.write(pod("other", cards(1)))
+        await facts.count(PodRefused, 2)
+        await pens.write(PodGone(uid="short", reason="finished"))
+        await facts.count(SharesAllocated, 2)
+
+
 SCENES = {
+    "v1-reservations": reserve,
     "v1-limits": fence,
     "v1-plugins": register,
     "v1-intake": lie,

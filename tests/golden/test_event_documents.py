@@ -39,6 +39,7 @@ SUBJECTS = {
         ("PodPlaced PlacementVoided PodEvicted PodResized", f"placement.{NODE}"),
         ("PodRefused ResizeRefused", f"pending.{POD}"),
         ("LimitsChecked", "limits.queue.research"),
+        ("NodesReserved", "limits.reservation"),
         ("PodBound BindFailed", f"binding.{NODE}"),
         ("DeviceCordoned DeviceUncordoned DeviceCordonLifted", "operator.device.GPU-5d0f"),
         ("NodeCordoned NodeUncordoned NodeCordonLifted", f"operator.node.{NODE}"),

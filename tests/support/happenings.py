@@ -21,12 +21,14 @@ from apportion_schemas import (
     DeviceCordonLifted,
     DeviceHealthChanged,
     DeviceUncordoned,
+    KeptNode,
     LimitsChecked,
     NodeCordoned,
     NodeCordonLifted,
     NodeGone,
     NodeHeard,
     NodeSilent,
+    NodesReserved,
     NodeUncordoned,
     PlacementVoided,
     PodBound,
@@ -109,6 +111,11 @@ def _rest() -> Iterator[Payload]:
             yield QuotaObserved(namespace=group, quota=name, hard={"nvidia.com/gpu": number})
             yield QuotaGone(namespace=group, quota=name)
         yield LimitsChecked(kind="queue", name=group)
+        yield NodesReserved(
+            pod=f"p{number}",
+            name=group,
+            kept=(KeptNode(namespace="default", pod=f"p{number}", node=f"n{number}"),),
+        )
         yield PricesLearnt(pods=number, shapes=())
         yield ConfigurationChanged(by="b", configuration=Configuration(scheduler_names=(group,)))
         yield PolicyChanged(by=group)

@@ -25,6 +25,7 @@ from msgspec import structs
 
 from apportion.core.ledger.agent_view import handed
 from apportion.core.ledger.fold import Change
+from apportion.core.ledger.handlers.departures import RESERVATION
 from apportion.core.ledger.handlers.idle import reclaims
 from apportion.core.ledger.state import State
 from apportion.core.placement.engine import EVENTS_MAX, Decision, DecisionEvent, Engine
@@ -55,6 +56,7 @@ from apportion_schemas import (
     BudgetGone,
     BudgetObserved,
     LimitsChecked,
+    NodesReserved,
     PlacementVoided,
     PodEvicted,
     PodPlaced,
@@ -383,6 +385,8 @@ def fence(
             cause = event.asked
         elif isinstance(event, LimitsChecked):
             cause = 0
+        elif isinstance(event, NodesReserved):
+            cause = state.pods[event.pod].submitted_revision if event.pod else 0
         else:
             cause = state.pods[event.pod].submitted_revision
         return publisher.draft(
@@ -395,8 +399,10 @@ def fence(
         )
 
     for event in events:
-        if isinstance(event, LimitsChecked):
-            newest = state.limits_checked.get(f"{event.kind}/{event.name}", 0)
+        if isinstance(event, LimitsChecked | NodesReserved):
+            newest = state.limits_checked.get(
+                RESERVATION if isinstance(event, NodesReserved) else f"{event.kind}/{event.name}", 0
+            )
             expect = fences.expected(newest, folded=state.revision, subject=subject_of(event))
             drafts.append(draft(event, expect))
             continue
@@ -425,6 +431,8 @@ def _id(event: DecisionEvent | LimitsChecked, state: State) -> str:
     the same attempt number. The id of an eviction also names the pod that gets the room."""
     if isinstance(event, LimitsChecked):
         return f"limits/{event.kind}/{event.name}/{state.revision}"
+    if isinstance(event, NodesReserved):
+        return f"reserved/{event.name}/{state.revision}"
     pod = state.pods[event.pod]
     again = f"/{pod.submitted_revision}" if pod.adopted else ""
     match event:

@@ -642,6 +642,7 @@ class Why(Answer, frozen=True):
     evicts: OwnItems[tuple[schemas.PodEvicted, ...]] = ()  # evictions for this pod
     leaving: Names[tuple[str, ...]] = ()  # evicted pods
     room_on: str = ""  # node reserved for it while pods are evicted
+    reserved: schemas.NodesReserved | None = None  # nodes for it, or that are kept from it
     end: PodEnd | None = None
     unready: str = ""  # why its node is not ready
     gang: GangAnswer | None = None

@@ -33,6 +33,7 @@ HALF_LIFE_MAX_MS = 365 * 24 * 3_600_000
 _is_duration = re.compile(r"[1-9][0-9]{0,4}[hd]", re.ASCII).fullmatch
 MINUTES = {"m": 1, "h": 60, "d": 1_440}
 IDLE_AFTER_S = range(3_600, 30 * 24 * 3_600 + 1)
+RESERVE_AFTER_S = range(60, 30 * 24 * 3_600 + 1)
 _is_minutes = re.compile(r"[1-9][0-9]{0,4}[mhd]", re.ASCII).fullmatch
 
 # Field of `VgpuNames` to the key of the document that renames it
@@ -104,12 +105,29 @@ def _check_queues(queues: QueuesConfiguration) -> None:
             "has no effect without queues.usageHalfLife",
             'set queues.usageHalfLife, such as "7d", or remove it',
         )
+    after = queues.reserve_after
+    if after and not (_is_minutes(after) and reserve_after_s(queues) in RESERVE_AFTER_S):
+        raise ManifestError(
+            "queues.reserveAfter",
+            after,
+            "is not a number of minutes, hours or days up to 30 days",
+            'write a duration from "1m" to "30d", such as "10m"',
+        )
+
+
+def _seconds(duration: str) -> int:
+    number, unit = duration[:-1], duration[-1:]
+    return int(number) * MINUTES[unit] * 60 if unit else 0
+
+
+def reserve_after_s(queues: QueuesConfiguration) -> int:
+    """Return after how many seconds a pending pod gets a reservation of nodes; 0 for never."""
+    return _seconds(queues.reserve_after)
 
 
 def idle_after_s(idle: IdleConfiguration) -> int:
     """Return after how many seconds without work a pod is idle; 0 if idle pods are ignored."""
-    number, unit = idle.after[:-1], idle.after[-1:]
-    return int(number) * MINUTES[unit] * 60 if unit else 0
+    return _seconds(idle.after)
 
 
 def check_idle(idle: IdleConfiguration) -> None:

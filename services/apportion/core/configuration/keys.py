@@ -94,6 +94,9 @@ KEYS: tuple[Key, ...] = (
         "whether pods are evicted so that a queue gets its part of the surplus. If `false`, pods "
         "are evicted only for what a queue deserves, as with Volcano's plugin `capacity`",
         SCHEDULER),
+    Key("queues.reserveAfter",
+        "after this time, from `1m` to `30d`, a pending gang or pod with several devices gets a "
+        "reservation of nodes. If unset, no nodes are reserved", SCHEDULER),
     Key("idle.after",
         "a pod is idle if it does no work on its devices for this long, from `1h` to `30d`, as in "
         "`4h`, `90m` or `2d`. If unset, idle pods are ignored", f"{SCHEDULER}, {BINDER}, {AGENT}"),

@@ -40,6 +40,9 @@ _OF_EVENTS: Final[Mapping[type, Mapping[str, Seen]]] = {
         "beneficiary_group": Seen(Rule.NAMES), "kept": Seen(Rule.OWN_ITEMS),
         "node": _EVERYONE, "nominated": _EVERYONE,
     },
+    schemas.NodesReserved: {
+        "name": Seen(Rule.NAMES), "kept": Seen(Rule.OWN_ITEMS), "starts": _EVERYONE,
+    },
     schemas.PodRejected: {
         "namespace": Seen(Rule.NAMESPACE), "value": _PEOPLE, "problem": _PEOPLE, "fix": _PEOPLE,
     },

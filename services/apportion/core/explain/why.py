@@ -21,7 +21,7 @@ from apportion.core.ledger.rationale import rationale_of
 from apportion.core.ledger.state import Phase, Placement, PodState, State
 from apportion.core.placement.limits.queues import Queues
 from apportion.core.placement.queueing.shape_queue import place_of
-from apportion_schemas import PodRefused, PodRejected, Score
+from apportion_schemas import NodesReserved, PodRefused, PodRejected, RefusalCode, Score
 from apportion_schemas.operations import POLICIES
 
 ENDED = "ended"  # the displayed phase of a pod that is gone
@@ -75,10 +75,21 @@ def why(
         evicts=tuple(evicts),
         leaving=tuple(f"{each.namespace}/{each.name}" for each in evicts),
         room_on=state.nominated.get(pod.uid, ""),
+        reserved=_reserved(state, pod),
         unready=unready(state, pod),
         start=start,
     )
     return why_with_text(answer)
+
+
+def _reserved(state: State, pod: PodState) -> NodesReserved | None:
+    # The reservation that a pending pod has, or that keeps it from nodes.
+    reserved, refused = state.reserved, pod.refusal
+    if reserved is None or pod.placement is not None:
+        return None
+    own = any(each.pod == pod.uid for each in reserved.kept)
+    kept_out = refused is not None and RefusalCode.NODE_RESERVED in refused.reasons
+    return reserved if own or kept_out else None
 
 
 def with_never(start: reads.StartForecast | None, never: bool) -> reads.StartForecast | None:  # noqa: FBT001 - a fact

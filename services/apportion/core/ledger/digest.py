@@ -58,7 +58,7 @@ def _optional(state: State) -> dict[str, Any]:
         found["quotas"] = state.quotas
     if state.evictions or state.nominated:
         found["evictions"] = [state.evictions, state.nominated]
-    for name in ("budgets", "volume_claims", "namespaces", "limits_checked", "idle"):
+    for name in ("budgets", "volume_claims", "namespaces", "limits_checked", "idle", "reserved"):
         if getattr(state, name):
             found[name] = getattr(state, name)
     cordons = {f"device {name}": each for name, each in state.device_cordons.items()}

@@ -22,7 +22,14 @@ from apportion.core.ledger.handlers.adoption import charged, hold, settle
 from apportion.core.ledger.handlers.change import HANDLERS, Change, folds
 from apportion.core.ledger.handlers.change import Context as _Context
 from apportion.core.ledger.handlers.change import Refused as _Refused
-from apportion.core.ledger.handlers.departures import evict, give_up, leave, node_of, note_left
+from apportion.core.ledger.handlers.departures import (
+    evict,
+    follow_reservation,
+    give_up,
+    leave,
+    node_of,
+    note_left,
+)
 from apportion.core.ledger.host_usage import charge_host, release_host, resize_host
 from apportion.core.ledger.moments import SECOND, micros_of
 from apportion.core.ledger.rationale import placement_of
@@ -112,6 +119,8 @@ def apply(state: State, revision: int, event: Event, *, digest: str = "") -> Cha
         past_use.follow(state, state.past_use, change, event.time)
     if state.idle is not None and not change.refused:
         idle.follow(state, state.idle, change, event.time)
+    if state.reserved is not None and not change.refused:
+        follow_reservation(state, state.reserved, change)
     if digest and type(data) in CHAINED:
         node = node_of(state, data.node)
         node.fence, node.chain = revision, digest

@@ -43,6 +43,7 @@ from apportion_schemas import (
     NamespaceObserved,
     NodeObserved,
     NodeReported,
+    NodesReserved,
     PodEvicted,
     PodGroupObserved,
     PodRejected,
@@ -55,7 +56,7 @@ from apportion_schemas import (
 )
 
 # Raise it when the meaning of these bytes changes, or what the fold makes of any event.
-FORMAT = 21
+FORMAT = 22
 MAGIC = b"apportion snapshot\n"
 _START = struct.Struct(">H")
 _LENGTH = struct.Struct(">I")
@@ -166,6 +167,7 @@ class _Head(Struct, array_like=True, tag=1):
     rules: Rules = msgspec.field(default_factory=Rules)
     past_use: KeptUse | None = None
     idle: dict[str, dict[str, IdleShare]] | None = None
+    reserved: NodesReserved | None = None
 
 
 _encode = msgspec.msgpack.Encoder().encode

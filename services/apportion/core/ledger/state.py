@@ -36,6 +36,7 @@ from apportion_schemas import (
     NamespaceObserved,
     NodeObserved,
     NodeReported,
+    NodesReserved,
     Plugin,
     PodEvicted,
     PodGroupObserved,
@@ -328,6 +329,7 @@ class State(Struct, eq=False):
     differing: dict[str, DifferenceFound] = {}  # each pod's newest difference
     evictions: dict[str, PodEvicted] = {}  # of pods still placed, by uid
     nominated: dict[str, str] = {}  # pod uid: the node reserved for it while pods are evicted
+    reserved: NodesReserved | None = None  # nodes for a pod or gang that has waited for long
     budgets: dict[str, dict[str, BudgetObserved]] = {}
     volume_claims: dict[str, dict[str, VolumeClaimObserved]] = {}
     namespaces: dict[str, NamespaceObserved] = {}

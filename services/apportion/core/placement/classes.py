@@ -86,6 +86,7 @@ class PlacementClass:
         self.facts = FactColumns(shape, volumes.places if volumes is not None else ())
         self.collided: set[int] = set()
         self.kept: list[int] = []  # excluded rows
+        self.reserved: list[int] = []  # those of them that are reserved
         self._host_need = host_need
         self._resize(0)
         self._generation = -1
@@ -179,9 +180,9 @@ class PlacementClass:
             looks += rows * RELATED
         return looks
 
-    def keep_out(self, rows: list[int]) -> None:
-        """Refuse these nodes, because they are reserved for nominated pods."""
-        self.kept = rows
+    def keep_out(self, rows: list[int], reserved: list[int]) -> None:
+        """Refuse these nodes, because they are nominated or `reserved` for other pods."""
+        self.kept, self.reserved = rows, reserved
         for row in rows:
             if self.board.points[row] != REFUSED:
                 self.board.refuse(row)

@@ -12,6 +12,7 @@ from msgspec import Struct
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import PodState, State
 from apportion.core.placement.affinity.neighbours import Neighbours
+from apportion.core.placement.backfill import Backfill
 from apportion.core.placement.finder import PlaceFinder
 from apportion.core.placement.gang_turn import GangTurn
 from apportion.core.placement.index.columns import Columns
@@ -43,6 +44,7 @@ from apportion_schemas import (
     NamespaceObserved,
     NodeGone,
     NodeObserved,
+    NodesReserved,
     PlacementVoided,
     PodAdopted,
     PodChanged,
@@ -62,7 +64,15 @@ NOT_WHOLE: Final = "the rest of its gang does not fit any more"
 # events that are not about a pod; one look at a set for most events, instead of one for each set
 _OF_CLUSTER: Final = OF_VOLUMES | LIMITS_SET
 
-DecisionEvent = PodPlaced | PodRefused | PlacementVoided | PodEvicted | PodResized | ResizeRefused
+DecisionEvent = (
+    PodPlaced
+    | PodRefused
+    | PlacementVoided
+    | PodEvicted
+    | PodResized
+    | ResizeRefused
+    | NodesReserved
+)
 
 
 class Decision(Struct):
@@ -88,6 +98,7 @@ class Engine:
         self._limits = Limits(state)
         self._reservations = Reservations(state, Columns(state), self._limits, self._neighbours)
         self._finder = PlaceFinder(state, self._limits, self._neighbours, self._reservations)
+        self._finder.kept.now = now
         self._refusing = Refusing(self._finder, self._limits, self._reservations)
         self._gangs = GangTurn(
             state, self._finder, self._neighbours, self._reservations, self._refusing
@@ -106,6 +117,8 @@ class Engine:
             self._refusing,
             GangRoom(state, self._finder, self._reservations, dry_run),
         )
+        places = self._finder, self._gangs, self._reservations
+        self._backfill = Backfill(state, self._waiting, self._limits, dry_run, places)
 
     @property
     def columns(self) -> Columns:
@@ -121,10 +134,10 @@ class Engine:
     def held_until(self) -> int:
         """Return when `tell_time` is due next, in microseconds since 1970; 0 for never.
 
-        At that time, a pod's backoff ends, a pod is no longer safe from eviction, or past use is
-        counted again."""
+        At that time, a pod's backoff ends, a pod is no longer safe from eviction, past use is
+        counted again, or a pod has waited for a reservation of nodes."""
         of_limits = self._limits.due if self.pending else 0
-        times = self._queue.held_until, self._preempting.due, of_limits
+        times = self._queue.held_until, self._preempting.due, of_limits, self._backfill.due
         return min((each for each in times if each), default=0)
 
     @property
@@ -132,7 +145,7 @@ class Engine:
         """Return True if decisions depend on the time: `tell_time` is due before each of them."""
         limits = self._limits
         timed = self._queue.held_until or self._preempting.due or self._preempting.takes_idle
-        return limits.lends or limits.remembers or bool(timed)
+        return limits.lends or limits.remembers or self._finder.reserves or bool(timed)
 
     def tell_time(self, now: int) -> None:
         """Queue the pods whose backoff ends by `now`, in microseconds since 1970."""
@@ -140,6 +153,10 @@ class Engine:
         moved = self._limits.tell_time(now)
         if self._waiting.tell_time(now) or moved or (due and due <= now):
             self._preempting.look_again()
+        if self._finder.reserves:
+            self._finder.kept.now = now
+            if self._backfill.due and self._backfill.due <= now:
+                self._backfill.look_again()
 
     @property
     def others_wait(self) -> bool:
@@ -151,6 +168,7 @@ class Engine:
         self._waiting.own(shard)
         self._finder.own(shard)
         self._preempting.look_again()
+        self._backfill.look_again()
 
     def owns(self, pod: PodState) -> bool:
         """Return True if the pod belongs to this engine's shard."""
@@ -259,11 +277,18 @@ class Engine:
         self._reservations.roll_back()
         self._report(decision, events_max)
         if not decision.events and not decision.more:
-            evicted, decision.more = self._preempting.decide(events_max)
-            decision.events.extend(evicted)
-            wanting = {each.beneficiary for each in evicted if isinstance(each, PodEvicted)}
-            self.fence(decision, (self._state.pods[uid] for uid in sorted(wanting)))
+            self._make_room(decision, events_max)
         return decision
+
+    def _make_room(self, decision: Decision, events_max: int) -> None:
+        # Evicts pods, or reserves nodes, for pods that fit nowhere.
+        evicted, decision.more = self._preempting.decide(events_max)
+        decision.events.extend(evicted)
+        wanting = {each.beneficiary for each in evicted if isinstance(each, PodEvicted)}
+        self.fence(decision, [self._state.pods[uid] for uid in sorted(wanting)])
+        if self._finder.reserves and not evicted and not decision.more:
+            reservation = self._backfill.decide()
+            decision.events.extend([] if reservation is None else [reservation])
 
     def _assemble(self, decision: Decision, events_max: int) -> bool:
         # Continues with one gang of which only some batches are placed, before all other pods. If
@@ -321,7 +346,7 @@ class Engine:
             return True
         pod = self._state.pods[shape_queue.waiting[0].uid]
         found = None if self._refusing.refused_alike(pod) else self._finder.find(pod)
-        if found is None and self._state.nominated:
+        if found is None and (self._state.nominated or self._finder.reserving):
             pod, found = self._where_room_is_made(shape_queue, pod)
         if found is None:
             if shape_queue.key == plain_key(self._state, pod) and self._finder.minds_others(pod):
@@ -339,6 +364,7 @@ class Engine:
         self, shape_queue: ShapeQueue, head: PodState
     ) -> tuple[PodState, PodPlaced | None]:
         # The first pod behind the head that fits on its nominated node; the head may never preempt.
+        # Otherwise the first pod that ends in time to use reserved nodes, if it fits.
         for uid in sorted(self._state.nominated):
             pod = self._state.pods.get(uid)
             if pod is None or pod is head or not is_pending(self._state, pod):
@@ -348,7 +374,9 @@ class Engine:
             found = self._finder.find(pod)
             if found is not None:
                 return pod, found
-        return head, None
+        pod = self._finder.kept.first_in_time(shape_queue) if self._finder.reserving else None
+        found = None if pod is None or pod is head else self._finder.find(pod)
+        return (head, None) if pod is None or found is None else (pod, found)
 
     def _settle(self, shape_queue: ShapeQueue, placed: list[Placed], decision: Decision) -> None:
         taken: set[str] = set()

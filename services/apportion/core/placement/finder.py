@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from apportion.core.bounded import remember
-from apportion.core.ledger.state import PodState, State, queue_of
+from apportion.core.ledger.state import PodState, State
 from apportion.core.placement.affinity.neighbours import NO_CONCERN, Concern, Neighbours
 from apportion.core.placement.affinity.relations import Relations
 from apportion.core.placement.assign.devices import assign
@@ -29,6 +29,7 @@ from apportion.core.placement.index.labels import (
     domain_of,
     numbered,
 )
+from apportion.core.placement.kept_nodes import KeptNodes
 from apportion.core.placement.limits.limits import Kept, Limits
 from apportion.core.placement.queueing.keys import limits_key, wants_key
 from apportion.core.placement.queueing.sharding import WHOLE, Shard
@@ -113,6 +114,15 @@ class PlaceFinder:
         self._shard = WHOLE
         self.apart = False
         self._own_rows: _OwnRows | None = None
+        self.kept = KeptNodes(state, limits)
+        self.reserving = state.reserved is not None
+        self.reserves = bool(self.kept.after)  # the configuration asks for reservations
+
+    def follow_reservation(self) -> None:
+        """Update after the reservation of nodes, or the configuration, may have changed."""
+        self.kept.follow()
+        self.reserving = self._state.reserved is not None
+        self.reserves = bool(self.kept.after)
 
     @property
     def limited(self) -> bool:
@@ -170,7 +180,7 @@ class PlaceFinder:
         volumes = self.volumes.needs(pod) if pod.submitted.volume_claims else None
         if without:
             key += b"without " + _encode(sorted(without))
-        kept = self.kept_from(pod) if self._state.nominated else ()
+        kept = self.kept.of(pod) if self._state.nominated or self.reserving else ()
         if kept:
             key += b"kept from " + _encode(kept)
         relate = None
@@ -178,7 +188,11 @@ class PlaceFinder:
             relate = partial(Relations, shape.pods, concern, self._neighbours, self._values)
         found: PlacementClass = self.classes.class_of(key, shape, relate, without, volumes)
         if kept:
-            found.keep_out([self.columns.row_of(name) for name in kept])
+            nominated = self._state.nominated.values()
+            found.keep_out(
+                [self.columns.row_of(name) for name in kept],
+                [self.columns.row_of(name) for name in kept if name not in nominated],
+            )
         return found
 
     def _other_models(self, pod: PodState) -> frozenset[int]:
@@ -273,49 +287,6 @@ class PlaceFinder:
             room += min(count, class_.capacity_of(self.columns, of_model))
         return room
 
-    def kept_from(self, pod: PodState) -> tuple[str, ...]:
-        """Return the nodes nominated for other pods of at least equal priority.
-
-        Pods of the same gang do not count. If a queue has `deserved`, include the nodes nominated
-        for lower-priority pods of other queues. If no pod is being evicted from a node,
-        omit the node if it has room for the pod as well."""
-        found: dict[str, list[PodState]] = {}
-        for uid, node in self._state.nominated.items():
-            other = self._state.pods.get(uid)
-            if other is None or other is pod:
-                continue
-            if other.submitted.priority < pod.submitted.priority and not (
-                self._limits.lends and queue_of(self._state, other) != queue_of(self._state, pod)
-            ):
-                continue
-            if not other.submitted.group or other.submitted.group != pod.submitted.group:
-                found.setdefault(node, []).append(other)
-        if not found:
-            return ()
-        leaving = {each.node for each in self._state.evictions.values()}
-        return tuple(
-            sorted(
-                name
-                for name, others in found.items()
-                if name in leaving or not self._has_both(name, others, pod)
-            )
-        )
-
-    def _has_both(self, name: str, others: list[PodState], pod: PodState) -> bool:
-        # Whether the node surely has room for the pod next to those that it is nominated for.
-        node = self._state.nodes.get(name)
-        if node is None:
-            return False
-        shapes = [each.submitted.shape for each in (*others, pod)]
-        idle = sum(device.open and device.idle for device in node.devices)
-        return (
-            sum(ask.count for shape in shapes for ask in shape.asks) <= idle
-            and sum(shape.node.cpu_milli for shape in shapes)
-            <= node.host.cpu_milli - node.cpu_used_milli
-            and sum(shape.node.memory_mib for shape in shapes)
-            <= node.host.memory_mib - node.memory_used_mib
-        )
-
     def key_of(self, pod: PodState) -> bytes:
         """Return a key that is equal for pods with the same limits and the same feasible nodes."""
         concern = self._neighbours.concern(pod.submitted)
@@ -323,7 +294,7 @@ class PlaceFinder:
         others = self._other_models(pod)
         if others:
             key += b"without " + _encode(sorted(others))
-        kept = self.kept_from(pod) if self._state.nominated else ()
+        kept = self.kept.of(pod) if self._state.nominated or self.reserving else ()
         if kept:
             key += b"kept from " + _encode(kept)
         return limits_key(self._state, pod) + key

@@ -40,6 +40,7 @@ from apportion.core.placement.volumes import code_of
 from apportion_schemas import NearMiss, RefusalCode
 
 NEAREST_WEIGHED: Final = 16  # rows whose shortage is compared to find the nearest three
+KEPT: Final = (RefusalCode.NODE_NOMINATED, RefusalCode.NODE_RESERVED)  # for other pods
 EXPLAINED: Final = 2  # looks per row to explain a refusal
 
 Ranks = NDArray[np.uint8]
@@ -88,6 +89,8 @@ def node_ranks(class_: PlacementClass, columns: Columns) -> Ranks:
         ranks = np.where(ranks == FITS, _ask_ranks(ask, columns), ranks)
     kept = [row for row in class_.kept if ranks[row] == FITS]
     ranks[kept] = RANK[RefusalCode.NODE_NOMINATED]
+    reserved = [row for row in class_.reserved if row in kept]
+    ranks[reserved] = RANK[RefusalCode.NODE_RESERVED]
     ranks[(ranks == FITS) & (class_.board.points == REFUSED)] = RANK[_collision(class_)]
     return ranks
 
@@ -176,7 +179,7 @@ def _verdict(class_: PlacementClass, columns: Columns, row: int, code: RefusalCo
     found = refused_node(shape, node) or first_lacking(class_.needs, shape, node)
     if found is not None and found.code is code:
         return found
-    if code in (*NEIGHBOURS, RefusalCode.VOLUME_NODE_MISMATCH, RefusalCode.NODE_NOMINATED):
+    if code in (*NEIGHBOURS, RefusalCode.VOLUME_NODE_MISMATCH, *KEPT):
         return Verdict(code, 1, 0)
     devices = node.devices
     for ask in class_.asks:  # `devices_feasibility` with the demands that the class has cached

@@ -25,8 +25,8 @@ from apportion.core.placement.queueing.hints import asked
 from apportion.core.placement.queueing.keys import plain_key, wants_key
 from apportion.core.placement.queueing.queue import PendingQueue
 from apportion.core.placement.queueing.shape_queue import Reasons, ShapeQueue, turn_of
+from apportion.core.placement.refusals import KEPT
 from apportion.core.placement.reservations import Reservations
-from apportion_schemas import RefusalCode
 
 SLACK: Final = 64  # growth beyond twice the number of unschedulable ones, before all are retried
 
@@ -258,14 +258,17 @@ class Waking:
         return True
 
     def _to_ask(self, shape_queue: ShapeQueue) -> list[PodState]:
-        # One pod of each shape of a gang, or the head and nominated pods, which may fit alone.
+        # One pod of each shape of a gang; or the head, the first pod that ends in time to use
+        # reserved nodes, and nominated pods, which may fit alone.
         pods, nominated = self._state.pods, self._state.nominated
         turns = shape_queue.live(self._state) if shape_queue.gang else shape_queue.waiting[:1]
         found = {wants_key(pods[turn.uid]): pods[turn.uid] for turn in turns}
-        if not nominated or shape_queue.gang:
+        if shape_queue.gang or not (nominated or self._finder.reserving):
             return list(found.values())
         others = (pods[uid] for uid in nominated if uid in pods)
         room = [pod for pod in others if shape_queue.has(turn_of(pod))]
+        if self._finder.reserving:
+            room += filter(None, [self._finder.kept.first_in_time(shape_queue)])
         return [*found.values(), *room]
 
     def _outdated(self, shape_queue: ShapeQueue, pods: Iterable[PodState]) -> bool:
@@ -275,7 +278,8 @@ class Waking:
             return all(self._finder.volumes.shortage(pod) != reported for pod in pods)
         if not _minds_kept(shape_queue):
             return False
-        return not self._state.nominated or not any(self._finder.kept_from(pod) for pod in pods)
+        keeps = self._state.nominated or self._finder.reserving
+        return not keeps or not any(self._finder.kept.of(pod) for pod in pods)
 
     def _could_fit(
         self, shape_queue: ShapeQueue, pod: PodState, answers: dict[bytes, bool]
@@ -289,7 +293,7 @@ class Waking:
             return self._finder.class_of(pod, alone=alone, without=kept.without).fits_somewhere
         if kept is not None and self._limits.exceeded(pod) is not None:
             return False
-        one_answer = alone and not self._state.nominated
+        one_answer = alone and not (self._state.nominated or self._finder.reserving)
         key = shape_queue.key if one_answer else self._finder.key_of(pod)
         if key not in answers:
             answers[key] = self._finder.class_of(pod, alone=alone).fits_somewhere
@@ -320,6 +324,6 @@ class Waking:
 
 
 def _minds_kept(shape_queue: ShapeQueue) -> bool:
-    # It was refused for a nominated node, so it is retried when the nomination ends.
+    # It was refused for a node kept for other pods, so it is retried when that ends.
     reasons = shape_queue.reasons
-    return reasons is not None and RefusalCode.NODE_NOMINATED in reasons.counts
+    return reasons is not None and not reasons.counts.keys().isdisjoint(KEPT)

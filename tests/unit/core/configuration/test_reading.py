@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from apportion.core.configuration import read_configuration
-from apportion.core.configuration.checks import half_life_ms, idle_after_s
+from apportion.core.configuration.checks import half_life_ms, idle_after_s, reserve_after_s
 from apportion.core.configuration.keys import KEYS
 from apportion.core.workloads.document import ManifestError
 from apportion_schemas import Configuration
@@ -133,6 +133,8 @@ WRONG = [
     {"queues": {"usageWeight": 2}},
     {"queues": {"usageHalfLife": "7d", "usageWeight": 11}},
     {"queues": {"halfLife": "7d"}},
+    {"queues": {"reserveAfter": "30s"}},
+    {"queues": {"reserveAfter": "31d"}},
     {"idle": {"after": "59m"}},
     {"idle": {"after": "31d"}},
     {"idle": {"after": "4"}},
@@ -148,6 +150,14 @@ def test_half_lives() -> None:
         read = read_configuration({"queues": {"usageHalfLife": said}})
         assert half_life_ms(read.queues) == hours * 3_600_000
     assert half_life_ms(Configuration().queues) == 0
+
+
+def test_the_time_until_a_reservation() -> None:
+    """The time after which a pod gets a reservation is between one minute and 30 days."""
+    for said, minutes in (("1m", 1), ("2h", 120), ("30d", 43_200)):
+        queues = read_configuration({"queues": {"reserveAfter": said}}).queues
+        assert reserve_after_s(queues) == minutes * 60
+    assert reserve_after_s(Configuration().queues) == 0
 
 
 def test_idle_times() -> None:

@@ -169,14 +169,14 @@ def test_every_code_is_reached(code: RefusalCode) -> None:
 
 
 def test_no_code_is_left_out() -> None:
-    """The cases of this module cover every refusal code, except those of gangs, limits, nominated
-    nodes and volumes.
+    """The cases of this module cover every refusal code, except those of gangs, limits, volumes,
+    and nodes kept for other pods.
 
     The excepted codes do not come from filters, and have their own tests."""
     volumes = {C.VOLUME_CLAIM_NOT_READY, C.VOLUME_CLAIM_IN_USE}
     volumes |= {C.VOLUME_NODE_MISMATCH, C.VOLUMES_EXHAUSTED}
     gangs = {C.GANG_INCOMPLETE, C.GANG_MODEL_MISMATCH, C.GANG_DOMAIN_TOO_SMALL}
-    others = {*gangs, C.NODE_NOMINATED, *LIMIT_CODES, *volumes}
+    others = {*gangs, C.NODE_NOMINATED, C.NODE_RESERVED, *LIMIT_CODES, *volumes}
     missing = ", ".join(sorted(set(C) - set(REACHED) - others))
     advice = "add a row to REACHED: a cluster, a pod that it refuses, and the amounts; missing"
     assert not missing, f"{advice}: {missing}"

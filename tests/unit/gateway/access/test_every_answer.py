@@ -36,8 +36,8 @@ SHOWN = frozenset((
     "key", "kind", "last_time", "latest", "median", "mode", "model", "models", "more", "node",
     "node_silent", "node_without", "nominated", "of", "oldest_time", "parent", "phase", "phases",
     "placed_time", "plugin", "plugin_problem", "pool", "profile", "queue", "report", "shares",
-    "silent", "since", "since_time", "state", "submitted_time", "summary", "template", "time", "to",
-    "to_time", "type", "uids", "unpriced", "value", "wants", "was", "what", "wishes",
+    "silent", "since", "since_time", "starts", "state", "submitted_time", "summary", "template",
+    "time", "to", "to_time", "type", "uids", "unpriced", "value", "wants", "was", "what", "wishes",
 ))  # fmt: skip
 """Text fields that everyone sees. None of them has a name, reason or sentence about a pod."""
 

@@ -396,6 +396,9 @@ def _while_it_waits(why: reads.Why) -> str:
     if why.leaving:
         room = room_made(why.room_on or "another node", list(why.leaving))
         said += f". {room[:1].upper()}{room[1:]}{_who_ends(why, len(why.leaving))}"
+    if why.reserved is not None:
+        reserved = words.reserved(why.reserved)
+        said += f". {reserved[:1].upper()}{reserved[1:]}"
     held = why.held_back
     if held is not None:
         times = words.many(held.failures, "placement")

@@ -366,6 +366,7 @@ _FORMATS: dict[str, Callable[[Any], str | Part | Pod]] = {
         if much is not None
     ),
     "resize_refused": words.resize_refused,
+    "reserved": words.reserved,
     # A user's own cordon needs no second name.
     "lifted": lambda event: (
         ("their own cordon",) if event.of == event.by else ("the cordon by ", _said(event.of))
@@ -426,6 +427,7 @@ _LINES: dict[type, str] = {
     schemas.PolicyChanged: "policy changed by {by:said}: {:policy}{reason:because}",
     schemas.ConfigurationChanged: "configuration changed by {by:said}{reason:because}",
     schemas.LimitsChecked: "limits of {kind} {name} checked for the decisions in this batch",
+    schemas.NodesReserved: "{:reserved}",
     schemas.PricesLearnt: "prices learnt from {pods} pods, {shapes:count} distinct requests",
 }
 """The line of each event: `{field:format}`, or `{:format}` for the whole event.

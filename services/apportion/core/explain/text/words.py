@@ -26,6 +26,7 @@ from apportion_schemas import (
     DeviceConstraints,
     GangShortage,
     NearMiss,
+    NodesReserved,
     PodEvicted,
     PodRefused,
     QueueShortage,
@@ -563,6 +564,18 @@ def evicted_for(evicted: PodEvicted, *, in_vain: bool = False) -> str:
     if evicted.notice_s:
         said += f"; it has {evicted.notice_s:,} s of notice"
     return said
+
+
+def reserved(reserved: NodesReserved) -> str:
+    """Return which nodes are reserved for a gang or pod, and when it starts at the latest."""
+    if not reserved.name:
+        return "the reservation of nodes ended"
+    names = sorted({each.node for each in reserved.kept})  # none if they are hidden from a tenant
+    nodes = f"nodes {listed(names)} are" if names else "nodes are"
+    said = f"{f'node {names[0]} is' if len(names) == 1 else nodes} reserved for {reserved.name}, "
+    if not reserved.starts:
+        return said + "but it is not known when it can start"
+    return said + f"which can start by {reserved.starts}"
 
 
 def idle(idle: WhyIdle) -> str:

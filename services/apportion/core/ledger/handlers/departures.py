@@ -1,8 +1,11 @@
-"""Apply events about nodes that left the cluster, evictions of pods, and cordons.
+"""Apply events about nodes that left the cluster, evictions, reservations of nodes, and cordons.
 
 A node that left is kept while it has pods or a cordon, or is one of the last `LEFT_MAX` to leave.
 Other nodes are dropped. The fences of the newest `DEPARTED_MAX` dropped nodes are kept, so that a
 returning node continues its chain.
+
+A reservation of nodes ends when its pod or gang is placed, changes or ends, or when other pods are
+evicted for it.
 
 Invariants: which nodes are dropped follows from the events alone, and the state never refers to a
 dropped node. A pod is evicted only for a pending pod of higher priority, unless it is idle or its
@@ -16,17 +19,25 @@ from apportion.core.ledger.handlers.change import Change, Context, Refused, fold
 from apportion.core.ledger.handlers.idle import idle_pod, reclaims
 from apportion.core.ledger.state import PENDING, Departed, NodeState, PodState, State, queue_of
 from apportion_schemas import (
+    ConfigurationChanged,
     DeviceCordoned,
     DeviceCordonLifted,
     DeviceUncordoned,
     NodeCordoned,
     NodeCordonLifted,
+    NodesReserved,
     NodeUncordoned,
+    PodChanged,
     PodEvicted,
+    PodGone,
+    PodGroupGone,
+    PodGroupObserved,
+    PodPlaced,
 )
 
 LEFT_MAX: Final = 256
 DEPARTED_MAX: Final = 16_384
+RESERVATION: Final = "reservation"  # its key in `State.limits_checked`
 Said = (
     DeviceCordoned | DeviceUncordoned | DeviceCordonLifted
     | NodeCordoned | NodeUncordoned | NodeCordonLifted
@@ -174,6 +185,39 @@ def waiting_for(state: State, evicted: PodEvicted) -> str:
     if pod is not None and pod.placement is not None:
         return evicted.beneficiary
     return evicted.beneficiary_group or evicted.beneficiary
+
+
+@folds(NodesReserved)
+def _nodes_reserved(context: Context, data: NodesReserved) -> Change:
+    state = context.state
+    for each in data.kept:
+        pod = state.pods.get(each.pod)
+        if pod is None or pod.phase is not PENDING:
+            raise Refused(f"pod {each.pod}, for which {each.node} is reserved, is not pending")
+        if each.node not in state.nodes:
+            raise Refused(f"node {each.node} is not known")
+    if data.kept and not state.configuration.queues.reserve_after:
+        raise Refused("the configuration reserves no nodes")
+    state.reserved = data if data.kept else None
+    state.limits_checked[RESERVATION] = context.revision
+    return Change(data)
+
+
+def follow_reservation(state: State, reserved: NodesReserved, change: Change) -> None:
+    """End the reservation if the event places, changes or ends its pod or gang."""
+    data, uid = change.data, ""
+    if isinstance(data, PodPlaced):
+        uid = "" if data.held else data.pod
+    elif isinstance(data, PodGone | PodChanged):
+        uid = data.uid
+    elif isinstance(data, PodEvicted):
+        uid = data.beneficiary
+    elif isinstance(data, PodGroupObserved | PodGroupGone):
+        uid = reserved.pod if data.group == reserved.name else ""
+    elif isinstance(data, ConfigurationChanged) and not data.configuration.queues.reserve_after:
+        uid = reserved.pod
+    if uid and any(each.pod == uid for each in reserved.kept):
+        state.reserved = None
 
 
 @folds(DeviceCordoned, DeviceUncordoned, DeviceCordonLifted)

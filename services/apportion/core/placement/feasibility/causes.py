@@ -21,6 +21,7 @@ from apportion.core.placement.feasibility.descriptors import (
     NEAR,
     OF_DOMAIN,
     PARTS,
+    RESERVED,
     Cause,
     Kind,
     Unit,
@@ -91,6 +92,13 @@ NOMINATED: Final[Cause[Any]] = Cause(
     "wait until that pod is placed, or raise the priority", KEPT, fix_when_empty=LARGER,
 )  # fmt: skip
 
+RESERVED_FOR: Final[Cause[Any]] = Cause(
+    _C.NODE_RESERVED,
+    "node is reserved for a gang or pod that has waited for long",
+    "wait until that gang is placed, or set activeDeadlineSeconds so that the pod ends before it "
+    "starts", RESERVED, fix_when_empty=LARGER,
+)  # fmt: skip
+
 OF_NO_NODE: Final[tuple[Cause[Any], ...]] = (
     Cause(_C.VOLUME_CLAIM_NOT_READY,
           "a PersistentVolumeClaim of the pod is missing, not bound, lost or being deleted",
@@ -127,7 +135,8 @@ CAUSES: Final[dict[RefusalCode, Cause[Any]]] = {
     cause.code: cause
     for cause in (
         *nodes.FACTS, OF_VOLUMES[0], *nodes.ROOM, *nodes.NEEDS, OF_VOLUMES[1], *OF_NEIGHBOURS,
-        *devices.RULES, TOO_FEW, *OF_PARTS, *amounts.OF_DEVICES, *TOGETHER, NOMINATED, *OF_NO_NODE,
+        *devices.RULES, TOO_FEW, *OF_PARTS, *amounts.OF_DEVICES, *TOGETHER, NOMINATED, RESERVED_FOR,
+        *OF_NO_NODE,
     )
 }  # fmt: skip
 

@@ -85,6 +85,13 @@ KEPT: Final = (
     Hint(events.PodPlaced, SOME, FREED | REFUSED),  # the pod for which the node was kept is placed
     Hint(events.PodRefused, SOME, FREED),  # or refused, although it needs no eviction any more
 )
+# nodes are reserved for other pods, or for none; that may also end with the events of these pods
+RESERVED: Final = (
+    *KEPT,
+    *_each(
+        SOME, events.NodesReserved, events.PodGroupObserved, events.ConfigurationChanged, when=FREED
+    ),
+)
 CLAIMED: Final = _each(SOME, events.VolumeClaimObserved, events.VolumeClaimGone)
 CLAIMED_THERE: Final = (*CLAIMED, *TOLD)
 # the pod that mounted the claim, or was in the way, may be gone with its node

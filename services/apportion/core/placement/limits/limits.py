@@ -127,6 +127,11 @@ class Limits:
         self.active = True
         return self._queues.turn(queue)
 
+    def entitles(self, pods: Sequence[PodState]) -> bool:
+        """Return True if the queue of these pods is entitled to what they need."""
+        self.activate()
+        return self._queues.entitles(pods)
+
     @property
     def lends(self) -> bool:
         """Return True if a queue may reclaim what other queues use."""

@@ -48,9 +48,12 @@ from apportion.core.placement.reservations import Reservations
 from apportion_schemas import (
     BudgetGone,
     BudgetObserved,
+    ConfigurationChanged,
     KeptNode,
+    NodesReserved,
     PlacementVoided,
     PodAdopted,
+    PodChanged,
     PodEvicted,
     PodGone,
     PodGroupObserved,
@@ -69,8 +72,11 @@ COMPARED_MAX: Final = 100  # kube-scheduler's `minCandidateNodesAbsolute`
 _COMES: Final = frozenset((PodSubmitted, PodAdopted))
 _OF_CLAIMS: Final = frozenset((VolumeClaimObserved, VolumeClaimGone))
 _OF_BUDGETS: Final = frozenset((BudgetObserved, BudgetGone))
-# events that begin or end a nomination
-_SETTLES: Final = frozenset((PodGone, PodPlaced, PodRefused, PodEvicted, PlacementVoided))
+# events that begin or end a nomination, and events that may also begin or end a reservation
+_SETTLES: Final = frozenset((
+    PodGone, PodPlaced, PodRefused, PodEvicted, PlacementVoided, PodChanged, PodGroupObserved,
+))  # fmt: skip
+_OF_RESERVATIONS: Final = frozenset((NodesReserved, ConfigurationChanged))
 # limits that other queues' pods may use up
 OF_OTHERS: Final = frozenset((RefusalCode.QUEUE_RESERVED, RefusalCode.QUEUE_CAPABILITY_EXCEEDED))
 LEVEL_WORTH_S: Final = 300  # what a finer level of topology may cost more, for each device
@@ -374,7 +380,7 @@ class Preempting:
         self._finder = finder
         self._refusing = refusing
         self._gang_room = gang_room
-        self.nominated = dict(state.nominated)
+        self.nominated = finder.kept.all()  # nodes that are nominated, or reserved
         priorities = [pod.submitted.priority for pod in state.pods.values()]
         self._least = min(priorities, default=0)
         self._highest = max(priorities, default=0)
@@ -394,7 +400,7 @@ class Preempting:
         return self._least <= priority <= self._highest
 
     def observe(self, change: Change) -> bool:
-        """Apply the fold's change. Return True if it ended the nomination of a node.
+        """Apply the fold's change. Return True if it ended a nomination or reservation of a node.
 
         The engine leaves out events of pods that do not matter here."""
         kind = type(change.data)
@@ -409,11 +415,14 @@ class Preempting:
             priority = change.pod.submitted.priority
             self._least = min(self._least, priority)
             self._highest = max(self._highest, priority)
-        elif kind in _SETTLES and (self.nominated or self._state.nominated):
-            now = self._state.nominated
+        elif kind in _OF_RESERVATIONS or (
+            kind in _SETTLES and (self.nominated or self._state.nominated)
+        ):
+            self._finder.follow_reservation()
+            now = self._finder.kept.all()
             ended = {uid: node for uid, node in self.nominated.items() if now.get(uid) != node}
             if ended or len(now) != len(self.nominated):
-                self.nominated = dict(now)
+                self.nominated = now
             for name in sorted(set(ended.values()) & self._state.nodes.keys()):
                 self._finder.columns.touch(self._state.nodes[name], ())
             return bool(ended)

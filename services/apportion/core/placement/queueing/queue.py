@@ -71,6 +71,8 @@ class PendingQueue:
             self._enqueue(shape_queue)
         elif pod.uid in self._state.nominated and not awaited(self._state, pod.uid):
             self.wake(shape_queue)  # room was made on a node that is kept from similar pods
+        elif self._state.reserved is not None and about.deadline_s:
+            self.wake(shape_queue)  # it may end before those for which nodes are reserved start
         else:
             self.to_report[key] = None
 

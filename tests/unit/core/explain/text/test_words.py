@@ -82,6 +82,7 @@ def test_only_yes_or_no_codes_have_no_unit() -> None:
         RefusalCode.NODE_UNSCHEDULABLE,
         RefusalCode.NODE_LABELS_MISMATCH,
         RefusalCode.NODE_NOMINATED,
+        RefusalCode.NODE_RESERVED,
         RefusalCode.VOLUME_CLAIM_NOT_READY,
         RefusalCode.VOLUME_CLAIM_IN_USE,
         RefusalCode.VOLUME_NODE_MISMATCH,

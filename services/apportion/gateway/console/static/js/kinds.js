@@ -54,6 +54,7 @@ export const KINDS = {
     "VolumeClaimObserved",
     "VolumeClaimGone",
     "LimitsChecked",
+    "NodesReserved",
     "PricesLearnt",
   ],
 };
