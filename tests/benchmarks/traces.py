@@ -113,6 +113,8 @@ def main() -> None:
     parser.add_argument("--policy", choices=get_args(Policy), default="price")
     parser.add_argument("--checkpoint", type=int, default=CHECKPOINT_S, metavar="SECONDS",
                         help="between checkpoints of a pod; 0: pods write none")  # fmt: skip
+    parser.add_argument("--reserve", default="", metavar="DURATION",
+                        help="after which jobs get reservations of nodes, such as 10m")  # fmt: skip
     parser.add_argument("--forecast", action="store_true", help="measure forecasts of starts")
     given = parser.parse_args()
     missed = []
@@ -134,7 +136,12 @@ def compare(name: str, given: argparse.Namespace) -> list[str]:
         read_trace_queues(folder / f"queues_{name}.csv"),
     )
     trace = trace._replace(jobs=trace.jobs[: max(int(len(trace.jobs) * given.share), 1)])
-    rules = Rules(queues=given.queues, level=given.level, checkpoint_s=given.checkpoint)
+    rules = Rules(
+        queues=given.queues,
+        level=given.level,
+        checkpoint_s=given.checkpoint,
+        reserve_after=given.reserve,
+    )
     runs, begun = list[JobFigures](), time.perf_counter()
     forecasts = list[ForecastFigures]()
     for number, factor in enumerate(factors(given.runs)):

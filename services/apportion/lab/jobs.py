@@ -55,11 +55,12 @@ class Rules(Struct, frozen=True, kw_only=True):
     With `queues` "reclaim", each queue deserves its guarantee, so that it takes back what other
     queues borrow. With "deserved", it takes back only what it deserves, but no surplus. With
     "share", queues only have weights. With "off", there are no queues. `level`: whether the pods of
-    a gang should be in one rack."""
+    a gang should be in one rack. `reserve_after`: the configuration's `queues.reserveAfter`."""
 
     queues: Literal["off", "share", "reclaim", "deserved"] = "reclaim"
     level: Literal["any", "preferred", "required"] = "any"
     checkpoint_s: float | None = 0.0  # as in `Workload`
+    reserve_after: str = ""
 
 
 def workload_of(trace: Trace, rules: Rules = Rules()) -> tuple[Workload, list[Job]]:  # noqa: B008 - frozen
@@ -85,9 +86,12 @@ def workload_of(trace: Trace, rules: Rules = Rules()) -> tuple[Workload, list[Jo
                 deserved={} if rules.queues == "share" else {GPUS: after - before},
             )
             course.apply(declared)
-    if rules.queues == "deserved":
-        keeping = Configuration(queues=QueuesConfiguration(reclaim_surplus=False))
-        course.apply(ConfigurationChanged(by="trace", configuration=keeping))
+    configured = QueuesConfiguration(
+        reclaim_surplus=rules.queues != "deserved", reserve_after=rules.reserve_after
+    )
+    if configured != QueuesConfiguration():
+        configuration = Configuration(queues=configured)
+        course.apply(ConfigurationChanged(by="trace", configuration=configuration))
     tape, ran_s, jobs = Tape(), dict[str, float](), list[Job]()
     fits = _Fits(course.state, rules)
     for number, job in enumerate(trace.jobs):

@@ -137,7 +137,8 @@ class Engine:
         At that time, a pod's backoff ends, a pod is no longer safe from eviction, past use is
         counted again, or a pod has waited for a reservation of nodes."""
         of_limits = self._limits.due if self.pending else 0
-        times = self._queue.held_until, self._preempting.due, of_limits, self._backfill.due
+        reserves = self._backfill.due if self._finder.reserves else 0
+        times = self._queue.held_until, self._preempting.due, of_limits, reserves
         return min((each for each in times if each), default=0)
 
     @property

@@ -258,6 +258,26 @@ def test_a_snapshot_has_the_reservation() -> None:
     assert [ledger.where("other"), ledger.where("short")] == ["", "n0"]
 
 
+@pytest.mark.parametrize(("said", "starts"), [("10m", True), ("", False)])
+def test_small_pods_do_not_overtake_a_gang_for_ever(said: str, *, starts: bool) -> None:
+    """With small pods that arrive all the time, a gang starts only thanks to its reservation."""
+    ledger = busy(5, 5, 5, said=said).submit(*members()).settle()
+    running = [(5, f"p{node}-{slot}") for node in range(3) for slot in range(2)]
+    for minute in range(1, 60):
+        # One pod more than can end arrives each minute. They run for 3 to 5 minutes.
+        ledger.at(minute).submit(*(small(f"s{minute}-{n}", 6) for n in range(3))).settle()
+        ended = [uid for end, uid in running if end <= minute]
+        running = [each for each in running if each[0] > minute]
+        for uid in ended:  # one at a time, so that there is never room for the gang by chance
+            ledger.gone(uid).settle()
+        known = {uid for _, uid in running}
+        for pod_state in list(ledger.state.pods.values()):
+            uid = pod_state.uid
+            if pod_state.placement is not None and uid not in known and not uid.startswith("g"):
+                running.append((minute + 3 + len(running) % 3, uid))
+    assert bool(ledger.where("g0")) == starts
+
+
 def test_a_reservation_that_contradicts_the_state_changes_nothing() -> None:
     """The fold refuses reservations of unknown nodes, for pods that are not pending, or if the
     configuration asks for none."""
