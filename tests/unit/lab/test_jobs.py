@@ -239,6 +239,22 @@ def test_queues_without_guarantees_take_nothing_back() -> None:
     assert found.guarantee_short_pct == pytest.approx(50 * 3 / 7)
 
 
+def test_a_large_job_starts_earlier_with_a_reservation() -> None:
+    """A job that needs both GPUs starts before small jobs that came later, unless they end soon."""
+    small = [Job(f"s{n}", n * HOUR / 2, HOUR, gpus=1, estimate_s=HOUR) for n in range(8)]
+    trace = Trace([*small, Job("large", HOUR * 0.6, HOUR, gpus=2)], [node("n1", 2)], ())
+    trace.jobs.sort(key=lambda job: job.arrival_s)
+    starts = []
+    for after in ("", "10m"):
+        workload, _ = workload_of(trace, Rules(queues="off", reserve_after=after))
+        replay = Replay(workload, Otherwise(), kept=True)
+        replay.run()
+        replay.run_out()
+        (placed,) = (each for each in replay.placed if each.name == "large")
+        starts.append((placed.at_s - workload.begin_s) / HOUR)
+    assert starts == pytest.approx([4.5, 1.5], abs=0.01)
+
+
 # ------------------------------------------------------------------ racks
 
 
