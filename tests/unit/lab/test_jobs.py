@@ -242,8 +242,8 @@ def test_queues_without_guarantees_take_nothing_back() -> None:
 def test_a_large_job_starts_earlier_with_a_reservation() -> None:
     """A job that needs both GPUs starts before small jobs that came later, unless they end soon."""
     small = [Job(f"s{n}", n * HOUR / 2, HOUR, gpus=1, estimate_s=HOUR) for n in range(8)]
-    trace = Trace([*small, Job("large", HOUR * 0.6, HOUR, gpus=2)], [node("n1", 2)], ())
-    trace.jobs.sort(key=lambda job: job.arrival_s)
+    jobs = [*small[:2], Job("large", HOUR * 0.6, HOUR, gpus=2), *small[2:]]
+    trace = Trace(jobs, [node("n1", 2)], ())
     starts = []
     for after in ("", "10m"):
         workload, _ = workload_of(trace, Rules(queues="off", reserve_after=after))

@@ -216,11 +216,14 @@ class Backfill:
         )
 
     def _try(self, shape_queue: ShapeQueue, first: PodState) -> list[Placed]:
-        if shape_queue.gang:
-            return self._gangs.plan(shape_queue)
-        self._reservations.charge()
-        found = self._finder.find(first)
-        return [] if found is None else [(first, found)]
+        before = self._reservations.checkpoint()
+        if not shape_queue.gang:
+            found = self._finder.find(first)
+            return [] if found is None else [(first, found)]
+        placed = self._gangs.take(shape_queue, GANG_BATCH_MAX, GANG_BATCH_MAX)
+        self._reservations.roll_back(before)
+        self._reservations.met = False
+        return placed if isinstance(placed, list) else []
 
     def _steps(self, rows: Sequence[int], gang: str) -> list[_Step]:
         # In which order other pods may end: first those with a known end, then those on the nodes

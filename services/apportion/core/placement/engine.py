@@ -288,8 +288,7 @@ class Engine:
         wanting = {each.beneficiary for each in evicted if isinstance(each, PodEvicted)}
         self.fence(decision, [self._state.pods[uid] for uid in sorted(wanting)])
         if self._finder.reserves and not evicted and not decision.more:
-            reservation = self._backfill.decide()
-            decision.events.extend([] if reservation is None else [reservation])
+            decision.events.extend(filter(None, [self._backfill.decide()]))
 
     def _assemble(self, decision: Decision, events_max: int) -> bool:
         # Continues with one gang of which only some batches are placed, before all other pods. If

@@ -209,23 +209,6 @@ class GangTurn:
             reasons = reasons._replace(limit=reasons.limit._replace(seen=NEVER_SEEN))
         return reasons
 
-    def plan(self, shape_queue: ShapeQueue) -> list[Placed]:
-        """Return placements for all pods that the gang needs now, without reserving them.
-
-        Return none if the gang does not fit."""
-        before = self._reservations.checkpoint()
-        group = self._state.groups[shape_queue.gang]
-        levels, deficit = self._begin(group), deficit_of(group)
-        waiting = [self._state.pods[turn.uid] for turn in shape_queue.live(self._state)]
-        if deficit is None or not deficit.met_by(waiting):
-            return []
-        self._finds_left = PART_FINDS_MAX + len(waiting)
-        placed, refused = self._place_in_one_domain(
-            levels, waiting, deficit, TRIES_MAX, self._place_on_one_model
-        )
-        self._undo(before)
-        return placed if refused is None else []
-
     def _begin(self, group: GroupState) -> GangLevels:
         parts = group.observed.parts if group.observed is not None else ()
         self._levels = self._innermost = GangLevels(self._finder, group, parts=parts)

@@ -1,5 +1,6 @@
 """Enforce the limits of queues and namespaces, which refuse a pod although nodes have room."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -9,7 +10,7 @@ from apportion.core.ledger.state import Placement, PodState, State
 from apportion.core.placement.limits import quotas
 from apportion.core.placement.limits.holdings import Holdings
 from apportion.core.placement.limits.queues import Queues, Turn
-from apportion.core.placement.limits.quotas import LimitExceeded, NamespaceQuota
+from apportion.core.placement.limits.quotas import Amount, LimitExceeded, NamespaceQuota
 from apportion.core.placement.limits.reclaiming import Reclaim
 from apportion.core.placement.limits.tree import ROOT
 from apportion_schemas import (
@@ -130,7 +131,14 @@ class Limits:
     def entitles(self, pods: Sequence[PodState]) -> bool:
         """Return True if the queue of these pods is entitled to what they need."""
         self.activate()
-        return self._queues.entitles(pods)
+        queues, needs = self._queues, Counter[Amount]()
+        for pod in pods:
+            needs.update(queues.needs(pod))
+        return all(
+            needs[amount] <= part.entitled
+            for name in queues.path_of(queues.account_of(pods[0]))
+            for amount, part in queues.parts(name).items()
+        )
 
     @property
     def lends(self) -> bool:

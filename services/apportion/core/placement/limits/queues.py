@@ -256,18 +256,6 @@ class Queues(Holdings):
         self._refresh()
         return self._capacity.estimate(pod)
 
-    def entitles(self, pods: Sequence[PodState]) -> bool:
-        """Return True if their queue, and those above it, are entitled to what these pods need."""
-        needs = Counter[Amount]()
-        for pod in pods:
-            needs.update(self.needs(pod))
-        return all(
-            much <= part.entitled
-            for name in self.path_of(self.account_of(pods[0]))
-            for amount, part in self.parts(name).items()
-            if (much := needs[amount])
-        )
-
     def all_named(self) -> list[Amount]:
         """Return the resources that any queue's `guarantee`, `deserved` or `capability` names.
 
