@@ -151,6 +151,8 @@ class Road:
 
         async def there() -> bool:
             nonlocal pods
+            for kubelet in self.kubelets.values():
+                kubelet.check()
             pods = [
                 pod
                 for pod in await self.pods(TRAFFIC)
@@ -165,7 +167,13 @@ class Road:
                     for pod in pods[:2]]  # fmt: skip
             held = [f"{node}: {key} {value}" for node, key, value in await self.locks()]
             failed = [f"{each.node}: {each.refused}" for each in self.kubelets.values()]
-            raise AssertionError("\n".join([str(error), *held, *failed, *told])) from None
+            logged = [
+                f"agent of {node}: {line}"
+                for node, agent in self.agents.items()
+                for line in agent.log[-3:]
+            ]
+            lines = [str(error), *held, *failed, *logged, *told]
+            raise AssertionError("\n".join(lines)) from None
 
     # ------------------------------------------------------------- operators
 

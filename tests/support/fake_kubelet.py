@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import time
 from dataclasses import dataclass, field, replace
@@ -163,7 +164,10 @@ class FakeKubelet:
     def edits(self, ids: tuple[str, ...]) -> list[dict[str, Any]]:
         """Return the `containerEdits` for the devices with these ids, as a runtime finds them in
         CDI files."""
-        files = [json.loads(path.read_bytes()) for path in sorted(self.cdi.glob("*.json"))]
+        files = []
+        for path in sorted(self.cdi.glob("*.json")):
+            with contextlib.suppress(FileNotFoundError):  # of an ended pod, removed right now
+                files.append(json.loads(path.read_bytes()))
         named = [each for file in files for each in file["devices"] if each["name"] in ids]
         assert sorted(each["name"] for each in named) == sorted(ids), "one file for each device"
         return [each["containerEdits"] for each in named]

@@ -71,6 +71,11 @@ class NodeKubelet:
         finally:
             await self.fake.stop()
 
+    def check(self) -> None:
+        """Raise the error with which this kubelet ended, if it has ended."""
+        if self._running is not None and self._running.done():
+            self._running.result()
+
     def offer(self, amounts: dict[str, int]) -> None:
         """Report these amounts in the node's status, for resources that no plugin registers.
 
@@ -133,16 +138,21 @@ class NodeKubelet:
     async def _begun(self, uid: str, container: str) -> dict[str, str]:
         """Start the container. Like a kubelet, try again while the plugin refuses."""
         env: dict[str, str] | None = None
+        refusal = ""
 
         async def begun() -> bool:
-            nonlocal env
+            nonlocal env, refusal
             try:
                 env = await self.fake.begin(uid, container)
-            except Refused:
+            except Refused as error:
+                refusal = str(error)
                 return False
             return True
 
-        await until(begun, f"container {container} of {uid} to start", interval_s=LOOK_S)
+        try:
+            await until(begun, f"container {container} of {uid} to start", interval_s=LOOK_S)
+        except AssertionError as late:
+            raise AssertionError(f"{late}; the plugin says: {refusal}") from None
         assert env is not None
         return env
 
