@@ -20,6 +20,12 @@ from tests.support.polling import wait_until
 ANSWER_S = 60.0
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 AS_APPLIED = "fieldManager=kubectl-client-side-apply&fieldValidation=Strict"
+BUSY = {
+    HTTPStatus.TOO_MANY_REQUESTS,
+    HTTPStatus.INTERNAL_SERVER_ERROR,
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    HTTPStatus.GATEWAY_TIMEOUT,
+}
 NOW = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
 
 
@@ -93,6 +99,12 @@ class KubeApi:
                 item |= {"kind": resource.kind, "apiVersion": resource.api_version}
         return found
 
+    def delete(self, path: str) -> None:
+        """Delete the object at once, unless it is gone already."""
+        status, answer = self._answered("DELETE", path, json.dumps(NOW).encode(), self._headers)
+        well = status < HTTPStatus.BAD_REQUEST or status == HTTPStatus.NOT_FOUND
+        assert well, f"DELETE {path}: {status} {answer}"
+
     def remove_all(self, *kinds: str) -> None:
         """Delete every object of these kinds in all namespaces, and wait until they are gone."""
         resources = [self.resource(kind) for kind in kinds]
@@ -103,7 +115,7 @@ class KubeApi:
             for path in left:
                 if path not in asked:
                     asked.add(path)
-                    self._delete(path)
+                    self.delete(path)
             return not left
 
         wait_until(gone, f"{', '.join(kinds)} to be gone", timeout_s=ANSWER_S)
@@ -125,11 +137,6 @@ class KubeApi:
         for item in self.request("GET", resource.path())["items"]:
             about = item["metadata"]
             yield resource.path(about.get("namespace", ""), about["name"])
-
-    def _delete(self, path: str) -> None:
-        status, answer = self._answered("DELETE", path, json.dumps(NOW).encode(), self._headers)
-        well = status < HTTPStatus.BAD_REQUEST or status == HTTPStatus.NOT_FOUND
-        assert well, f"DELETE {path}: {status} {answer}"
 
     def _of(self, document: dict[str, Any]) -> Resource:
         kind, version = document["kind"], document["apiVersion"]
@@ -161,15 +168,23 @@ class KubeApi:
     def _answered(
         self, method: str, path: str, data: bytes | None, headers: dict[str, str]
     ) -> tuple[int, str]:
-        """Return status and body of a request. Retry while the status is 429."""
+        """Return status and body of a request. Like any client, retry while the server is busy.
 
-        def asked() -> tuple[int, str] | None:
+        A busy etcd may answer a write with 500 or 504 although the write has happened. So a POST is
+        sent again only after 429."""
+        busy = {HTTPStatus.TOO_MANY_REQUESTS} if method == "POST" else BUSY
+        answer = (0, "")
+
+        def answered() -> bool:
+            nonlocal answer
             with self._lock:
                 answer = self._exchange(method, path, data, headers)
-            return None if answer[0] == HTTPStatus.TOO_MANY_REQUESTS else answer
+            return answer[0] not in busy
 
-        answer = wait_until(asked, f"the API server to answer {method} {path}", interval_s=0.2)
-        assert answer is not None
+        try:
+            wait_until(answered, "an answer", interval_s=0.2)
+        except AssertionError:
+            raise AssertionError(f"{method} {path}: {answer}") from None
         return answer
 
     def _exchange(

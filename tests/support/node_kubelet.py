@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from apportion.core.workloads.dialects.amounts import quantity
 from tests.support.fake_kubelet import FakeKubelet, Refused
-from tests.support.kube_api import NOW, KubeApi
+from tests.support.kube_api import KubeApi
 from tests.support.polling import until
 
 VISIBLE, LIMIT = "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_MEMORY_LIMIT_"
@@ -88,14 +88,14 @@ class NodeKubelet:
         Return False, so that `until` calls this method again."""
         await self._publish()
         path = f"/api/v1/pods?fieldSelector=spec.nodeName%3D{self.node}"
-        pods = {pod["metadata"]["uid"]: pod for pod in (await self._request("GET", path))["items"]}
+        pods = {pod["metadata"]["uid"]: pod for pod in (await self._get(path))["items"]}
         for uid in self._started - pods.keys():
             self.fake.end(uid)
         self._started &= pods.keys()
         for uid, pod in self._random.sample(sorted(pods.items()), len(pods)):
             if pod["metadata"].get("deletionTimestamp"):
                 self.fake.end(uid)
-                await self._request("DELETE", _path(pod), NOW)
+                await asyncio.to_thread(self._api.delete, _path(pod))
             elif uid not in self._started:
                 self._started.add(uid)
                 await self._start(pod)
@@ -106,7 +106,7 @@ class NodeKubelet:
         self._looks += 1
         if now == self._said and self._looks % LOOK_AT_NODE:
             return
-        node = await self._request("GET", f"/api/v1/nodes/{self.node}")
+        node = await self._get(f"/api/v1/nodes/{self.node}")
         said = node["status"].get("allocatable", {})
         if any(said.get(name) != count for name, count in now.items()):
             status = {"status": {"capacity": now, "allocatable": now}}
@@ -160,8 +160,8 @@ class NodeKubelet:
         path = f"{path}?fieldManager=kubelet"
         await asyncio.to_thread(self._api.request, "PATCH", path, body, merge=True)
 
-    async def _request(self, method: str, path: str, body: Any = None) -> Any:
-        return await asyncio.to_thread(self._api.request, method, path, body)
+    async def _get(self, path: str) -> Any:
+        return await asyncio.to_thread(self._api.request, "GET", path)
 
 
 def _path(pod: dict[str, Any]) -> str:
