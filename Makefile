@@ -67,13 +67,14 @@ sbom: $(DEV) ## the bill of materials, in CycloneDX (DIST=dist)
 KEY ?=
 BUILD_ARGS ?=
 .PHONY: release
-release: $(DEV) ## wheel, image, their bill of materials, and signed provenance (KEY=FILE DIST=dist; needs podman)
+release: $(DEV) ## wheel, image, chart, bill of materials, and signed provenance (KEY=FILE DIST=dist; needs podman)
 	@test -f "$(KEY)" || { echo "make release needs KEY=FILE, a key of: apportion receipt key FILE" >&2; exit 1; }
 	@[ -z "$$(ls -A $(DIST) 2>/dev/null)" ] || { echo "$(DIST) is not empty: name another folder by DIST=" >&2; exit 1; }
 	@[ -z "$$(git status --porcelain)" ] || { echo "commit first: make release signs what a commit has" >&2; exit 1; }
 	@APPORTION_COMPILED= $(MAKE) --no-print-directory wheel
 	podman build --tag apportion:release --file deploy/docker/Dockerfile $(BUILD_ARGS) .
 	podman save --quiet --format oci-archive --output $(DIST)/apportion.oci.tar apportion:release
+	@"$$(tests/support/control_plane_build.sh --helm)/helm" package --destination $(DIST) deploy/helm/apportion
 	@$(VENV)/bin/python -m tools.bill $(DIST)/apportion.cdx.json --image apportion:release
 	@$(VENV)/bin/python -m tools.release sign --key $(KEY) $(DIST)
 

@@ -5,8 +5,9 @@
 
 Each template becomes the file of the same name, rendered with deploy/helm/kustomize.yaml. The
 templates in `defrag/`, `dra/`, `extender/`, `monitoring/`, `provisioning/` and `receipts/` are
-rendered with that feature enabled. The chart's NATS configuration is a copy of the one in
-services/. Invariant: the output is a function of the tree alone."""
+rendered with that feature enabled. Those in `test/` are for `helm test` only. The chart's NATS
+configuration is a copy of the one in services/. Invariant: the output is a function of the tree
+alone."""
 
 from __future__ import annotations
 
@@ -24,6 +25,7 @@ CONFIGURED = CHART / "files" / "nats.conf"
 VALUES = CHART.parent / "kustomize.yaml"
 TARGET = ROOT / "deploy" / "kubernetes"
 _source = re.compile(r"^# Source: apportion/templates/(\S+)\n", re.MULTILINE)
+_managed = re.compile(r"^ +app\.kubernetes\.io/managed-by: .*\n", re.MULTILINE)
 ALONE = {
     "": (),
     "defrag/": ("defrag.enabled",),
@@ -46,8 +48,8 @@ def files() -> dict[Path, str]:
         said = rendered("-f", str(VALUES), *options)
         for document in re.split(r"^---\n", said, flags=re.MULTILINE):
             found = _source.match(document)
-            if found and found[1].startswith(only):
-                text = document[found.end() :].strip()
+            if found and found[1].startswith(only) and not found[1].startswith("test/"):
+                text = _managed.sub("", document[found.end() :]).strip()
                 documents.setdefault(found[1], []).append(f"{text}\n")
     made = {
         TARGET / name: GENERATED + "---\n".join(parts) for name, parts in sorted(documents.items())

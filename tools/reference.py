@@ -544,6 +544,7 @@ in seconds. [Monitor](../tasks/monitor.md) has dashboards and alerts.""",
 
 # ---------------------------------------------------------------- chart
 COMMON: Final = {
+    "affinity": "affinity of the pods; empty: spread over nodes",
     "args": "more command line options of the service",
     "env": "more environment variables of the container",
     "health": "port of `/healthz`, `/readyz` and `/metrics`",
@@ -552,6 +553,7 @@ COMMON: Final = {
     "resources": "requests and limits of the container",
     "storageClass": "StorageClass; empty for the cluster's default",
     "tolerations": "tolerations of the pods",
+    "topologySpreadConstraints": "topology spread constraints of the pods",
     "volumeMounts": "more mounts of the container",
     "volumes": "more volumes of the pod",
 }

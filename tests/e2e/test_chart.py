@@ -24,7 +24,7 @@ from apportion.runtime.process.reach import LEDGER_KEY_BYTES_MIN
 from tests.support import generated
 from tests.support.authority import Authority
 from tests.support.control_plane import ControlPlane, find_binaries
-from tests.support.helm import CHART, documents, helm, rendered
+from tests.support.helm import CHART, documents, helm, pod_templates, rendered
 from tests.support.nats import draft
 from tests.support.polling import until
 from tests.support.ports import free_port
@@ -89,21 +89,24 @@ def test_it_is_installed_and_upgraded_and_leaves_the_ledger(plane: ControlPlane)
     assert "apportion" not in left
 
 
-def test_every_setting_has_its_rule() -> None:
-    """values.yaml and its schema list the same settings, so the chart refuses a misspelt
-    setting."""
-    schema = json.loads((CHART / "values.schema.json").read_text())
-    values = yaml.safe_load((CHART / "values.yaml").read_text())
+def test_helm_test_asks_the_doctor(plane: ControlPlane) -> None:
+    """`helm test` runs the doctor as a viewer, through the gateway, and reaches nothing else.
 
-    def check(said: Any, rule: Any, where: str) -> None:
-        if not isinstance(said, dict) or "properties" not in rule:
-            return
-        assert said.keys() == rule["properties"].keys() - {"global"}, where
-        assert rule["additionalProperties"] is False, where
-        for key, value in said.items():
-            check(value, rule["properties"][key], f"{where}.{key}")
-
-    check(values, schema, "values")
+    The API server accepts its pod, and `extraObjects`."""
+    about = {"name": "{{ .Release.Name }}-more"}
+    more = [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": about}]
+    found = documents(rendered("--set-json", f"extraObjects={json.dumps(more)}"))
+    pod = found["Pod", "test"]
+    assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
+    (doctor,) = pod["spec"]["containers"]
+    assert doctor["args"] == ["doctor"]
+    assert {each["name"] for each in doctor["env"]} == {"APPORTION_GATEWAY", "APPORTION_TOKEN"}
+    (rule,) = found["NetworkPolicy", "test"]["spec"]["egress"]
+    assert rule["ports"] == [{"port": 8470}]
+    assert found["ClusterRoleBinding", "apportion-test"]["roleRef"]["name"] == "apportion-viewer"
+    plane.kubectl("create", "namespace", SPACE)
+    for key in (("ServiceAccount", "test"), ("Pod", "test"), ("ConfigMap", f"{SPACE}-more")):
+        plane.kubectl("apply", "-n", SPACE, "-f", "-", stdin=yaml.safe_dump(found[key]))
 
 
 @pytest.mark.parametrize("settings", ["shadow=false", "shadow=true"])
@@ -113,15 +116,14 @@ def test_every_pod_template_is_valid(settings: str) -> None:
     No template has an annotation that the chart's policies reserve for the binder."""
     with_all = f"{settings},agent.library.image=x,extender.enabled=true,receipts.enabled=true"
     with_all += ",defrag.enabled=true" if settings == "shadow=false" else ""
-    for (_, name), each in documents(rendered("--set", with_all)).items():
-        spec = each.get("spec", {})
-        template = spec.get("jobTemplate", {}).get("spec", spec).get("template", {})
-        if not isinstance(template, dict) or "spec" not in template:
-            continue
+    found = documents(rendered("--set", with_all))
+    own = {name: each["spec"].get("volumeClaimTemplates", ()) for (kind, name), each in
+           found.items() if kind == "StatefulSet"}  # fmt: skip
+    for name, template in pod_templates(found).items():
         notes = template.get("metadata", {}).get("annotations", {})
         assert not [key for key in notes if key.startswith("apportion.dev/")], name
         pod = template["spec"]
-        claims = {claim["metadata"]["name"] for claim in spec.get("volumeClaimTemplates", ())}
+        claims = {claim["metadata"]["name"] for claim in own.get(name, ())}
         volumes = {volume["name"] for volume in pod.get("volumes", ())} | claims
         for container in (*pod.get("initContainers", ()), *pod["containers"]):
             mounted = {mount["name"] for mount in container.get("volumeMounts", ())}
@@ -368,7 +370,8 @@ def test_the_extender_is_one_setting() -> None:
     Because the extender is separate, a flood of requests to it stops no other service."""
     assert ("Deployment", "extender") not in documents(rendered())
     found = documents(rendered("--set", "extender.enabled=true"))
-    assert found["Service", "extender"]["spec"]["selector"] == {"app": "extender"}
+    selector = found["Service", "extender"]["spec"]["selector"]
+    assert selector == {"app": "extender", "app.kubernetes.io/instance": SPACE}
     (container,) = found["Deployment", "extender"]["spec"]["template"]["spec"]["containers"]
     assert container["args"] == ["extender", "--listen", "0.0.0.0:3456"]
     words = "extender.enabled=true,extender.certificates=extender-tls"
@@ -597,7 +600,7 @@ def test_monitoring_is_three_settings() -> None:
     plain = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
     assert found[made["rules"]]["spec"] == plain
     boards = found[made["dashboards"]]
-    assert boards["metadata"]["labels"] == {"grafana_dashboard": "1"}
+    assert boards["metadata"]["labels"]["grafana_dashboard"] == "1"
     for path in (CHART / "files" / "dashboards").iterdir():
         assert json.loads(boards["data"][path.name]) == json.loads(path.read_text())
 

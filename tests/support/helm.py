@@ -61,3 +61,14 @@ def documents(text: str) -> dict[tuple[str, str], Any]:
     """Parse rendered manifests, and return them by kind and name."""
     found = (each for each in yaml.safe_load_all(text) if each)
     return {(each["kind"], each["metadata"]["name"]): each for each in found}
+
+
+def pod_templates(found: dict[tuple[str, str], Any]) -> dict[str, Any]:
+    """Return the pod templates of rendered manifests, by the name of their object."""
+    pods = {}
+    for (_, name), each in found.items():
+        spec = each.get("spec", {})
+        template = spec.get("jobTemplate", {}).get("spec", spec).get("template", {})
+        if isinstance(template, dict) and "spec" in template:
+            pods[name] = template
+    return pods

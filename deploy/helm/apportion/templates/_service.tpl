@@ -1,6 +1,54 @@
-{{/* The image of all services. */}}
+{{/* The image of all services. With a digest, the tag is only for people. */}}
 {{- define "apportion.image" -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ with .Values.image.digest }}@{{ . }}{{ end }}
+{{- end }}
+
+{{/* The labels of an object of the component `name`: those that Kubernetes recommends, and commonLabels. */}}
+{{- define "apportion.labels" -}}
+app.kubernetes.io/name: apportion
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .name }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+{{- with .root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* The metadata of the pods of a component. Without a version: a new chart alone restarts no pod. */}}
+{{- define "apportion.podMetadata" -}}
+labels:
+  app: {{ .name }}
+  app.kubernetes.io/name: apportion
+  app.kubernetes.io/instance: {{ .root.Release.Name }}
+  app.kubernetes.io/component: {{ .name }}
+{{- range list .root.Values.commonLabels .root.Values.podLabels }}
+{{- with . }}
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+{{- with merge (.annotations | default dict) .root.Values.podAnnotations }}
+annotations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* How a component's pods are spread: as its settings say, else over nodes, if there are several. */}}
+{{- define "apportion.spread" -}}
+{{- if .settings.affinity }}
+affinity: {{- toYaml .settings.affinity | nindent 2 }}
+{{- else if gt (int .settings.replicas) 1 }}
+affinity:
+  podAntiAffinity:
+    preferredDuringSchedulingIgnoredDuringExecution:
+      - weight: 100
+        podAffinityTerm:
+          topologyKey: kubernetes.io/hostname
+          labelSelector:
+            matchLabels: {app: {{ .name }}, app.kubernetes.io/instance: {{ .root.Release.Name }}}
+{{- end }}
+{{- with .settings.topologySpreadConstraints }}
+topologySpreadConstraints: {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end }}
 
 {{/* The Secret with the certificate of the ledger's servers. */}}
@@ -149,18 +197,17 @@ securityContext:
   capabilities: {drop: [ALL]}
 {{- end }}
 
-{{/* A service has two minutes to start, because on a node with little CPU a shorter limit would restart it forever. */}}
 {{- define "apportion.probes" -}}
 startupProbe:
   httpGet: {path: /healthz, port: health}
   periodSeconds: 2
-  timeoutSeconds: 5
-  failureThreshold: 60
+  timeoutSeconds: {{ .root.Values.probes.timeoutSeconds }}
+  failureThreshold: {{ max 1 (div .root.Values.probes.startupSeconds 2) }}
 readinessProbe:
   httpGet: {path: /readyz, port: health}
 livenessProbe:
   httpGet: {path: /healthz, port: health}
-  timeoutSeconds: 5
+  timeoutSeconds: {{ .root.Values.probes.timeoutSeconds }}
 {{- end }}
 
 {{/* A pod's image pull secrets and its node selection. */}}
@@ -200,6 +247,7 @@ kind: Deployment
 metadata:
   name: {{ .name }}
   namespace: {{ .root.Release.Namespace }}
+  labels: {{- include "apportion.labels" . | nindent 4 }}
 spec:
   replicas: {{ $settings.replicas }}
   {{- if .root.Values.networkHost }}
@@ -207,27 +255,21 @@ spec:
     rollingUpdate: {maxSurge: 0, maxUnavailable: 1} # two would want one port
   {{- end }}
   selector:
-    matchLabels: {app: {{ .name }}}
+    matchLabels: {app: {{ .name }}, app.kubernetes.io/instance: {{ .root.Release.Name }}}
   template:
     metadata:
-      labels: {app: {{ .name }}}
+      {{- include "apportion.podMetadata" . | nindent 6 }}
     spec:
       serviceAccountName: {{ .name }}
-      priorityClassName: system-cluster-critical
+      {{- with .root.Values.priorityClassName }}
+      priorityClassName: {{ . }}
+      {{- end }}
       terminationGracePeriodSeconds: 25
-      {{- with include "apportion.pod" (dict "root" .root "settings" $settings) }}
+      {{- with include "apportion.pod" (dict "root" .root "settings" $settings) | trim }}
       {{- . | nindent 6 }}
       {{- end }}
-      {{- if gt (int $settings.replicas) 1 }}
-      # Spread over nodes, if there are several.
-      affinity:
-        podAntiAffinity:
-          preferredDuringSchedulingIgnoredDuringExecution:
-            - weight: 100
-              podAffinityTerm:
-                topologyKey: kubernetes.io/hostname
-                labelSelector:
-                  matchLabels: {app: {{ .name }}}
+      {{- with include "apportion.spread" (dict "root" .root "name" .name "settings" $settings) | trim }}
+      {{- . | nindent 6 }}
       {{- end }}
       containers:
         - name: {{ .name }}
@@ -282,9 +324,10 @@ kind: PodDisruptionBudget
 metadata:
   name: {{ .name }}
   namespace: {{ .root.Release.Namespace }}
+  labels: {{- include "apportion.labels" . | nindent 4 }}
 spec:
   maxUnavailable: 1
   selector:
-    matchLabels: {app: {{ .name }}}
+    matchLabels: {app: {{ .name }}, app.kubernetes.io/instance: {{ .root.Release.Name }}}
 {{- end }}
 {{- end }}
