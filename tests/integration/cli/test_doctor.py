@@ -42,8 +42,8 @@ async def start(bus: Bus) -> AsyncIterator[Start]:
 class Asking:
     """Runs `apportion doctor` for a test, with the addresses of the ledger and the gateway."""
 
-    def __init__(self, bus: Bus, url: str) -> None:
-        nats = {"APPORTION_NATS_URL": bus.server.url_for("operator")}
+    def __init__(self, bus: Bus, url: str, *, only_gateway: bool = False) -> None:
+        nats = {"APPORTION_NATS_URL": "" if only_gateway else bus.server.url_for("operator")}
         self._environment = {**os.environ, **nats, "APPORTION_GATEWAY": url, "COLUMNS": "120"}
 
     async def run(self, *options: str) -> subprocess.CompletedProcess[str]:
@@ -107,6 +107,9 @@ async def test_what_breaks_is_named_with_its_fix(bus: Bus, start: Start) -> None
     states = await asking.until_well("--monitor", bus.server.monitor_url, but={"replicas"})
     assert states["agents"]["words"].endswith("(1 node)")
     assert (await asking.states())["durability"]["state"] == "warning"
+
+    far = await Asking(bus, url, only_gateway=True).until_well(but={"replicas", "durability"})
+    assert {"ledger", "stream", "agents"} <= far.keys()
 
     second = await start("scheduler", "--name", "one", *GRACE)
     assert (await asking.until("schedulers", "warning"))["fix"]

@@ -71,7 +71,10 @@ def command(
     except click.ClickException as error:
         silence = error
     gateway_problem = silence.message if silence is not None else ""
-    ledger, ledger_problem = asyncio.run(_of_ledger(where, monitor))
+    ledger, ledger_problem = None, ""
+    if theirs is None or where.nats or monitor or not where.gateway:
+        # Otherwise the user has named a gateway only, and its answer has the checks of its ledger.
+        ledger, ledger_problem = asyncio.run(_of_ledger(where, monitor))
     if theirs is None and ledger is None:
         if where.nats or where.gateway or (where.data / CONNECTION).exists():
             raise Unreachable(f"{ledger_problem}; {gateway_problem}")
