@@ -17,7 +17,7 @@ from urllib.parse import quote
 import msgspec
 
 from apportion.core.configuration import manifest_config
-from apportion.core.ledger.allocatable import beyond, cards, names_of, shown
+from apportion.core.ledger.allocatable import beyond, cards, names_of, of_plugins, shown
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.workloads.dialects import Container, ManifestError
@@ -27,6 +27,7 @@ from apportion.core.workloads.pods.node_needs import node_amounts
 from apportion.runtime.kube.client import (
     MERGE_PATCH,
     NOT_FOUND,
+    Answer,
     KubeApi,
     KubeRefused,
     KubeUnavailable,
@@ -88,6 +89,17 @@ class _Pod(msgspec.Struct, frozen=True):
 
 
 _decode_pod = from_outside(msgspec.json.Decoder(_Pod).decode)
+
+
+class _Status(msgspec.Struct, frozen=True):
+    allocatable: dict[str, Any] | None = None
+
+
+class _Node(msgspec.Struct, frozen=True):
+    status: _Status = _Status()
+
+
+_decode_node = from_outside(msgspec.json.Decoder(_Node).decode)
 
 
 class _Written(msgspec.Struct, frozen=True):
@@ -230,8 +242,11 @@ class Allocatable:
             if amounts or before.amounts:
                 said = dict.fromkeys(before.amounts) | {n: str(a) for n, a in amounts.items()}
                 try:
-                    if not await self._patched(name, said):
+                    answer = await self._patched(name, said)
+                    if not answer.ok:
                         return
+                    if left := self._left(answer.body):
+                        await self._patched(name, dict.fromkeys(left))
                 except KubeUnavailable:
                     self._note(name)
                     raise
@@ -254,8 +269,17 @@ class Allocatable:
             _log.warning("cannot read the requests of pod %s: %s", pod.uid, error)
             self._wrote[pod.uid] = {}
 
-    async def _patched(self, name: str, amounts: Mapping[str, str | None]) -> bool:
-        """Write the amounts to the node's status. Return True if stored. Raises KubeUnavailable."""
+    def _left(self, node: bytes) -> set[str]:
+        # Amounts of a device plugin that left: after some minutes the kubelet forgets the plugin
+        # but keeps its amounts as 0, and rejects every pod that requests them. It ignores requests
+        # of names that its node lacks.
+        config = self._config
+        there = _decode_node(node).status.allocatable or {}
+        old = of_plugins((), config).keys() - names_of(config)
+        return {name for name in old if there.get(name) == "0"}
+
+    async def _patched(self, name: str, amounts: Mapping[str, str | None]) -> Answer:
+        """Write the amounts to the node's status; None removes one. Raises KubeUnavailable."""
         body = _encode({"status": {"capacity": amounts, "allocatable": amounts}})
         path = f"/api/v1/nodes/{quote(name, safe='')}/status"
         answer = await self._api.request("PATCH", path, body=body, content_type=MERGE_PATCH)
@@ -266,7 +290,7 @@ class Allocatable:
             hint = "allow the binder to patch nodes/status, or start it with --no-allocatable"
             _log.warning(said, name, answer.refusal(), hint)
         self._forbidden = answer.status == _FORBIDDEN
-        return answer.ok
+        return answer
 
 
 def _written(spec: _Spec, names: Collection[str]) -> dict[str, int]:

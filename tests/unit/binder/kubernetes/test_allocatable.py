@@ -176,6 +176,28 @@ def test_what_a_kubelet_forgot_is_shown_again() -> None:
     run_virtually(work())
 
 
+def test_amounts_of_a_plugin_that_left_are_removed() -> None:
+    """A kubelet keeps the amounts of a device plugin that left as 0, and would reject pods that
+    request them. The binder removes them, but no amount that a plugin still offers."""
+    world = World()
+    left = {"tencent.com/vcuda-memory": "0", "volcano.sh/gpu-memory": "0",
+            "tencent.com/vcuda-core": "100", "example.com/fpga": "0"}  # fmt: skip
+
+    async def work() -> None:
+        async with world.keeping():
+            status = {"status": {"capacity": left, "allocatable": left}}
+            world.ask("PATCH", f"{NODE}/status", status)
+            await rest(AGAIN_S + 1.0)
+            shown = world.shows()
+            assert {name: shown.get(name) for name in left} == {
+                "tencent.com/vcuda-memory": None, "volcano.sh/gpu-memory": None,
+                "tencent.com/vcuda-core": "100", "example.com/fpga": "0",
+            }  # fmt: skip
+            assert shown[MEMORY] == str(CARD_MIB)
+
+    run_virtually(work())
+
+
 def test_a_node_shows_enough_before_a_pod_is_bound() -> None:
     """If a pod requests more memory than the node's allocatable, the binder raises the allocatable
     first. It binds the pod once the API server has accepted the change."""
