@@ -29,6 +29,7 @@ from apportion_schemas import KeptNode, NodesReserved
 from apportion_schemas.quantities import GANG_BATCH_MAX
 
 SEVERAL: Final = 2  # devices of a pod that gets a reservation
+STEPS: Final = 32  # ends of other pods that the search tries first
 
 
 class _Step(NamedTuple):
@@ -176,14 +177,15 @@ class Backfill:
         return [] if devices < SEVERAL or made else pods
 
     def _plan(self, shape_queue: ShapeQueue, pods: list[PodState]) -> NodesReserved | None:
-        # The fewest steps after which the pods fit are found by bisection.
+        # The fewest steps after which the pods fit: double their number until the pods fit, then
+        # bisect, so that the cost follows the gang and not the cluster.
         right = [self._finder.class_of(pod).facts.ranks == FITS for pod in pods]
         rows = np.flatnonzero(np.logical_or.reduce(right))
         steps = self._steps(rows.tolist(), shape_queue.gang)
         lifted: list[list[Lifted]] = []
         best: list[Placed] = []
         low, high = 0, len(steps)
-        at = high
+        at = min(STEPS, high)
         while high > low:
             while len(lifted) < at:
                 lifted.append([self._dry_run.lift(pod) for pod in steps[len(lifted)].pods])
@@ -196,9 +198,9 @@ class Backfill:
                 break
             else:
                 low = at
-            if high - low == 1:
+            if best and high - low == 1:
                 break
-            at = (low + high) // 2
+            at = (low + high) // 2 if best else min(2 * at, high)
         for each in reversed(lifted):
             self._put_back(each)
         if not best:

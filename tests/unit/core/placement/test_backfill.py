@@ -108,6 +108,15 @@ def test_a_gang_that_has_waited_gets_the_nodes_that_are_free_first() -> None:
     assert ledger.at(11).settle().reserved == [event]
 
 
+@pytest.mark.parametrize("size", [1, 31, 32, 33, 50, 100])
+def test_a_gang_of_any_size_gets_the_nodes_that_are_free_first(size: int) -> None:
+    """The search for the earliest start is exact, however many pods must end before it."""
+    ledger = busy(*range(100, 200), width=2).submit(*members(size)).settle()
+    (event,) = ledger.at(10).settle().reserved
+    assert event.starts == at(99 + size)
+    assert ledger.nodes == {f"n{number}" for number in range(size)}
+
+
 def test_nothing_is_reserved_unless_the_configuration_says_so() -> None:
     """Without `queues.reserveAfter`, no nodes are reserved, however long a gang waits."""
     ledger = busy(90, 30, said="").submit(*members()).settle()
