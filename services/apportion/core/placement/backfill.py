@@ -69,19 +69,19 @@ class Backfill:
             return None
         self._as_of, self.due = state.revision, 0
         reserved = state.reserved
-        if reserved is not None:
-            pods = [state.pods[each.pod] for each in reserved.kept]
-            if not self._waiting.owns(pods[0]) or self._stays(reserved, pods, now):
-                return None
-        found = self._next(now)
-        if found is None and reserved is not None:
-            found = NodesReserved()
+        if reserved is None:
+            return self._next(now)
+        pods = [state.pods[each.pod] for each in reserved.kept]
+        # If some are placed, the rest of the gang is in the next batch.
+        if not self._waiting.owns(pods[0]) or any(pod.placement is not None for pod in pods):
+            return None
+        if self._stays(reserved, pods, now):
+            return self._next(now, instead_of=pods[0])
+        found = self._next(now) or NodesReserved()
         return None if found == reserved else found
 
     def _stays(self, reserved: NodesReserved, pods: list[PodState], now: int) -> bool:
         # Whether the reservation can still be met.
-        if any(pod.placement is not None for pod in pods):
-            return True  # the rest of the gang is in the next batch
         kept = self._finder.kept
         self.due = kept.starts + OVERDUE if kept.starts else 0
         if self.due and self.due <= now:
@@ -126,9 +126,10 @@ class Backfill:
     def _is_entitled(self, pods: Sequence[PodState]) -> bool:
         return not self._state.queues or self._limits.entitles(pods)
 
-    def _next(self, now: int) -> NodesReserved | None:
-        # The reservation for the first pod or gang that has waited for long and could ever fit. It
-        # does not borrow while a queue within its entitlement has pending pods.
+    def _next(self, now: int, instead_of: PodState | None = None) -> NodesReserved | None:
+        # The reservation for the first pod or gang that has waited for long, could ever fit, and
+        # need not leave the nodes to `instead_of`. It does not borrow while a queue within its
+        # entitlement has pending pods.
         ordered = []
         for shape_queue in self._waiting.queue.unschedulable():
             place, reasons = shape_queue.place(self._state), shape_queue.reasons
@@ -143,6 +144,8 @@ class Backfill:
                 break
             pods = self._pods_of(shape_queue)
             if not pods or not self._is_entitled(pods):
+                continue
+            if instead_of is not None and self._finder.kept.yields(pods[0], instead_of):
                 continue
             since = max(micros_of(pod.submitted_time) or now for pod in pods)
             due = since + self._finder.kept.after

@@ -53,9 +53,7 @@ class KeptNodes:
             other = self._state.pods.get(uid)
             if other is None or other is pod or other.phase is not PENDING:
                 continue
-            if other.submitted.priority < pod.submitted.priority and not (
-                self._limits.lends and queue_of(self._state, other) != queue_of(self._state, pod)
-            ):
+            if not self.yields(pod, other):
                 continue
             if not other.submitted.group or other.submitted.group != pod.submitted.group:
                 found.setdefault(node, {})[uid] = other
@@ -69,6 +67,13 @@ class KeptNodes:
                 if name in leaving or not self._has_both(name, others, pod)
             )
         )
+
+    def yields(self, pod: PodState, other: PodState) -> bool:
+        """Return True if the pod leaves alone the nodes that are kept for `other`."""
+        if other.submitted.priority >= pod.submitted.priority:
+            return True
+        state = self._state
+        return self._limits.lends and queue_of(state, other) != queue_of(state, pod)
 
     def in_time(self, pod: PodState) -> bool:
         """Return True if no node is reserved, or the pod certainly ends before the start."""

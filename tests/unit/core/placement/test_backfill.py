@@ -15,6 +15,7 @@ from apportion_schemas import (
     KeptNode,
     NodeCordoned,
     NodesReserved,
+    PodGone,
     PodSubmitted,
     QueueObserved,
     RefusalCode,
@@ -234,6 +235,24 @@ def test_one_gang_at_a_time_in_the_order_of_the_queue() -> None:
     ledger.at(60).gone("p0-0", "p0-1", "p1-0", "p1-1").settle()
     assert ledger.where("g0")
     assert [each.name for each in ledger.reserved] == ["team/job", "team/next"]
+
+
+def test_a_gang_of_higher_priority_takes_the_reservation() -> None:
+    """It must have waited for long, too. Then the first gang gets the next reservation."""
+    ledger = busy(30, 60).submit(*members(1)).settle().at(10).settle()
+    assert ledger.reserved[-1].name == "team/job"
+    more = (
+        gang("team/urgent", min_available=1),
+        member("u0", cards(2), group="team/urgent", priority=5, preempts=False),
+    )
+    ledger.submit(*more).settle().at(19).settle()
+    assert ledger.reserved[-1].name == "team/job"
+    (first, second) = ledger.at(20).settle().reserved
+    assert (first.name, second.name, second.starts) == ("team/job", "team/urgent", at(30))
+    assert len(ledger.at(25).settle().reserved) == 2
+    ledger.play(PodGone(uid="p0-0"), PodGone(uid="p0-1")).settle()
+    assert ledger.where("u0") == "n0"
+    assert ledger.at(26).settle().reserved[-1].name == "team/job"
 
 
 def test_a_gang_that_could_never_fit_gets_no_reservation() -> None:
