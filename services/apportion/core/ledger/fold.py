@@ -222,7 +222,7 @@ def _take_inventory(state: State, node: NodeState) -> None:
                 del state.node_of_device[old.device.id]
     node.devices = sorted(devices, key=lambda d: (d.device.index, d.device.id))
     node.by_id = {d.device.id: d for d in node.devices}
-    _judge(node)
+    judge(node)
     for device_id in sorted(ids):
         name = state.node_of_device.get(device_id, node.name)
         if name != node.name:
@@ -262,7 +262,7 @@ def _merged(state: State, old: DeviceState | None, device: Device) -> DeviceStat
     return fresh
 
 
-def _judge(node: NodeState) -> None:
+def judge(node: NodeState) -> None:
     """Set which devices are healthy, by the agent's report and the marks in Kubernetes.
 
     A MIG device is unhealthy while a pod uses it without a known MIG instance. Such a pod was
@@ -293,7 +293,7 @@ def _health_changed(context: _Context, data: DeviceHealthChanged) -> Change:
         raise _Refused(f"device {data.device} is not one of node {data.node}")
     device.agent_health = (data.healthy, data.reason)
     node.refused = None
-    _judge(node)
+    judge(node)
     return Change(data, node=node)
 
 
@@ -318,7 +318,7 @@ def _node_observed(context: _Context, data: NodeObserved) -> Change:
     node.host = host_of(node)
     if node.foreign_plugin != plugin:
         _take_inventory(state, node)
-    _judge(node)
+    judge(node)
     return Change(data, node=node, forgotten=forgotten)
 
 
@@ -330,7 +330,7 @@ def _node_gone(context: _Context, data: NodeGone) -> Change:
     node.host = host_of(node)
     if plugin:
         _take_inventory(context.state, node)
-    _judge(node)
+    judge(node)
     return Change(data, node=node, forgotten=note_left(context.state, node))
 
 
@@ -451,7 +451,7 @@ def _pod_adopted(context: _Context, data: PodAdopted) -> Change:
     settle(pod, node, data)
     if data.submitted.group:
         gangs.release_if_whole(state.groups[data.submitted.group])
-    _judge(node)
+    judge(node)
     return Change(data, node=node, pod=pod)
 
 
@@ -567,7 +567,7 @@ def unplace(state: State, pod: PodState) -> NodeState | None:
     adopted = pod.adopted
     release_host(pod, node)
     if adopted:
-        _judge(node)
+        judge(node)
     return node
 
 

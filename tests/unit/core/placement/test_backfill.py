@@ -15,6 +15,7 @@ from apportion_schemas import (
     KeptNode,
     NodeCordoned,
     NodesReserved,
+    PodAdopted,
     PodGone,
     PodSubmitted,
     QueueObserved,
@@ -22,9 +23,9 @@ from apportion_schemas import (
 )
 from apportion_schemas.configuration import QueuesConfiguration
 from apportion_schemas.quantities import Payload
-from tests.support.fleet import rack
+from tests.support.fleet import A100_40, rack
 from tests.support.ledger_of import TIME, Ledger
-from tests.support.pods import cards, gang, member, pod
+from tests.support.pods import cards, gang, member, pod, share
 
 C = RefusalCode
 BEGIN = micros_of(TIME) or 0
@@ -107,6 +108,21 @@ def test_a_gang_that_has_waited_gets_the_nodes_that_are_free_first() -> None:
     assert {each.pod: each.node for each in event.kept}.keys() == {"g0", "g1"}
     assert ledger.nodes == {"n1", "n2"}
     assert ledger.at(11).settle().reserved == [event]
+
+
+def test_a_search_leaves_devices_as_unhealthy_as_they_were() -> None:
+    """A MIG device is unhealthy while an adopted pod uses it without a known instance.
+
+    The search for a start removes this pod for a trial, and puts it back."""
+    ledger = Timed(rack("n0", 2, model=A100_40))
+    foreign = pod("foreign", cards(1), deadline_s=60 * MINUTE)
+    shares = (share("n0-g0", memory_mib=40_960, cores=100),)
+    adopted = PodAdopted(pod="foreign", node="n0", submitted=foreign, shares=shares)
+    ledger.play(adopted, rack("n0", 2, model=A100_40, mode="mig"))
+    device = ledger.state.nodes["n0"].by_id["n0-g0"]
+    assert not device.healthy
+    ledger.submit(*members(1)).settle().at(20).settle()
+    assert not device.healthy
 
 
 @pytest.mark.parametrize("size", [1, 31, 32, 33, 50, 100])

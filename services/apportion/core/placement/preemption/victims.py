@@ -269,6 +269,8 @@ class DryRun:
         pods = sorted(node.pods.values(), key=attrgetter("placed_revision"))
         node.pods.clear()  # restore their order, which derived data may depend on
         node.pods.update({each.uid: each for each in pods})
+        if pod.adopted:
+            fold.judge(node)
         self._note(pod, placement, undone=False)
 
     def _put_back(self, places: list["Lifted"]) -> None:
