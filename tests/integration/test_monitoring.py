@@ -144,7 +144,7 @@ def test_each_alert_speaks_in_its_trouble_and_no_other_does(tmp_path: Path) -> N
     """Each alert fires on its own problem, and no other alert fires then."""
     assert TROUBLE.keys() == {rule["alert"] for rule in rules()}
     assert 8 <= len(TROUBLE) <= 12
-    assert len(DASHBOARDS) <= 2
+    assert len(DASHBOARDS) == 4  # what people watch: fleet, tenants, scheduler and ledger
     for name, (series, values) in TROUBLE.items():
         series_of = [{"series": series, "values": values.format(MINUTES)}]
         if name != "ApportionNoScheduler":
