@@ -31,6 +31,11 @@ def ports(rules: list[dict[str, Any]]) -> list[int]:
     return [port["port"] for rule in rules for port in rule["ports"]]
 
 
+def selecting(app: str) -> dict[str, Any]:
+    """Return the selector of a pod of this release, and of no other app in the namespace."""
+    return {"matchLabels": {"app": app, "app.kubernetes.io/instance": "apportion"}}
+
+
 def wide(spec: dict[str, Any]) -> list[str]:
     """Return the rules of a network policy that allow traffic on any port."""
     rules = [*spec.get("ingress", ()), *spec.get("egress", ())]
@@ -48,7 +53,7 @@ def test_what_is_not_named_is_denied() -> None:
 def test_every_pod_has_its_flows_and_no_more(app: str) -> None:
     """Each pod's network policy permits exactly the connections that the pod needs."""
     spec, pod = policies()[app], pods()[app]
-    assert spec["podSelector"] == {"matchLabels": {"app": app}}
+    assert spec["podSelector"] == selecting(app)
     if app == "nats":
         assert ports(spec["ingress"]) == [4222, 6222]
         assert ports(spec["egress"]) == [6222]
@@ -56,7 +61,7 @@ def test_every_pod_has_its_flows_and_no_more(app: str) -> None:
     names = {each["name"] for each in pod["containers"][0]["env"]}
     ledger, *more = spec["egress"]
     assert ledger["ports"] == [{"port": 4222}]
-    assert ledger["to"] == [{"podSelector": {"matchLabels": {"app": "nats"}}}]
+    assert ledger["to"] == [{"podSelector": selecting("nats")}]
     asks = "APPORTION_KUBERNETES" in names or app == "gateway"
     gateway = [[{"port": 8470}]] if "APPORTION_GATEWAY" in names else []
     assert [each["ports"] for each in more] == gateway + ([API] if asks else [])
@@ -70,6 +75,7 @@ def test_the_ledger_is_reached_by_those_who_know_it() -> None:
     The network policies keep out all other pods."""
     first, *_ = policies()["nats"]["ingress"]
     (peer,) = first["from"]
+    assert peer["podSelector"]["matchLabels"] == {"app.kubernetes.io/instance": "apportion"}
     (expression,) = peer["podSelector"]["matchExpressions"]
     missing = pods().keys() - {"nats"} - set(expression["values"])
     assert not missing
