@@ -53,6 +53,9 @@ class Fleet:
         self.free = many(amounts, cells, np.int64) | packed.GUARDS
         self.kind = many(st.integers(0, KINDS - 1), cells, np.uint32)
         self.cut = many(st.integers(0, CUTS - 1), cells, np.uint16)
+        self.closed = many(st.integers(0, 2), cells, np.uint8)
+        self.ranks = many(st.integers(8, 9), cells, np.uint8)
+        self.alone = many(flag, KINDS, np.uint8)
         self.elsewhere = many(flag, draw(st.sampled_from([0, cells])), np.uint8)
         self.need, self.charge = many(needs, KINDS, np.int64), many(amounts, KINDS, np.int64)
         self.fits = many(flag, KINDS * CUTS, np.uint8)
@@ -71,8 +74,8 @@ def fleets(draw: st.DrawFn) -> Fleet:
 
 @given(fleets())
 def test_look_rank_and_pick_agree(fleet: Fleet) -> None:
-    """For any device request, the compiled loops `look` and `pick` return the same as their Python
-    source."""
+    """For any device request, the compiled loops `look`, `rank` and `pick` return the same as their
+    Python source."""
     ask: Any = (fleet.need, fleet.charge, fleet.fits, WIDTH, CUTS)
     size, wanted, found = len(fleet.rows), fleet.count * fleet.times, []
     looks: tuple[Any, ...] = (ask_loops.look, ASK_SOURCE.look)
@@ -85,6 +88,16 @@ def test_look_rank_and_pick_agree(fleet: Fleet) -> None:
             found.append((given.tolist(), enough.tolist() if noted else []))
     assert found[:2] == found[2:]
     assert found[0][0] == found[1][0], "which fit does not depend on whether devices are noted"
+    codes = np.array([9, *range(8)], np.uint8)
+    amounts: Any = (fleet.need, fleet.alone, fleet.fits, CUTS, codes)
+    devices: Any = (fleet.free, fleet.kind, fleet.closed, fleet.cut)
+    ranked, both = [], (ask_loops.rank, ASK_SOURCE.rank)
+    for rank in both:
+        ranks: Any = fleet.ranks.copy()
+        rank(ranks, *devices, *amounts)
+        ranked.append(ranks.tolist())
+    assert ranked[0] == ranked[1]
+    assert all(was in (9, now) for was, now in zip(fleet.ranks, ranked[0], strict=True))
     one: Any = (fleet.need, fleet.fits, fleet.totals, WIDTH, CUTS, fleet.weight)
     for row in range(fleet.nodes):
         picks = (ask_loops.pick, ASK_SOURCE.pick)

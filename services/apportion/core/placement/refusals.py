@@ -32,7 +32,7 @@ from apportion.core.placement.finder import PlaceFinder
 from apportion.core.placement.index import packed
 from apportion.core.placement.index.asks import AskColumns, unnamed
 from apportion.core.placement.index.board_loops import REFUSED
-from apportion.core.placement.index.columns import CORDONED, HOST, UNHEALTHY, Columns
+from apportion.core.placement.index.columns import HOST, Columns
 from apportion.core.placement.limits.limits import Limits
 from apportion.core.placement.queueing.shape_queue import Reasons
 from apportion.core.placement.reservations import Reservations
@@ -44,6 +44,24 @@ KEPT: Final = (RefusalCode.NODE_NOMINATED, RefusalCode.NODE_RESERVED)  # for oth
 EXPLAINED: Final = 2  # looks per row to explain a refusal
 
 Ranks = NDArray[np.uint8]
+
+
+def _codes(instances: RefusalCode) -> packed.UInt8s:
+    # The ranks for `ask_loops.rank`, in the order of its checks.
+    codes = (
+        RefusalCode.DEVICE_UNHEALTHY,
+        RefusalCode.DEVICE_CORDONED,
+        RefusalCode.DEVICE_IN_USE,
+        RefusalCode.SLOTS_EXHAUSTED,
+        RefusalCode.CORES_INSUFFICIENT,
+        RefusalCode.MEMORY_INSUFFICIENT,
+        instances,
+        RefusalCode.TEMPLATE_CPU_INSUFFICIENT,
+    )
+    return np.array([FITS, *(RANK[code] for code in codes)], np.uint8).data
+
+
+_WITH_SLICES, _WITH_SIZES = map(_codes, (RefusalCode.MIG_SLICES_OCCUPIED, RefusalCode.SIZES_DIFFER))
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 
@@ -114,9 +132,8 @@ def _ask_ranks(ask: AskColumns, columns: Columns) -> Ranks:
         by_id, by_index = unnamed(columns, wanted, columns.every)
         np.minimum(ranks, RANK[RefusalCode.UUID_MISMATCH], out=ranks, where=by_id)
         np.minimum(ranks, RANK[RefusalCode.INDEX_MISMATCH], out=ranks, where=by_index)
-    devices = ranks.reshape(-1)
-    asked = np.flatnonzero(devices == FITS)
-    devices[asked] = _amount_ranks(ask, columns, asked)
+    sizes = FAMILIES[ask.ask.family].alike
+    ask.rank(columns, ranks, _WITH_SIZES if sizes else _WITH_SLICES)
     # The rank of the device at position `count`, highest first; too few if a row has no such.
     least, few = RANK[RefusalCode.NO_SUCH_DEVICE], RANK[RefusalCode.DEVICES_TOO_FEW]
     count, width = ask.ask.count, ranks.shape[1]
@@ -128,29 +145,6 @@ def _ask_ranks(ask: AskColumns, columns: Columns) -> Ranks:
         last = np.partition(ranks, width - count, axis=1)[:, width - count].copy()
     last[(last == least) & (first > least)] = few
     return last
-
-
-def _amount_ranks(ask: AskColumns, columns: Columns, asked: NDArray[np.intp]) -> Ranks:
-    # For these devices, the rank of the first amount that refuses them, or `FITS`.
-    kind, closed = columns.kind.take(asked), columns.closed.take(asked)
-    alone = [isinstance(known, Demand) and known.alone for known in ask.demands]
-    needs = np.array(ask.needs, np.int64).take(kind)
-    lacks = packed.lacking_each(columns.free.take(asked), needs)
-    full = (lacks & packed.SLOTS_GUARD) != 0
-    ranks: Ranks = np.full(len(asked), FITS, np.uint8)
-    _stop(ranks, closed == UNHEALTHY, RefusalCode.DEVICE_UNHEALTHY)
-    _stop(ranks, closed == CORDONED, RefusalCode.DEVICE_CORDONED)
-    _stop(ranks, full & np.array(alone).take(kind), RefusalCode.DEVICE_IN_USE)
-    _stop(ranks, full, RefusalCode.SLOTS_EXHAUSTED)
-    _stop(ranks, (lacks & packed.COMPUTE_GUARD) != 0, RefusalCode.CORES_INSUFFICIENT)
-    _stop(ranks, (lacks & packed.MEMORY_GUARD) != 0, RefusalCode.MEMORY_INSUFFICIENT)
-    if ask.cuts_instances:
-        fits = ask.instance_fits[kind, columns.cut.take(asked)]
-        sizes = FAMILIES[ask.ask.family].alike
-        code = RefusalCode.SIZES_DIFFER if sizes else RefusalCode.MIG_SLICES_OCCUPIED
-        _stop(ranks, ~fits, code)
-    _stop(ranks, (lacks & packed.TEMPLATE_CPU_GUARD) != 0, RefusalCode.TEMPLATE_CPU_INSUFFICIENT)
-    return ranks
 
 
 def _stop(ranks: Ranks, where: NDArray[np.bool_], code: RefusalCode) -> None:

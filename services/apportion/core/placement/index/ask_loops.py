@@ -8,6 +8,10 @@ from typing import Final
 from apportion.core.placement.index.board_loops import REFUSED
 from apportion.core.placement.index.columns import HOST
 from apportion.core.placement.index.packed import (
+    COMPUTE_GUARD,
+    MEMORY_GUARD,
+    SLOTS_GUARD,
+    TEMPLATE_CPU_GUARD,
     Int32s,
     Int64,
     Int64s,
@@ -162,6 +166,46 @@ def helped(
                 helped_count += 1
                 break
     return helped_count
+
+
+def rank(
+    ranks: UInt8s,
+    free: Int64s,
+    kind: UInt32s,
+    closed: UInt8s,
+    cut: UInt16s,
+    need: Int64s,
+    alone: UInt8s,
+    fits: UInt8s,
+    cuts: Int64,
+    codes: UInt8s,
+) -> None:
+    """Implement `AskColumns.rank`, one rank per device.
+
+    `codes` are the ranks of: no refusal, unhealthy, cordoned, in use, too few slots, too few cores,
+    too little memory, occupied instances, and too little CPU of an NPU."""
+    slots: Int64 = SLOTS_GUARD  # local variables, as in `packed.lacking`
+    compute: Int64 = COMPUTE_GUARD
+    memory: Int64 = MEMORY_GUARD
+    template_cpu: Int64 = TEMPLATE_CPU_GUARD
+    at: Int64
+    for at in range(len(ranks)):
+        if ranks[at] != codes[0]:
+            continue
+        of: Int64 = kind[at]
+        lacks: Int64 = lacking(free[at], need[of])
+        if closed[at]:
+            ranks[at] = codes[closed[at]]
+        elif lacks & slots:
+            ranks[at] = codes[3 if alone[of] else 4]
+        elif lacks & compute:
+            ranks[at] = codes[5]
+        elif lacks & memory:
+            ranks[at] = codes[6]
+        elif not fits[of * cuts + cut[at]]:
+            ranks[at] = codes[7]
+        elif lacks & template_cpu:
+            ranks[at] = codes[8]
 
 
 def pick(

@@ -168,6 +168,24 @@ class AskColumns:
             weight,
         )
 
+    def rank(self, columns: Columns, ranks: NDArray[np.uint8], codes: UInt8s) -> None:
+        """Lower each rank that is still `codes[0]` to that of the first amount that is too small.
+
+        `codes` are as in `ask_loops.rank`."""
+        alone = [isinstance(known, Demand) and known.alone for known in self.demands]
+        ask_loops.rank(
+            ranks.reshape(-1).data,
+            columns.flat_free,
+            columns.flat_kind,
+            columns.flat_closed,
+            columns.flat_cut,
+            self._need,
+            flags(np.array(alone)),
+            self._fits,
+            self._cuts,
+            codes,
+        )
+
     def _learn(self, device: Device) -> None:
         anywhere = structs.replace(self.constraints, use_ids=(), nouse_ids=(), indexes=())
         known: Demand | RefusalCode | None = refused_kind(self.ask, anywhere, device)

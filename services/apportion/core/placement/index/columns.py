@@ -282,6 +282,7 @@ class Columns:
         self.flat_free: Int64s = self.free.reshape(-1).data
         self.flat_kind: UInt32s = self.kind.reshape(-1).data
         self.flat_cut: UInt16s = self.cut.reshape(-1).data
+        self.flat_closed: UInt8s = self.closed.reshape(-1).data
         self.flat_slices: UInt8s = self.slices.reshape(-1).data
         self.flat_load: Int32s = self.load.data
         self.flat_host_load: Int32s = self.host_load.data
